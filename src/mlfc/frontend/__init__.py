@@ -192,11 +192,7 @@ def _dispatch(
         )
     code = machine_code(data)
     if code is not None:
-        raise ModelError(
-            f"expected a model, got {code}",
-            place=name,
-            next_step="Use the model it was compiled from",
-        )
+        raise ModelError(f"expected a model, got {code}", place=name, next_step="Use the model it was compiled from")
     from mlfc.frontend.onnx import import_onnx
 
     on_host = target is None or not parse_target(target).features.is_microcontroller

@@ -6,7 +6,7 @@ from importlib import import_module
 
 _FAMILIES = (
     "elementwise", "arithmetic", "reduce", "views", "shape", "indexing", "creation", "nn", "normalization", "pool",
-    "qnn", "qnn_arithmetic", "qnn_dynamic", "qnn_unary", "qnn_image", "qnn_reduce", "image", "conv", "dense",
+    "qnn", "qnn_arithmetic", "qnn_unary", "qnn_image", "qnn_reduce", "image", "conv", "dense",
     "qnn_linear", "external",
 )  # fmt: skip
 _TEMPLATES = (

@@ -30,13 +30,7 @@ _VECTORIZABLE = {"exp": float32.EXP_ULP, "tanh": float32.TANH_ULP, "erf": float3
 
 
 def declare_unary(
-    name: str,
-    rule: Callable[[Expr], Expr],
-    doc: str,
-    *,
-    takes: str = "float",
-    result: str | None = None,
-    **rest: Any,
+    name: str, rule: Callable[[Expr], Expr], doc: str, *, takes: str = "float", result: str | None = None, **rest: Any
 ) -> None:
     """Register an operator that maps each element by `rule`.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
-from mlfc.ops.conv_types import letters_of, named_sizes, pad_pairs, per_dimension
+from mlfc.ops.conv import letters_of, named_sizes, pad_pairs, per_dimension
 from mlfc.ops.rules import check_dtype, declare
 from mlfc.ops.windows import Axis, Segment, Slide, Window, adaptive_axis
 from mlfc.relay.ir import Attrs, TensorType

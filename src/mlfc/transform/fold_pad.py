@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlfc.ops.conv_types import pad_pairs
+from mlfc.ops.conv import pad_pairs
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Expr, IRModule
 from mlfc.relay.op import Operator
@@ -53,8 +53,4 @@ def _folded(call: Call, layout: str, fill: float | None, changed: dict[str, bool
     return ir.call(call.op.name, args, {**call.attrs, "padding": padding, **changed}, span=joined_span(pad, call))
 
 
-_RULES: dict[str, Rule] = {
-    "nn.conv2d": _fold_conv2d,
-    "qnn.conv2d": _fold_qnn_conv2d,
-    "nn.avg_pool2d": _fold_avg_pool2d,
-}
+_RULES: dict[str, Rule] = {"nn.conv2d": _fold_conv2d, "qnn.conv2d": _fold_qnn_conv2d, "nn.avg_pool2d": _fold_avg_pool2d}

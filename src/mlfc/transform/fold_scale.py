@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlfc.ops.conv_types import is_depthwise_hwoi
+from mlfc.ops.conv import is_depthwise_hwoi
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule
 from mlfc.relay.op import Operator

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mlfc.errors import InternalError
-from mlfc.ops.conv_types import is_depthwise_hwoi
+from mlfc.ops.conv import is_depthwise_hwoi
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, op_name
@@ -158,13 +158,8 @@ def _convolution(forms: Forms, call: Call) -> None:
     if "transpose" not in (op_name(call) or "") and isinstance(weights, Constant):
         channels = shape_of(call.args[0])[given.index("C")]
         weights, kernel_layout = _channels_last_kernel(weights, attrs, channels)
-    result = apply(
-        call,
-        [data, weights, *(forms.logical(arg) for arg in call.args[2:])],
-        data_layout=target,
-        kernel_layout=kernel_layout,
-        out_layout="",
-    )
+    args = [data, weights, *(forms.logical(arg) for arg in call.args[2:])]
+    result = apply(call, args, data_layout=target, kernel_layout=kernel_layout, out_layout="")
     forms.put(call, result, [made.index(letter) for letter in target])
     forms.bind(call)
 

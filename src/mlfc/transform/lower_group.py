@@ -189,15 +189,11 @@ class _GroupLowering:
         names = [operator_of(call).name.replace(".", "_") for call in self.calls]
         plain = without_single_trips(body) if self.features.optimize == "size" else body
         prim = PrimFunc(
-            name="_".join(["fused", *names])[:_NAME_LIMIT].rstrip("_"),
-            inputs=kept,
-            constants=tuple(buffer for buffer, _ in constants),
-            output=output,
-            scratch=tuple(self.ctx.scratch_buffers),
-            body=self._fitted(body),
+            "_".join(["fused", *names])[:_NAME_LIMIT].rstrip("_"), kept, tuple(buffer for buffer, _ in constants),
+            output, tuple(self.ctx.scratch_buffers), self._fitted(body),
             inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(plain, buffer, output)),
             macs=sum(macs_of(call) for call in self.calls),
-        )
+        )  # fmt: skip
         main = next((call for call in self.calls if operator_of(call).emit is not None), self.calls[0])
         label = operator_of(main).name.rpartition(".")[2]
         return LoweredGroup(prim, label, used, tuple(array for _, array in constants))

@@ -89,10 +89,7 @@ def _through_tuples(expr: Expr, readers: Mapping[Expr, Sequence[Expr]]) -> list[
 
 
 def _merged(
-    regions: Mapping[Call, _Region],
-    order: Sequence[Expr],
-    readers: Mapping[Expr, Sequence[Expr]],
-    outputs: set[Expr],
+    regions: Mapping[Call, _Region], order: Sequence[Expr], readers: Mapping[Expr, Sequence[Expr]], outputs: set[Expr]
 ) -> dict[Call, _Region]:
     """Return the regions with each joined to the one that alone reads it, where their generator merges."""
     home = {call: region for region in regions.values() for call in region.calls}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from mlfc.ops import conv_types
+from mlfc.ops.conv import conv_geometry, pad_pairs
 from mlfc.relay import ir
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order
@@ -130,7 +130,7 @@ def _reads_around(inside: Sequence[ir.Call], anchor: ir.Call) -> bool:
 
 def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> TiledLayer | None:
     attrs = anchor.attrs
-    top = conv_types.pad_pairs("stripes", attrs["padding"], 2)[0][0]
+    top = pad_pairs("tiling", attrs["padding"], 2)[0][0]
     if ir.op_name(anchor) in _POOLS:
         if attrs["layout"] != "NHWC" or attrs.get("ceil_mode"):
             return None
@@ -140,7 +140,7 @@ def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> Ti
         if attrs["data_layout"] != "NHWC":
             return None
         data, weight = (ir.tensor_type(arg) for arg in anchor.args[:2])
-        conv = conv_types.conv_geometry("stripes", data, weight, attrs)
+        conv = conv_geometry("tiling", data, weight, attrs)
         window, stride = conv.extents[0], conv.strides[0]
     layer = TiledLayer(call, in_rows, out_rows, window, stride, top)
     # rows that are made of padding alone need no row of the input
@@ -192,7 +192,7 @@ def tiled_function(layer: TiledLayer, rows: int, padding: tuple[int, int]) -> ir
         if isinstance(expr, ir.Call) and name is not None:
             attrs = dict(expr.attrs)
             if name in (*_CONVOLUTIONS, *_POOLS):
-                left, right = conv_types.pad_pairs(name, attrs["padding"], 2)[1]
+                left, right = pad_pairs(name, attrs["padding"], 2)[1]
                 attrs["padding"] = (padding[0], left, padding[1], right)
             done[expr] = ir.call(name, [done.get(arg, arg) for arg in expr.args], attrs, span=expr.span)
     return ir.Function((fresh,), done[function.body], {"Primitive": 1}, function.span)

@@ -140,15 +140,10 @@ def conv_attributes(node: Node, weight: Expr, shape: WindowAttributes) -> dict[s
     image = shape.as_image()
     letters = "DHW"[-len(image.kernel) :]
     return {
-        "strides": image.strides,
-        "padding": image.padding,
-        "dilation": image.dilations,
-        "groups": node.integer("group", 1),
-        "channels": shape_of(weight)[0],
-        "kernel_size": image.kernel,
-        "data_layout": f"NC{letters}",
-        "kernel_layout": f"OI{letters}",
-    }
+        "strides": image.strides, "padding": image.padding, "dilation": image.dilations,
+        "groups": node.integer("group", 1), "channels": shape_of(weight)[0], "kernel_size": image.kernel,
+        "data_layout": f"NC{letters}", "kernel_layout": f"OI{letters}",
+    }  # fmt: skip
 
 
 def as_image(node: Node, x: Expr) -> Expr:
@@ -181,20 +176,14 @@ def _conv_transpose(node: Node) -> Expr:
     begin, end = [max(0, pad) for pad in begin], [max(0, pad) for pad in end]
     check_weights(node, weight)
     lift = spatial == 1
+    padding = (0, begin[0], 0, end[0]) if lift else (*begin, *end)
+    if lift:
+        kernel, strides, dilations, extra = (1, *kernel), (1, *strides), (1, *dilations), (0, *extra)
     result = node.call(
-        "nn.conv2d_transpose",
-        as_image(node, x),
-        as_image(node, weight),
-        channels=node.shape(1)[1] * groups,
-        kernel_size=(1, *kernel) if lift else kernel,
-        strides=(1, *strides) if lift else strides,
-        padding=(0, begin[0], 0, end[0]) if lift else (*begin, *end),
-        output_padding=(0, *extra) if lift else extra,
-        dilation=(1, *dilations) if lift else dilations,
-        groups=groups,
-        data_layout="NCHW",
-        kernel_layout="IOHW",
-    )
+        "nn.conv2d_transpose", as_image(node, x), as_image(node, weight), channels=node.shape(1)[1] * groups,
+        kernel_size=kernel, strides=strides, padding=padding, output_padding=extra, dilation=dilations, groups=groups,
+        data_layout="NCHW", kernel_layout="IOHW",
+    )  # fmt: skip
     if any(map(any, beyond)):
         widths = ((0, 0), (0, 0), *([(0, 0)] if lift else []), *beyond)
         result = node.call("nn.pad", result, node.like(0.0, result), pad_width=widths, pad_mode="constant")
@@ -268,15 +257,9 @@ def _pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attribute
     image = shape.as_image()
     rank = len(image.kernel)
     result = node.call(
-        f"nn.{kind}_pool{rank}d",
-        as_image(node, x),
-        pool_size=image.kernel,
-        strides=image.strides,
-        dilation=image.dilations,
-        padding=image.padding,
-        layout="NC" + "DHW"[-rank:],
-        **attributes,
-    )
+        f"nn.{kind}_pool{rank}d", as_image(node, x), pool_size=image.kernel, strides=image.strides,
+        dilation=image.dilations, padding=image.padding, layout="NC" + "DHW"[-rank:], **attributes,
+    )  # fmt: skip
     return node.reshape(result, (*shape_of(result)[:2], *shape.out))
 
 

@@ -21,14 +21,9 @@ Floats: TypeAlias = "npt.NDArray[np.float64]"
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 COORDINATES = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_crop_and_resize",
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
     "tf_half_pixel_for_nn",
-)
+)  # fmt: skip
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
@@ -176,13 +171,10 @@ def _resize(node: Node) -> Expr:
     rank = node.rank(0)
     axes = [node.axis(axis, rank) for axis in node.integers("axes", range(rank))]
     method = Method(
-        node.string("mode", "nearest"),
-        node.string("coordinate_transformation_mode", "half_pixel"),
-        node.string("nearest_mode", "round_prefer_floor"),
-        node.real("cubic_coeff_a", -0.75),
-        bool(node.integer("exclude_outside", 0)),
-        bool(node.integer("antialias", 0)),
-    )
+        node.string("mode", "nearest"), node.string("coordinate_transformation_mode", "half_pixel"),
+        node.string("nearest_mode", "round_prefer_floor"), node.real("cubic_coeff_a", -0.75),
+        bool(node.integer("exclude_outside", 0)), bool(node.integer("antialias", 0)),
+    )  # fmt: skip
     if method.mode not in ("nearest", "linear", "cubic"):
         node.wrong(f"mode '{method.mode}' is not known")
     if method.coordinates not in COORDINATES or method.nearest not in NEAREST:
@@ -276,17 +268,10 @@ def _is_nearest_alike(axis: Axis, method: Method) -> bool:
 def _as_image(node: Node, x: Expr, axes: Sequence[Axis], method: Method) -> Expr:
     methods = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
     return node.call(
-        "image.resize2d",
-        x,
-        size=(axes[2].out, axes[3].out),
-        roi=(0.0, 0.0, 0.0, 0.0),
-        layout="NCHW",
-        method=methods[method.mode],
-        coordinate_transformation_mode=method.coordinates,
-        rounding_method=method.nearest if method.mode == "nearest" else "",
-        cubic_alpha=method.cubic_a,
-        cubic_exclude=0,
-    )
+        "image.resize2d", x, size=(axes[2].out, axes[3].out), roi=(0.0, 0.0, 0.0, 0.0), layout="NCHW",
+        method=methods[method.mode], coordinate_transformation_mode=method.coordinates, cubic_alpha=method.cubic_a,
+        rounding_method=method.nearest if method.mode == "nearest" else "", cubic_exclude=0,
+    )  # fmt: skip
 
 
 def _along(node: Node, x: Expr, index: int, axis: Axis, method: Method, extrapolated: float) -> Expr:

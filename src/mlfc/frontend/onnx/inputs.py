@@ -29,10 +29,7 @@ class OpenShapesError(Exception):
 
 
 def input_variables(
-    graph: onnx.GraphProto,
-    shapes: Mapping[str, Sequence[int]],
-    weights: AbstractSet[str],
-    problems: Problems,
+    graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]], weights: AbstractSet[str], problems: Problems
 ) -> dict[str, Var]:
     """Return the variable of every input of the model that is not a weight, in the model's order.
 

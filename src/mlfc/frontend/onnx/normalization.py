@@ -109,15 +109,8 @@ def _lrn(node: Node) -> Expr:
     size = node.integer("size")
     if not 1 <= size <= 1 << 16:
         node.wrong(f"size {size} must be positive")
-    return node.call(
-        "nn.lrn",
-        node.input(0),
-        size=size,
-        axis=1,
-        alpha=node.real("alpha", 1e-4),
-        beta=node.real("beta", 0.75),
-        bias=node.real("bias", 1.0),
-    )
+    alpha, beta, bias = node.real("alpha", 1e-4), node.real("beta", 0.75), node.real("bias", 1.0)
+    return node.call("nn.lrn", node.input(0), size=size, axis=1, alpha=alpha, beta=beta, bias=bias)
 
 
 @importer("MeanVarianceNormalization")

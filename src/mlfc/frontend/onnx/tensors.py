@@ -16,27 +16,15 @@ from mlfc.support import dtypes
 from mlfc.support.cost import give_file, spend
 
 _DTYPES = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.UINT8: "uint8",
-    TensorProto.INT8: "int8",
-    TensorProto.UINT16: "uint16",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.BOOL: "bool",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64",
-    TensorProto.BFLOAT16: "bfloat16",
-}
+    TensorProto.FLOAT: "float32", TensorProto.UINT8: "uint8", TensorProto.INT8: "int8", TensorProto.UINT16: "uint16",
+    TensorProto.INT16: "int16", TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool",
+    TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64", TensorProto.UINT32: "uint32",
+    TensorProto.UINT64: "uint64", TensorProto.BFLOAT16: "bfloat16",
+}  # fmt: skip
 _TYPED_FIELDS = {
-    "float32": "float_data",
-    "float64": "double_data",
-    "int64": "int64_data",
-    "uint32": "uint64_data",
+    "float32": "float_data", "float64": "double_data", "int64": "int64_data", "uint32": "uint64_data",
     "uint64": "uint64_data",
-}
+}  # fmt: skip
 
 
 def dtype_name(code: int, place: str) -> str:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, clipped
+from mlfc.frontend.tflite.linear import WindowOptions
 from mlfc.frontend.tflite.node import Node, converts
-from mlfc.frontend.tflite.window import WindowOptions
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, const

@@ -117,8 +117,7 @@ def read_model(data: bytes) -> ModelFile:
     if len(data) < 8 or data[4:8] != IDENTIFIER:
         found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in all"
         raise ModelError(
-            f"expected a TFLite model (identifier TFL3 at byte 4), got {found!r}",
-            next_step="Use a .tflite file",
+            f"expected a TFLite model (identifier TFL3 at byte 4), got {found!r}", next_step="Use a .tflite file"
         )
     with guarded("header"):
         model = tflite.Model.GetRootAsModel(data, 0)
@@ -130,7 +129,8 @@ def read_model(data: bytes) -> ModelFile:
                 f"the model has {count} subgraphs", next_step="Export it without control flow (If, While, Call)"
             )
         graph = model.Subgraphs(0)
-        codes = [_code(model.OperatorCodes(i)) for i in range(_operator_codes(model, data))]
+        code_count = _count("operator codes", model.OperatorCodesLength(), data)
+        codes = [_code(model.OperatorCodes(i)) for i in range(code_count)]
         tensor_count = _count("tensors", graph.TensorsLength(), data)
         operator_count = _count("operators", graph.OperatorsLength(), data)
     tensors = tuple(_tensor(model, graph, index, data) for index in range(tensor_count))
@@ -148,10 +148,6 @@ def _count(what: str, count: int, data: bytes) -> int:
     if not 0 <= count * 4 <= len(data):
         raise ModelError(f"the file says it has {count} {what}, but it is {len(data)} bytes long")
     return count
-
-
-def _operator_codes(model: Any, data: bytes) -> int:
-    return _count("operator codes", model.OperatorCodesLength(), data)
 
 
 def _code(entry: Any) -> str:
@@ -201,15 +197,10 @@ def _tensor(model: Any, graph: Any, index: int, data: bytes) -> TfliteTensor:
         dtype = _DTYPES.get(record.Type(), "")
         _check_shape(shape, dtype)
         return TfliteTensor(
-            index,
-            name,
-            shape,
-            any(extent < 0 for extent in signature),
-            dtype,
+            index, name, shape, any(extent < 0 for extent in signature), dtype,
             _TYPE_NAMES.get(record.Type(), f"type number {record.Type()}"),
-            _value(model, record, shape, dtype, data),
-            _quantization(record.Quantization(), shape, data),
-        )
+            _value(model, record, shape, dtype, data), _quantization(record.Quantization(), shape, data),
+        )  # fmt: skip
 
 
 def _check_shape(shape: tuple[int, ...], dtype: str) -> None:

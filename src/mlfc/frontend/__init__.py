@@ -95,19 +95,17 @@ def import_model(
     """
     if numerics not in NUMERICS:
         raise OptionError(unknown("numerics", numerics, NUMERICS))
-    content = model_bytes(model)
-    if content is not None:
-        with limited(len(content), 0, limit_factor):
-            module, params = _dispatch(content, name or "model", None, shapes, numerics, byoc, target)
-            return replace(module, numerics=numerics, byoc=tuple(byoc)), params
-    path = Path(cast("str | Path", model))
-    data, title = _content(path), name or path.stem
+    given = model_bytes(model)
+    path = Path(cast("str | Path", model)) if given is None else None
+    data, title = _content(path) if path else given or b"", name or model_name(model)
     try:
         with limited(len(data), 0, limit_factor):
-            module, params = _dispatch(data, title, path.parent, shapes, numerics, byoc, target)
+            folder = path.parent if path else None
+            module, params = _dispatch(data, title, folder, shapes, numerics, byoc, target)
             return replace(module, numerics=numerics, byoc=tuple(byoc)), params
     except MlfcError as error:
-        error.place = _place_in_file(error.place, title, str(model))
+        if path:
+            error.place = _place_in_file(error.place, title, str(model))
         raise
 
 

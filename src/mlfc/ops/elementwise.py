@@ -181,11 +181,8 @@ def _infer_clip(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     return data
 
 
-def _clip(of: Element, data: Tensor) -> Expr:
-    return limited(data.read(of.at), of.attrs["a_min"], of.attrs["a_max"])
-
-
-declare("clip", 1, _infer_clip, Kind.ELEMENTWISE, (Attr("a_min", REQUIRED, True), Attr("a_max", REQUIRED, True)), _clip,
+declare("clip", 1, _infer_clip, Kind.ELEMENTWISE, (Attr("a_min", REQUIRED, True), Attr("a_max", REQUIRED, True)),
+        lambda of, data: limited(data.read(of.at), of.attrs["a_min"], of.attrs["a_max"]),
         doc="Limits values to [a_min, a_max]; where a_min > a_max, a_max")  # fmt: skip
 
 
@@ -201,10 +198,6 @@ def converted(x: Expr, dtype: str) -> Expr:
 def _infer_cast(_: str, attrs: Attrs, data: TensorType) -> TensorType:
     dtypes.bits(attrs["dtype"])
     return TensorType(data.shape, attrs["dtype"])
-
-
-def _infer_cast_like(_: str, __: Attrs, data: TensorType, like: TensorType) -> TensorType:
-    return TensorType(data.shape, like.dtype)
 
 
 def _cast(of: Element, data: Tensor, *_: Tensor) -> Expr:
@@ -223,8 +216,8 @@ _CAST_CONTRACT = (
 )
 declare("cast", 1, _infer_cast, Kind.ELEMENTWISE, (Attr("dtype"),), _cast, contract=_CAST_CONTRACT,
         doc="Converts to another dtype")  # fmt: skip
-declare("cast_like", 2, _infer_cast_like, Kind.INJECTIVE, (), _cast, contract=_CAST_CONTRACT,
-        doc="Converts to the second argument's dtype")  # fmt: skip
+declare("cast_like", 2, lambda _, __, data, like: TensorType(data.shape, like.dtype), Kind.INJECTIVE, (), _cast,
+        contract=_CAST_CONTRACT, doc="Converts to the second argument's dtype")  # fmt: skip
 declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), doc="The same bits as another dtype")
 
 

@@ -107,10 +107,6 @@ def _picked_along(axis: int, data: Tensor, picks: Tensor, at: Indices) -> list[E
     return [*at[:axis], in_bounds(picks.read(at), data.shape[axis], "negative"), *at[axis + 1 :]]
 
 
-def _gather(of: Element, data: Tensor, picks: Tensor) -> Expr:
-    return data.read(_picked_along(of.attrs["axis"], data, picks, of.at))
-
-
 def _infer_gather_nd(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
     batch = attrs["batch_dims"]
     depth = _tuple_length(name, data, indices, batch)
@@ -133,10 +129,6 @@ def _picked_tuple(batch: int, data: Tensor, picks: Tensor, at: Indices) -> list[
     depth, leading = picks.shape[0], len(picks.shape) - 1
     picked = [in_bounds(picks(k, *at[:leading]), data.shape[batch + k], "negative") for k in range(depth)]
     return [*at[:batch], *picked, *at[leading:]]
-
-
-def _gather_nd(of: Element, data: Tensor, picks: Tensor) -> Expr:
-    return data.read(_picked_tuple(of.attrs["batch_dims"], data, picks, of.at))
 
 
 def _scatter(
@@ -227,11 +219,12 @@ declare("take", 2, _infer_take, Kind.INJECTIVE,
         (Attr("batch_dims", 0), Attr("axis", None), Attr("mode", "clip")), _take,
         contract="exact; an index outside is limited ('wrap': counted modulo the extent)",
         doc="Slices along a dimension by index")  # fmt: skip
-declare("gather", 2, _infer_gather, Kind.INJECTIVE, (Attr("axis", None),), _gather, contract=_LIMITED,
+declare("gather", 2, _infer_gather, Kind.INJECTIVE, (Attr("axis", None),),
+        lambda of, data, picks: data.read(_picked_along(of.attrs["axis"], data, picks, of.at)), contract=_LIMITED,
         doc="Elements along a dimension, an index for each")  # fmt: skip
 declare("gather_nd", 2, _infer_gather_nd, Kind.INJECTIVE, (Attr("batch_dims", 0), Attr("index_rank", None)),
-        _gather_nd, contract=_LIMITED,
-        doc="Slices by index tuples, which lie along the first axis of the indices")  # fmt: skip
+        lambda of, data, picks: data.read(_picked_tuple(of.attrs["batch_dims"], data, picks, of.at)),
+        contract=_LIMITED, doc="Slices by index tuples, which lie along the first axis of the indices")  # fmt: skip
 declare("scatter_elements", 3, _infer_scatter_elements, Kind.REDUCE, (Attr("axis", 0), Attr("reduction", "update")),
         emit=_scatter_elements, contract="exact; updates apply in order",
         doc="A tensor with elements replaced or combined, an index for each")  # fmt: skip

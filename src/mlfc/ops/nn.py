@@ -42,10 +42,6 @@ def _leaky_relu(of: Element, data: Tensor) -> Expr:
     return _scaled_below_zero(data.read(of.at), tb.const(of.attrs["alpha"], data.dtype))
 
 
-def _infer_dropout(_: str, __: Attrs, data: TensorType) -> TupleType:
-    return TupleType((data, data))
-
-
 def _padded_shape(name: str, data: TensorType, attrs: Attrs, reach: int | None) -> TensorType:
     """Return the type after padding; `reach`: pads may take extent - reach elements from the data."""
     widths = attrs["pad_width"]
@@ -128,7 +124,7 @@ for _name, _rule, _doc in (
             contract="correctly rounded", doc=_doc)  # fmt: skip
 declare("nn.leaky_relu", 1, _infer_float, Kind.ELEMENTWISE, (Attr("alpha", 0.25, True),), _leaky_relu,
         contract="correctly rounded", doc="The value, or alpha times it below zero")  # fmt: skip
-declare("nn.dropout", 1, _infer_dropout, Kind.OPAQUE, (Attr("rate", 0.5, True),),
+declare("nn.dropout", 1, lambda _, __, data: TupleType((data, data)), Kind.OPAQUE, (Attr("rate", 0.5, True),),
         doc="Nothing, when a trained model runs; the second result is a mask that nothing reads")  # fmt: skip
 declare("nn.pad", 2, _infer_pad, Kind.INJECTIVE, (Attr("pad_width", REQUIRED), Attr("pad_mode", "constant")), _pad,
         doc="Surrounds a tensor with a value, its edge, or its reflection")  # fmt: skip

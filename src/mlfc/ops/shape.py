@@ -58,10 +58,6 @@ def _infer_broadcast_to(name: str, attrs: Attrs, data: TensorType, *like: Tensor
     return TensorType(shape, data.dtype)
 
 
-def _broadcast_to(of: Element, data: Tensor, *_: Tensor) -> Expr:
-    return broadcast_read(data, of.at)
-
-
 def _fields(name: str, types: Sequence[Type]) -> list[TensorType]:
     """Return the tensor types in the one tuple that a joining operator takes; all have one dtype."""
     if len(types) != 1 or not isinstance(types[0], TupleType) or not types[0].fields:
@@ -263,9 +259,9 @@ for _name, _infer_joined, _emit, _doc in (
 _INJECTIVE = Kind.INJECTIVE
 declare("transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose,
         doc="Dimensions in another order; None reverses them")  # fmt: skip
-declare("broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)), _broadcast_to,
-        doc="Repeats dimensions of extent 1 to a shape")  # fmt: skip
-declare("broadcast_to_like", 2, _infer_broadcast_to, _INJECTIVE, (), _broadcast_to,
+declare("broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)),
+        lambda of, data: broadcast_read(data, of.at), doc="Repeats dimensions of extent 1 to a shape")  # fmt: skip
+declare("broadcast_to_like", 2, _infer_broadcast_to, _INJECTIVE, (), lambda of, data, _: broadcast_read(data, of.at),
         doc="Repeats dimensions of extent 1 to the second argument's shape")  # fmt: skip
 declare("split", 1, _infer_split, Kind.OPAQUE, (Attr("indices_or_sections"), Attr("axis", 0)),
         doc="Cuts a dimension into equal parts or at given points")  # fmt: skip

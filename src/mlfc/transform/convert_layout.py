@@ -8,17 +8,7 @@ from mlfc.relay.ir import Call, Expr, IRModule, Tuple, TupleGetItem
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order, with_children
 from mlfc.transform.layout_rules import Forms, convert_call
-from mlfc.transform.matching import (
-    Array,
-    Rule,
-    apply_rules,
-    changed_constant,
-    match_call,
-    reshaped,
-    scalar_of,
-    shape_of,
-    value_of,
-)
+from mlfc.transform.matching import apply_rules, changed_constant, match_call, reshaped, scalar_of, shape_of, value_of
 
 
 @dataclass(frozen=True)
@@ -62,14 +52,10 @@ def _flattened_dense(call: Call) -> Expr | None:
     result = reshaped(turned.args[0], shape_of(view), view.span)
     for step in reversed(chain):
         result = with_children(step, [result, *step.args[1:]])
-    packed = changed_constant(call.args[1], _reordered_columns(weights, shape, axes))
+    # columns in the order before the transpose
+    wide = weights.reshape(weights.shape[0], *shape[1:]).transpose([axes.index(axis) for axis in range(len(axes))])
+    packed = changed_constant(call.args[1], wide.reshape(weights.shape))
     return with_children(call, [result, packed, *call.args[2:]])
-
-
-def _reordered_columns(weights: Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> Array:
-    """Return weights of (units, inputs) for inputs in the order before the transpose to `shape` by `axes`."""
-    wide = weights.reshape(weights.shape[0], *shape[1:])
-    return wide.transpose([axes.index(axis) for axis in range(len(axes))]).reshape(weights.shape)
 
 
 def _pointwise_chain(expr: Expr) -> list[Call]:
@@ -84,4 +70,4 @@ def _pointwise_chain(expr: Expr) -> list[Call]:
     return chain
 
 
-_RULES: dict[str, Rule] = {"nn.dense": _flattened_dense, "qnn.dense": _flattened_dense}
+_RULES = dict.fromkeys(("nn.dense", "qnn.dense"), _flattened_dense)

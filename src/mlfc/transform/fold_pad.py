@@ -21,11 +21,7 @@ class FoldPad:
 
 
 def _fold_conv2d(call: Call) -> Expr | None:
-    return _folded(call, call.attrs["data_layout"], 0.0, {})
-
-
-def _fold_qnn_conv2d(call: Call) -> Expr | None:
-    return _folded(call, call.attrs["data_layout"], scalar_of(call.args[2]), {})
+    return _folded(call, call.attrs["data_layout"], scalar_of(call.args[2]) if len(call.args) > 2 else 0.0, {})
 
 
 def _fold_avg_pool2d(call: Call) -> Expr | None:
@@ -53,4 +49,4 @@ def _folded(call: Call, layout: str, fill: float | None, changed: dict[str, bool
     return ir.call(call.op.name, args, {**call.attrs, "padding": padding, **changed}, span=joined_span(pad, call))
 
 
-_RULES: dict[str, Rule] = {"nn.conv2d": _fold_conv2d, "qnn.conv2d": _fold_qnn_conv2d, "nn.avg_pool2d": _fold_avg_pool2d}
+_RULES: dict[str, Rule] = {"nn.conv2d": _fold_conv2d, "qnn.conv2d": _fold_conv2d, "nn.avg_pool2d": _fold_avg_pool2d}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from mlfc.errors import InternalError
 from mlfc.relay.ir import Call, Expr, Function, Tuple, op_name, tensor_type
@@ -100,7 +101,9 @@ class Grouping:
                 group.members.append(call)
                 self._group[call] = group
             group.exit = found[-1]
-        self._measure_tail(group)
+        # what follows the master is computed once, where the result is stored
+        group.evaluations.update((call, _size(call)) for call in group.members)
+        group.at_store.update(call for call in group.members if call is not master)
 
     def _next_exit(self, group: Group, master: Call) -> list[Call] | None:
         """Return the calls up to the next one through which all that reads the exit passes, or None."""
@@ -121,13 +124,6 @@ class Grouping:
             waiting.remove(call)
             waiting.update(self._users[call])
         return None
-
-    def _measure_tail(self, group: Group) -> None:
-        """Note that what follows the master is computed once, where the result is stored."""
-        for call in group.members:
-            group.evaluations[call] = _size(call)
-            if call is not group.master:
-                group.at_store.add(call)
 
     def _place_producer(self, call: Call) -> None:
         """Let `call` be computed where its only reader reads it, or start a group."""
@@ -156,7 +152,8 @@ class Grouping:
             return None
         repeats = self._evaluations(call, group) / max(_size(call), 1)
         limit = 1.0 if operator_of(call).expensive else _MAX_CHEAP_REPEATS
-        if repeats > limit and not _moves_data(call):
+        moves_data = kind_of(call) is Kind.INJECTIVE and op_name(call) not in _SAMPLES
+        if repeats > limit and not moves_data:
             return None
         copies, index_copies = self._copies(call, group)
         return group if copies * index_copies <= _MAX_COPIES else None
@@ -197,14 +194,7 @@ class Grouping:
 
 
 def _size(call: Call) -> float:
-    size = 1
-    for extent in shape_of(call):
-        size *= extent
-    return float(size)
-
-
-def _moves_data(call: Call) -> bool:
-    return kind_of(call) is Kind.INJECTIVE and op_name(call) not in _SAMPLES
+    return float(prod(shape_of(call)))
 
 
 def _reads(reader: Call, source: Call) -> float:

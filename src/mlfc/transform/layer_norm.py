@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -30,7 +31,11 @@ class RecognizeLayerNorm:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those expressions replaced."""
-        return apply_rules(module, {"divide": _normalization, "multiply": _scaled, "add": _shifted})
+        scaled, shifted = (
+            partial(_absorbed, "scale", 1, ("scale", "center")),
+            partial(_absorbed, "center", 2, ("center",)),
+        )
+        return apply_rules(module, {"divide": _normalization, "multiply": scaled, "add": shifted})
 
 
 def _normalization(call: Call) -> Expr | None:
@@ -83,15 +88,7 @@ def _same_difference(expr: Expr, distance: Call) -> bool:
     )
 
 
-def _scaled(call: Call) -> Expr | None:
-    return _absorbed(call, "scale", 1, ("scale", "center"))
-
-
-def _shifted(call: Call) -> Expr | None:
-    return _absorbed(call, "center", 2, ("center",))
-
-
-def _absorbed(call: Call, name: str, position: int, unused: tuple[str, ...]) -> Expr | None:
+def _absorbed(name: str, position: int, unused: tuple[str, ...], call: Call) -> Expr | None:
     """Let the normalization take the constant vector that follows it, unless it has one already."""
     for norm, other in (call.args, call.args[::-1]):
         found, value = match_call(norm, "nn.layer_norm"), value_of(other)

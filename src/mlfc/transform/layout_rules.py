@@ -234,11 +234,6 @@ def _quantized_pair(forms: Forms, call: Call) -> None:
     forms.put(call, apply(call, [*operands, *call.args[2:]], **changed), order)
 
 
-def _quantized_unary(forms: Forms, call: Call) -> None:
-    order = forms.order(call.args[0])
-    forms.put(call, apply(call, [forms.at_hand(call.args[0]), *call.args[1:]]), order)
-
-
 def _concatenate(forms: Forms, call: Call) -> None:
     fields = call.args[0].fields if isinstance(call.args[0], Tuple) else ()
     rank = len(shape_of(call))
@@ -298,17 +293,13 @@ def _view(forms: Forms, call: Call) -> None:
     # what is merged into one axis, or regrouped, must lie together and in the logical order
     first = sorted(pieces, key=lambda piece: min(order.index(axis) for axis in piece[0]))
     wanted = _with_units([axis for piece in first for axis in piece[0]], before)
-    if _same_long_axes(wanted, order, before):
+    if [axis for axis in wanted if before[axis] != 1] == order:
         source = forms.at_hand(data)
     else:
         first = first if forms.is_bound(data) else pieces
         source = forms.ordered(data, _with_units([axis for piece in first for axis in piece[0]], before))
     result = _with_units([axis for piece in first for axis in piece[1]], after)
     return forms.put(call, reshaped(source, [after[axis] for axis in result], call.span), result)
-
-
-def _same_long_axes(a: list[int], b: list[int], shape: tuple[int, ...]) -> bool:
-    return [axis for axis in a if shape[axis] != 1] == b
 
 
 def _with_units(axes: list[int], shape: tuple[int, ...]) -> list[int]:
@@ -334,13 +325,6 @@ _RULES: dict[str, LayoutRule] = {
     ),
     **dict.fromkeys(("nn.instance_norm", "nn.group_norm"), _image_by_image),
     **dict.fromkeys(("qnn.add", "qnn.subtract", "qnn.mul"), _quantized_pair),
-    **dict.fromkeys(
-        (
-            "qnn.sigmoid", "qnn.tanh", "qnn.exp", "qnn.log", "qnn.sqrt", "qnn.rsqrt", "qnn.erf", "qnn.abs",
-            "qnn.hardswish", "qnn.leaky_relu",
-        ),
-        _quantized_unary,
-    ),
     **dict.fromkeys(("concatenate", "qnn.concatenate"), _concatenate),
     **dict.fromkeys(("nn.pad", "nn.mirror_pad"), _pad),
     **dict.fromkeys(("sum", "mean", "max", "min", "prod", "all", "any", "argmax", "argmin"), _reduce),

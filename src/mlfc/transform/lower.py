@@ -243,14 +243,11 @@ class _ProgramBuilder:
 
     def _constant(self, name: str, array: npt.NDArray[Any], device: str | None = None) -> Value:
         dtype = dtypes.from_numpy(array.dtype)
-        key = (dtype, array.shape, array.tobytes() if array.size < 64 else _digest(array), device)
+        digest = sha256(np.ascontiguousarray(array).data).digest() if array.size >= 64 else array.tobytes()
+        key = (dtype, array.shape, digest, device)
         if key not in self._constants:
             self._constants[key] = Value(name, array.shape, dtype, "constant", array, device=device)
         return self._constants[key]
-
-
-def _digest(array: npt.NDArray[Any]) -> bytes:
-    return sha256(np.ascontiguousarray(array).data).digest()
 
 
 def lower_external(function: relay.Function, features: Features) -> LoweredGroup:

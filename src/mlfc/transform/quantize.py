@@ -116,15 +116,9 @@ def _convolution(call: Call) -> Expr | None:
     return _integer_product(call, data, weights, out_layout.index("C"))
 
 
-def _dense(call: Call) -> Expr | None:
-    data, weights = _byte_tensor(call.args[0]), _weights(call.args[1], 0)
-    if data is None or weights is None:
-        return None
-    return _integer_product(call, data, weights, len(shape_of(call)) - 1)
-
-
-def _batch_matmul(call: Call) -> Expr | None:
-    left, right = _byte_tensor(call.args[0]), _byte_tensor(call.args[1])
+def _matrix_product(call: Call) -> Expr | None:
+    right = _weights(call.args[1], 0) if match_call(call, "nn.dense") else _byte_tensor(call.args[1])
+    left = _byte_tensor(call.args[0])
     if left is None or right is None:
         return None
     return _integer_product(call, left, right, len(shape_of(call)) - 1)
@@ -335,8 +329,7 @@ def _concatenate(call: Call) -> Expr | None:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
-    "nn.dense": _dense,
-    "nn.batch_matmul": _batch_matmul,
+    **dict.fromkeys(("nn.dense", "nn.batch_matmul"), _matrix_product),
     "add": _add,
     "nn.bias_add": _bias_add,
     "qnn.quantize": _quantize,

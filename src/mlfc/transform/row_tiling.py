@@ -249,7 +249,8 @@ class TiledLowering:
                 output, current = self._output(layers, layer_tiles, index, result)
                 self.emit(self.tiled.function(layer, tile), data, output, layer.call.span.nodes)
                 if index:
-                    self._carry(index, data, tile, _next(later, index))
+                    following = next((item[index] for item in later if item[index] is not None), None)
+                    self._carry(index, data, tile, following)
 
     def _output(
         self, layers: Sequence[TiledLayer], layer_tiles: Sequence[RowTile | None], index: int, result: Value
@@ -281,10 +282,6 @@ class TiledLowering:
 
     def _copy(self, source: Value, target: Value) -> None:
         self.emit(self.tiled.copying(prod(source.shape), source.dtype), source, target, ())
-
-
-def _next(tiles: Sequence[Sequence[RowTile | None]], index: int) -> RowTile | None:
-    return next((layer_tiles[index] for layer_tiles in tiles if layer_tiles[index] is not None), None)
 
 
 def rows_of(value: Value, first: int, end: int) -> Value:

@@ -86,10 +86,6 @@ def _drop_same_type(call: Call) -> Expr | None:
     return call.args[0] if typed_like(call.args[0], call) else None
 
 
-def _drop_pad(call: Call) -> Expr | None:
-    return call.args[0] if not np.any(call.attrs["pad_width"]) else None
-
-
 def _drop_slice(call: Call) -> Expr | None:
     forward = call.attrs["strides"] is None or all(step > 0 for step in call.attrs["strides"])
     return call.args[0] if forward and typed_like(call.args[0], call) else None
@@ -161,7 +157,7 @@ _RULES: dict[str, Rule] = {
     "transpose": _merge_transpose,
     **dict.fromkeys(("cast", "broadcast_to", "tile", "copy"), _drop_same_type),
     **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),
-    "nn.pad": _drop_pad,
+    "nn.pad": lambda call: None if np.any(call.attrs["pad_width"]) else call.args[0],
     "strided_slice": _drop_slice,
     "take": _slice_for_take,
     "concatenate": _drop_concatenate,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -67,9 +67,11 @@ def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[TiledCh
             outside = max((nbytes for call, nbytes in live.items() if call not in inside), default=0)
             beside = min(max(0, live[item.call] - item.input.nbytes - item.output.nbytes) for item in layers)
             ends = max(held, layers[-1].output.nbytes)
-            for rows in _heights(layers[-1].out_rows):
+            height = layers[-1].out_rows
+            # the heights of tiles, each number of tiles once
+            for rows in sorted({-(-height // count) for count in range(2, height + 1)}, reverse=True):
                 over = max(0, max(outside, beside + ends + _least_bytes(layers, rows)) - limit)
-                calls = depth * -(-layers[-1].out_rows // rows)
+                calls = depth * -(-height // rows)
                 found.append((over, calls, len(found), TiledChain(layers, rows, functions)))
     return [tiled for *_, tiled in sorted(found, key=lambda item: item[:3])[:_MOST_TRIALS]]
 
@@ -78,11 +80,6 @@ def _live_by_call(module: ir.IRModule, plan: memory.Plan) -> Mapping[ir.Expr, in
     """Return the live bytes during each call of a fused group, in whose order the program's calls are."""
     calls = (expr for expr in post_order(module.main.body) if isinstance(expr, ir.Call))
     return dict(zip((call for call in calls if isinstance(call.op, ir.Function)), plan.live, strict=False))
-
-
-def _heights(rows: int) -> Iterator[int]:
-    """Yield the heights of row tiles that make so many rows, each number of row tiles once."""
-    yield from sorted({-(-rows // count) for count in range(2, rows + 1)}, reverse=True)
 
 
 def _least_bytes(layers: Sequence[TiledLayer], rows: int) -> int:

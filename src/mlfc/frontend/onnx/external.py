@@ -110,11 +110,8 @@ def _model(node: onnx.NodeProto, operands: Mapping[str, Expr], opsets: Mapping[s
 
 
 def _domains(node: onnx.NodeProto) -> set[str]:
-    found = {"", "" if node.domain == "ai.onnx" else node.domain}
-    for graph in inner_graphs(node):
-        for inner in graph.node:
-            found |= _domains(inner)
-    return found
+    inside = (inner for graph in inner_graphs(node) for inner in graph.node)
+    return {"", table.normal_domain(node.domain)}.union(*map(_domains, inside))
 
 
 def _output_types(model: onnx.ModelProto, operands: Mapping[str, Expr], place: str) -> dict[str, onnx.ValueInfoProto]:

@@ -266,11 +266,11 @@ def _is_nearest_alike(axis: Axis, method: Method) -> bool:
 
 
 def _as_image(node: Node, x: Expr, axes: Sequence[Axis], method: Method) -> Expr:
-    methods = {"nearest": "nearest_neighbor", "linear": "linear", "cubic": "cubic"}
     return node.call(
         "image.resize2d", x, size=(axes[2].out, axes[3].out), roi=(0.0, 0.0, 0.0, 0.0), layout="NCHW",
-        method=methods[method.mode], coordinate_transformation_mode=method.coordinates, cubic_alpha=method.cubic_a,
-        rounding_method=method.nearest if method.mode == "nearest" else "", cubic_exclude=0,
+        method={"nearest": "nearest_neighbor"}.get(method.mode, method.mode), cubic_alpha=method.cubic_a,
+        cubic_exclude=0, coordinate_transformation_mode=method.coordinates,
+        rounding_method=method.nearest if method.mode == "nearest" else "",
     )  # fmt: skip
 
 

@@ -17,9 +17,18 @@ from mlfc.errors import InternalError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Params, Problems, finish, numbered
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.external import external_calls
-from mlfc.frontend.onnx.inputs import OpenShapesError, guessed_shapes, input_variables, open_dimensions
+from mlfc.frontend.onnx.inputs import (
+    NodeProto,
+    OpenShapesError,
+    check_names,
+    check_text,
+    guessed_shapes,
+    input_variables,
+    needed_nodes,
+    open_dimensions,
+    sorted_nodes,
+)
 from mlfc.frontend.onnx.node import Node
-from mlfc.frontend.onnx.order import NodeProto, check_names, check_text, needed_nodes, sorted_nodes
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
 from mlfc.support.cost import apart, give_nodes, spend
@@ -63,20 +72,13 @@ def import_onnx(
 
 
 def _parse(data: bytes, name: str) -> onnx.ModelProto:
+    step = "Use a .tflite, .onnx or Relay text file, or export the model again"
     try:
         model = onnx.ModelProto.FromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
-        raise ModelError(
-            "the file is not an ONNX model, or it is damaged",
-            place=name,
-            next_step="Use a .tflite, .onnx or Relay text file, or export the model again",
-        ) from error
+        raise ModelError("the file is not an ONNX model, or it is damaged", place=name, next_step=step) from error
     if not model.HasField("graph") or not model.graph.output:
-        raise ModelError(
-            "the file holds no ONNX graph with outputs",
-            place=name,
-            next_step="Use a .tflite, .onnx or Relay text file, or export the model again",
-        )
+        raise ModelError("the file holds no ONNX graph with outputs", place=name, next_step=step)
     return model
 
 
@@ -298,14 +300,10 @@ class _Importer:
             return False
 
     def _attributes(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> dict[str, Any]:
-        decoded: dict[str, Any] = {}
-        for attribute in proto.attribute:
-            actual: onnx.AttributeProto | None = attribute
-            if attribute.ref_attr_name:
-                actual = scope.references.get(attribute.ref_attr_name)
-            if actual is not None:
-                decoded[attribute.name] = self._decoded(actual, f"node '{name}', attribute '{attribute.name}'")
-        return decoded
+        return {
+            attribute: self._decoded(actual, f"node '{name}', attribute '{attribute}'")
+            for attribute, actual in _given(proto, scope.references).items()
+        }
 
     def _decoded(self, attribute: onnx.AttributeProto, place: str) -> Any:
         kinds = onnx.AttributeProto
@@ -335,11 +333,7 @@ class _Importer:
         }
         if any(value is None for value in values.values()):
             return
-        references = {item.name: item for item in function.attribute_proto}
-        for attribute in proto.attribute:
-            actual = scope.references.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
-            if actual is not None:
-                references[attribute.name] = actual
+        references = {item.name: item for item in function.attribute_proto} | _given(proto, scope.references)
         opsets = {**scope.opsets, **self._opsets(function.opset_import)}
         inner = _Scope(values, opsets, references, f"{name}/", scope.depth + 1)
         wanted = [formal for formal, actual in zip(function.output, proto.output, strict=False) if actual]
@@ -379,6 +373,12 @@ class _Importer:
                 f"functions and branches are nested more than {NESTING_LIMIT} deep, or call themselves",
                 place=f"node '{name}'",
             )
+
+
+def _given(proto: onnx.NodeProto, references: Mapping[str, onnx.AttributeProto]) -> dict[str, onnx.AttributeProto]:
+    """Return the attributes of a node by name; one that refers to a function's is that, or left out."""
+    found = {item.name: references.get(item.ref_attr_name) if item.ref_attr_name else item for item in proto.attribute}
+    return {name: item for name, item in found.items() if item is not None}
 
 
 def _check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], scope: _Scope, name: str) -> None:

@@ -25,14 +25,11 @@ _QUANTIZED = {"ADD": "qnn.add", "SUB": "qnn.subtract", "MUL": "qnn.mul"}
 _COMPARISON_BITS = 8
 
 
-def _fused(node: Node) -> int:
-    options = node.record.options(_FUSED[node.record.code])
-    return 0 if options is None else int(options.FusedActivationFunction())
-
-
 @converts("ADD", "SUB", "MUL", "DIV")
 def _fused_arithmetic(node: Node) -> Expr:
-    code, function = node.record.code, _fused(node)
+    code = node.record.code
+    options = node.record.options(_FUSED[code])
+    function = 0 if options is None else int(options.FusedActivationFunction())
     lhs, rhs, output = node.input(0), node.input(1), node.output()
     if output.dtype == "float32":
         return activated(node, node.call(_RELAY[code], node.expr(0), node.expr(1)), function)

@@ -87,7 +87,9 @@ class _Conversion:
             problems.add(InputError(unknown("input", missing, names), place="shapes"))
         for name, tensor in zip(names, tensors, strict=True):
             with problems.collecting(), guarded(f"input '{name}'"):
-                kind = TensorType(self._input_shape(name, tensor), _dtype(tensor))
+                if not tensor.dtype:
+                    raise UnsupportedError(f"its type {tensor.type_name} is not supported")
+                kind = TensorType(self._input_shape(name, tensor), tensor.dtype)
                 self.inputs[tensor.index] = Var(name, kind, Span((), tensor.name))
                 self.exprs[tensor.index] = self.inputs[tensor.index]
 
@@ -165,12 +167,6 @@ class _Conversion:
             if facts is not None and len(facts.scales) == 1:
                 found[name] = Quantization(float(facts.scales[0]), int(facts.zero_points[0]))
         return found
-
-
-def _dtype(tensor: TfliteTensor) -> str:
-    if not tensor.dtype:
-        raise UnsupportedError(f"its type {tensor.type_name} is not supported")
-    return tensor.dtype
 
 
 def _instead(code: str) -> str | None:

@@ -63,6 +63,7 @@ PHRASES = {
     r"tells? nothing": "does not state",
     r"(is|are) told": "is given, is configured",
     r"all that it": "everything it",
+    r"what it takes": "what it needs",
     r"comes? along": "is built in, is included",
     r"(is|are) not there": "is missing",
     r"be had": "be downloaded, be bought, ...",

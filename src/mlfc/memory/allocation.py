@@ -149,10 +149,7 @@ class Allocator:
         return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
 
     def solve(self, goal: int, *, search: bool = True) -> Allocation:
-        """Return the smallest placement found; stop as soon as one is not larger than `goal`.
-
-        Without `search` the greedy orders are all that is tried.
-        """
+        """Return the smallest placement found, up to `goal`; without `search` only greedy orders are tried."""
         best, best_order, best_fit = Allocation((), 0), Order(), False
         pairs, looked_at = sum(map(len, self.neighbours)), 0
         for order in self.greedy_orders():

@@ -51,10 +51,7 @@ class _Block:
 
 
 def assign_storages(program: Program, plan: Plan) -> Storages:
-    """Give every tensor of a program a block.
-
-    Ids are dense, in the order in which the graph first names their tensors.
-    """
+    """Give every tensor of a program a block; ids follow the order in which the graph first names their tensors."""
     scratch = {
         call: tuple(
             Value(buffer.name, buffer.shape, buffer.dtype, "intermediate", device=call.kernel.device)

@@ -70,10 +70,7 @@ def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArra
 
 @dataclass(eq=False)
 class Printer:
-    """Prints the functions of one module; constants without a literal form gather in `constants`.
-
-    With `spans`, comments tell where expressions came from.
-    """
+    """Prints the functions of a module; constants without a literal gather in `constants`, `spans` adds origins."""
 
     spans: bool
     constants: list[Constant] = field(default_factory=list)

@@ -75,10 +75,7 @@ def _tensor_type(graph: _Graph, constant: Constant) -> int:
 
 
 def read_metadata(text: str, place: str) -> list[npt.NDArray[Any]]:
-    """Return the constants of a metadata section.
-
-    Raises TextError if the JSON is broken, an index leads nowhere, or a tensor's bytes are.
-    """
+    """Return the constants of a metadata section; TextError if it is broken or an index leads nowhere."""
     try:
         if sum(map(text.count, "[{,:")) > _MAX_VALUES:
             raise ValueError(f"it has more than {_MAX_VALUES:,} values")

@@ -246,10 +246,7 @@ def facts_text(module: IRModule) -> str:
 
 
 def read_facts(comment: str) -> Facts | None:
-    """Return the facts in a comment's text; None for any other comment.
-
-    Raises ValueError if it starts as they do, but does not hold them.
-    """
+    """Return the facts in a comment's text; None for any other comment, ValueError for broken facts."""
     text = comment.strip()
     if not text.startswith(_FACTS):
         return None

@@ -181,10 +181,7 @@ class Ranges:
     # asking ---------------------------------------------------------------------------------------------
 
     def interval(self, expr: Expr, depth: int = 1) -> Interval:
-        """Return an interval that holds every value of an integer expression.
-
-        `depth`: how many conditions may be combined to sharpen each end.
-        """
+        """Return an interval of an integer expression; `depth` conditions may be combined to sharpen each end."""
         limits = _limits(expr.dtype)
         if not dtypes.is_integer(expr.dtype) or dtypes.lanes(expr.dtype) > 1:
             return limits

@@ -127,10 +127,7 @@ def _keeps_apart(source: Buffer, output: Buffer, read: _Accesses, written: _Acce
 
 @dataclass(frozen=True, eq=False)
 class _Position:
-    """Where the walk is: what is known of variables, the time, and which outermost iteration owns it.
-
-    The arrays have an element an iteration that is followed.
-    """
+    """Where the walk is: variables, time and the owning outermost iteration, for each iteration that is followed."""
 
     spans: IndexSpans
     time: _Numbers

@@ -22,10 +22,7 @@ _POOL_CONSTANTS = ("_CONSTANT_POOL_SIZE", "_CONSTANT_POOL_DATA")
 
 @dataclass(frozen=True)
 class Change:
-    """Something that differs.
-
-    `a` and `b` are the values before and after, where they are short.
-    """
+    """Something that differs; `a` and `b` are the values before and after, where they are short."""
 
     level: str  # `BREAK`, `WARNING` or `NOTE`
     what: str  # in words

@@ -32,10 +32,7 @@ class _Rectangle:
 
 
 def memory_picture(module: Mapping[str, Any], name: str) -> str:
-    """Return the SVG of one module's memory; equal modules give equal text.
-
-    Raises ArchiveError if the archive does not say which tensors live when.
-    """
+    """Return the SVG of one module's memory; ArchiveError if the archive does not say which tensors live when."""
     operators = module["operators"]
     if not operators or any(operator["tensors"] is None for operator in operators):
         raise ArchiveError(

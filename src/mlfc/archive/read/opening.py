@@ -80,10 +80,7 @@ class Archive:
 
 @contextmanager
 def open_archive(path: str | os.PathLike[str]) -> Iterator[Archive]:
-    """Open an archive of version 1 to 7, of either style, in TVM's form or the one of the proposal of 2021.
-
-    Raises ArchiveError if it is not one; the message names the first fault.
-    """
+    """Open an archive of any version, style and form; ArchiveError names the first fault of what is none."""
     with open_tar(path) as tar:
         yield read_archive(tar)
 

@@ -37,10 +37,7 @@ _AGAIN = "Export the archive again"
 
 
 def params_json(params: Params) -> Content:
-    """Return parameters as JSON, one tensor a line, sorted by name.
-
-    Raises OptionError if they are too large to be read back.
-    """
+    """Return parameters as JSON, one tensor a line, sorted by name; OptionError if too large to be read back."""
     parts: list[Data] = [f'{{"format": "{FORMAT}", "version": {VERSION}, "params": ['.encode()]
     for index, name in enumerate(sorted(params)):
         head = json.dumps({"name": name, **_kind(params[name])}, ensure_ascii=False)[:-1]

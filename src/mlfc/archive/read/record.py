@@ -182,10 +182,7 @@ def _memory(memory: list[Any] | Mapping[str, Any]) -> Document:
 
 
 def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield ``path: what is wrong`` for each contradiction.
-
-    `document` is as `record.upgraded` returns it.
-    """
+    """Yield ``path: what is wrong`` for each contradiction in what `upgraded` returns."""
     if is_operator_style(document):
         yield from _time_faults(document, "$")
         yield from _operator_faults(document)

@@ -92,10 +92,7 @@ def export_model_library_format(
 
 
 def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds: int) -> dict[str, Data]:
-    """Return all members of an archive by path, in the version and form that the options ask for.
-
-    `seconds` is the time to stamp on it, since 1970.
-    """
+    """Return all members by path, in the version and form of the options, stamped with `seconds` since 1970."""
     members = archive_members(factories, options, seconds)
     document = metadata.archive_metadata(factories, members.files, members.facts, members.linked, options, seconds)
     files, document = convert(members.files, document, options)

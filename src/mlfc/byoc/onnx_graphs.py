@@ -38,7 +38,6 @@ def refers_to_function(node: onnx.NodeProto) -> bool:
 def isolate(node: onnx.NodeProto, outer: Mapping[str, str]) -> None:
     """Rename all tensors of the graphs of a node, so that none has a name that is given outside of it.
 
-    `node`: changed in place.
     `outer`: new names of the tensors from outside. Those that the graphs make get a prefix.
     """
     _rename(node, outer, ())

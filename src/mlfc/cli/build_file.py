@@ -27,7 +27,7 @@ _FOUND = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 def read_options(ctx: typer.Context, path: Path | None) -> Path | None:
     """Make the options of a TOML file the defaults of a command; the callback of ``--config``.
 
-    `ctx`: of the command, before its other options are read.
+    `ctx`: the command's, before its other options are read.
     `path`: the file; paths in it are relative to its folder.
 
     Raises OptionError or ProblemsError for a file that cannot be read, and for all unknown options and wrong values at

@@ -80,8 +80,8 @@ def library_options(
 def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) -> ExportOptions:
     """Return the options of an export.
 
-    `asked`: what the user said by the option's name, None where nothing was said.
-    `archive`: what is compiled again: what was not said is as it was.
+    `asked`: the user's values by option name, None if not given.
+    `archive`: the archive to compile again; its own options are the defaults.
 
     Raises OptionError for options of archives where something else is made.
     """
@@ -114,7 +114,7 @@ def memory_options(
 
     `pools`, `constants`, `loaded`: ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of constants
         that the caller loads.
-    `board_pools`: whether the workspace is to be spread over the board's memories.
+    `board_pools`: whether to spread the workspace over the board's memories.
 
     Raises OptionError or ProblemsError for all that is wrong with them at once.
     """

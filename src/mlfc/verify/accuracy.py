@@ -40,10 +40,7 @@ class Accuracy(Displayed):
 
 
 class Labels:
-    """Counts right answers.
-
-    `labels`: one for each set of inputs.
-    """
+    """Counts right answers."""
 
     def __init__(self, labels: Array, output: str) -> None:
         self._labels, self._output = labels, output

@@ -84,7 +84,7 @@ class BoardLayers:
 class BesideHost:
     """A reference that takes from this machine what it does not have itself, and all but the tensors `known`.
 
-    `known`: the tensors whose values are taken from `reference`; None for all that it has.
+    `known`: the tensors to take from `reference`; None for all that it has.
     """
 
     def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:

@@ -32,8 +32,8 @@ def float64_model(
     """Compile a model in float64.
 
     `module`: as an importer made it.
-    `target`: of the code that is judged: this one is made by the other printer.
-    `more`: tensors of the model that are to be outputs, too.
+    `target`: of the judged code; the float64 model is printed by the other printer.
+    `more`: tensors of the model to add to its outputs.
 
     Returns
     -------

@@ -32,7 +32,6 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
     `path`: ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
         leading axis. ``.npy``: the same for a model with one input. Any other name: the bytes of the inputs in order,
         row by row in the machine's byte order, one set behind the other.
-    `infos`: the inputs.
 
     Raises InputError or ProblemsError if they do not fit.
     """

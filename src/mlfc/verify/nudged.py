@@ -27,8 +27,7 @@ _SIZES = ("Resize", "Upsample", "Range", "NonMaxSuppression")
 class OwnRounding:
     """How much of a reference's result is rounding.
 
-    `title`: the reference's.
-    `layers`: whether all tensors are wanted.
+    `layers`: whether to compare all tensors.
     """
 
     def __init__(self, path: Path, title: str, *, layers: bool) -> None:

@@ -52,10 +52,7 @@ class Reference:
         self._names = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results by tensor name.
-
-        `inputs`: a value for each input of the model.
-        """
+        """Return the results by tensor name."""
         try:
             values = self._session.run(self._names, dict(inputs))
         except Exception as error:  # as above

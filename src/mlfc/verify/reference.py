@@ -28,8 +28,7 @@ class Reference(Protocol):
 def open_reference(path: Path, *, layers: bool) -> tuple[str, Reference]:
     """Return the name of a model's reference, and the model opened by it.
 
-    `path`: a TFLite or ONNX model.
-    `layers`: whether all tensors are wanted, not the model's outputs alone.
+    `layers`: whether to return all tensors, not the model's outputs alone.
 
     Raises OptionError if it is no model but compiled; ToolchainError if the reference is not installed; ModelError if
     it refuses the model.

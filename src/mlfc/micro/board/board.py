@@ -66,7 +66,7 @@ class Emulator:
     def command(self, elf: str, serial: str = "none") -> list[str]:
         """Return the command that runs a program, in time that it counts itself.
 
-        `serial`: what the board's serial port is joined to, in QEMU's words.
+        `serial`: QEMU's character device for the board's serial port.
         """
         if Path(self.program).name == "simavr":
             return [self.program, "-m", self.machine, *self.options, elf, "-ee", "inputs.hex"]

@@ -43,8 +43,7 @@ _TRUST = "If you trust the author of the file, add --trust-board; in Python: fin
 def check_programs(board: Board, place: str, *, trust: bool) -> None:
     """Raise an error for all that a file may not have run, or only where its author is trusted.
 
-    `place`: the file.
-    `trust`: whether the user said that the file may name any program and option.
+    `trust`: whether the user allows any program and option.
 
     Raises OptionError or ProblemsError for programs by a path that depends on the folder in which it is read, and,
     without trust, for programs by any path, for other emulators than are known, and for options not known to be
@@ -59,10 +58,7 @@ def check_programs(board: Board, place: str, *, trust: bool) -> None:
 
 
 def check_flash_tool(board: Board, known: Sequence[FlashTool], place: str) -> None:
-    """Raise OptionError for a flash tool's command that a file chose freely, unless its author is trusted.
-
-    `place`: the file.
-    """
+    """Raise OptionError for a flash tool's command that a file chose freely, unless its author is trusted."""
     tool = board.flash_tool
     if tool is None or board.trusted or any(tool.command == item.command for item in known):
         return

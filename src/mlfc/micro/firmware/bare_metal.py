@@ -80,7 +80,7 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model
     """Return the files of a project but for those of a build system.
 
     `code`: ``src/...``, ``include/...`` and ``lib/...``.
-    `model_folder`: where the generated code lies in the project.
+    `model_folder`: the project's folder for the generated code.
 
     Raises ArchiveError for a file whose name a build system would take for something else than a name; OptionError if
     the board has no start-up code.
@@ -115,7 +115,7 @@ def project_files(
 
     `code`, `board`: as for `bare_metal`.
     `details`: None only with `firmware`.
-    `firmware`: what runs; None for a main that runs the model once and reports.
+    `firmware`: None for a main that runs the model once and reports.
 
     ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one. Raises ArchiveError
     or OptionError as `bare_metal` does.

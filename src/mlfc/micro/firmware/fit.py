@@ -59,7 +59,6 @@ def _too_large(table: MemoryTable, region: str, used: int, limit: int, details: 
 def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  # noqa: A002  (the linker's word)
     """Return the error for a program that did not fit where its linker was to put it; None where it failed otherwise.
 
-    `said`: what the compiler or linker printed.
     `map`: the linker's map, which is written even on failure.
     """
     overflow, no_stack = _OVERFLOW.search(said), _NO_STACK.search(said)

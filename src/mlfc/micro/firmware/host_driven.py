@@ -71,7 +71,7 @@ def refuses_host_driven(board: Board) -> str | None:
 def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     """Return what a project takes beside the operators' code and the board's own files.
 
-    `source`: what the host will run: it says how much memory the device needs, and which parameters it has.
+    `source`: what the host will run; determines the device's memory and parameters.
 
     Raises OptionError if there is no driver for the board's serial port.
     """
@@ -85,7 +85,7 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
 def host_driven_aot_firmware(name: str, details: ModuleInterface, board: Board, *, allocates: bool = False) -> Firmware:
     """Return what a project takes beside a module compiled ahead of time: hosts create executors of it on the device.
 
-    `allocates`: whether its code takes the workspace from the runtime, as that which TVM compiled does.
+    `allocates`: whether its code gets the workspace from the runtime, as code of TVM does.
 
     Raises OptionError if there is no driver for the board's serial port, or the caller must load constants.
     """

@@ -31,9 +31,9 @@ def optimization_level(details: ModuleInterface | None) -> str:
 def makefile(name: str, board: Board, project: BareMetal, level: str, *, is_selftest: bool = False) -> bytes:
     """Return the Makefile: ``make`` builds ``firmware.elf``, ``make run`` runs it where that can be done here.
 
-    `project`: what is compiled and linked, and where headers lie, under the project's folder; safe in a Makefile.
-    `level`: of optimization, unless the user sets CFLAGS.
-    `is_selftest`: whether ``make run`` is called ``make selftest``, too.
+    `project`: sources, objects and include folders in the project's folder; safe in a Makefile.
+    `level`: the optimization flag, unless the user sets CFLAGS.
+    `is_selftest`: whether ``make selftest`` does what ``make run`` does.
     """
     return render(
         "makefile/Makefile",

@@ -66,8 +66,7 @@ def planned_table(
     compiled and linked alone, which says its code and its stack; where it is not, the rows say what to install.
 
     `code`: ``src/...`` and ``include/...``.
-    `details`, `board`: as for `plan_table`.
-    `cflags`: for the compiler; by default those of a project.
+    `cflags`: for the compiler; default: a project's.
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
@@ -145,7 +144,6 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
     the sources.
 
     `code`: the generated code of an AOT module: ``src/...``, ``include/...`` and ``lib/...``.
-    `entry`: the function from which everything is reached.
     `cflags`: flags beside the board's.
 
     Raises ToolchainError if the compiler is missing, or refuses the code.

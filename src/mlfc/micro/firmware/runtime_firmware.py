@@ -117,7 +117,7 @@ def _config(graph: Graph, scratch_bytes: int) -> bytes:
 def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> ModuleInterface:
     """Return what is known of a graph that another compiler wrote.
 
-    `outputs`: what the metadata says of the outputs, in no order.
+    `outputs`: the metadata's outputs, in no order.
     """
     graph, params = source.graph, source.params
 
@@ -223,10 +223,7 @@ def aot_details(parts: ModuleParts) -> ModuleInterface:
 
 
 def tvm_firmware(name: str, details: ModuleInterface) -> Firmware:
-    """Return what a project takes beside the module's code and the board's own files.
-
-    `details`: from `aot_details`.
-    """
+    """Return what a project takes beside the module's code and the board's own files."""
     crt = {**crt_files("include"), **crt_files("src/runtime/crt/memory"), **crt_files("src/runtime/crt/common")}
     made: dict[str, Data] = {
         f"crt/{path}": data for path, data in crt.items() if path.startswith("include/") or path in _TVM_CRT_FILES

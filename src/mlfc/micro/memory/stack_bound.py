@@ -58,8 +58,8 @@ def stack_bound(
 ) -> StackBound:
     """Return how much stack a linked model takes at most from its entry function on.
 
-    `is_library` (address): whether what lies there comes from a library.
-    `statements`: a folder with what the compiler said of functions, in ``.su`` files.
+    `is_library` (address): whether the code there comes from a library.
+    `statements`: a folder with the compiler's ``.su`` files.
 
     Raises ToolchainError if the board's objdump is missing, or does not read the program.
     """

@@ -37,7 +37,6 @@ FIRMWARE_OPTIONS = (
 def application_files(model: ProjectModel, project_type: str, entry: str) -> dict[str, bytes]:
     """Return the C of an application by file name; it includes the headers of the model.
 
-    `project_type`: of APPLICATION_TYPES.
     `entry`: the declaration of the function that the system starts; one of type ``void`` returns nothing.
     """
     if project_type == "selftest":

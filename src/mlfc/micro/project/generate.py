@@ -53,11 +53,10 @@ def generate_project(
 ) -> Path:
     """Make a firmware project.
 
-    `template`: of `templates`.
     `model`: an archive, or a model file that is compiled for the board.
-    `folder`: where; it appears whole or not at all.
+    `folder`: appears whole or not at all.
     `options`: ``board``, ``project_type`` and others by name, as `options.template_options` lists them.
-    `force`: write into a folder that is there. Files of an older project in it go, others stay.
+    `force`: write into an existing folder; files of an older project in it are removed, others stay.
     `trust_board`: whether a board's file may name any program, its flash tool included; see `board.find_board`.
 
     Returns `folder`. Raises OptionError for a template, board, type or option that does not exist, or does not fit the

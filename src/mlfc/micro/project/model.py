@@ -48,7 +48,6 @@ def project_source(
 
     `path`: an archive, or a model file: that is compiled for the board, for the graph executor where a host drives the
         firmware, and with test vectors for a self-test.
-    `module`: which module, where an archive holds several.
 
     Raises MlfcError as importing, compiling and reading archives do; OptionError for what is neither, and for archives
     that lack what the type of project takes.

@@ -57,7 +57,7 @@ def checked_options(
     """Return the value of every option: given, or its default.
 
     `given`: texts, or values of the option's type; None as if not given.
-    `method`: for which some options are required.
+    `method`: the step whose required options must be given.
 
     Raises OptionError for what is unknown, missing, or not of the option's type or choices.
     """

@@ -62,7 +62,7 @@ class ServerConnection:
     def call(self, method: str, params: Mapping[str, Any], timeout: float | None) -> Any:
         """Return what a method gives.
 
-        `timeout`: seconds after which a server that does not answer is ended; None waits for ever.
+        `timeout`: seconds after which a server that does not answer is ended; None waits forever.
 
         Raises IoTimeoutError or TransportClosedError as the server says; OptionError if it does not know an option, or
         its value; ProjectError if a step fails; its subclasses say what is wrong with a server that dies, answers

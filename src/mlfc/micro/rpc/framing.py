@@ -46,8 +46,8 @@ class Unframer:
 
     What is no packet is passed over: bytes between packets, packets that are cut off, damaged, or too long.
 
-    `max_payload`: longer packets are passed over, so that a wrong length takes no memory.
-    `dropped`: packets that began and did not arrive whole.
+    `max_payload`: longer packets are skipped, so that a wrong length allocates nothing.
+    `dropped`: packets that did not arrive whole.
     """
 
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:

@@ -26,10 +26,7 @@ _LINKED_PARAM = "_lookup_linked_param"
 
 
 class RemoteAotExecutor:
-    """Inputs are copied to the device, the model runs there, outputs are copied back.
-
-    `module`: what the device's `CREATE` returned.
-    """
+    """Inputs are copied to the device, the model runs there, outputs are copied back."""
 
     def __init__(self, remote: Remote, module: RemoteModule) -> None:
         self.module = module

@@ -38,7 +38,7 @@ class Transport(Protocol):
     def read(self, nbytes: int, timeout_sec: float | None) -> bytes:
         """Return at least one and at most `nbytes` bytes.
 
-        `timeout_sec`: None waits for ever; 0 takes what is there.
+        `timeout_sec`: None waits forever; 0 takes what is there.
 
         Raises IoTimeoutError if nothing came in time; TransportClosedError if the other side is gone.
         """
@@ -53,11 +53,7 @@ _SERIAL = Timeouts(2, 10, 60)
 
 
 class LineTransport:
-    """A line that is made when it is opened.
-
-    `connect`: returns the device.
-    `name`: for messages.
-    """
+    """A line that is made when it is opened."""
 
     def __init__(self, connect: Callable[[], Device], timeouts: Timeouts, name: str) -> None:
         self._connect = connect

@@ -29,7 +29,7 @@ from mlfc.support.module_info import ModuleInterface
 class DrivenModel(HasModel):
     """A model whose operators run on a device, with its parameters copied there.
 
-    `source`: what the device's firmware was made of.
+    `source`: the model that the device's firmware was made from.
 
     Raises RunError if the firmware is of another model, or the device fails.
     """

@@ -56,7 +56,6 @@ class BuiltFirmware:
     """Firmware that runs an AOT module once, built in a folder, and what runs it: the board's emulator or this machine.
 
     `elf`: the program's path in the folder.
-    `is_traced`: whether it was built to trace.
     `timeout`: seconds that one run may take.
 
     Raises OptionError if nothing here runs the board's firmware.
@@ -136,10 +135,10 @@ class EmulatedModule(BuiltFirmware):
     """An AOT module as firmware that is built for a board, and runs under its emulator.
 
     `name`, `code`, `details`, `board`: as for `bare_metal.project_files`.
-    `firmware`: as for `bare_metal.project_files`: what runs a graph.
-    `profile`: count the instructions of each operator; needs a board that counts. The hooks add some to the whole.
+    `firmware`: runs a graph; as for `bare_metal.project_files`.
+    `profile`: count the instructions of each operator, on boards that count; the hooks add some to the total.
     `trace`: take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
-    `cflags`: for the C compiler; default what suits the goal that the module was compiled for.
+    `cflags`: for the C compiler; default: by the module's ``optimize``.
     `timeout`: seconds that one emulation may take.
 
     Raises OptionError if nothing here runs the board's firmware, or operators are to be counted and the board counts

@@ -121,8 +121,8 @@ def read_outputs(folder: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
 def write_printed(printed: str, folder: Path) -> tuple[int | None, str]:
     """Write the files that the firmware printed, and return its exit status and what else it said.
 
-    `printed`: what the simulator shows of the serial line: lines that end with a point, each in colours.
-    `folder`: where the files go; only those that firmware has.
+    `printed`: the serial line as the simulator prints it: coloured lines that end with a point.
+    `folder`: gets the files that firmware writes, and no others.
 
     The status is None if the firmware never ended itself.
     """

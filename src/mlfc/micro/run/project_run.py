@@ -97,8 +97,7 @@ def known_record(folder: Path) -> Record | None:
 def build_project(folder: Path, options: Mapping[str, Any], *, force: bool = False) -> BuiltProject | None:
     """Build a project by its API server, and return it; None for one that another tool generated.
 
-    `options`: of the project.
-    `force`: build anew what is built already.
+    `force`: rebuild.
 
     Raises OptionError if it is no project, or is built already and `force` is not set; ProjectError if the build fails;
     the message has the tool's last lines; BudgetError if the firmware does not fit into the board's memory.
@@ -196,8 +195,7 @@ def run_selftest(
     """Build firmware that checks a module's test vectors, and run it under the board's emulator.
 
     `path`: an archive with test vectors, or a model, which is compiled for the board with some.
-    `module`: which module, where an archive holds several.
-    `cflags`: for the C compiler; default what suits the goal that the module was compiled for.
+    `cflags`: for the C compiler; default: by the module's ``optimize``.
     `timeout`: seconds that the emulation may take.
 
     Raises OptionError if nothing here runs the board's firmware, or the archive has no test vectors; ToolchainError if

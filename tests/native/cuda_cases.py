@@ -17,7 +17,7 @@ from mlfc.factory import Factory
 from mlfc.library import device_modules
 from mlfc.library.device_modules import CudaCode, compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
-from mlfc.runtime.devices.cuda_api import CudaApi
+from mlfc.runtime.drivers.cuda import CudaApi
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.c_abi import Described, to_capsule
 from mlfc.runtime.tensor.ndarray import array

@@ -19,7 +19,7 @@ from mlfc.library import device_modules
 from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
 from mlfc.runtime.devices import nvrtc
-from mlfc.runtime.modules import device_module
+from mlfc.runtime.drivers import cuda as cuda_driver
 from tests.native import cuda_cases
 from tests.native.cuda_on_host import host_code, make_driver
 
@@ -231,7 +231,7 @@ def test_source_for_gpus_newer_than_the_compiler_is_left_to_the_driver(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], arch: str, end: bytes
 ) -> None:
     compiler = SimpleNamespace(version="0", architectures=lambda: (75, 80), compile=lambda _, arch: arch.encode())
-    monkeypatch.setattr(device_module, "require_nvrtc", lambda: compiler)
+    monkeypatch.setattr(cuda_driver, "require_nvrtc", lambda: compiler)
     api = SimpleNamespace(capability=capability, arch="sm_{}{}".format(*capability))
     assert CudaModule("cu", {}, "text")._image(api) == arch.encode() + end
 
@@ -240,7 +240,7 @@ def test_source_that_cannot_be_compiled_at_load_says_what_would_help(monkeypatch
     api = SimpleNamespace(capability=(3, 5), arch="sm_35", device=mlfc.cuda(0), name="an old one")
     compiler = SimpleNamespace(version="12.9", architectures=lambda: (50, 90))
     with monkeypatch.context() as patch:
-        patch.setattr(device_module, "require_nvrtc", lambda: compiler)
+        patch.setattr(cuda_driver, "require_nvrtc", lambda: compiler)
         message = r"cuda\(0\) \(an old one\): NVRTC 12.9 compiles for compute capability 5.0 and later, not for 3.5"
         with pytest.raises(DeviceError, match=message):
             CudaModule("cu", {}, "text")._image(api)

@@ -338,7 +338,7 @@ def test_pocl_without_a_linker_is_not_there(api: DeviceApi, tmp_path: Path) -> N
 
 BROKEN_PLATFORM = """
 import pyopencl
-from mlfc.runtime.devices import opencl_api
+from mlfc.runtime.drivers import opencl as opencl_api
 
 class Broken:
     name = "broken"
@@ -368,7 +368,7 @@ def test_a_platform_that_fails_hides_no_other(api: DeviceApi) -> None:
 def test_devices_are_listed_with_what_would_make_others_appear(
     api: DeviceApi, command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mlfc.runtime.devices.cuda_api import CudaDriver
+    from mlfc.runtime.drivers.cuda import CudaDriver
 
     def fail(_: CudaDriver) -> int:
         raise DeviceError("CUDA has no driver here", next_step="Install it")

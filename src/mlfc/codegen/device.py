@@ -141,7 +141,7 @@ def device_source(kernels: Sequence[DeviceKernel], dialect: str, *, contracts: b
     In ``opencl`` each kernel is a program by itself behind a line ``// Function: <name>``. With `contracts` a float
     product and a sum may become one operation (`Program.contracts_floats`).
     """
-    chosen = DIALECTS[dialect]
+    chosen = DIALECTS.get(dialect)
     printed = [_KernelPrinter(kernel, chosen, contracts).run() for kernel in kernels]
     if not chosen.shares_prelude:
         parts = zip(kernels, printed, strict=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mlfc.codegen.prelude import helper_source
 from mlfc.codegen.writer import text_beside
+from mlfc.registry import Registry
 
 _NAMES = {
     "int8": "char", "int16": "short", "int32": "int", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
@@ -28,7 +29,8 @@ static inline int32_t mlf_dot4_s8(int32_t sum, int32_t a, int32_t b)""",
 class Dialect:
     """A language of kernels, close to C. Forms with fields in braces are filled in by `str.format`."""
 
-    name: str
+    name: str  # the kind of device
+    suffix: str  # of files of source
     function: str  # in place of C's ``static inline``
     kernel_head: str  # of name, parameters, extents x, y, z of the group, and their product items
     parameter_space: str  # before the type of a pointer parameter
@@ -82,6 +84,7 @@ class Dialect:
 
 _OPENCL = Dialect(
     "opencl",
+    suffix="cl",
     function="static inline",
     kernel_head="__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\nvoid {name}({parameters})",
     parameter_space="__global ",
@@ -114,6 +117,7 @@ _OPENCL = Dialect(
 )
 _CUDA = Dialect(
     "cuda",
+    suffix="cu",
     function="static __device__ __forceinline__",
     kernel_head='extern "C" __global__ void __launch_bounds__({items})\n{name}({parameters})',
     parameter_space="",
@@ -142,4 +146,6 @@ _CUDA = Dialect(
     doubles="",
     shares_prelude=True,
 )
-DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (_OPENCL, _CUDA)}
+DIALECTS: Registry[Dialect] = Registry("language of devices")
+for _dialect in (_OPENCL, _CUDA):
+    DIALECTS.add(_dialect.name, _dialect)

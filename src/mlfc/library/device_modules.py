@@ -16,22 +16,22 @@ from pathlib import Path
 
 from mlfc.codegen import DeviceCode
 from mlfc.codegen.abi import library_files
+from mlfc.codegen.dialect import DIALECTS
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.launch import launch_extents
 from mlfc.codegen.unit import Unit
-from mlfc.errors import InternalError, OptionError, ToolchainError
+from mlfc.errors import OptionError, ToolchainError
 from mlfc.library.build import Beside
 from mlfc.runtime.devices.kernel_launch import HANDLE, FunctionInfo
 from mlfc.runtime.devices.nvrtc import compute_arch, find_nvrtc
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL
+from mlfc.runtime.modules.device_module import device_module_class
 from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.text import first_lines
 from mlfc.target.target import Target
 
-KERNEL_SUFFIXES = {"cuda": "cu", "opencl": "cl"}
-"""Of files with the source of kernels, by the kind of device."""
 DEFAULT_ARCH = "compute_75"
 """PTX for it runs on every GPU since 2018, by way of the driver's compiler."""
 _ARCH = re.compile(r"(sm|compute)_([1-9][0-9]{1,2})[af]?")
@@ -41,16 +41,11 @@ _FILE = "src/mlfc_description.c"
 
 def device_module(code: DeviceCode, target: Target) -> Module:
     """Return the module of a device's kernels, compiled ahead of time if the kind of device has a compiler here."""
-    # imports the drivers' interfaces
-    from mlfc.runtime.modules.device_module import OPENCL_SOURCE, CudaModule, OpenClModule
-
-    functions = function_table(code)
-    if code.kind == "opencl":
-        return OpenClModule(OPENCL_SOURCE, functions, code.source)
+    form, data = DIALECTS.get(code.kind).suffix, code.source.encode()
     if code.kind == "cuda":
         compiled = compile_cuda(code.source, target.options.get("-arch"))
-        return CudaModule(compiled.format, functions, compiled.data)
-    raise InternalError(f"there are no modules for '{target}'")
+        form, data = compiled.format, compiled.data
+    return device_module_class(code.kind)(form, function_table(code), data)
 
 
 def function_table(code: DeviceCode) -> Mapping[str, FunctionInfo]:

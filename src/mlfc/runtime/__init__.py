@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import opencl as opencl
     from mlfc.runtime.devices.device import set_device as set_device
     from mlfc.runtime.devices.kernel_launch import FunctionInfo as FunctionInfo
+    from mlfc.runtime.drivers.cuda import CudaModule as CudaModule
+    from mlfc.runtime.drivers.opencl import OpenClModule as OpenClModule
     from mlfc.runtime.executors.aot_executor import AotExecutor as AotExecutor
     from mlfc.runtime.executors.aot_module import AotModule as AotModule
     from mlfc.runtime.executors.aot_module import BoundCall as BoundCall
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from mlfc.runtime.libraries.shared_library import open_library as open_library
     from mlfc.runtime.libraries.shared_library import register_system_symbol as register_system_symbol
     from mlfc.runtime.libraries.shared_library import system_library as system_library
-    from mlfc.runtime.modules.device_module import CudaModule as CudaModule
-    from mlfc.runtime.modules.device_module import OpenClModule as OpenClModule
     from mlfc.runtime.modules.loaders import load_from_bytes as load_from_bytes
     from mlfc.runtime.modules.loaders import loaders as loaders
     from mlfc.runtime.modules.loaders import register_loader as register_loader
@@ -64,7 +64,8 @@ _NAMES = {
     "runtime.libraries.factory": "FactoryModule",
     "runtime.libraries.library_module": "LibraryModule",
     "runtime.libraries.shared_library": "SharedLibrary open_library register_system_symbol system_library",
-    "runtime.modules.device_module": "CudaModule OpenClModule",
+    "runtime.drivers.cuda": "CudaModule",
+    "runtime.drivers.opencl": "OpenClModule",
     "runtime.modules.loaders": "load_from_bytes loaders register_loader",
     "runtime.modules.module": "Module OpaqueModule get_global_func register_global_func",
     "runtime.modules.onnxruntime_module": "OnnxRuntimeModule",

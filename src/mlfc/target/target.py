@@ -68,12 +68,15 @@ def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -
 KINDS: Registry[TargetKind] = Registry("target kind")
 KINDS.add("c", TargetKind("c"))
 KINDS.add("llvm", TargetKind("llvm", LLVM_OPTIONS, read=_read_llvm))
-for _name, _options, _features in (
-    ("opencl", (), Features(vector_bytes=0, dot4=False, gpu=True)),
-    ("cuda", ("-arch",), Features(vector_bytes=0, gpu=True)),
-):
-    _reader = partial(_read_device, _name, _features)
-    KINDS.add(_name, TargetKind(_name, (*_options, MOST_ITEMS, MOST_SHARED), _name, _reader))
+
+
+def add_device_kind(name: str, features: Features, *options: str) -> None:
+    """Add a kind of device, named as in `runtime.Device`, with options of its own beside those of all devices."""
+    KINDS.add(name, TargetKind(name, (*options, MOST_ITEMS, MOST_SHARED), name, partial(_read_device, name, features)))
+
+
+add_device_kind("opencl", Features(vector_bytes=0, dot4=False, gpu=True))
+add_device_kind("cuda", Features(vector_bytes=0, gpu=True), "-arch")
 
 
 @dataclass(frozen=True)

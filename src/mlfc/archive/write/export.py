@@ -15,11 +15,11 @@ from mlfc.archive.write import metadata
 from mlfc.archive.write.members import archive_members, linked_code
 from mlfc.archive.write.older import convert, metadata_path
 from mlfc.archive.write.options import ExportOptions
+from mlfc.codegen.dialect import DIALECTS
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.library.build import needs_runtime
-from mlfc.library.device_modules import KERNEL_SUFFIXES
 from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_objects
 from mlfc.runtime.executors.graph_json import MAX_TEXT as MAX_GRAPH
 from mlfc.support.atomic import atomic_file, check_writable
@@ -153,7 +153,7 @@ def _files_beside(factories: Sequence[Factory]) -> dict[str, Data]:
             files[params_path(factory.module_name)] = params_content(factory.params)
         if factory.code.device is not None:
             device = factory.code.device
-            files[f"src/{factory.module_name}_kernels.{KERNEL_SUFFIXES[device.kind]}"] = device.source.encode()
+            files[f"src/{factory.module_name}_kernels.{DIALECTS.get(device.kind).suffix}"] = device.source.encode()
     return files
 
 

@@ -6,6 +6,7 @@ nothing here needs a driver's package.
 
 from __future__ import annotations
 
+import pkgutil
 import threading
 import time
 import weakref
@@ -13,7 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -98,6 +101,8 @@ class DeviceApi(Displayed, ABC):
     name: str
     driver: str
     memory_bytes: int
+    # whether a handle plus an offset is an address that kernels can take
+    has_addresses = True
 
     def _facts(self) -> Mapping[str, object]:
         return {"name": self.name, "driver": self.driver, "memory_bytes": self.memory_bytes}
@@ -233,24 +238,32 @@ class Driver(Protocol):
 drivers: Registry[Driver] = Registry("kind of device that can be used here")
 """By kind, in `Device.kind`'s words."""
 
-_BUILT_IN = {
-    "cpu": "mlfc.runtime.devices.host_api",
-    "opencl": "mlfc.runtime.devices.opencl_api",
-    "cuda": "mlfc.runtime.devices.cuda_api",
-}
+_DRIVER_FILES = "mlfc.runtime.drivers"
 _opened: dict[Device, DeviceApi] = {}
 _opening = ForkSafeLock(reentrant=True)
 
 
+@cache
+def driver_files() -> frozenset[str]:
+    """Return the kinds of devices whose drivers come with mlfc."""
+    folder = Path(__file__).parents[1] / "drivers"
+    return frozenset(found.name for found in pkgutil.iter_modules([str(folder)]))
+
+
+def import_driver(kind: str) -> None:
+    """Import the driver of a kind of device, with its modules, if it comes with mlfc."""
+    if kind in driver_files():
+        import_module(f"{_DRIVER_FILES}.{kind}")
+
+
 def known_kinds() -> tuple[str, ...]:
     """Return the kinds of devices that have a driver."""
-    return tuple(sorted({*drivers, *_BUILT_IN}))
+    return tuple(sorted({*drivers, *driver_files()}))
 
 
 def driver_of(kind: str) -> Driver:
     """Return the driver of a kind of device; raise DeviceError if there is none."""
-    if kind not in drivers and kind in _BUILT_IN:
-        import_module(_BUILT_IN[kind])
+    import_driver(kind)
     if kind not in drivers:
         raise DeviceError(
             f"devices of the kind '{kind}' cannot be used here", next_step=f"Kinds: {', '.join(known_kinds())}"

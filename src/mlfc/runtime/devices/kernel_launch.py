@@ -120,7 +120,7 @@ class CallLayout:
         """Return the handle of an `NDArray`; None if it is not on the device, or starts where no handle can point."""
         if getattr(getattr(value, "device", None), "kind", None) != self._device_kind:
             return None
-        if self._device_kind == "opencl" and value.byte_offset:
+        if value.byte_offset and not value.device.api.has_addresses:
             return None
         handle: int = value.handle + value.byte_offset
         return handle

@@ -275,7 +275,7 @@ class DeviceMemory:
 
     def _can_lie(self, array: OnDevice) -> bool:
         """Tell whether operators can use the memory of `array`: only a whole ``cl_mem`` can be passed."""
-        return array.byte_offset == 0 or array.device.kind != "opencl"
+        return array.byte_offset == 0 or array.device.api.has_addresses
 
     def _fetched(self, array: OnDevice, entry: int) -> Array:
         """Return a tensor with the form of an entry as an array of this process."""

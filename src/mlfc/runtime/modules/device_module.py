@@ -9,43 +9,33 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
-from mlfc.errors import ArchiveError, DeviceError, InputError
-from mlfc.runtime.devices.cuda_api import CudaApi
-from mlfc.runtime.devices.device import cuda, current_index, opencl
+from mlfc.registry import Registry
+from mlfc.runtime.devices.device import current_index, import_driver
 from mlfc.runtime.devices.kernel_launch import HANDLE, CallLayout, FunctionInfo, LoadedKernel
-from mlfc.runtime.devices.nvrtc import compute_arch, require_nvrtc
-from mlfc.runtime.devices.opencl_api import OpenClApi
 from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.support import dtypes
-from mlfc.support.locks import ForkSafeLock
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
 
-OPENCL_SOURCE, CUDA_SOURCE = "cl", "cu"
-"""Formats of source."""
 _TYPE = struct.Struct("<BBH")
 _HANDLE_TYPE = (3, 64, 1)
 # two strings and two lists, each of them its length at least
 _SMALLEST_KERNEL = 32
-_PTX = "ptx"
-_CUDA_PLACE = "module of the kind 'cuda'"
-_MARKER = "// Function: "
-_OPENCL_PLACE = "module of the kind 'opencl'"
 
 
 class DeviceModule(Module, ABC):
     """Kernels of one kind of device, by name in storage order; the driver compiles or loads them at their first call.
 
     `data` is their source or binary in a `format`: ``cl``, ``cu``, ``ptx``, ``cubin``, ...
+    The type key is the kind of device.
     """
 
     is_binary_serializable = True
     is_runnable = True
 
-    device_kind: ClassVar[str]
     text_formats: ClassVar[tuple[str, ...]]
 
     def __init__(self, format: str, functions: Mapping[str, FunctionInfo], data: str | bytes | memoryview) -> None:  # noqa: A002  (the stored form's word)
@@ -79,11 +69,11 @@ class DeviceModule(Module, ABC):
 
     def launch(self, name: str, args: Sequence[Any]) -> None:
         """Launch a kernel on the device that this thread has chosen, without waiting for it."""
-        key = (name, current_index(self.device_kind))
+        key = (name, current_index(self.type_key))
         # what nobody can call is no reason not to read and store the module
         layout = self._layouts.get(name)
         if layout is None:
-            layout = self._layouts.setdefault(name, CallLayout(name, self.functions[name], self.device_kind))
+            layout = self._layouts.setdefault(name, CallLayout(name, self.functions[name], self.type_key))
         launch = layout.launch(args)
         kernel = self._loaded.get(key)
         if kernel is None:
@@ -106,7 +96,29 @@ class Kernel:
         self._module.launch(self.name, args)
 
 
-def whole_body(data: bytes | memoryview, place: str) -> tuple[str, dict[str, FunctionInfo], memoryview]:
+_M = TypeVar("_M", bound=type[DeviceModule])
+_module_classes: Registry[type[DeviceModule]] = Registry("kind of device with modules")
+
+
+def register_device_module(found: _M) -> _M:
+    """Make a class the module of its kind of device, with the loader of its stored form."""
+    place = f"module of the kind '{found.type_key}'"
+
+    def load(data: bytes | memoryview) -> Module:
+        return found(*_whole_body(data, place))
+
+    register_loader(found.type_key, partial(_body_extent, place=place))(load)
+    _module_classes.add(found.type_key, found)
+    return found
+
+
+def device_module_class(kind: str) -> type[DeviceModule]:
+    """Return the class of modules for a kind of device; raise OptionError if there is none."""
+    import_driver(kind)
+    return _module_classes.get(kind)
+
+
+def _whole_body(data: bytes | memoryview, place: str) -> tuple[str, dict[str, FunctionInfo], memoryview]:
     """Return the format, kernels and code of a device module's stored form; raise ArchiveError if it is broken."""
     take = Cursor(data, 0, place)
     form, functions, code = _take_body(take)
@@ -114,7 +126,7 @@ def whole_body(data: bytes | memoryview, place: str) -> tuple[str, dict[str, Fun
     return form, functions, code
 
 
-def body_extent(data: memoryview, place: str) -> int:
+def _body_extent(data: memoryview, place: str) -> int:
     """Return the bytes of the stored form that starts here; raise ArchiveError if it is broken."""
     take = Cursor(data, 0, place)
     _take_body(take)
@@ -149,99 +161,3 @@ def _take_type(take: Cursor) -> str:
     if name is None or dtypes.to_dlpack(name) != (code, bits, lanes):
         raise take.fault(f"unknown code {code} of a data type", start)
     return name
-
-
-class CudaModule(DeviceModule):
-    """Kernels for NVIDIA's GPUs.
-
-    The format is ``cu`` for source, which NVRTC compiles for the GPU at hand, ``ptx`` for what the driver compiles,
-    ``cubin`` or ``fatbin`` for machine code.
-    """
-
-    type_key = "cuda"
-    device_kind = "cuda"
-    text_formats = (CUDA_SOURCE, _PTX)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._images: dict[int, Any] = {}
-        self._loading = ForkSafeLock()
-
-    def _load(self, name: str, index: int) -> LoadedKernel:
-        api = cuda(index).api
-        if not isinstance(api, CudaApi):
-            raise InputError("CUDA kernels run on the CUDA driver that comes with mlfc", place=name)
-        with self._loading:
-            if index not in self._images:
-                self._images[index] = api.load(self._image(api), ", ".join(self.functions))
-        return api.kernel(self._images[index], name)
-
-    def _image(self, api: CudaApi) -> bytes:
-        if self.format != CUDA_SOURCE:
-            # text must end with a NUL
-            return bytes(self.data) + (b"\0" if self.format == _PTX else b"")
-        compiler = require_nvrtc()
-        number = 10 * api.capability[0] + api.capability[1]
-        known = compiler.architectures()
-        if number in known:
-            return compiler.compile(self.get_source(), api.arch)
-        older = [arch for arch in known if arch < number]
-        if not older:
-            raise DeviceError(
-                f"NVRTC {compiler.version} compiles for compute capability {known[0] / 10} and later, not for "
-                f"{number / 10}",
-                place=f"{api.device} ({api.name})",
-                next_step="Install an older NVRTC",
-            )
-        return compiler.compile(self.get_source(), compute_arch(f"sm_{older[-1]}")) + b"\0"
-
-
-@register_loader("cuda", partial(body_extent, place=_CUDA_PLACE))
-def _load_cuda(data: bytes | memoryview) -> Module:
-    return CudaModule(*whole_body(data, _CUDA_PLACE))
-
-
-class OpenClModule(DeviceModule):
-    """Kernels for OpenCL.
-
-    The format is ``cl`` for source, in which each kernel is a program by itself after a line ``// Function: <name>``;
-    anything else is a binary of all kernels for the device's driver.
-    """
-
-    type_key = "opencl"
-    device_kind = "opencl"
-    text_formats = (OPENCL_SOURCE,)
-
-    @cached_property
-    def _programs(self) -> dict[str, str]:
-        programs = cut_source(self.get_source())
-        if len(programs) != len(self.functions):
-            raise ArchiveError(
-                f"the source has {len(programs)} kernels behind '{_MARKER}' lines, the table {len(self.functions)}",
-                place=_OPENCL_PLACE,
-            )
-        return programs
-
-    def _load(self, name: str, index: int) -> LoadedKernel:
-        api = opencl(index).api
-        if not isinstance(api, OpenClApi):
-            raise InputError("OpenCL kernels run on the OpenCL driver that comes with mlfc", place=name)
-        if self.format != OPENCL_SOURCE:
-            return api.load(bytes(self.data), name)
-        if name not in self._programs:
-            raise ArchiveError(f"the source has no kernel '{name}', the table has", place=_OPENCL_PLACE)
-        return api.build(self._programs[name], name)
-
-
-def cut_source(source: str) -> dict[str, str]:
-    """Return each kernel's program by its name; text before the first marker is ignored."""
-    programs = {}
-    for part in source.split(_MARKER)[1:]:
-        name, _, program = part.partition("\n")
-        programs[name.strip()] = program
-    return programs
-
-
-@register_loader("opencl", partial(body_extent, place=_OPENCL_PLACE))
-def _load_opencl(data: bytes | memoryview) -> Module:
-    return OpenClModule(*whole_body(data, _OPENCL_PLACE))

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from mlfc.errors import OptionError
 from mlfc.registry import Registry
+from mlfc.runtime.devices.device import driver_files, import_driver
 from mlfc.runtime.modules.module import Function, Module, OpaqueModule
 from mlfc.support.content import Data, ViewContent, to_bytes
 from mlfc.support.former_name import former
@@ -27,8 +28,6 @@ _TVM_KINDS = "mlfc.runtime.modules.tvm_kinds"
 # kinds that come with mlfc are imported when a file holds one
 _BUILT_IN = {
     "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
-    "opencl": "mlfc.runtime.modules.device_module",
-    "cuda": "mlfc.runtime.modules.device_module",
     **dict.fromkeys(("mlfc.ModuleSet", former("mlfc.ModuleSet")), "mlfc.runtime.libraries.factory"),
     **dict.fromkeys(
         ("GraphExecutorFactory", "GraphRuntimeFactory", "AotExecutorFactory"), "mlfc.runtime.libraries.factory"
@@ -110,7 +109,7 @@ def extent_of(type_key: str) -> Extent | None:
 
 def known_kinds() -> tuple[str, ...]:
     """Return the kinds with a loader, those not imported yet included."""
-    return tuple(sorted({*loaders, *_BUILT_IN}))
+    return tuple(sorted({*loaders, *_BUILT_IN, *(driver_files() - {"cpu"})}))
 
 
 def load_from_bytes(type_key: str, data: bytes | memoryview, suffix: str = "bin") -> Module:
@@ -133,5 +132,7 @@ def load_part(type_key: str, data: bytes | memoryview, suffix: str, name: str) -
 
 
 def _import_kind(type_key: str) -> None:
-    if type_key not in loaders:
+    if type_key in driver_files():
+        import_driver(type_key)
+    elif type_key not in loaders:
         import_module(_BUILT_IN.get(type_key, _TVM_KINDS))

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.errors import DeviceError
-from mlfc.runtime.devices.device import Device, DeviceApi, drivers
-from mlfc.runtime.devices.kernel_launch import Launch
+from mlfc.errors import DeviceError, InputError
+from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers
+from mlfc.runtime.devices.kernel_launch import Launch, LoadedKernel
+from mlfc.runtime.devices.nvrtc import compute_arch, require_nvrtc
+from mlfc.runtime.modules.device_module import DeviceModule, register_device_module
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.text import first_lines
@@ -275,6 +277,54 @@ class CudaKernel:
                 self._api.allow_shared(self._function, self._name, launch.shared_bytes)
                 self._shared = launch.shared_bytes
         self._api.enqueue(self._function, self._name, launch, ctypes.addressof(places))
+
+
+_SOURCE, _PTX = "cu", "ptx"
+
+
+@register_device_module
+class CudaModule(DeviceModule):
+    """Kernels for NVIDIA's GPUs.
+
+    The format is ``cu`` for source, which NVRTC compiles for the GPU at hand, ``ptx`` for what the driver compiles,
+    ``cubin`` or ``fatbin`` for machine code.
+    """
+
+    type_key = "cuda"
+    text_formats = (_SOURCE, _PTX)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._images: dict[int, Any] = {}
+        self._loading = ForkSafeLock()
+
+    def _load(self, name: str, index: int) -> LoadedKernel:
+        api = device("cuda", index).api
+        if not isinstance(api, CudaApi):
+            raise InputError("CUDA kernels run on the CUDA driver that comes with mlfc", place=name)
+        with self._loading:
+            if index not in self._images:
+                self._images[index] = api.load(self._image(api), ", ".join(self.functions))
+        return api.kernel(self._images[index], name)
+
+    def _image(self, api: CudaApi) -> bytes:
+        if self.format != _SOURCE:
+            # text must end with a NUL
+            return bytes(self.data) + (b"\0" if self.format == _PTX else b"")
+        compiler = require_nvrtc()
+        number = 10 * api.capability[0] + api.capability[1]
+        known = compiler.architectures()
+        if number in known:
+            return compiler.compile(self.get_source(), api.arch)
+        older = [arch for arch in known if arch < number]
+        if not older:
+            raise DeviceError(
+                f"NVRTC {compiler.version} compiles for compute capability {known[0] / 10} and later, not for "
+                f"{number / 10}",
+                place=f"{api.device} ({api.name})",
+                next_step="Install an older NVRTC",
+            )
+        return compiler.compile(self.get_source(), compute_arch(f"sm_{older[-1]}")) + b"\0"
 
 
 drivers.add("cuda", CudaDriver())

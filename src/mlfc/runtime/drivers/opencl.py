@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
-from mlfc.errors import DeviceError
-from mlfc.runtime.devices.device import Device, DeviceApi, drivers
-from mlfc.runtime.devices.kernel_launch import Launch
+from mlfc.errors import ArchiveError, DeviceError, InputError
+from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers
+from mlfc.runtime.devices.kernel_launch import Launch, LoadedKernel
+from mlfc.runtime.modules.device_module import DeviceModule, register_device_module
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.text import first_lines
@@ -117,6 +118,8 @@ class OpenClDriver:
 
 class OpenClApi(DeviceApi):
     """A context and an in-order queue of one OpenCL device; a handle is a ``cl_mem``."""
+
+    has_addresses = False  # only a whole ``cl_mem`` can be passed
 
     def __init__(self, device: Device, found: Any) -> None:
         super().__init__()
@@ -257,6 +260,50 @@ class OpenClKernel:
                 raise DeviceError(f"argument {index} is {value:#x}, no memory of {self._api.device}", place=self._name)
         with self._lock:
             self._api.enqueue(self._kernel, self._name, launch)
+
+
+_MARKER = "// Function: "
+
+
+@register_device_module
+class OpenClModule(DeviceModule):
+    """Kernels for OpenCL.
+
+    The format is ``cl`` for source, in which each kernel is a program by itself after a line ``// Function: <name>``;
+    anything else is a binary of all kernels for the device's driver.
+    """
+
+    type_key = "opencl"
+    text_formats = ("cl",)
+
+    @cached_property
+    def _programs(self) -> dict[str, str]:
+        programs = cut_source(self.get_source())
+        if len(programs) != len(self.functions):
+            raise ArchiveError(
+                f"the source has {len(programs)} kernels behind '{_MARKER}' lines, the table {len(self.functions)}",
+                place="module of the kind 'opencl'",
+            )
+        return programs
+
+    def _load(self, name: str, index: int) -> LoadedKernel:
+        api = device(self.type_key, index).api
+        if not isinstance(api, OpenClApi):
+            raise InputError("OpenCL kernels run on the OpenCL driver that comes with mlfc", place=name)
+        if self.format not in self.text_formats:
+            return api.load(bytes(self.data), name)
+        if name not in self._programs:
+            raise ArchiveError(f"the source has no kernel '{name}', the table has", place="module of the kind 'opencl'")
+        return api.build(self._programs[name], name)
+
+
+def cut_source(source: str) -> dict[str, str]:
+    """Return each kernel's program by its name; text before the first marker is ignored."""
+    programs = {}
+    for part in source.split(_MARKER)[1:]:
+        name, _, program = part.partition("\n")
+        programs[name.strip()] = program
+    return programs
 
 
 drivers.add("opencl", OpenClDriver())

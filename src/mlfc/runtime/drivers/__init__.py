@@ -1,0 +1,5 @@
+"""Drivers, one file a kind of device, named after it: memory, queue, kernels, and the module that stores kernels.
+
+Files are found by the name of the kind (`mlfc.runtime.devices.device.driver_files`), not listed. Beside its driver
+a new kind of device needs its target (`mlfc.target.target.KINDS`) and its language (`mlfc.codegen.dialect.DIALECTS`).
+"""

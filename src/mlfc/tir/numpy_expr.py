@@ -111,7 +111,7 @@ _KINDS: dict[type, Callable[[Evaluator, Any, bool], Array]] = {
     ir.Binary: Evaluator._binary,
     ir.Select: Evaluator._select,
     ir.Cast: Evaluator._cast,
-    ir.Load: Evaluator._load,
+    ir.Load: lambda evaluator, expr, guarded: evaluator._load(expr, guarded),  # of subclasses, too
     ir.Broadcast: Evaluator._broadcast,
     ir.Call: Evaluator._call,
 }

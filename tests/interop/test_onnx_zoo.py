@@ -1,4 +1,7 @@
-"""The nine architectures inside the onnx wheel, with seeded random weights, against ONNX Runtime."""
+"""Architectures inside the onnx wheel, with seeded random weights, against ONNX Runtime.
+
+Its other two, zfnet512 and vgg19, add no operator and a gigabyte of weights; the benchmarks compare them.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ import mlfc
 from tests.harness import assert_close, compiled, seeded_inputs
 
 SMALL = ("squeezenet", "shufflenet", "densenet121", "inception_v1", "inception_v2", "resnet50")
-LARGE = ("bvlc_alexnet", "zfnet512", "vgg19")
-PROBABILITY_BOUND = {"bvlc_alexnet": 1e-5, "zfnet512": 1e-5}
+LARGE = ("bvlc_alexnet",)
+PROBABILITY_BOUND = {"bvlc_alexnet": 1e-5}
 """Absolute bounds of the final softmax where 1e-6 is out of reach: with random weights these logits are near 36, where
 one float32 step is 4e-6; ONNX Runtime's own probabilities lie 3e-6 from those of the same model in float64, and over
 other inputs they and ours differ by up to 6.5e-6."""

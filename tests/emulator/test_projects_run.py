@@ -154,6 +154,6 @@ def test_the_commands_of_the_page_work(models: Path, tmp_path: Path, monkeypatch
     with np.load("out.npz") as outputs:
         assert outputs["Identity"].shape == (1, 12)
     shutil.rmtree("kws_m4")
-    python = page.partition("    import mlfc\n")[2].partition("\n\nThese are the names")[0]
+    python = page.partition("    import mlfc\n")[2].partition("\n\nThe names are")[0]
     exec("import mlfc\n" + "\n".join(line[4:] for line in python.splitlines()), {})
     assert Path("kws_m4/firmware.elf").exists()

@@ -131,7 +131,7 @@ def test_trust_is_given_by_an_option_or_an_argument(models: Path, tmp_path: Path
 
 
 def test_trust_is_not_given_to_paths_from_the_current_folder(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="is a path from whatever folder is the current one"):
+    with pytest.raises(OptionError, match="is relative to the current folder"):
         find_board(str(board_file(tmp_path, PREFIX, 'prefix = "./evil-"')), trust=True)
 
 

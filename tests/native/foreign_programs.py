@@ -11,6 +11,7 @@ from typing import Any
 import llvmlite.ir as ll
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
@@ -19,6 +20,7 @@ from mlfc.library.toolchain import run_tool
 from mlfc.support import dtypes
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import PrimFunc
+from tests.conftest import need
 
 Array = npt.NDArray[Any]
 
@@ -36,6 +38,23 @@ class KernelRun:
 
     prim: PrimFunc
     arrays: Sequence[Array]
+
+
+# zig has stubs of glibc, which the emulator finds in Debian's packages; musl it would compile, for minutes
+_EMULATORS = {
+    "aarch64-linux-gnu": ("qemu-aarch64", "arm64"),
+    "riscv64-linux-gnu": ("qemu-riscv64", "riscv64"),
+    "arm-linux-gnueabihf": ("qemu-arm", "armhf"),
+}
+
+
+def emulator_of(zig_target: str) -> list[str]:
+    """Return the command that runs programs of a system, or skip with the Debian package that is missing."""
+    program, package = _EMULATORS[zig_target]
+    libraries = Path("/usr", zig_target)
+    if not libraries.is_dir():
+        pytest.skip(f"there is no C library of {zig_target}; on Debian: apt-get install libc6-{package}-cross")
+    return [need(program, "qemu-user"), "-L", str(libraries)]
 
 
 def linked(runs: Sequence[KernelRun], target: str, zig_target: str, path: Path) -> None:

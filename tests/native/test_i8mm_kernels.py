@@ -22,8 +22,7 @@ from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
 from mlfc.tir.ir import PrimFunc
 from mlfc.transform.lower_group import LoweredGroup, lower_group
-from tests.conftest import need
-from tests.native.foreign_programs import KernelRun, input_bytes, linked, outputs
+from tests.native.foreign_programs import KernelRun, emulator_of, input_bytes, linked, outputs
 from tests.native.kernel_runner import build, group_of
 from tests.native.test_mve_kernels import PLAIN, layer, requantized, scalar
 
@@ -31,8 +30,8 @@ Array = npt.NDArray[Any]
 
 I8MM = Features(instruction_sets=("i8mm",))
 SERVED = ("1x1", "1x1_odd_plane", "1x1_wide_odd_plane", "1x1_stride", "3x3", "3x3_large_column")
-ZIG = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl"]
-TARGET = "llvm -mtriple=aarch64-linux-musl -mattr=+i8mm"
+ZIG = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu"]
+TARGET = "llvm -mtriple=aarch64-linux-gnu -mattr=+i8mm"
 
 
 def large_layer() -> tuple[ir.Function, list[Array]]:
@@ -104,16 +103,16 @@ def objects_of_c(prims: list[PrimFunc], flags: list[str], place: Path) -> None:
 @pytest.mark.parametrize("printer", ["c", "c without", "llvm"])
 def test_emulated_processors_compute_the_same(printer: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
-    emulator = need("qemu-aarch64", "qemu-user")
+    emulator = emulator_of("aarch64-linux-gnu")
     layers = lowered_layers()
     runs = [KernelRun(lowered.prim, [*inputs, *lowered.constants]) for lowered, inputs in layers]
     program = tmp_path / "program"
-    linked(runs, TARGET, "aarch64-linux-musl", program)
+    linked(runs, TARGET, "aarch64-linux-gnu", program)
     if printer != "llvm":
         flags = ["-mcpu=generic+i8mm"] if printer == "c" else []
         objects_of_c([run.prim for run in runs], flags, tmp_path)
         subprocess.run([*ZIG, "-O1", "main.c", "kernels.o", "-o", "program"], cwd=tmp_path, check=True)
-    command = [emulator, "-cpu", "max", str(program)]
+    command = [*emulator, "-cpu", "max", str(program)]
     found = outputs(runs, subprocess.run(command, input=input_bytes(runs), capture_output=True, check=True).stdout)
     for (lowered, inputs), output in zip(layers, found, strict=True):
         np.testing.assert_array_equal(output, expected(lowered, inputs))
@@ -134,9 +133,9 @@ def executed(features: Features, target: str, place: Path) -> int:
     lowered = lower_group(group, features)
     place.mkdir()
     run = KernelRun(lowered.prim, [*inputs, *lowered.constants])
-    linked([run], target, "aarch64-linux-musl", place / "program")
+    linked([run], target, "aarch64-linux-gnu", place / "program")
     tracing = ["-cpu", "max", "-singlestep", "-d", "exec,nochain", "-D", str(place / "trace")]
-    command = [need("qemu-aarch64", "qemu-user"), *tracing, str(place / "program")]
+    command = [*emulator_of("aarch64-linux-gnu"), *tracing, str(place / "program")]
     done = subprocess.run(command, input=input_bytes([run]), capture_output=True, check=True)
     np.testing.assert_array_equal(outputs([run], done.stdout)[0], expected(lowered, inputs))
     with (place / "trace").open() as lines:

@@ -15,27 +15,27 @@ import pytest
 import mlfc
 from mlfc.relay import ir
 from mlfc.support.content import to_bytes
-from tests.conftest import WATCHDOG, need
+from tests.conftest import WATCHDOG
 from tests.harness import module_of
+from tests.native.foreign_programs import emulator_of
 
 SIZE = 40
 
 
 @dataclass(frozen=True)
 class System:
-    """A triple, zig's name of the same system, and the program that runs its programs."""
+    """A triple and zig's name of the same system."""
 
     triple: str
     zig: str
-    emulator: str
 
 
 SYSTEMS = (
-    System("x86_64-linux-musl", "x86_64-linux-musl", ""),
-    System("aarch64-linux-musl", "aarch64-linux-musl", "qemu-aarch64"),
-    System("riscv64-linux-musl", "riscv64-linux-musl", "qemu-riscv64"),
-    System("armv7a-linux-musleabihf", "arm-linux-musleabihf", "qemu-arm"),
-    System("wasm32-wasi", "wasm32-wasi", "wasmtime"),
+    System("x86_64-linux-gnu", "x86_64-linux-gnu"),
+    System("aarch64-linux-gnu", "aarch64-linux-gnu"),
+    System("riscv64-linux-gnu", "riscv64-linux-gnu"),
+    System("armv7a-linux-gnueabihf", "arm-linux-gnueabihf"),
+    System("wasm32-wasi", "wasm32-wasi"),
 )
 
 
@@ -113,7 +113,7 @@ def test_c_finds_tensors_where_the_header_says(
         (tmp_path / name).write_bytes(to_bytes(data))
         objects += [name] if name.endswith(".o") else []
     (tmp_path / "main.c").write_text(main_file(*counts, io=io, external=external and bool(code.external_workspace)))
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", system.zig, "-static", "-Wall", "-Werror"]
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", system.zig, "-O1", "-Wall", "-Werror"]
     built = subprocess.run(
         [*command, "main.c", *objects, "-lm", "-o", "program"],
         cwd=tmp_path,
@@ -129,9 +129,9 @@ def test_c_finds_tensors_where_the_header_says(
 
 
 def run(system: System, program: Path) -> str:
-    if system.emulator == "wasmtime":
+    if system.zig == "wasm32-wasi":
         return run_wasm(program)
-    emulator = [need(system.emulator, "qemu-user")] if system.emulator else []
+    emulator = [] if system.zig == "x86_64-linux-gnu" else emulator_of(system.zig)
     result = subprocess.run([*emulator, program], capture_output=True, text=True, check=False, timeout=WATCHDOG)
     assert result.returncode == 0
     return result.stdout

@@ -23,8 +23,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, PrimFunc
 from mlfc.transform.lower_group import lower_group
-from tests.conftest import need
-from tests.native.foreign_programs import KernelRun, input_bytes, linked, outputs
+from tests.native.foreign_programs import KernelRun, emulator_of, input_bytes, linked, outputs
 from tests.native.kernel_runner import group_of
 from tests.native.llvm_functions import library_of
 from tests.native.test_c_expressions import pointwise, requantize_inputs
@@ -212,24 +211,24 @@ def foreign_runs() -> list[KernelRun]:
 
 
 FOREIGN = {
-    "aarch64": ("llvm -mtriple=aarch64-linux-musl", "aarch64-linux-musl", "qemu-aarch64"),
-    "aarch64-dotprod": ("llvm -mtriple=aarch64-linux-musl -mcpu=neoverse-n1", "aarch64-linux-musl", "qemu-aarch64"),
-    "aarch64-i8mm": ("llvm -mtriple=aarch64-linux-musl -mattr=+i8mm", "aarch64-linux-musl", "qemu-aarch64"),
-    "riscv64": ("llvm -mtriple=riscv64-linux-musl", "riscv64-linux-musl", "qemu-riscv64"),
-    "thumb-dsp": ("llvm -mtriple=thumbv7em-none-eabihf -mcpu=cortex-m4", "arm-linux-musleabihf", "qemu-arm"),
-    "wasm": ("llvm -mtriple=wasm32-wasi", "wasm32-wasi", "wasmtime"),
-    "wasm-simd": ("llvm -mtriple=wasm32-wasi -mattr=+simd128", "wasm32-wasi", "wasmtime"),
+    "aarch64": ("llvm -mtriple=aarch64-linux-gnu", "aarch64-linux-gnu"),
+    "aarch64-dotprod": ("llvm -mtriple=aarch64-linux-gnu -mcpu=neoverse-n1", "aarch64-linux-gnu"),
+    "aarch64-i8mm": ("llvm -mtriple=aarch64-linux-gnu -mattr=+i8mm", "aarch64-linux-gnu"),
+    "riscv64": ("llvm -mtriple=riscv64-linux-gnu", "riscv64-linux-gnu"),
+    "thumb-dsp": ("llvm -mtriple=thumbv7em-none-eabihf -mcpu=cortex-m4", "arm-linux-gnueabihf"),
+    "wasm": ("llvm -mtriple=wasm32-wasi", "wasm32-wasi"),
+    "wasm-simd": ("llvm -mtriple=wasm32-wasi -mattr=+simd128", "wasm32-wasi"),
 }
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_other_processors_compute_the_same(name: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
-    target, zig_target, emulator = FOREIGN[name]
+    target, zig_target = FOREIGN[name]
     runs = foreign_runs()
     program = tmp_path / "program"
     linked(runs, target, zig_target, program)
-    found = outputs(runs, _emulated(program, emulator, input_bytes(runs)))
+    found = outputs(runs, _emulated(program, zig_target, input_bytes(runs)))
     for run, output in zip(runs, found, strict=True):
         count = len(run.prim.inputs)
         with np.errstate(all="ignore"):
@@ -237,9 +236,9 @@ def test_other_processors_compute_the_same(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(output, expected, err_msg=run.prim.name)
 
 
-def _emulated(program: Path, emulator: str, data: bytes) -> bytes:
-    if emulator != "wasmtime":
-        command = [need(emulator, "qemu-user"), str(program)]
+def _emulated(program: Path, zig_target: str, data: bytes) -> bytes:
+    if zig_target != "wasm32-wasi":
+        command = [*emulator_of(zig_target), str(program)]
         return subprocess.run(command, input=data, capture_output=True, check=True).stdout
     wasmtime = pytest.importorskip("wasmtime")
     (program.parent / "in").write_bytes(data)

@@ -303,8 +303,8 @@ def _dynamic(name: str) -> Tail:
 
 _UNARY = (
     "abs", "asinh", "atan", "ceil", "copy", "cos", "cosh", "erf", "exp", "fast_erf", "fast_exp", "fast_tanh", "floor",
-    "isfinite", "isinf", "isnan", "negative", "nn.relu", "ones_like", "round", "sigmoid", "sign", "sin", "sinh", "tanh",
-    "trunc", "zeros_like",
+    "isfinite", "isinf", "isnan", "negative", "nn.mish", "nn.relu", "ones_like", "round", "sigmoid", "sign", "sin",
+    "sinh", "tanh", "trunc", "zeros_like",
 )  # fmt: skip
 TAILS: dict[str, Tail] = {
     **{name: _unary(name) for name in _UNARY},

@@ -42,6 +42,8 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def passable(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A root of caches that another user can reach, unlike the tests' own folder."""
+    if find_compiler().is_zig:  # of this Python, which another user may not be allowed to start
+        need("gcc", "gcc")
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         monkeypatch.setenv("XDG_CACHE_HOME", place)
@@ -135,8 +137,6 @@ def test_a_home_of_another_user_is_no_place_for_a_cache(
 
 @as_root
 def test_users_with_one_home_load_nothing_of_each_other(passable: Path) -> None:
-    if find_compiler().is_zig:  # of this Python, which another user may not be allowed to start
-        need("gcc", "gcc")
     planted = compile_cached(FILES, FLAGS)
     assert planted.parent == passable / "mlfc"
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy.typing as npt
+
 from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.read.load import load_factory
 from mlfc.archive.write.export import export_model_library_format
@@ -27,6 +29,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     *,
     module_name: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, npt.ArrayLike] | None = None,
     numerics: str = "litert",
     byoc: Sequence[str] = (),
     limit_factor: float = 1.0,
@@ -42,7 +45,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         A target string, as for `build`.
     module_name : str, optional
         Goes into every symbol; default: from the file's name, or ``model``.
-    shapes, numerics, byoc, limit_factor
+    shapes, values, numerics, byoc, limit_factor
         As for `import_model`.
     **options
         Any other option of `build`: ``executor="graph"``, ``optimize="size"``, ``pools=...``, ...
@@ -62,7 +65,13 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     >>> model.run(samples)["scores"]                                # doctest: +SKIP
     >>> model.export("kws.tar")                                     # doctest: +SKIP
     """
-    imported: dict[str, Any] = {"shapes": shapes, "numerics": numerics, "byoc": byoc, "limit_factor": limit_factor}
+    imported: dict[str, Any] = {
+        "shapes": shapes,
+        "values": values,
+        "numerics": numerics,
+        "byoc": byoc,
+        "limit_factor": limit_factor,
+    }
     name = model_name(model)
     module, params = import_model(model, name=name, target=target, **imported)
     factory = build(module, target, params, module_name=module_name or name, limit_factor=limit_factor, **options)
@@ -135,7 +144,7 @@ class CompiledModel(Displayed, HasModel):
             path = self._source_file(Path(folder))
             if not layers:
                 archive = self.export(Path(folder, f"{self.name}.tar"))
-                known = {"numerics": self._imported["numerics"], "limit_factor": self._imported["limit_factor"]}
+                known = {name: self._imported[name] for name in ("values", "numerics", "limit_factor")}
                 return verify(path, archive, **known, **options)
             made = {**self._imported, "optimize": self.factory.optimize, **options}
             return verify(path, layers=True, target=str(self.factory.target), **made)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy.typing as npt
+
 from mlfc.compiler import build
 from mlfc.errors import MlfcError, ProblemsError
 from mlfc.frontend import import_model
@@ -14,6 +16,7 @@ def check(
     model: str | Path | bytes,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, npt.ArrayLike] | None = None,
     numerics: str = "litert",
     name: str | None = None,
     byoc: Sequence[str] = (),
@@ -26,7 +29,7 @@ def check(
 
     Parameters
     ----------
-    model, shapes, numerics, name, byoc, limit_factor
+    model, shapes, values, numerics, name, byoc, limit_factor
         As for `import_model`.
     target : str
         As for `build`.
@@ -35,6 +38,7 @@ def check(
         mod, params = import_model(
             model,
             shapes=shapes,
+            values=values,
             numerics=numerics,
             name=name,
             byoc=byoc,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mlfc.cli.options import parse_shapes
+from mlfc.cli.options import Inputs
 from mlfc.errors import OptionError
 from mlfc.support.text import printable
 
@@ -19,25 +19,24 @@ if TYPE_CHECKING:
     from mlfc.support.tensor_info import TensorInfo
 
 
-def is_compiled(artifact: Path, module: str | None, shape: list[str] | None) -> bool:
+def is_compiled(artifact: Path, module: str | None, given: Inputs) -> bool:
     """Tell an archive or library from a model, and refuse options of the other kind."""
     from mlfc.archive.read.load import artifact_kind
 
     if artifact_kind(artifact) != "model":
-        if shape:
-            raise OptionError("option --shape requires a model; the shapes of an archive are fixed")
+        given.refuse("requires a model; the inputs of an archive are fixed")
         return True
     if module is not None:
         raise OptionError("option --module requires an archive or a shared library; a model is a single module")
     return False
 
 
-def compiled_model(model: Path, shape: list[str] | None, target: str = "c", executor: str | None = None) -> Factory:
+def compiled_model(model: Path, given: Inputs, target: str = "c", executor: str | None = None) -> Factory:
     """Compile a model file as a module named after it."""
     from mlfc.compiler import build
     from mlfc.frontend import import_model
 
-    mod, params = import_model(model, shapes=parse_shapes(shape))
+    mod, params = import_model(model, target=target, **given.arguments())
     return build(mod, target, params, executor=executor)
 
 

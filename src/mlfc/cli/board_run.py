@@ -17,6 +17,7 @@ from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
+    from mlfc.cli.options import Inputs
     from mlfc.micro.board.board import Board
     from mlfc.micro.firmware.graph_source import GraphSource
     from mlfc.micro.memory.memory_table import MemoryTable
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 
 def built_firmware(
-    artifact: Path, board: Board, module: str | None, shape: list[str] | None, *, profile: bool
+    artifact: Path, board: Board, module: str | None, inputs: Inputs, *, profile: bool
 ) -> EmulatedModule:
     """Return an archive's module, or a model compiled for the board, as firmware for it."""
     from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 
     with stage(f"building firmware of {artifact} for {board.name}"):
-        if is_compiled(artifact, module, shape):
+        if is_compiled(artifact, module, inputs):
             return emulated_archive(artifact, board, module, profile=profile)
-        return emulated_factory(compiled_model(artifact, shape, board.target), board, profile=profile)
+        return emulated_factory(compiled_model(artifact, inputs, board.target), board, profile=profile)
 
 
 def run_firmware(
@@ -130,7 +131,7 @@ def run_driven(
     artifact: Path,
     board: Board,
     module: str | None,
-    shape: list[str] | None,
+    inputs: Inputs,
     fill: Callable[[tuple[TensorInfo, ...]], Mapping[str, Array]],
     wanted: DrivenRun,
 ) -> None:
@@ -140,7 +141,7 @@ def run_driven(
 
     if wanted.repeat != 1 and not wanted.profile:
         raise OptionError("option --repeat requires --profile; without it, times would measure the serial line")
-    source = _source(artifact, module, shape, board.target)
+    source = _source(artifact, module, inputs, board.target)
     with (
         stage(f"running {artifact} on {board.name}"),
         driven_model(source, board, wanted.port, lambda line: typer.echo(f"device: {line}", err=True)) as model,
@@ -165,12 +166,12 @@ def run_driven(
         print_json(document)
 
 
-def _source(artifact: Path, module: str | None, shape: list[str] | None, target: str) -> GraphSource:
+def _source(artifact: Path, module: str | None, inputs: Inputs, target: str) -> GraphSource:
     from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
 
-    if is_compiled(artifact, module, shape):
+    if is_compiled(artifact, module, inputs):
         return graph_of_archive(artifact, module)
-    return graph_of_factory(compiled_model(artifact, shape, target, "graph"))
+    return graph_of_factory(compiled_model(artifact, inputs, target, "graph"))
 
 
 def _operators(measured: Profile, wanted: DrivenRun, *, counts_instructions: bool) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import chosen_board, parse_shapes
+from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import print_json
 from mlfc.errors import MlfcError, ProblemsError
 
@@ -27,6 +27,7 @@ def check(
     board: str | None = None,
     trust_board: bool = False,
     shape: list[str] | None = None,
+    value: list[str] | None = None,
     byoc: list[str] | None = None,
     limit_factor: float = 1.0,
     as_json: bool = False,
@@ -39,7 +40,7 @@ def check(
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
     problems = problems_of(
-        model, shapes=parse_shapes(shape), byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor
+        model, **Inputs.of(shape, value).arguments(), byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor
     )
     if as_json:
         print_json({"model": str(model), "problems": [_entry(problem) for problem in problems]})

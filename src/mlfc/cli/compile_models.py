@@ -13,7 +13,7 @@ import typer
 from mlfc.cli.compile_options import LIBRARIES, export_options, form_of, library_options, memory_options
 from mlfc.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
 from mlfc.cli.memory import fitting_memory, print_memory
-from mlfc.cli.options import chosen_board, parse_models
+from mlfc.cli.options import Inputs, chosen_board, parse_models
 from mlfc.cli.tables import device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
@@ -31,6 +31,7 @@ EXAMPLES = (
     "mlfc compile kws.tflite",
     "mlfc compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlfc compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
+    "mlfc compile vad.onnx --shape input=1,512 --value sr=16000",
     "mlfc compile kws.tflite --board mps2-an386",
     "mlfc compile kws.tflite --config build.toml --ram 32768",
     "mlfc compile kws.tflite --workspace-io --pool dtcm=65536 --pool sram",
@@ -66,6 +67,14 @@ def compile_models(
         typer.Option(
             metavar="NAME=1,3,224,224",
             help="Fix the shape of an input; repeatable. For several models: MODEL:NAME=1,3,224,224.",
+        ),
+    ] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=16000",
+            help="Make an input a constant: a number that fills it, its elements in order, or a .npy file; repeatable."
+            " For several models: MODEL:NAME=16000.",
         ),
     ] = None,
     module_name: str | None = None,
@@ -140,7 +149,7 @@ def compile_models(
         numerics,
         executor or (),
         external_workspace,
-        shape or (),
+        Inputs.of(shape, value),
         memories,
         limit,
         byoc,

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlfc.cli.options import shapes_by_model
+from mlfc.cli.options import Inputs
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
     from mlfc.micro.board.board import Board
+
+
+_IMPORTED = "has no effect on an archive, which is imported already"
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class BuildOptions:
     numerics: str | None
     executors: Sequence[str]  # ``graph`` for all modules, ``NAME=graph`` for one
     external_workspace: bool | None
-    shapes: Sequence[str]  # ``NAME=1,3,224,224``, with several models ``MODEL:NAME=1,3,224,224``
+    inputs: Inputs  # with several models ``MODEL:NAME=...``
     memory_options: Mapping[str, Any]  # arguments of `build` that say where memory lies
     # bytes for workspace, inputs and outputs; layers of a single model are tiled by rows to keep within it
     ram: int | None = None
@@ -46,13 +49,10 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
     """Compile every module of an archive again; what the user did not say is as it was."""
     from mlfc.archive.write.rebuild import rebuild
 
-    for value, flag in ((options.numerics, "--numerics"), (options.shapes, "--shape")):
-        if value:
-            raise OptionError(
-                "an archive is imported already, so this option has no effect",
-                place=flag,
-                next_step="Compile the model itself",
-            )
+    step = "Compile the model itself"
+    if options.numerics:
+        raise OptionError(f"option --numerics {_IMPORTED}", next_step=step)
+    options.inputs.refuse(_IMPORTED, step)
     executors = parse_executors(options.executors, None)
     if set(executors) - {""}:
         raise OptionError("an archive needs the same executor for all modules", place="--executor")
@@ -76,14 +76,14 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     from mlfc.compiler import build
     from mlfc.frontend import import_model
 
-    shapes = shapes_by_model(options.shapes, list(named))
+    inputs = options.inputs.by_model(list(named))
     executors = parse_executors(options.executors, list(named))
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):
             mod, params = import_model(
                 path,
-                shapes=shapes[name],
+                **inputs[name].arguments(),
                 numerics=options.numerics or "litert",
                 byoc=options.byoc or (),
                 target=options.target,

@@ -10,12 +10,13 @@ import typer
 
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.memory import planned_memory, print_memory
-from mlfc.cli.options import chosen_board
+from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
 from mlfc.support.text import printable, shortened, with_article
 
 if TYPE_CHECKING:
+    from mlfc.cli.options import Inputs
     from mlfc.micro.board.board import Board
 
 EXAMPLES = (
@@ -55,6 +56,7 @@ def inspect(
     ] = None,
     trust_board: bool = False,
     shape: list[str] | None = None,
+    value: list[str] | None = None,
     as_json: bool = False,
 ) -> None:
     """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree."""
@@ -62,13 +64,13 @@ def inspect(
     from mlfc.archive.read.load import artifact_kind
 
     on_board = chosen_board(board, trust_board)
+    given = Inputs.of(shape, value)
     if on_board is not None:
         if layers or weights or files or picture is not None:
             raise OptionError("option --board excludes the other views", next_step="Leave out the other options")
-        _show_board_memory(artifact, on_board, str(board), module, shape, as_json)
+        _show_board_memory(artifact, on_board, str(board), module, given, as_json)
         return
-    if shape:
-        raise OptionError("option --shape requires a model and --board", next_step="Add --board NAME")
+    given.refuse("requires a model and --board", "Add --board NAME")
     if artifact_kind(artifact) in ("library", "objects"):
         if layers or weights or files or picture is not None:
             raise OptionError(
@@ -100,13 +102,13 @@ def inspect(
 
 
 def _show_board_memory(
-    artifact: Path, board: Board, named: str, module: str | None, shape: list[str] | None, as_json: bool
+    artifact: Path, board: Board, named: str, module: str | None, inputs: Inputs, as_json: bool
 ) -> None:
     """Print the table, and raise BudgetError where the board has less."""
     from mlfc.micro.firmware.fit import check_fit
 
     warnings = core_warnings(artifact, board, named, module)
-    table, details = planned_memory(artifact, board, module, shape)
+    table, details = planned_memory(artifact, board, module, inputs)
     if as_json:
         print_json({**table.as_json(), **warnings})
     else:

@@ -16,6 +16,7 @@ from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.archive.write.options import ExportOptions
+    from mlfc.cli.options import Inputs
     from mlfc.factory import Factory
     from mlfc.micro.board.board import Board
     from mlfc.micro.memory.memory_table import MemoryTable
@@ -68,15 +69,13 @@ def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
     return {"before": before.as_json(), "linked": after.as_json(), "differences": broken}
 
 
-def planned_memory(
-    artifact: Path, board: Board, module: str | None, shape: list[str] | None
-) -> tuple[MemoryTable, ModuleInfo]:
+def planned_memory(artifact: Path, board: Board, module: str | None, inputs: Inputs) -> tuple[MemoryTable, ModuleInfo]:
     """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
     from mlfc.archive.read.module_parts import read_parts
     from mlfc.micro.board.object_code import check_objects
 
-    if not is_compiled(artifact, module, shape):
-        factory = compiled_model(artifact, shape, board.target)
+    if not is_compiled(artifact, module, inputs):
+        factory = compiled_model(artifact, inputs, board.target)
         details = _details(factory)
         return _measured(factory.module_name, factory.code.built_files, details, board), details
     parts = read_parts(artifact, module)

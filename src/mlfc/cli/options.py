@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
@@ -16,6 +17,7 @@ from mlfc.errors import OptionError
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
+    from mlfc.support.arrays import Array
 
 _FEW = 30
 _MAX_DIMENSIONS = 32
@@ -107,6 +109,10 @@ OPTIONS = {
     "seed": _option("Seed of the random inputs."),
     "selftest": _option("Check the archive's test vectors on the board, or on this machine."),
     "shape": _option("Fix the shape of an input; repeatable.", "NAME=1,3,224,224"),
+    "value": _option(
+        "Make an input a constant: a number that fills it, or its elements in order; or a .npy file. Repeatable.",
+        "NAME=16000",
+    ),
     "share_weights": _memory("Keep equal constants of several modules once.", flags="--share-weights/--own-weights"),
     "share_workspace": _memory(
         "One workspace for several modules that never run together.", flags="--share-workspace/--own-workspace"
@@ -179,6 +185,77 @@ def chosen_board(name: str | None, trust: bool) -> Board | None:
     return find_board(name, trust=trust)
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What the user says of a model's inputs: shapes like ``x=1,3,224,224``, and values like ``sr=16000``."""
+
+    shapes: Sequence[str]
+    values: Sequence[str]
+
+    @classmethod
+    def of(cls, shape: Sequence[str] | None, value: Sequence[str] | None) -> Inputs:
+        """Take the options ``--shape`` and ``--value``."""
+        return cls(shape or (), value or ())
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `import_model`; OptionError where an option does not read so."""
+        return {"shapes": parse_shapes(self.shapes), "values": parse_values(self.values)}
+
+    def refuse(self, reason: str, next_step: str | None = None) -> None:
+        """Raise OptionError that gives the `reason`, if anything is said."""
+        for texts, flag in ((self.shapes, "--shape"), (self.values, "--value")):
+            if texts:
+                raise OptionError(f"option {flag} {reason}", next_step=next_step)
+
+    def by_model(self, models: Sequence[str]) -> dict[str, Inputs]:
+        """Return those of each of several models, from texts like ``kws:input=1,49,10,1``.
+
+        One model takes the texts without its name in front: names of inputs may hold colons.
+        """
+        if len(models) == 1:
+            return {models[0]: self}
+        shapes = _by_model(self.shapes, models, "--shape", "1,3,224,224")
+        values = _by_model(self.values, models, "--value", "16000")
+        return {name: Inputs(shapes[name], values[name]) for name in models}
+
+
+def parse_values(texts: Sequence[str]) -> dict[str, Array]:
+    """Return values by input name from texts like ``sr=16000``, ``sizes=1,2`` and ``mask=mask.npy``."""
+    values: dict[str, Array] = {}
+    for text in texts:
+        name, equals, given = text.rpartition("=")
+        if not name or not equals or not given:
+            raise OptionError(f"expected NAME=NUMBERS or NAME=FILE.npy, got '{text}'", place="--value")
+        if name in values:
+            raise OptionError(f"the value of '{name}' is specified twice", place="--value")
+        values[name] = _array(given) if given.endswith(".npy") else _numbers(given, text)
+    return values
+
+
+def _array(path: str) -> Array:
+    from mlfc.runtime.tensor.npz import read_npy
+
+    return read_npy(path, None)
+
+
+def _numbers(given: str, text: str) -> Array:
+    import numpy as np
+
+    parts = [part.strip().lower() for part in given.split(",")]
+    words = {"true": True, "false": False}
+    found: list[bool | int | float] = []
+    for part in parts:
+        if part in words:
+            found.append(words[part])
+        elif re.fullmatch(r"[+-]?[0-9]{1,20}", part):
+            found.append(int(part))
+        elif re.fullmatch(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})(e[+-]?[0-9]{1,3})?|[+-]?(inf|nan)", part):
+            found.append(float(part))
+        else:
+            raise OptionError(f"expected NAME=NUMBERS or NAME=FILE.npy, got '{text}'", place="--value")
+    return np.asarray(found if len(found) > 1 else found[0])
+
+
 def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     """Return shapes by input name from texts like ``input=1,3,224,224``; OptionError where one does not read so."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -198,24 +275,19 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def shapes_by_model(texts: Sequence[str] | None, models: Sequence[str]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return the shapes for each of several models, from texts like ``kws:input=1,49,10,1``.
-
-    One model takes the texts without its name in front: names of inputs may hold colons.
-    """
-    if len(models) == 1:
-        return {models[0]: parse_shapes(texts)}
+def _by_model(texts: Sequence[str], models: Sequence[str], flag: str, example: str) -> dict[str, list[str]]:
+    """Return the texts for each of several models, without its name in front."""
     given: dict[str, list[str]] = {name: [] for name in models}
-    for text in texts or ():
-        name, _, shape = text.partition(":")
+    for text in texts:
+        name, _, rest = text.partition(":")
         if name not in given:
             raise OptionError(
-                f"expected MODEL:NAME=1,3,224,224, got '{text}'",
-                place="--shape",
-                next_step=f"Write MODEL:NAME=1,3,224,224 with a model of: {', '.join(models)}",
+                f"expected MODEL:NAME={example}, got '{text}'",
+                place=flag,
+                next_step=f"Write MODEL:NAME={example} with a model of: {', '.join(models)}",
             )
-        given[name].append(shape)
-    return {name: parse_shapes(shapes) for name, shapes in given.items()}
+        given[name].append(rest)
+    return given
 
 
 def parse_models(texts: Sequence[str]) -> dict[str, Path]:

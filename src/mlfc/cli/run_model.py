@@ -13,7 +13,7 @@ import typer
 
 from mlfc.cli.artifacts import compiled_model, core_warnings, given_inputs, is_compiled
 from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_driven, run_firmware
-from mlfc.cli.options import chosen_board
+from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError, RunError
@@ -61,6 +61,7 @@ def run_model(
     port: str | None = None,
     tensors: Path | None = None,
     shape: list[str] | None = None,
+    value: list[str] | None = None,
     as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
@@ -81,11 +82,11 @@ def run_model(
     devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
     warnings = {} if on_board is None else core_warnings(artifact, on_board, board or _THIS_MACHINE, module)
     if selftest and on_board:
-        if inputs or outputs or repeat is not None or profile or shape:
+        if inputs or outputs or repeat is not None or profile or shape or value:
             raise OptionError(
                 "option --selftest uses the archive's own inputs and outputs",
                 place="--selftest",
-                next_step="Remove --inputs, --outputs, --repeat, --profile and --shape",
+                next_step="Remove --inputs, --outputs, --repeat, --profile, --shape and --value",
             )
         check_vectors(artifact, on_board, board or _THIS_MACHINE, module, as_json, warnings)
         return
@@ -99,13 +100,14 @@ def run_model(
         if path is not None:
             check_writable(path)
     given = partial(given_inputs, inputs, fill, seed)
+    fixed = Inputs.of(shape, value)
     if host_driven and on_board:
         wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json, warnings)
-        run_driven(artifact, on_board, module, shape, given, wanted)
+        run_driven(artifact, on_board, module, fixed, given, wanted)
     elif on_board is not None:
         if repeat is not None:
             raise OptionError("option --repeat has no effect under an emulator: every run takes the same instructions")
-        firmware = built_firmware(artifact, on_board, module, shape, profile=profile)
+        firmware = built_firmware(artifact, on_board, module, fixed, profile=profile)
         run_firmware(
             firmware,
             given(firmware.inputs),
@@ -117,12 +119,12 @@ def run_model(
         )
     elif profile:
         with stage(f"loading {artifact}"):
-            profiled = _profiled(artifact, module, shape, devices)
+            profiled = _profiled(artifact, module, fixed, devices)
         measured = profiled.profile(given(profiled.inputs), runs)
         _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
-            compiled = _load(artifact, module, shape, devices)
+            compiled = _load(artifact, module, fixed, devices)
         results, times = _timed(compiled, given(compiled.inputs), runs, artifact)
         _report(compiled, results, times, None, outputs, top, as_json)
 
@@ -165,22 +167,22 @@ def _target(devices: Sequence[Device]) -> str:
     return kinds[0] if kinds else "c"
 
 
-def _load(artifact: Path, module: str | None, shape: list[str] | None, devices: Sequence[Device]) -> Runnable:
+def _load(artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device]) -> Runnable:
     from mlfc.archive.read.load import load, load_factory
 
-    if is_compiled(artifact, module, shape):
+    if is_compiled(artifact, module, fixed):
         return load(artifact, module, devices)
-    return load_factory(compiled_model(artifact, shape, _target(devices)), devices)
+    return load_factory(compiled_model(artifact, fixed, _target(devices)), devices)
 
 
 def _profiled(
-    artifact: Path, module: str | None, shape: list[str] | None, devices: Sequence[Device]
+    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device]
 ) -> ProfiledModule | GraphModule:
     from mlfc.archive.describe.profile import load_profiled, profiled_factory
 
-    if is_compiled(artifact, module, shape):
+    if is_compiled(artifact, module, fixed):
         return load_profiled(artifact, module, devices)
-    return profiled_factory(compiled_model(artifact, shape, _target(devices)), devices)
+    return profiled_factory(compiled_model(artifact, fixed, _target(devices)), devices)
 
 
 def _report(

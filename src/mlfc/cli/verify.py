@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import chosen_board, parse_shapes
+from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
@@ -59,6 +59,7 @@ def verify(
     optimize: str | None = None,
     numerics: str | None = None,
     shape: list[str] | None = None,
+    value: list[str] | None = None,
     byoc: list[str] | None = None,
     limit_factor: float = 1.0,
     as_json: bool = False,
@@ -75,7 +76,11 @@ def verify(
     """
     from mlfc.verify import verify as compare
 
-    settings = {"target": target or "c", "optimize": optimize or "speed", "numerics": numerics or "litert"}
+    settings: dict[str, Any] = {
+        "target": target or "c",
+        "optimize": optimize or "speed",
+        "numerics": numerics or "litert",
+    }
     if artifact is not None and (shape or byoc or tuple(settings.values()) != ("c", "speed", "litert")):
         raise OptionError(
             "options --target, --optimize, --numerics, --shape and --byoc have no effect on a compiled artifact",
@@ -93,7 +98,7 @@ def verify(
             samples=samples,
             seed=seed,
             layers=layers,
-            shapes=parse_shapes(shape),
+            **Inputs.of(shape, value).arguments(),
             board=chosen,
             byoc=byoc or (),
             inputs=inputs,

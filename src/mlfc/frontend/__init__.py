@@ -15,7 +15,9 @@ from mlfc.support.plain_file import open_plain
 from mlfc.target.target import parse_target
 
 if TYPE_CHECKING:
-    from mlfc.frontend.common import Params
+    import numpy.typing as npt
+
+    from mlfc.frontend.common import Params, Values
     from mlfc.relay.ir import IRModule
 
 __all__ = ["Model", "import_model", "model_bytes", "model_name"]
@@ -41,6 +43,7 @@ def import_model(
     model: Model,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, npt.ArrayLike] | None = None,
     numerics: str = "litert",
     name: str | None = None,
     byoc: Sequence[str] = (),
@@ -56,6 +59,9 @@ def import_model(
         beside it.
     shapes : dict of str to sequence of int, optional
         Shapes of inputs whose dimensions the model leaves open.
+    values : dict of str to array_like, optional
+        Inputs that are known now: each becomes a constant of its dtype, and what follows from it alone is computed at
+        once. One number fills an input, a list has its elements in order. Of a quantized input: its integers.
     numerics : str
         Whose integer rounding TFLite models follow: ``litert`` or ``tflm``.
     name : str, optional
@@ -101,7 +107,7 @@ def import_model(
     try:
         with limited(len(data), 0, limit_factor):
             folder = path.parent if path else None
-            module, params = _dispatch(data, title, folder, shapes, numerics, byoc, target)
+            module, params = _dispatch(data, title, folder, shapes, values, numerics, byoc, target)
             return replace(module, numerics=numerics, byoc=tuple(byoc)), params
     except MlfcError as error:
         if path:
@@ -170,6 +176,7 @@ def _dispatch(
     name: str,
     folder: Path | None,
     shapes: Mapping[str, Sequence[int]] | None,
+    values: Values | None,
     numerics: str,
     byoc: Sequence[str],
     target: str | None,
@@ -179,9 +186,9 @@ def _dispatch(
     if data[4:8] == b"TFL3":
         from mlfc.frontend.tflite import import_tflite
 
-        return import_tflite(data, name, shapes=shapes, numerics=numerics)
+        return import_tflite(data, name, shapes=shapes, values=values, numerics=numerics)
     if data.lstrip().startswith(_RELAY_TEXT):
-        return _relay_text(data, name)
+        return _relay_text(data, name, values or {})
     if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):
         raise ModelError(
             "expected a model, got an archive or a tar of objects",
@@ -194,15 +201,25 @@ def _dispatch(
     from mlfc.frontend.onnx import import_onnx
 
     on_host = target is None or not parse_target(target).features.is_microcontroller
-    return import_onnx(data, name, shapes=shapes, folder=folder, external="onnxruntime" in byoc, on_host=on_host)
+    return import_onnx(
+        data, name, shapes=shapes, values=values, folder=folder, external="onnxruntime" in byoc, on_host=on_host
+    )
 
 
-def _relay_text(data: bytes, name: str) -> tuple[IRModule, Params]:
+def _relay_text(data: bytes, name: str, values: Values) -> tuple[IRModule, Params]:
     import mlfc.ops  # noqa: F401  (registers the operators)
+    from mlfc.frontend.common import frozen_input
+    from mlfc.relay.ir import tensor_type
     from mlfc.relay.text import from_text
 
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ModelError(f"Relay text must be UTF-8: {error.reason} at byte {error.start}", place=name) from None
-    return from_text(text, name), {}
+    module = from_text(text, name)
+    known = {param.name: tensor_type(param) for param in module.main.params} if values else {}
+    missing = sorted(set(values) - set(known))
+    if missing:
+        raise OptionError(unknown("input", missing[0], known), place="values")
+    frozen = {item: frozen_input(value, item, known[item].dtype, known[item].shape) for item, value in values.items()}
+    return replace(module, frozen=frozen), frozen

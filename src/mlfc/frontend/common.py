@@ -14,13 +14,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.errors import InternalError, LimitError, MlfcError, ProblemsError, UnsupportedError
+from mlfc.errors import InternalError, LimitError, MlfcError, OptionError, ProblemsError, UnsupportedError
 from mlfc.relay.ir import Call, Constant, Expr, Function, IRModule, Quantization, TensorType, Tuple, Var, tensor_type
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order, rewrite
 from mlfc.support import dtypes
 
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
+Values: TypeAlias = Mapping[str, npt.ArrayLike]
 
 _ELEMENT_LIMIT = (1 << 31) - 1  # what the int32 indices of generated code reach
 
@@ -119,13 +120,14 @@ def finish(
     output_names: Sequence[str],
     quantization: Mapping[str, Quantization],
     source: Mapping[str, str],
+    frozen: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> tuple[IRModule, Params]:
     """Make the module of an imported graph, in which every weight becomes a parameter of ``main``.
 
     `outputs` are the body of ``main``: one alone, several as a tuple; `output_names` are the model's own. `source`
-    holds facts about the file. The parameters follow the inputs in the order in which they are first used; the second
-    result has their values by name. Raises UnsupportedError for a tensor that is too large for the indices of generated
-    code.
+    holds facts about the file, `frozen` the inputs that became constants. The parameters follow the inputs in the order
+    in which they are first used; the second result has their values by name. Raises UnsupportedError for a tensor that
+    is too large for the indices of generated code.
     """
     lifted: dict[int, Var] = {}
     params: Params = {}
@@ -145,7 +147,48 @@ def finish(
     _check_sizes((*inputs, *post_order(body)))
     body = rewrite(rewrite(body, _without_empty), lambda node: lift(node) if isinstance(node, Constant) else node)
     main = Function((*inputs, *lifted.values()), body)
-    return IRModule({"main": main}, tuple(output_names), dict(quantization), dict(source)), params
+    return IRModule(
+        {"main": main}, tuple(output_names), dict(quantization), dict(source), frozen=dict(frozen or {})
+    ), params
+
+
+def frozen_input(value: npt.ArrayLike, name: str, dtype: str, extents: Sequence[int | None] | None) -> npt.NDArray[Any]:
+    """Return the value of an input that is known when the model is compiled.
+
+    One number fills the input, a list has its elements in order, anything else has the input's shape. `extents`: None
+    for an open dimension, or for any rank. Raises OptionError if the value does not fit the input's shape or dtype.
+    """
+    place = f"the value given for the input '{name}'"
+    given = np.asarray(value)
+    if given.dtype.kind not in "biuf" and given.dtype.name not in dtypes.SCALARS:
+        raise OptionError(f"expected numbers, got {given.dtype}", place=place)
+    item = dtypes.to_numpy(dtype)
+    with np.errstate(all="ignore"):
+        array = given.astype(item)
+        rounds = dtypes.is_float(dtype) and given.dtype.kind == "f"
+        if not rounds and not np.array_equal(array.astype(given.dtype), given):
+            raise OptionError(f"expected values of {dtype}, got {_first_unlike(given, array)}", place=place)
+    if extents is None or (
+        len(extents) == array.ndim and all(a in (None, b) for a, b in zip(extents, array.shape, strict=True))
+    ):
+        return array
+    shape = tuple(extent for extent in extents if extent is not None)
+    is_open = len(shape) < len(extents)
+    if array.ndim == 0 and not is_open and math.prod(shape) <= _ELEMENT_LIMIT:
+        return np.full(shape, array, item)
+    if array.ndim == 1 and not is_open and array.size == math.prod(shape):
+        return array.reshape(shape)
+    shown = str(tuple(extents)).replace("None", "?")
+    raise OptionError(
+        f"expected the shape {shown}, got {array.shape}",
+        place=place,
+        next_step=f"Give the input's shape, too: --shape {name}=..." if is_open and array.ndim < 2 else None,
+    )
+
+
+def _first_unlike(given: npt.NDArray[Any], array: npt.NDArray[Any]) -> object:
+    unlike = given[array.astype(given.dtype) != given]
+    return unlike.reshape(-1)[0]
 
 
 def _check_sizes(exprs: Iterable[Expr]) -> None:

@@ -226,6 +226,8 @@ class IRModule(Displayed):
     numerics: str = "litert"  # whose integer rounding the importer chose: ``litert`` or ``tflm``
     # external code generators that take what they can of the model before the compiler does, in this order
     byoc: tuple[str, ...] = ()
+    # inputs of the model that the user gave for good, which ``main`` does not have
+    frozen: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     @property
     def main(self) -> Function:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
 
 from mlfc.archive.read.load import load, load_factory
 from mlfc.compiler import build
@@ -27,7 +30,7 @@ from mlfc.verify.difference import Difference, Tolerance, difference
 from mlfc.verify.groups import differing_groups
 from mlfc.verify.inputs import read_sets, sample_inputs
 from mlfc.verify.judge import Judge, Subject
-from mlfc.verify.reference import LITERT, Reference, open_reference, with_all_tensors
+from mlfc.verify.reference import LITERT, Reference, WithFrozen, open_reference, with_all_tensors
 
 Sets = Sequence[tuple[str, dict[str, Array]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
@@ -91,7 +94,6 @@ class _Request:
     module: str | None
     samples: int
     seed: int
-    shapes: Mapping[str, tuple[int, ...]] | None
     target: str
     optimize: str
     tolerance: Tolerance | None
@@ -157,7 +159,8 @@ def verify(
     samples: int = 10,
     seed: int = 0,
     layers: bool = False,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, npt.ArrayLike] | None = None,
     target: str = "c",
     optimize: str = "speed",
     numerics: str = "litert",
@@ -187,7 +190,10 @@ def verify(
         ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its operators
         are compared, by checksums (`board_layers`).
     shapes, target, optimize, numerics, byoc, limit_factor
-        As for importing and building, where the model is compiled here. With ``tflm`` numerics the reference is
+        As for importing and building, where the model is compiled here.
+    values : mapping of str to array_like, optional
+        As for importing: of inputs that are constants in what is compared.
+        With ``tflm`` numerics the reference is
         LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
     board : str or Board, optional
         Compile for this board instead of `target`, and run as firmware under its emulator. `micro.board.find_board`
@@ -208,18 +214,25 @@ def verify(
     _check_options(samples, layers=layers, artifact=artifact, inputs=inputs, labels=labels, tolerances=(rtol, atol))
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     asked = _Request(
-        module, samples, seed, shapes, target, optimize, tolerance,
+        module, samples, seed, target, optimize, tolerance,
         Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None, limit_factor,
     )  # fmt: skip
+    importing: dict[str, Any] = {
+        "shapes": shapes, "values": values, "numerics": numerics, "byoc": byoc, "limit_factor": limit_factor,
+    }  # fmt: skip
     path = Path(model)
     title, reference = open_reference(path, layers=layers)
     chosen = None if board is None else find_board(board)
     if artifact is not None:
         compiled = _loaded(artifact, module, chosen)
         known = {info.name: info.shape for info in compiled.inputs}
-        imported = cache(lambda: import_model(path, shapes=known, numerics=numerics, limit_factor=limit_factor))
+        imported = cache(lambda: import_model(path, **{**importing, "shapes": known, "byoc": ()}))
+        if values:
+            reference = WithFrozen(reference, imported()[0].frozen)
         return _compared(asked, path, title, reference, compiled, imported)
-    imported = cache(lambda: import_model(path, shapes=shapes, numerics=numerics, byoc=byoc, limit_factor=limit_factor))
+    imported = cache(lambda: import_model(path, **importing))
+    if values:
+        reference = WithFrozen(reference, imported()[0].frozen)
     factory = asked.built(*imported(), chosen.target if chosen else None)
     if chosen and layers:
         return _compared_on_board(asked, path, title, reference, factory, chosen, imported)

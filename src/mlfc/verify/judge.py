@@ -121,7 +121,8 @@ class Judge:
         self, item: Difference, limit: float, inputs: Mapping[str, Array], ours: Array, theirs: Array
     ) -> Difference:
         exact = self._exact_outputs(item.sample, inputs)
-        rounding = self._rounding.of(item.tensor, item.sample, inputs)
+        frozen = self._imported[0].frozen if self._imported else {}
+        rounding = self._rounding.of(item.tensor, item.sample, {**frozen, **inputs})
         steps = not is_real(ours.dtype)
         # LiteRT's integer kernels define their results; ONNX defines most by floats, which round
         allowed = float(steps and self._subject.title != LITERT) or item.tolerance

@@ -62,7 +62,12 @@ class Reference:
         interpreter = self._interpreter
         details = {_name(detail): detail for detail in interpreter.get_input_details()}
         if set(inputs) != set(details):
-            raise InputError(f"the model's inputs are {', '.join(details)}, not {', '.join(inputs)}", place=self._place)
+            missing = sorted(set(details) - set(inputs))
+            raise InputError(
+                f"the model's inputs are {', '.join(details)}, not {', '.join(inputs)}",
+                place=self._place,
+                next_step=f"Repeat the value that it was compiled with: --value {missing[0]}=..." if missing else None,
+            )
         for name, detail in details.items():
             if tuple(detail["shape"]) != np.shape(inputs[name]):
                 interpreter.resize_tensor_input(detail["index"], np.shape(inputs[name]))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.errors import ModelError, ToolchainError
+from mlfc.errors import InputError, ModelError, ToolchainError
 
 Array = npt.NDArray[Any]
 
@@ -49,10 +49,18 @@ class Reference:
         except Exception as error:  # ONNX Runtime has a dozen exception classes and exports none of them
             raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
         self._model = str(model)
+        self._inputs = {item.name for item in self._session.get_inputs()}
         self._names = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the results by tensor name."""
+        missing = sorted(self._inputs - set(inputs))
+        if missing:
+            raise InputError(
+                f"what is compared has no input '{missing[0]}', the model has",
+                place=self._model,
+                next_step=f"Repeat the value that it was compiled with: --value {missing[0]}=...",
+            )
         try:
             values = self._session.run(self._names, dict(inputs))
         except Exception as error:  # as above

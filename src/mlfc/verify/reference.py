@@ -25,6 +25,17 @@ class Reference(Protocol):
         ...
 
 
+class WithFrozen:
+    """A reference of a model some inputs of which always have the same values."""
+
+    def __init__(self, reference: Reference, frozen: Mapping[str, Array]) -> None:
+        self._reference, self._frozen = reference, frozen
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return tensors by name."""
+        return self._reference.run({**self._frozen, **inputs})
+
+
 def open_reference(path: Path, *, layers: bool) -> tuple[str, Reference]:
     """Return the name of a model's reference, and the model opened by it.
 

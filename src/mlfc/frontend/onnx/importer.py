@@ -14,12 +14,13 @@ from google.protobuf.message import DecodeError
 
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, MlfcError, ModelError, UnsupportedError
-from mlfc.frontend.common import Params, Problems, finish, numbered
+from mlfc.frontend.common import Params, Problems, Values, finish, numbered
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
     OpenShapesError,
+    Shapes,
     check_names,
     check_text,
     guessed_shapes,
@@ -49,7 +50,8 @@ def import_onnx(
     data: bytes,
     name: str,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
+    values: Values | None = None,
     folder: Path | None = None,
     external: bool = False,
     on_host: bool = True,
@@ -57,16 +59,18 @@ def import_onnx(
     """Import a serialized ONNX model; return the module, and the weights by tensor name.
 
     `name` is what messages and the module's source facts call the model; `shapes` are of inputs whose dimensions the
-    model leaves open. External data are read from files in `folder` and nowhere else. With `external`, nodes that
-    cannot be compiled stay ONNX nodes for ONNX Runtime, if they can. `on_host` says whether ONNX Runtime may exist
-    where the model is to run, so that messages may offer it. Raises ModelError, UnsupportedError, or ProblemsError with
-    all that is wrong.
+    model leaves open; inputs with `values` become constants. External data are read from files in `folder` and nowhere
+    else. With `external`, nodes that cannot be compiled stay ONNX nodes for ONNX Runtime, if they can. `on_host` says
+    whether ONNX Runtime may exist where the model is to run, so that messages may offer it. Raises ModelError,
+    UnsupportedError, or ProblemsError with all that is wrong.
     """
     model = _parse(data, name)
     give_nodes(_tensor_count(model))
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     try:
-        return _Importer(model, name, folder, external=external, on_host=on_host).run(shapes or {}, source)
+        return _Importer(model, name, folder, external=external, on_host=on_host).run(
+            shapes or {}, values or {}, source
+        )
     except _MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
@@ -122,16 +126,18 @@ class _Importer:
         self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.noted: dict[int, tuple[Expr, Quantization]] = {}
 
-    def run(self, shapes: Mapping[str, Sequence[int]], source: Mapping[str, str]) -> tuple[IRModule, Params]:
+    def run(self, shapes: Shapes, values: Values, source: Mapping[str, str]) -> tuple[IRModule, Params]:
         graph = self.model.graph
         opsets = self._opsets(self.model.opset_import)
         check_names(graph, self.name)
         declared = {value.name: value for value in (*graph.value_info, *graph.output)}
         scope = _Scope({}, opsets, declared=declared)
         self._initializers(graph, scope)
-        inputs = self._inputs(shapes, scope)
+        given = self._inputs(shapes, values, scope)
         for value in graph.input:
-            scope.values.setdefault(value.name, inputs.get(value.name))
+            scope.values.setdefault(value.name, given.get(value.name))
+        inputs = {name: expr for name, expr in given.items() if isinstance(expr, Var)}
+        frozen = {name: expr.data for name, expr in given.items() if isinstance(expr, Constant)}
         outputs = [output.name for output in graph.output]
         self._body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
@@ -140,28 +146,28 @@ class _Importer:
         quantization = self._quantization(
             [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
         )
-        return finish(list(inputs.values()), results, titles, quantization, source)
+        return finish(list(inputs.values()), results, titles, quantization, source, frozen)
 
-    def _inputs(self, shapes: Mapping[str, Sequence[int]], scope: _Scope) -> dict[str, Var]:
+    def _inputs(self, shapes: Shapes, values: Values, scope: _Scope) -> dict[str, Var | Constant]:
         graph, weights = self.model.graph, set(scope.values)
         try:
-            return input_variables(graph, shapes, weights, self.problems)
+            return input_variables(graph, shapes, values, weights, self.problems)
         except OpenShapesError as error:
             if self.is_trial or len(self.problems):
                 guessed = None
             else:
-                guesses = guessed_shapes(graph, shapes, weights)
-                guessed = next((guess for guess in guesses if self._imports({**shapes, **guess})), None)
+                guesses = guessed_shapes(graph, shapes, values, weights)
+                guessed = next((guess for guess in guesses if self._imports({**shapes, **guess}, values)), None)
             self.problems.add(open_dimensions(graph, error.names, guessed))
-            return error.variables
+            return error.found
 
-    def _imports(self, shapes: Mapping[str, Sequence[int]]) -> bool:
-        """Tell whether the model can be imported with these shapes of its inputs."""
+    def _imports(self, shapes: Shapes, values: Values) -> bool:
+        """Tell whether the model can be imported with these shapes and values of its inputs."""
         trial = _Importer(self.model, self.name, self.folder, external=self.external, on_host=False)
         trial.is_trial = True
         try:
             with apart():
-                trial.run(shapes, {})
+                trial.run(shapes, values, {})
         except (MlfcError, *_MALFORMED):
             return False
         return True

@@ -7,13 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
+import numpy as np
 import onnx
 
 from mlfc.errors import ModelError, OptionError, UnsupportedError, unknown
-from mlfc.frontend.common import Problems
+from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.onnx.tensors import dtype_name
-from mlfc.relay.ir import TensorType, Var
+from mlfc.relay.ir import Constant, TensorType, Var
+
+Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 _SIZE_LIMIT = 1 << 32
 # of images and sequences whose model leaves them open, the likeliest first
@@ -24,26 +28,27 @@ _SEQUENCE_SIZES = (128, 16, 1000, 16000, 2, 1)
 class OpenShapesError(Exception):
     """Inputs whose shapes are not fixed, and the others; caught by the importer, which looks for shapes that fit."""
 
-    def __init__(self, names: Sequence[str], variables: dict[str, Var]) -> None:
+    def __init__(self, names: Sequence[str], found: dict[str, Var | Constant]) -> None:
         super().__init__(*names)
         self.names = tuple(names)
-        self.variables = variables
+        self.found = found
 
 
 def input_variables(
-    graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]], weights: AbstractSet[str], problems: Problems
-) -> dict[str, Var]:
-    """Return the variable of every input of the model that is not a weight, in the model's order.
+    graph: onnx.GraphProto, shapes: Shapes, values: Values, weights: AbstractSet[str], problems: Problems
+) -> dict[str, Var | Constant]:
+    """Return every input of the model that is not a weight, in the model's order; as a constant if it has a value.
 
-    `shapes` are the user's. `weights` are the names of initializers, which are inputs too before IR version 4.
-    `problems` receives what is wrong with the inputs.
+    `shapes` and `values` are the user's. `weights` are the names of initializers, which are inputs too before IR
+    version 4. `problems` receives what is wrong with the inputs.
     """
     inputs = [item for item in graph.input if item.name not in weights]
-    missing = sorted(set(shapes) - {item.name for item in inputs})
-    if missing:
-        raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place="shapes")
-    symbols = _symbols(inputs, shapes)
-    variables = {}
+    for what, names in (("shapes", shapes), ("values", values)):
+        missing = sorted(set(names) - {item.name for item in inputs})
+        if missing:
+            raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place=what)
+    symbols = _symbols(inputs, shapes, values)
+    found: dict[str, Var | Constant] = {}
     still_open = []
     for item in inputs:
         with problems.collecting():
@@ -55,15 +60,18 @@ def input_variables(
                 raise UnsupportedError(f"an input of type {kind.removesuffix('_type')} is not supported", place=place)
             dtype = dtype_name(item.type.tensor_type.elem_type, place)
             shape = _shape(item, shapes.get(item.name), symbols)
-            if shape is None:
-                still_open.append(item)
-                continue
-            if prod(shape) > _SIZE_LIMIT:
+            if shape is not None and prod(shape) > _SIZE_LIMIT:
                 raise ModelError(f"the shape {shape} is too large", place=place)
-            variables[item.name] = Var(item.name, TensorType(shape, dtype))
+            if item.name in values:
+                extents = shape or _extents(item, symbols)
+                found[item.name] = Constant(frozen_input(values[item.name], item.name, dtype, extents), item.name)
+            elif shape is None:
+                still_open.append(item)
+            else:
+                found[item.name] = Var(item.name, TensorType(shape, dtype))
     if still_open:
-        raise OpenShapesError([item.name for item in still_open], variables)
-    return variables
+        raise OpenShapesError([item.name for item in still_open], found)
+    return found
 
 
 def _dimensions(item: onnx.ValueInfoProto) -> list[int | str] | None:
@@ -81,15 +89,25 @@ def _dimensions(item: onnx.ValueInfoProto) -> list[int | str] | None:
     return found
 
 
-def _symbols(inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return sizes of named open dimensions that follow from the given shapes."""
+def _symbols(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes, values: Values) -> dict[str, int]:
+    """Return sizes of named open dimensions that follow from the given shapes, and from those of the given values."""
     symbols: dict[str, int] = {}
     for item in inputs:
-        if item.name in shapes:
-            for dimension, size in zip(_dimensions(item) or [], shapes[item.name], strict=False):
-                if isinstance(dimension, str) and dimension:
-                    symbols.setdefault(dimension, int(size))
+        dimensions = _dimensions(item) or []
+        of_value = np.shape(values[item.name]) if item.name in values else ()
+        given = shapes.get(item.name, of_value if len(of_value) == len(dimensions) else ())
+        for dimension, size in zip(dimensions, given, strict=False):
+            if isinstance(dimension, str) and dimension:
+                symbols.setdefault(dimension, int(size))
     return symbols
+
+
+def _extents(item: onnx.ValueInfoProto, symbols: Mapping[str, int]) -> list[int | None] | None:
+    """Return the extents of an input, None for one that is open; None if even the rank is."""
+    declared = _dimensions(item)
+    if declared is None:
+        return None
+    return [symbols.get(size) if isinstance(size, str) else size for size in declared]
 
 
 def _shape(
@@ -98,10 +116,8 @@ def _shape(
     """Return the fixed shape of an input, None if dimensions stay open; check what the user gave."""
     declared = _dimensions(item)
     if given is None:
-        if declared is None:
-            return None
-        sizes = [symbols.get(size) if isinstance(size, str) else size for size in declared]
-        return None if None in sizes else tuple(size for size in sizes if size is not None)
+        sizes = _extents(item, symbols)
+        return None if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
     shape = tuple(given)
     if any(not isinstance(size, int) or size < 1 for size in shape):
         raise OptionError(f"the shape {shape} given for the input '{item.name}' must be positive integers")
@@ -121,11 +137,12 @@ def _shape(
 
 
 def guessed_shapes(
-    graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]], weights: AbstractSet[str]
+    graph: onnx.GraphProto, shapes: Shapes, values: Values, weights: AbstractSet[str]
 ) -> Iterator[dict[str, tuple[int, ...]]]:
     """Yield shapes that the inputs left open may have, the likeliest first: a batch of 1, and usual sizes."""
     inputs = [item for item in graph.input if item.name not in weights]
-    symbols = _symbols(inputs, shapes)
+    symbols = _symbols(inputs, shapes, values)
+    inputs = [item for item in inputs if item.name not in values]
     still_open: dict[str, list[int | str]] = {}
     for item in inputs:
         dimensions = _dimensions(item)

@@ -81,13 +81,17 @@ class Node:
 
     def value(self, index: int, what: str) -> npt.NDArray[Any]:
         """Return input `index`, which must be known at compile time; `what` is its name in ONNX's documentation."""
-        if not isinstance(self.input(index), Constant):
-            raise UnsupportedError(
-                f"{self.operator} with an input '{what}' that is not constant is not supported",
-                place=self.name,
-                next_step=f"Make '{what}' a constant of the model; fixed input shapes (--shape) often make it one",
-            )
-        return self.input(index).data  # type: ignore[union-attr]  # checked just above
+        found = self.input(index)
+        if isinstance(found, Constant):
+            return found.data
+        step = f"Make '{what}' a constant of the model; fixed input shapes (--shape) often make it one"
+        if isinstance(found, Var):
+            step = f"Say now what it will be: --value {found.name}=..."
+        raise UnsupportedError(
+            f"{self.operator} with an input '{what}' that is not constant is not supported",
+            place=self.name,
+            next_step=step,
+        )
 
     def int_values(self, index: int, what: str) -> tuple[int, ...]:
         """Return the integers of a known input of at most one dimension."""

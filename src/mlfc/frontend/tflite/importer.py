@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from mlfc.errors import InputError, MlfcError, ModelError, UnsupportedError, unknown
-from mlfc.frontend.common import Params, Problems, finish, numbered
+from mlfc.frontend.common import Params, Problems, Values, finish, frozen_input, numbered
 from mlfc.frontend.tflite.node import CONVERTERS, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
@@ -29,13 +29,19 @@ _RECURRENT = ("LSTM", "RNN", "GRU")
 
 
 def import_tflite(
-    data: bytes, name: str, *, shapes: Mapping[str, Sequence[int]] | None = None, numerics: str = "litert"
+    data: bytes,
+    name: str,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Values | None = None,
+    numerics: str = "litert",
 ) -> tuple[IRModule, Params]:
     """Import a TFLite model; return the module, NHWC throughout, and the weights by tensor name.
 
     The last expression of each operator has the name of its output tensor. `name` is what messages and the module's
     `source` call the model. `shapes` are of inputs, by name; without one, an open dimension takes the extent in the
-    file. `numerics` is whose integer rounding the model gets: ``litert`` or ``tflm``. Raises ModelError if the file is
+    file. Inputs with `values` become constants. `numerics` is whose integer rounding the model gets: ``litert`` or
+    ``tflm``. Raises ModelError if the file is
     damaged or contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several such
     problems.
     """
@@ -43,15 +49,15 @@ def import_tflite(
     try:
         file = read_model(data)
         give_nodes(sum(len(record.inputs) + len(record.outputs) for record in file.operators))
-        conversion = _Conversion(file, dict(shapes or {}), numerics)
+        conversion = _Conversion(file, dict(shapes or {}), dict(values or {}), numerics)
         outputs = conversion.run(with_place)
     except MlfcError as error:
         error.place = f"{name}, {error.place}" if error.place else name
         raise
     with_place.raise_if_any(name)
-    inputs = [conversion.inputs[index] for index in file.inputs]
+    inputs = [conversion.inputs[index] for index in file.inputs if index in conversion.inputs]
     source = {"format": "tflite", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
-    return finish(inputs, outputs, conversion.output_names(), conversion.quantization(), source)
+    return finish(inputs, outputs, conversion.output_names(), conversion.quantization(), source, conversion.frozen)
 
 
 @dataclass(eq=False)
@@ -60,15 +66,17 @@ class _Conversion:
 
     file: ModelFile
     shapes: Mapping[str, Sequence[int]]
+    values: Values
     numerics: str
     exprs: dict[int, Expr] = field(default_factory=dict)
     inputs: dict[int, Var] = field(default_factory=dict)
+    frozen: Params = field(default_factory=dict)  # inputs that have a value
 
     def run(self, problems: Problems) -> list[Expr]:
         """Convert everything; return the expressions of the outputs as far as there are no problems."""
         self._declare_inputs(problems)
         for tensor in self.file.tensors:
-            if tensor.data is not None and tensor.index not in self.inputs:
+            if tensor.data is not None and tensor.index not in self.exprs:
                 self.exprs[tensor.index] = Constant(tensor.data, tensor.name)
         for record in self.file.operators:
             node = Node(record, self.file.tensors, self.exprs, self.numerics)
@@ -83,13 +91,19 @@ class _Conversion:
     def _declare_inputs(self, problems: Problems) -> None:
         tensors = [self.file.tensors[index] for index in self.file.inputs]
         names = numbered([tensor.name for tensor in tensors])
-        for missing in sorted(set(self.shapes) - set(names)):
-            problems.add(InputError(unknown("input", missing, names), place="shapes"))
+        for what, given in (("shapes", self.shapes), ("values", self.values)):
+            for missing in sorted(set(given) - set(names)):
+                problems.add(InputError(unknown("input", missing, names), place=what))
         for name, tensor in zip(names, tensors, strict=True):
             with problems.collecting(), guarded(f"input '{name}'"):
                 if not tensor.dtype:
                     raise UnsupportedError(f"its type {tensor.type_name} is not supported")
-                kind = TensorType(self._input_shape(name, tensor), tensor.dtype)
+                shape = self._input_shape(name, tensor)
+                if name in self.values:
+                    self.frozen[name] = frozen_input(self.values[name], name, tensor.dtype, shape)
+                    self.exprs[tensor.index] = Constant(self.frozen[name], name)
+                    continue
+                kind = TensorType(shape, tensor.dtype)
                 self.inputs[tensor.index] = Var(name, kind, Span((), tensor.name))
                 self.exprs[tensor.index] = self.inputs[tensor.index]
 

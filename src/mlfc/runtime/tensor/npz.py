@@ -52,15 +52,16 @@ def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> d
 
 
 def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
-    """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, any array of integers."""
+    """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, any array of numbers as it is."""
     try:
         with open_plain(path) as file:
             if info is not None:
                 return _read(file, info, batched=True)
             shape, is_fortran, dtype = _header(file)
-            if dtype.kind not in "iu" or len(shape) > 2 or is_fortran:
-                raise InputError(f"expected integers, got {dtype}{list(shape)}", place=str(path))
-            return np.frombuffer(file.read(_MAX_BATCH), dtype)
+            if dtype.kind not in "biuf":
+                raise InputError(f"expected numbers, got {dtype}", place=str(path))
+            array = np.frombuffer(file.read(_MAX_BATCH), dtype)
+            return array.reshape(shape, order="F" if is_fortran else "C")
     except (*_BROKEN, MemoryError) as error:
         raise InputError(f"cannot be read as .npy: {error}", place=str(path)) from error
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Params, Problems, Values, finish, numbered
-from mlfc.frontend.onnx import table
+from mlfc.frontend.onnx import older, table
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
@@ -272,7 +272,8 @@ class _Importer:
     def _operator(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
         opset = scope.opsets.get(domain, 1 if domain else table.NEWEST_OPSET)
         operator = table.qualified(domain, proto.op_type)
-        found = table.find(domain, proto.op_type, opset)
+        is_old = not domain and opset < older.OPSET
+        found = table.find(domain, proto.op_type, older.OPSET if is_old else opset)
         if found is None:
             raise UnsupportedError(
                 f"operator '{operator}' (opset {opset}) is not supported",
@@ -286,7 +287,7 @@ class _Importer:
         # weights that meet an input are left as they are in the model; what follows from constants alone is computed
         folds = found.folds and all(value is None or isinstance(value, Constant) for value in inputs)
         node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note)
-        results = _converted(node, found)
+        results = _converted(node, found, as_opset_7=is_old)
         for tensor, result in zip(proto.output, results, strict=False):
             if tensor:
                 named = _named(result, tensor, name)
@@ -395,9 +396,11 @@ def _check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], 
         )
 
 
-def _converted(node: Node, found: table.Importer) -> list[Expr]:
+def _converted(node: Node, found: table.Importer, *, as_opset_7: bool) -> list[Expr]:
     """Run the importer of a node; refuse attributes that it did not look at."""
     try:
+        if as_opset_7:
+            node = older.as_opset_7(node)
         result = found.convert(node)
     except MlfcError as error:
         if error.place != node.name:

@@ -13,7 +13,7 @@ from mlfc.relay.ir import Expr
 if TYPE_CHECKING:
     from mlfc.frontend.onnx.node import Node
 
-OLDEST_OPSET = 7
+OLDEST_OPSET = 1
 NEWEST_OPSET = 28
 MICROSOFT = "com.microsoft"
 ML = "ai.onnx.ml"

@@ -1,0 +1,153 @@
+"""ONNX models of opsets 1 to 6: what their nodes mean, and the ones that PyTorch wrote."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, compose, helper, numpy_helper
+
+import mlfc
+from mlfc.archive.read.load import load_factory
+from mlfc.errors import MlfcError
+from tests.merged import merge
+
+STORED = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").glob("pytorch-*/*"))
+GROUPS = 3
+A = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 11
+C, ROW, PLANE, BASE = A[0, :, 0], A[0, 0], A[0], np.abs(A) + 1
+IMAGE = np.random.default_rng(0).standard_normal((1, 3, 2, 2)).astype(np.float32)
+SPREAD = np.array([0.5, 1.0, 2.0], np.float32)
+
+
+def model(op: str, opset: int, inputs: list[np.ndarray[Any, Any]], attrs: dict[str, Any], fixed: int) -> bytes:
+    """Return a model of one node, whose inputs from `fixed` on are constants."""
+    names = [f"i{index}" for index in range(len(inputs))]
+    node = helper.make_node(op, names, ["y"], **attrs)
+    types = [helper.np_dtype_to_tensor_dtype(value.dtype) for value in inputs]
+    given = [
+        helper.make_tensor_value_info(name, kind, value.shape)
+        for name, kind, value in zip(names, types, inputs, strict=True)
+    ]
+    constants = [numpy_helper.from_array(value, name) for name, value in zip(names, inputs, strict=True)]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", given, [output], constants[fixed:])
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3).SerializeToString()
+    )
+
+
+def normalized(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    scale = C.reshape(3, 1, 1) / np.sqrt(SPREAD.reshape(3, 1, 1) + np.float32(1e-5))
+    return (x - SPREAD.reshape(3, 1, 1)) * scale + C.reshape(3, 1, 1)
+
+
+CASES: dict[str, tuple[str, int, list[Any], dict[str, Any], Any]] = {
+    "same shape": ("Add", 6, [A, A], {}, A + A),
+    "in place": ("Add", 1, [A, A], {"consumed_inputs": [0, 0]}, A + A),
+    "last axes": ("Sub", 6, [A, PLANE], {"broadcast": 1}, A - PLANE),
+    "from an axis": ("Mul", 6, [A, C], {"broadcast": 1, "axis": 1}, A * C[:, None]),
+    "from an axis behind": ("Div", 1, [A, C], {"broadcast": 1, "axis": -2}, A / C[:, None]),
+    "two axes": ("Pow", 1, [BASE, PLANE[:2, :3]], {"broadcast": 1, "axis": 0}, BASE ** PLANE[:2, :3, None]),
+    "one element": ("Add", 6, [A, ROW[:1]], {"broadcast": 1}, A + ROW[0]),
+    "comparison": ("Greater", 1, [A, C], {"broadcast": 1, "axis": 1}, C[:, None] < A),
+    "slope of channels": ("PRelu", 6, [A, C], {}, np.where(A < 0, A * C[:, None], A)),
+    "one slope": ("PRelu", 1, [A, C[:1]], {"consumed_inputs": [0, 0]}, np.where(A < 0, A * C[0], A)),
+    "statistics": ("BatchNormalization", 6, [IMAGE, C, C, SPREAD, SPREAD], {"is_test": 1}, normalized(IMAGE)),
+    "type by name": ("Cast", 1, [A], {"to": "INT32"}, A.astype(np.int32)),
+    "type by number": ("Cast", 6, [A], {"to": TensorProto.INT32}, A.astype(np.int32)),
+    "joined along channels": ("Concat", 1, [A, A], {}, np.concatenate([A, A], 1)),
+    "shape in the node": ("Reshape", 1, [A], {"shape": [0, -1]}, A.reshape(2, 12)),
+    "shape beside it": ("Reshape", 5, [A, np.array([4, 6])], {}, A.reshape(4, 6)),
+    "paddings": ("Pad", 1, [PLANE], {"paddings": [0, 1, 2, 0]}, np.pad(PLANE, ((0, 2), (1, 0)))),
+    "tiles": ("Tile", 1, [PLANE, np.array([2], np.int64), np.array([1], np.int64)], {}, np.tile(PLANE, (1, 2))),
+    "repeats": ("Tile", 6, [PLANE, np.array([2, 1])], {}, np.tile(PLANE, (2, 1))),
+    "height and width": (
+        "Upsample", 1, [IMAGE], {"height_scale": 2.0, "width_scale": 3.0}, IMAGE.repeat(2, 2).repeat(3, 3),
+    ),
+    "defaults of opset 1": ("Selu", 1, [A], {}, np.where(A > 0, A, 1.6732 * (np.exp(A) - 1)) * 1.0507),
+    "added bias": ("Gemm", 6, [PLANE, PLANE.T, C], {"broadcast": 1}, PLANE @ PLANE.T + C),
+    "power": ("LpPool", 1, [IMAGE], {"p": 2.0, "kernel_shape": [2, 2]}, np.sqrt((IMAGE**2).sum((2, 3), keepdims=True))),
+    "no longer trained": ("Dropout", 6, [A], {"is_test": 1, "ratio": 0.5}, A),
+}  # fmt: skip
+
+
+def results(models: list[tuple[onnx.ModelProto, list[np.ndarray[Any, Any]]]]) -> list[list[np.ndarray[Any, Any]]]:
+    """Compile models together and return the outputs of each."""
+    imported, inputs = [], {}
+    for index, (proto, given) in enumerate(models):
+        renamed = compose.add_prefix(proto, f"m{index} ")
+        module, params = mlfc.import_model(renamed)
+        names = [param.name for param in module.main.params if param.name not in params]
+        inputs |= dict(zip(names, given, strict=True))
+        imported.append((module, params))
+    module, params, firsts = merge(imported)
+    factory = mlfc.build(module, "llvm", params)
+    found = list(load_factory(factory).run(inputs).values())
+    return [found[first:last] for first, last in pairwise((*firsts, len(found)))]
+
+
+def differences(name: str, result: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], rtol: float) -> list[str]:
+    if (result.shape, result.dtype) != (expected.shape, expected.dtype):
+        return [f"{name}: {result.dtype}{result.shape} instead of {expected.dtype}{expected.shape}"]
+    return (
+        []
+        if np.allclose(result, expected, rtol=rtol, atol=1e-5, equal_nan=True)
+        else [f"{name}: {result} instead of {expected}"]
+    )
+
+
+def test_older_nodes_mean_what_they_did() -> None:
+    models = []
+    for op, opset, inputs, attrs, _ in CASES.values():
+        fixed = next((index for index, value in enumerate(inputs) if value.dtype == np.int64), len(inputs))
+        models.append((onnx.ModelProto.FromString(model(op, opset, inputs, attrs, fixed)), inputs[:fixed]))
+    faults = []
+    for (name, case), (result,) in zip(CASES.items(), results(models), strict=True):
+        faults += differences(name, result, case[4], 1e-5)
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("op", "opset", "inputs", "attrs", "message"),
+    [
+        ("Add", 6, [A, C], {}, "the attribute 'broadcast' is not set"),
+        ("Add", 6, [A, PLANE], {"broadcast": 1, "axis": 2}, "does not fit into"),
+        ("Add", 6, [A, C], {"broadcast": 1, "axis": 3}, "outside a tensor of 3 dimensions"),
+        ("Add", 7, [A, A], {"broadcast": 1}, "attribute 'broadcast'"),
+        ("BatchNormalization", 6, [IMAGE, C, C, SPREAD, SPREAD], {}, r"training mode.*is_test=1"),
+        ("Cast", 1, [A], {"to": "NUMBER"}, "unknown type 'NUMBER'"),
+        ("LpPool", 1, [IMAGE], {"p": 2.5, "kernel_shape": [2, 2]}, "p=2.5"),
+        ("Upsample", 1, [IMAGE], {"height_scale": 2.0}, "requires the attribute 'width_scale'"),
+        ("Tile", 1, [PLANE, np.array([2, 1]), np.array([1])], {}, "one number each"),
+    ],
+)
+def test_what_older_opsets_did_not_allow_is_refused(
+    op: str, opset: int, inputs: list[Any], attrs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(MlfcError, match=message):
+        mlfc.import_model(model(op, opset, inputs, attrs, 1))
+
+
+def tensors(folder: Path, kind: str) -> list[np.ndarray[Any, Any]]:
+    files = sorted(folder.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.rpartition("_")[2]))
+    return [numpy_helper.to_array(TensorProto.FromString(path.read_bytes())) for path in files]
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_models_that_pytorch_wrote_give_what_it_computed(group: int) -> None:
+    folders = STORED[group::GROUPS]
+    models = [(onnx.load(folder / "model.onnx"), tensors(folder / "test_data_set_0", "input")) for folder in folders]
+    faults = []
+    for folder, found in zip(folders, results(models), strict=True):
+        for result, expected in zip(found, tensors(folder / "test_data_set_0", "output"), strict=True):
+            faults += differences(folder.name, result, expected, 1e-3)
+    assert not faults, "\n".join(faults)
+
+
+def test_there_are_models_that_pytorch_wrote() -> None:
+    assert len(STORED) >= 117

@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,10 @@ hypothesis.settings.load_profile("seeded")
 # `make test` hands its own flags and level down, which would change what the projects that tests make print
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
+
+# where the environment forbids Python to keep what it compiled, each process would compile the whole product again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # graphs of nodes live long: looking at all of them again and again takes a tenth of a compiler's time
 gc.set_threshold(50_000, 20, 50)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from mlfc.micro.board.board import boards, find_board
 from mlfc.micro.board.programs import environment, need
 from mlfc.micro.project.generate import generate_project
 from tests.native.extracted import imported
+from tests.unit.test_cli import mlfc as program
 
 GOOD = boards().get("mps2-an386").text
 FLAG = '"-mthumb"'
@@ -78,12 +78,6 @@ def bait(path: Path) -> Path:
     return started
 
 
-def mlfc_program(*arguments: object, cwd: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mlfc", *map(str, arguments)]
-    variables = {**os.environ, "PATH": os.environ["PATH"] if path is None else path}
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd, env=variables)
-
-
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_files_choose_no_program_and_no_option_that_runs_or_writes(attack: str, tmp_path: Path) -> None:
     with pytest.raises(MlfcError, match=r"toolchain|emulator") as caught:
@@ -108,7 +102,7 @@ def test_no_command_starts_a_compiler_that_a_file_brought(command: str, models: 
         "create": ("project", "create", models / "hello_world_int8.tflite", "made", "--template", "makefile"),
         "verify": ("verify", models / "hello_world_int8.tflite", "--samples", "1"),
     }.get(command, (command, models / "hello_world_int8.tflite"))
-    result = mlfc_program(*arguments, "--board", file, cwd=tmp_path)
+    result = program(*arguments, "--board", file, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert "expected the plain name of a program on the PATH" in result.stderr
     assert "--trust-board" in result.stderr
@@ -122,10 +116,10 @@ def test_trust_is_given_by_an_option_or_an_argument(models: Path, tmp_path: Path
     file = board_file(tmp_path, PREFIX, 'prefix = "{folder}/evil-"')
     board = find_board(str(file), trust=True)
     assert board.toolchain.prefix == f"{tmp_path}/evil-"
-    result = mlfc_program("inspect", models / "hello_world_int8.tflite", "--board", file, "--trust-board", cwd=tmp_path)
+    result = program("inspect", models / "hello_world_int8.tflite", "--board", file, "--trust-board", cwd=tmp_path)
     assert started.exists()
     assert "does not build for the board" in result.stdout + result.stderr
-    alone = mlfc_program("inspect", models / "hello_world_int8.tflite", "--trust-board", cwd=tmp_path)
+    alone = program("inspect", models / "hello_world_int8.tflite", "--trust-board", cwd=tmp_path)
     assert alone.returncode == 2
     assert "--trust-board requires --board" in alone.stderr
 
@@ -141,9 +135,7 @@ def test_the_path_leads_to_no_folder_that_depends_on_the_current_one(
 ) -> None:
     started = bait(tmp_path / entry / "arm-none-eabi-gcc")
     path = os.pathsep.join((entry, str(Path(sys.executable).parent)))
-    result = mlfc_program(
-        "inspect", models / "hello_world_int8.tflite", "--board", "mps2-an386", cwd=tmp_path, path=path
-    )
+    result = program("inspect", models / "hello_world_int8.tflite", "--board", "mps2-an386", cwd=tmp_path, PATH=path)
     assert "arm-none-eabi-gcc is not on the PATH" in result.stdout
     assert not started.exists()
     monkeypatch.chdir(tmp_path)

@@ -10,11 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import need
+from tests.unit.test_cli import mlfc, succeeded
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 PROGRAM = (sys.executable, "-m", "mlfc")
@@ -84,30 +87,47 @@ def test_a_closed_output_is_told_of_before_any_work(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+# does each command in a process of its own, forked off one that has imported the program, and tells their statuses
+FORKING = """
+import os, sys
+import mlfc.cli.main, mlfc.ops
+for command in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        sys.argv = ["mlfc", *command.split()]
+        mlfc.cli.main.run()
+        os._exit(0)
+    os.write(2, b"status %d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def told_of_output(stdout: object, commands: Sequence[str], unbuffered: str) -> str:
+    """Return what commands write to the standard error, and their statuses, where standard output is a file."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, *commands], stdout=stdout, stderr=subprocess.PIPE, text=True, check=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    return str(done.stderr)
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["operators", "operators --json", "--help", "--version"])
-def test_a_full_output_is_named(command: str, unbuffered: str) -> None:
+def test_a_full_output_is_named(unbuffered: str) -> None:
     if not Path("/dev/full").is_char_device():
         pytest.skip("no /dev/full here")
+    commands = ("operators", "operators --json", "--help", "--version")
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [*PROGRAM, *command.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        )  # fmt: skip
+        told = told_of_output(full, commands, unbuffered)
     expected = "error: standard output: cannot be written: No space left on device. Redirect it to a file with room\n"
-    assert (done.returncode, done.stderr) == (2, expected)
+    assert told == f"{expected}status 2\n" * len(commands)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_leaves_ends_the_program_without_a_word(unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [*PROGRAM, "operators"], stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
-        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-    )  # fmt: skip
+    told = told_of_output(writing, ["operators"], unbuffered)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (141, "")
+    assert told == "status 141\n"
 
 
 def test_other_closed_streams_are_no_place_for_files() -> None:
@@ -119,7 +139,7 @@ def test_other_closed_streams_are_no_place_for_files() -> None:
 
 @pytest.mark.parametrize("value", ["", "now", "-1", "1.5", "9" * 400, "\u0663", "253402300800"])
 def test_a_time_that_is_none_is_named(value: str, tmp_path: Path) -> None:
-    done = run("compile", DIGITS, "-o", tmp_path / "a.tar", env={"SOURCE_DATE_EPOCH": value})
+    done = mlfc("compile", DIGITS, "-o", "a.tar", cwd=tmp_path, SOURCE_DATE_EPOCH=value)
     assert done.returncode == 2
     assert done.stderr.startswith("error: SOURCE_DATE_EPOCH: '")
     assert "is not a time in seconds since 1970. Set it to a whole number" in done.stderr
@@ -134,14 +154,17 @@ def test_compilers_do_not_see_a_time_that_is_none(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.usefixtures("quick_builds")
 @pytest.mark.parametrize("kind", ["missing", "a file"])
-def test_another_folder_serves_where_tmpdir_is_none(kind: str, tmp_path: Path) -> None:
-    place = tmp_path / "tmp"
+def test_another_folder_serves_where_tmpdir_is_none(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, out = tmp_path / "tmp", tmp_path / "out"
+    out.mkdir()
     if kind == "a file":
         place.write_bytes(b"")
-    done = run("compile", DIGITS, "--emit", "so", "-o", tmp_path / "a.so", env={"TMPDIR": str(place)})
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "a.so").is_file()
+    # a process asks for the folder once
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    succeeded("compile", DIGITS, "--emit", "so", "-o", "a.so", cwd=out, TMPDIR=str(place))
+    assert {path.name for path in out.iterdir()} == {"a.so", "a.h"}
 
 
 FULL = """
@@ -176,8 +199,7 @@ ssize_t write(int file, const void* data, size_t size) {
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in for a full disk is one for Linux")
-@pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT"])
-@pytest.mark.parametrize("command", ["so", "run"])
+@pytest.mark.parametrize(("command", "error"), [("so", "ENOSPC"), ("run", "EDQUOT")])
 def test_a_folder_for_temporary_files_that_is_full_is_named(command: str, error: str, tmp_path: Path) -> None:
     import errno
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from math import inf
+from math import factorial, inf
 
 from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes
 from mlfc.support.cost import spend
@@ -27,6 +27,8 @@ _SEARCH_WORK = 40_000
 # Neither does it begin, nor is another greedy order tried, once so many pairs of blocks have been looked at:
 # thousands of blocks that are live together have millions.
 _PAIR_WORK = 4_000_000
+# Of so many blocks and more there are more orders than the search tries.
+_MOST_TO_TRY_ALL = 9
 # What a pair counts for in the limit of the work on one model.
 _PAIR_STEPS = 256
 
@@ -168,9 +170,13 @@ class Allocator:
         """Improve an order by moving a block that reaches the top, or any two blocks, while it does not get worse."""
         chance = random.Random(0)  # noqa: S311  (a fixed seed: the same program gives the same plan)
         current = best
+        # of each order that was tried; None for one that is too large, and stays so, as sizes only shrink
+        known: dict[tuple[int, ...], Allocation | None] = {tuple(order): best}
+        # more orders than these are never tried
+        number_of_orders = factorial(min(len(order), _MOST_TO_TRY_ALL))
         pairs = sum(map(len, self.neighbours))
         for _ in range(min(_SEARCH_WORK // max(1, len(order)), _PAIR_WORK // max(1, pairs))):
-            if best.size <= goal:
+            if best.size <= goal or len(known) >= number_of_orders:
                 break
             trial = list(order)
             top = [i for i in order if current.offsets[i] + self.sizes[i] == current.size]
@@ -181,17 +187,25 @@ class Allocator:
             else:
                 i, j = chance.randrange(len(order)), chance.randrange(len(order))
                 trial[i], trial[j] = trial[j], trial[i]
-            # what comes before the first that moved stays where it is
-            same = next((place for place, (a, b) in enumerate(zip(order, trial, strict=True)) if a != b), len(order))
-            offsets = [-1] * len(order)
-            for i in order[:same]:
-                offsets[i] = current.offsets[i]
-            kept = max((offsets[i] + self.sizes[i] for i in order[:same]), default=0)
-            size = self._place(trial[same:], offsets, kept, best_fit=best_fit, most=current.size)
-            if size <= current.size:
-                order, current = trial, Allocation(tuple(offsets), size)
+            key = tuple(trial)
+            if key not in known:
+                known[key] = self._place_changed(trial, order, current, best_fit=best_fit)
+            placed = known[key]
+            if placed is not None and placed.size <= current.size:
+                order, current = trial, placed
                 best = min(best, current, key=lambda allocation: allocation.size)
         return best
+
+    def _place_changed(self, trial: Order, order: Order, current: Allocation, *, best_fit: bool) -> Allocation | None:
+        """Place an order beside one that is placed; return None if that takes more room."""
+        # what comes before the first that moved stays where it is
+        same = next((place for place, (a, b) in enumerate(zip(order, trial, strict=True)) if a != b), len(order))
+        offsets = [-1] * len(order)
+        for i in order[:same]:
+            offsets[i] = current.offsets[i]
+        kept = max((offsets[i] + self.sizes[i] for i in order[:same]), default=0)
+        size = self._place(trial[same:], offsets, kept, best_fit=best_fit, most=current.size)
+        return Allocation(tuple(offsets), size) if size <= current.size else None
 
 
 def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, size: int, *, best_fit: bool) -> int:

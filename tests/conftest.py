@@ -111,12 +111,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
     """Share builds among the tests of all workers, whose folders are in the session's folder."""
+    from mlfc.library.cache import cache_folder
     from mlfc.micro.run import firmware_build
     from tests import object_cache, session_cache
 
     base = tmp_path_factory.getbasetemp()
     place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as monkeypatch:
+        # zig compiles the C library of a system when it first links for it: once, whatever cache a test has for itself
+        monkeypatch.setenv(
+            "ZIG_GLOBAL_CACHE_DIR", os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache_folder() / "zig")
+        )
         monkeypatch.setattr(firmware_build, "run", object_cache.firmware(firmware_build.run))
         session_cache.install(place / "built", monkeypatch)
         if "PYTHONDONTWRITEBYTECODE" in os.environ:

@@ -16,7 +16,7 @@ import pytest
 from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import compile_object
-from mlfc.library.toolchain import run_tool
+from mlfc.library import toolchain
 from mlfc.support import dtypes
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import PrimFunc
@@ -40,12 +40,14 @@ class KernelRun:
     arrays: Sequence[Array]
 
 
-# zig has stubs of glibc, which the emulator finds in Debian's packages; musl it would compile, for minutes
 _EMULATORS = {
     "aarch64-linux-gnu": ("qemu-aarch64", "arm64"),
     "riscv64-linux-gnu": ("qemu-riscv64", "riscv64"),
     "arm-linux-gnueabihf": ("qemu-arm", "armhf"),
 }
+# what a C library's own start does beyond this, its loader does for dynamic programs
+_START = "int main(void);\n_Noreturn void exit(int);\n_Noreturn void _start(void) { exit(main()); }\n"
+ZIG = (sys.executable, "-m", "ziglang", "cc")
 
 
 def emulator_of(zig_target: str) -> list[str]:
@@ -57,6 +59,29 @@ def emulator_of(zig_target: str) -> list[str]:
     return [need(program, "qemu-user"), "-L", str(libraries)]
 
 
+def link_program(zig_target: str, main: str, objects: Sequence[str], path: Path, *flags: str) -> None:
+    """Link a program of a C file `main` and objects, all in the folder of `path`.
+
+    It gets the C library that the emulator has, as a shared library: zig would compile its own of each system first.
+    Of WebAssembly zig has the only one, and builds it once for all that is linked with ``-s``.
+    """
+    pytest.importorskip("ziglang")
+    compiler, folder = (*ZIG, "-target", zig_target), path.parent
+    toolchain.run_tool([*compiler, "-O1", *flags, "-c", main, "-o", "main.o"], folder)
+    if zig_target == "wasm32-wasi":
+        command, libraries = [*compiler, "-s"], ["-lm"]
+    elif zig_target == "x86_64-linux-gnu":
+        command, libraries = [need("gcc", "gcc"), "-no-pie"], ["-lm"]
+    else:
+        emulator_of(zig_target)
+        (folder / "start.c").write_text(_START)
+        toolchain.run_tool([*compiler, "-O1", "-c", "start.c", "-o", "start.o"], folder)
+        place = Path("/usr", zig_target, "lib")
+        command = [*compiler, "-nostdlib", "start.o"]
+        libraries = [*map(str, (place / "libc.so.6", place / "libm.so.6", *place.glob("ld-linux-*")))]
+    toolchain.run_tool([*command, "main.o", *objects, *libraries, "-o", path.name], folder)
+
+
 def linked(runs: Sequence[KernelRun], target: str, zig_target: str, path: Path) -> None:
     """Write the program `path`; the zig target names the same kind of machine as `target`."""
     machine = machine_of(parse_target(target))
@@ -65,8 +90,7 @@ def linked(runs: Sequence[KernelRun], target: str, zig_target: str, path: Path) 
         emit_kernel(module, run.prim, f"kernel{number}", machine=machine, contracts=False)
     (path.parent / "kernels.o").write_bytes(compile_object(module, machine))
     (path.parent / "main.c").write_text(_main(runs))
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", zig_target, "-O1", "main.c", "kernels.o", "-lm"]
-    run_tool([*command, "-o", path.name], path.parent)
+    link_program(zig_target, "main.c", ["kernels.o"], path)
 
 
 def input_bytes(runs: Sequence[KernelRun]) -> bytes:

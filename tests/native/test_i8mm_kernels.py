@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
 from mlfc.tir.ir import PrimFunc
 from mlfc.transform.lower_group import LoweredGroup, lower_group
-from tests.native.foreign_programs import KernelRun, emulator_of, input_bytes, linked, outputs
+from tests.native.foreign_programs import ZIG, KernelRun, emulator_of, input_bytes, link_program, linked, outputs
 from tests.native.kernel_runner import build, group_of
 from tests.native.test_mve_kernels import PLAIN, layer, requantized, scalar
 
@@ -30,7 +29,6 @@ Array = npt.NDArray[Any]
 
 I8MM = Features(instruction_sets=("i8mm",))
 SERVED = ("1x1", "1x1_odd_plane", "1x1_wide_odd_plane", "1x1_stride", "3x3", "3x3_large_column")
-ZIG = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu"]
 TARGET = "llvm -mtriple=aarch64-linux-gnu -mattr=+i8mm"
 
 
@@ -96,7 +94,20 @@ def lowered_layers() -> list[tuple[LoweredGroup, list[Array]]]:
 def objects_of_c(prims: list[PrimFunc], flags: list[str], place: Path) -> None:
     functions = [print_function(prim, f"kernel{number}") for number, prim in enumerate(prims)]
     (place / "kernels.c").write_text(print_file(functions))
-    command = [*ZIG, "-O2", "-Wall", "-Wextra", "-Werror", *flags, "-c", "kernels.c", "-o", "kernels.o"]
+    command = [
+        *ZIG,
+        "-target",
+        "aarch64-linux-gnu",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        *flags,
+        "-c",
+        "kernels.c",
+        "-o",
+        "kernels.o",
+    ]
     subprocess.run(command, cwd=place, check=True)
 
 
@@ -111,7 +122,7 @@ def test_emulated_processors_compute_the_same(printer: str, tmp_path: Path) -> N
     if printer != "llvm":
         flags = ["-mcpu=generic+i8mm"] if printer == "c" else []
         objects_of_c([run.prim for run in runs], flags, tmp_path)
-        subprocess.run([*ZIG, "-O1", "main.c", "kernels.o", "-o", "program"], cwd=tmp_path, check=True)
+        link_program("aarch64-linux-gnu", "main.c", ["kernels.o"], program)
     command = [*emulator, "-cpu", "max", str(program)]
     found = outputs(runs, subprocess.run(command, input=input_bytes(runs), capture_output=True, check=True).stdout)
     for (lowered, inputs), output in zip(layers, found, strict=True):

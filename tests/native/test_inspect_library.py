@@ -18,6 +18,7 @@ from mlfc.library.export import export_library
 from mlfc.runtime.modules.blob import SYMBOLS
 from tests.conftest import need
 from tests.native.extracted import imported
+from tests.native.windows_libraries import without_c_library
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
@@ -92,7 +93,8 @@ def elsewhere(factories: list[Factory], tmp_path_factory: pytest.TempPathFactory
         "module.a": "wasm32-wasi",
     }
     root = library_root(factories)
-    return {name: export_library(root, folder / name, target_triple=triple) for name, triple in files.items()}
+    with without_c_library():
+        return {name: export_library(root, folder / name, target_triple=triple) for name, triple in files.items()}
 
 
 @pytest.mark.parametrize("name", ["windows.dll", "windows.a", "macos.dylib", "macos.tar", "module.wasm"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from mlfc.relay import ir
 from mlfc.support.content import to_bytes
 from tests.conftest import WATCHDOG
 from tests.harness import module_of
-from tests.native.foreign_programs import emulator_of
+from tests.native.foreign_programs import emulator_of, link_program
 
 SIZE = 40
 
@@ -98,7 +97,6 @@ def main_file(inputs: int, outputs: int, *, io: bool, external: bool) -> str:
 def test_c_finds_tensors_where_the_header_says(
     system: System, io: bool, counts: tuple[int, int], tmp_path: Path
 ) -> None:
-    pytest.importorskip("ziglang")
     external = counts == (2, 2)
     code = mlfc.build(
         network(*counts),
@@ -113,15 +111,7 @@ def test_c_finds_tensors_where_the_header_says(
         (tmp_path / name).write_bytes(to_bytes(data))
         objects += [name] if name.endswith(".o") else []
     (tmp_path / "main.c").write_text(main_file(*counts, io=io, external=external and bool(code.external_workspace)))
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", system.zig, "-O1", "-Wall", "-Werror"]
-    built = subprocess.run(
-        [*command, "main.c", *objects, "-lm", "-o", "program"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert built.returncode == 0, built.stderr[-2000:]
+    link_program(system.zig, "main.c", objects, tmp_path / "program", "-Wall", "-Werror")
     printed = run(system, tmp_path / "program")
     x = [index + np.arange(SIZE, dtype=np.float32) / 4 for index in range(counts[0])]
     expected = np.concatenate([x[0] * np.float32(number + 0.5) + sum(x[1:]) for number in range(counts[1])])

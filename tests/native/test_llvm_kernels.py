@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import llvmlite.ir as ll
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import mlfc.ops  # noqa: F401  (templates import operators: these come first)
@@ -188,8 +191,9 @@ def test_objects_are_the_same_every_time() -> None:
     assert once() == once()
 
 
-def foreign_runs() -> list[KernelRun]:
-    """Return kernels of all kinds with data."""
+@cache
+def foreign_runs() -> list[tuple[KernelRun, npt.NDArray[Any]]]:
+    """Return kernels of all kinds with data, and what they must compute."""
     runs = [
         KernelRun(prim, arrays)
         for prim in (*functions_of((16,)), *functions_of((4,)), dsp_operations())
@@ -207,7 +211,13 @@ def foreign_runs() -> list[KernelRun]:
     for name in ("exp_f32", "tanh_f32", "erf_f32"):
         prim = pointwise(name, ["float32"], "float32", 64, lambda v, n=name: tb.intrinsic(n, v))
         runs.append(KernelRun(prim, [np.linspace(-9, 9, 64, dtype=np.float32)]))
-    return runs
+    with np.errstate(all="ignore"):
+        return [(run, _interpreted(run)) for run in runs]
+
+
+def _interpreted(run: KernelRun) -> npt.NDArray[Any]:
+    count = len(run.prim.inputs)
+    return np.asarray(interpreter.run(run.prim, run.arrays[:count], run.arrays[count:]))
 
 
 FOREIGN = {
@@ -223,16 +233,12 @@ FOREIGN = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_other_processors_compute_the_same(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("ziglang")
     target, zig_target = FOREIGN[name]
-    runs = foreign_runs()
+    runs = [run for run, _ in foreign_runs()]
     program = tmp_path / "program"
     linked(runs, target, zig_target, program)
     found = outputs(runs, _emulated(program, zig_target, input_bytes(runs)))
-    for run, output in zip(runs, found, strict=True):
-        count = len(run.prim.inputs)
-        with np.errstate(all="ignore"):
-            expected = interpreter.run(run.prim, run.arrays[:count], run.arrays[count:])
+    for (run, expected), output in zip(foreign_runs(), found, strict=True):
         np.testing.assert_array_equal(output, expected, err_msg=run.prim.name)
 
 

@@ -116,18 +116,13 @@ def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, Non
     from tests import object_cache, session_cache
 
     base = tmp_path_factory.getbasetemp()
-    place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as monkeypatch:
         # zig compiles the C library of a system when it first links for it: once, whatever cache a test has for itself
         monkeypatch.setenv(
             "ZIG_GLOBAL_CACHE_DIR", os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache_folder() / "zig")
         )
         monkeypatch.setattr(firmware_build, "run", object_cache.firmware(firmware_build.run))
-        session_cache.install(place / "built", monkeypatch)
-        if "PYTHONDONTWRITEBYTECODE" in os.environ:
-            # programs that tests start would compile all that they import, which takes longer than what they do
-            monkeypatch.delenv("PYTHONDONTWRITEBYTECODE")
-            monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(place / "bytecode"))
+        session_cache.install((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built", monkeypatch)
         yield
 
 

@@ -112,6 +112,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
     """Share builds among the tests of all workers, whose folders are in the session's folder."""
     from mlfc.library.cache import cache_folder
+    from mlfc.micro.firmware import planned_memory
     from mlfc.micro.run import firmware_build
     from tests import object_cache, session_cache
 
@@ -122,6 +123,7 @@ def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, Non
             "ZIG_GLOBAL_CACHE_DIR", os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache_folder() / "zig")
         )
         monkeypatch.setattr(firmware_build, "run", object_cache.firmware(firmware_build.run))
+        monkeypatch.setattr(planned_memory, "run", object_cache.trial(planned_memory.run))
         session_cache.install((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built", monkeypatch)
         yield
 

@@ -1,15 +1,17 @@
 """Objects that make would build are put in place where the session has built the same ones before.
 
-A dry run of make says which objects it would build, and how. What an object is made of is its command, its source and
-all files that the source may include.
+A dry run of make says which objects it would build, and how. What an object is made of is its flags, its source and all
+files that the source may include. For all firmware, compilers state the stacks of functions, so that the build which
+measures a model alone takes the same objects.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +21,11 @@ _INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include\b[ \t]*(.*)$", re.MULTILINE)
 _NAME = re.compile(rb'[<"]([^>"]+)[>"]')
 # debuggers and coverage are told of the folder; assemblers read more than sources include
 _ELSEWHERE = re.compile(r"^(-g[1-9]?|-ggdb.*|--coverage|@.*)$")
+# an object is the same with them
+_BESIDE = {"-MMD", "-MP", "-fstack-usage"}
+# what may put the path of a source into its object
+_NAMES_ITSELF = re.compile(rb"__FILE__|\bassert\b")
+_COMPILER = re.compile(r"^CC := (\S+gcc)$", re.MULTILINE)
 Result = TypeVar("Result")
 
 
@@ -40,14 +47,12 @@ def with_known_objects(command: Sequence[str], folder: Path, run: Callable[[], R
         if found is None:
             missing[name] = key
         else:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(found["object"])
+            _place(found, folder / name)
     result = run()
-    # what a compiler said would not be said again
-    if getattr(result, "returncode", 1) == 0 and "warning" not in str(getattr(result, "stderr", "")):
+    if _is_silent(result):
         for name, key in missing.items():
             if (folder / name).is_file():
-                session_cache.built(key, lambda path=folder / name: {"object": path.read_bytes()})  # type: ignore[misc]
+                session_cache.built(key, lambda path=folder / name: _made(path))  # type: ignore[misc]
     return result
 
 
@@ -55,10 +60,51 @@ def firmware(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return `firmware_build.run` that compiles what all firmware of a board has in common once."""
 
     def run(command: Sequence[str], folder: Path, timeout: float) -> Any:
-        real([*command, "build/flags"], folder, timeout)  # what is older than its flags is built again
-        return with_known_objects(command, folder, lambda: real(command, folder, timeout))
+        compiler = _COMPILER.search((folder / "Makefile").read_text())
+        # for an AVR none is stated, and a compiler that is asked to warns
+        stating = [*command, *([f"CC={compiler[1]} -fstack-usage"] if compiler and compiler[1] != "avr-gcc" else [])]
+        real([*stating, "build/flags"], folder, timeout)  # what is older than its flags is built again
+        return with_known_objects(stating, folder, lambda: real(stating, folder, timeout))
 
     return run
+
+
+def trial(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `planned_memory.run` that takes what firmware of the model was made of, where it has the same flags."""
+
+    def run(command: Sequence[str], folder: Path, timeout: float) -> Any:
+        source = folder / command[list(command).index("-c") + 1] if "-c" in command else None
+        key = _key(command, source, folder) if source is not None and source.suffix == ".c" else None
+        if key is None:
+            return real(command, folder, timeout)
+        path, found = folder / command[-1], session_cache.known(key)
+        if found is not None and "usage" in found:
+            _place(found, path)
+            return subprocess.CompletedProcess(command, 0, "", "")
+        result = real(command, folder, timeout)
+        if _is_silent(result):
+            session_cache.built(key, lambda: _made(path))
+        return result
+
+    return run
+
+
+def _is_silent(result: Any) -> bool:
+    """Whether a compiler had nothing to say, which it would not say again."""
+    return getattr(result, "returncode", 1) == 0 and "warning" not in str(getattr(result, "stderr", ""))
+
+
+def _made(path: Path) -> dict[str, bytes]:
+    """Return an object and, if the compiler stated them, the stacks of its functions."""
+    usage = path.with_suffix(".su")
+    return {"object": path.read_bytes(), **({"usage": usage.read_bytes()} if usage.is_file() else {})}
+
+
+def _place(found: Mapping[str, bytes], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(found["object"])
+    if "usage" in found:
+        path.with_suffix(".su").write_bytes(found["usage"])
 
 
 def _wanted(command: Sequence[str], folder: Path) -> dict[str, str]:
@@ -84,15 +130,27 @@ def _key(words: Sequence[str], source: Path, folder: Path) -> str | None:
     """Return the name of an object; None where it depends on more than what it includes."""
     if any(map(_ELSEWHERE.match, words)):
         return None
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = list(zip(words, [*words[1:], ""], strict=True))
     places = [folder / (word[2:] or after) for word, after in pairs if word.startswith("-I")]
     read = _included(source, places) if "-include" not in words else None
-    if read is None:
+    if read is None or not all(path.is_relative_to(folder) for path in read):
         return None
-    files = sorted((str(path.relative_to(folder)), data) for path, data in read.items() if path.is_relative_to(folder))
-    return (
-        session_cache.key_of([*words, *(part for item in files for part in item)]) if len(files) == len(read) else None
-    )
+    # wherever in a project a model lies, what its files include lies there, too
+    files = sorted((os.path.relpath(path, source.parent), data) for path, data in read.items())
+    searched = [
+        os.path.relpath(place, source.parent)
+        for place in places
+        if any(path.is_relative_to(place) for path in read if path != source)
+    ]
+    ends = {word for option, word in pairs if option in ("-I", "-o")}
+    flags = [
+        word
+        for word in words
+        if not (word in ends or word in ("-I", "-o") or word in _BESIDE or word.startswith("-I") or word.endswith(".c"))
+    ]
+    is_named = any(map(_NAMES_ITSELF.search, read.values())) or any("sanitize" in word for word in words)
+    place = os.path.relpath(source, folder) if is_named else source.name
+    return session_cache.key_of([*flags, "in", *searched, place, *(part for item in files for part in item)])
 
 
 def _included(source: Path, places: Sequence[Path]) -> dict[Path, bytes] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests import session_cache
 from tests.conftest import need
-from tests.object_cache import with_known_objects
+from tests.object_cache import trial, with_known_objects
 
 MAKEFILE = "a.o: a.c\n\t$(CC) $(CFLAGS) -Iheaders -c -o a.o a.c\n\t@echo built\n"
 SOURCE = '#include "a.h"\nint a = A;\n'
@@ -65,3 +65,25 @@ def test_other_flags_build_again(tmp_path: Path) -> None:
 def test_what_may_differ_all_the_same_is_not_kept(tmp_path: Path, source: str, flags: str) -> None:
     for name in ("one", "two"):
         assert make(tmp_path / name, f"CFLAGS={flags}", source=source)[0]
+
+
+def test_a_model_alone_is_made_of_the_objects_of_its_firmware(tmp_path: Path) -> None:
+    """Elsewhere in its folder, and only with the same flags."""
+    compiler = need("cc", "gcc")
+    _, first = make(tmp_path / "one", f"CC={compiler} -fstack-usage", "CFLAGS=-O1")
+    called = []
+
+    def real(command: Any, folder: Path, timeout: float) -> Any:
+        called.append(timeout)
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+
+    for flags, calls in (("-O1", []), ("-O2", [60.0])):
+        folder = tmp_path / flags
+        (folder / "src" / "headers").mkdir(parents=True)
+        (folder / "src" / "a.c").write_text(SOURCE)
+        (folder / "src" / "headers" / "a.h").write_text("#define A 1\n")
+        command = [compiler, flags, "-fstack-usage", "-Isrc/headers", "-c", "./src/a.c", "-o", "./src/a.c.o"]
+        trial(real)(command, folder, 60.0)
+        assert called == calls
+        assert (folder / "src" / "a.c.su").is_file()
+    assert (tmp_path / "-O1" / "src" / "a.c.o").read_bytes() == first

@@ -22,7 +22,7 @@ from tests.conftest import need
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
 
-MODEL = "kws_ref_model.tflite"
+MODEL = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 # board, its fast RAM, its other RAM, its fast flash, its other one
 BOARDS = [("mps3-an547", "dtcm", "ram", "itcm", "code"), ("mps2-an386", "ram", "psram", "flash", None)]
 
@@ -33,7 +33,7 @@ class Firmware(BuiltFirmware):
     def __init__(self, factory: Factory, board: Board, folder: Path) -> None:
         details = module_info(factory)
         write_files(folder, project_files(factory.module_name, factory.code.files, details, board))
-        build(folder, board, trace=False, cflags="-O2")
+        build(folder, board, trace=False, cflags="-O1")
         super().__init__(folder, details, board)
         self.elf = folder / ELF
 
@@ -53,14 +53,14 @@ def places(made: Firmware, board: Board, start: str) -> set[str]:
     return {next(item.name for item in board.memories if item.origin <= at < item.end) for at in found}
 
 
-def firmware(models: Path, board: Board, folder: Path, **choice: Any) -> Firmware:
-    module, params = mlfc.import_model(models / MODEL)
-    return Firmware(mlfc.build(module, board.target, params, module_name="kws", **choice), board, folder)
+def firmware(board: Board, folder: Path, **choice: Any) -> Firmware:
+    module, params = mlfc.import_model(MODEL)
+    return Firmware(mlfc.build(module, board.target, params, module_name="model", **choice), board, folder)
 
 
-def check(made: BuiltFirmware, models: Path) -> None:
+def check(made: BuiltFirmware) -> None:
     inputs = seeded_inputs(made.inputs, 3)
-    expected = Reference(models / MODEL).run(inputs)
+    expected = Reference(MODEL).run(inputs)
     for name, output in made.run(inputs).items():
         np.testing.assert_array_equal(output, expected[name])
 
@@ -68,48 +68,48 @@ def check(made: BuiltFirmware, models: Path) -> None:
 @pytest.mark.parametrize(("name", "fast", "slow", "flash", "_other"), BOARDS)
 @pytest.mark.parametrize("given", [False, True])
 def test_pools_lie_in_memories_of_their_names(
-    name: str, fast: str, slow: str, flash: str, _other: str | None, given: bool, models: Path, tmp_path: Path
+    name: str, fast: str, slow: str, flash: str, _other: str | None, given: bool, tmp_path: Path
 ) -> None:
     board = need_board(name)
-    pools = [Pool(fast, 1000), Pool(slow)]
-    made = firmware(models, board, tmp_path, pools=pools, workspace_io=True, external_workspace=given)
+    pools = [Pool(fast, 400), Pool(slow)]
+    made = firmware(board, tmp_path, pools=pools, workspace_io=True, external_workspace=given)
     for memory in (fast, slow):
         symbol = f"workspace_{memory}" if given else f"{memory}_workspace_pool"
         assert places(made, board, symbol) == {memory}
-    check(made, models)
+    check(made)
 
 
 @pytest.mark.parametrize(("name", "fast", "slow", "flash", "other"), BOARDS)
 def test_constants_lie_in_memories_of_their_names(
-    name: str, fast: str, slow: str, flash: str, other: str | None, models: Path, tmp_path: Path
+    name: str, fast: str, slow: str, flash: str, other: str | None, tmp_path: Path
 ) -> None:
     board = need_board(name)
-    made = firmware(models, board, tmp_path, constants=[ConstantPool(slow, 4096), ConstantPool(flash)])
+    made = firmware(board, tmp_path, constants=[ConstantPool(slow, 1500), ConstantPool(flash)])
     # what is in RAM is copied there from flash by the start-up code
     assert places(made, board, "constant_conv2d") == {slow, flash}
-    check(made, models)
+    check(made)
     if other is not None:
-        choice = [ConstantPool(flash, 8192), ConstantPool(other, external=True)]
-        made = firmware(models, board, tmp_path / "loaded", constants=choice)
+        choice = [ConstantPool(flash, 1500), ConstantPool(other, external=True)]
+        made = firmware(board, tmp_path / "loaded", constants=choice)
         assert places(made, board, "constant_conv2d") == {flash}
         assert places(made, board, "constants_code") == {other}
-        check(made, models)
+        check(made)
 
 
-def test_a_boards_memories_are_pools_by_speed(models: Path, tmp_path: Path) -> None:
+def test_a_boards_memories_are_pools_by_speed(tmp_path: Path) -> None:
     board = need_board("mps3-an547")
     pools = board_pools(board)
     assert [pool.name for pool in pools] == ["dtcm", "ram", "ddr"]
     assert pools[1].nbytes == board.ram.nbytes - board.stack_bytes
-    module, params = mlfc.import_model(models / MODEL)
-    factory = mlfc.build(module, board.target, params, module_name="kws", pools=pools, workspace_io=True)
+    module, params = mlfc.import_model(MODEL)
+    factory = mlfc.build(module, board.target, params, module_name="model", pools=pools, workspace_io=True)
     assert [span.name for span in factory.plan.spans] == ["dtcm"]
-    made = emulated_archive(mlfc.export_model_library_format(factory, tmp_path / "kws.tar"), board)
+    made = emulated_archive(mlfc.export_model_library_format(factory, tmp_path / "model.tar"), board, cflags="-O1")
     planned, linked = made.memory()
     for table in (planned, linked):
         assert table.total("workspace", "dtcm") == factory.plan.workspace_bytes
         assert table.total("inputs and outputs") == table.total("workspace", "ram") == 0
-    check(made, models)
+    check(made)
 
 
 def test_ram_falls_by_what_inputs_and_intermediates_share(models: Path) -> None:
@@ -118,7 +118,7 @@ def test_ram_falls_by_what_inputs_and_intermediates_share(models: Path) -> None:
     ram = {}
     for io in (False, True):
         factory = mlfc.build(module, board.target, params, workspace_io=io)
-        made = emulated_factory(factory, board)
+        made = emulated_factory(factory, board, cflags="-O1")
         run = made.measure(seeded_inputs(made.inputs, 0))
         ram[io] = run.ram_bytes - run.stack_bytes - factory.code.sizes.workspace
     assert 0 <= ram[True] < 200

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +22,13 @@ from mlfc.relay import ir
 from mlfc.support.module_info import MemoryInfo, ModuleInterface
 from mlfc.verify.litert import Reference
 from tests.conftest import need
-from tests.emulator.conftest import need_board
+from tests.emulator.conftest import CMSIS_NN, need_board
 from tests.harness import built, edge_inputs, module_of, seeded_inputs
+from tests.unit.test_cli import mlfc as run_mlfc
+from tests.unit.test_cli import succeeded
 
 BOARDS = ("mps2-an386", "mps3-an547")
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 MODELS = ("hello_world_int8", "kws_ref_model", "ad01_int8", "vww_96_int8", "pretrainedResnet_quant")
 # the painter leaves so much unpainted
 UNPAINTED = 64
@@ -41,7 +42,6 @@ def firmware(path: Path, board: str, cflags: str) -> EmulatedModule:
 # every model on both cores at the level that ships; the other levels change frames, of which one model has all kinds
 CASES = [(name, board, "-O3") for name in MODELS for board in BOARDS]
 CASES += [("kws_ref_model", board, cflags) for board in BOARDS for cflags in ("-Os", "-O0")]
-CASES += [("ad01_int8", "mps2-an386", "-Os"), ("hello_world_int8", "mps3-an547", "-O0")]
 CASES += [("kws_ref_model", "mps2-an385", "-O3")]
 
 
@@ -49,7 +49,7 @@ CASES += [("kws_ref_model", "mps2-an385", "-O3")]
 def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
     name: str, board: str, cflags: str, models: Path
 ) -> None:
-    """And what comes out is what the reference gives."""
+    """And what comes out is what the reference gives, in two thirds of the instructions of the best other."""
     path = models / f"{name}.tflite"
     made, reference = firmware(path, board, cflags), Reference(path)
     before, after = made.memory()
@@ -62,6 +62,9 @@ def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
         run, expected = made.measure(inputs), reference.run(inputs)
         for tensor, output in run.outputs.items():
             np.testing.assert_array_equal(output, expected[tensor])
+        if cflags == "-O3" and (name, board) in CMSIS_NN:
+            assert run.instructions < 0.65 * CMSIS_NN[name, board]
+            assert run.stack_bytes < 1536
         painted = run.stack_bytes
         assert painted <= max(bound + interrupt_bytes(made.board), UNPAINTED)
     # the way that is taken is the deepest one, but for what a branch that these inputs do not take would add
@@ -72,16 +75,17 @@ def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
     "placement",
     [
         {"workspace_io": True},
-        {"pools": [Pool("dtcm", 6000), Pool("ram", 100_000)]},
-        {"constants": [ConstantPool("dtcm", 12_000), ConstantPool("code", None)]},
-        {"workspace_io": True, "constants": [ConstantPool("dtcm", 12_000), ConstantPool("code", None, external=True)]},
+        {"pools": [Pool("dtcm", 400), Pool("ram", 100_000)]},
+        {"constants": [ConstantPool("dtcm", 1500), ConstantPool("code", None)]},
+        {"workspace_io": True, "constants": [ConstantPool("dtcm", 1500), ConstantPool("code", None, external=True)]},
         {"external_workspace": True},
     ],
 )
-def test_promises_are_kept_in_every_region(placement: dict[str, Any], models: Path) -> None:
-    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
+def test_promises_are_kept_in_every_region(placement: dict[str, Any]) -> None:
+    module, params = mlfc.import_model(DIGITS)
     board = find_board("mps3-an547")
-    made = emulated_factory(mlfc.build(module, board.target, params, module_name="model", **placement), board)
+    factory = mlfc.build(module, board.target, params, module_name="model", **placement)
+    made = emulated_factory(factory, board, cflags="-O1")
     before, after = made.memory()
     assert not differences(before, after)
     for region in ("ram", "dtcm"):
@@ -207,31 +211,23 @@ def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_pa
         emulated_factory(factory, board(0x40000, plan.workspace + plan.io + 2048, 4096))
 
 
-def mlfc_program(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mlfc", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, cwd=cwd)
-
-
 def test_command_line(models: Path, tmp_path: Path) -> None:
     need_board("mps3-an547")
     model = str(models / "ad01_int8.tflite")
-    shown = mlfc_program("inspect", model, "--board", "mps3-an547", "--json", cwd=tmp_path)
-    before = json.loads(shown.stdout)
+    before = json.loads(succeeded("inspect", model, "--board", "mps3-an547", "--json", cwd=tmp_path))
     rows = {row["what"]: row["bytes"] for row in before["rows"]}
     assert rows[IO] == 1280
     assert before["stack"]["bytes"] == sum(item["bytes"] for item in before["stack"]["path"])
-    compiled = mlfc_program("compile", model, "--board", "mps3-an547", "-o", "ad.tar", cwd=tmp_path)
-    assert "stack of an inference" in compiled.stdout
-    ran = mlfc_program("run", "ad.tar", "--board", "mps3-an547", "--memory", "--json", cwd=tmp_path)
-    memory = json.loads(ran.stdout)["memory"]
+    said = succeeded("compile", model, "--board", "mps3-an547", "-o", "ad.tar", cwd=tmp_path)
+    assert "stack of an inference" in said
+    ran = succeeded("run", "ad.tar", "--board", "mps3-an547", "--memory", "--json", cwd=tmp_path)
+    memory = json.loads(ran)["memory"]
     assert memory["differences"] == []
     linked = {row["what"]: row["bytes"] for row in memory["linked"]["rows"] if row["region"] == "code"}
     assert linked[CONSTANTS] == rows[CONSTANTS]
     # the budget counts the stack: inputs, outputs and workspace alone would fit
     needed = rows[WORKSPACE] + rows[IO]
-    refused = mlfc_program(
-        "compile", model, "--board", "mps3-an547", "--ram", str(needed + 100), "-o", "no.tar", cwd=tmp_path
-    )
+    refused = run_mlfc("compile", model, "--board", "mps3-an547", "--ram", needed + 100, "-o", "no.tar", cwd=tmp_path)
     assert refused.returncode == 1
     assert "stack of an inference" in refused.stderr
     assert not (tmp_path / "no.tar").exists()
@@ -242,19 +238,15 @@ def test_without_a_compiler_the_table_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     model = str(models / "hello_world_int8.tflite")
-    shown = mlfc_program("inspect", model, "--board", "mps2-an386", cwd=tmp_path)
-    assert shown.returncode == 0
-    assert "apt-get install gcc-arm-none-eabi" in shown.stdout
+    shown = succeeded("inspect", model, "--board", "mps2-an386", cwd=tmp_path)
+    assert "apt-get install gcc-arm-none-eabi" in shown
 
 
 def test_a_build_whose_reserve_is_too_small_is_said(models: Path, tmp_path: Path) -> None:
     need_board("mps2-an386")
-    model = str(models / "kws_ref_model.tflite")
-    made = mlfc_program(
-        "project", "create", model, "kws", "--template", "makefile", "--board", "mps2-an386", cwd=tmp_path
-    )
-    assert made.returncode == 0, made.stderr
-    built = mlfc_program("project", "build", "kws", "--option", "stack_bytes=256", cwd=tmp_path)
+    model = models / "hello_world_int8.tflite"
+    succeeded("project", "create", model, "hello", "--template", "makefile", "--board", "mps2-an386", cwd=tmp_path)
+    built = run_mlfc("project", "build", "hello", "--option", "stack_bytes=64", cwd=tmp_path)
     assert built.returncode == 1
     assert "stack reserve" in built.stdout
     assert "bytes, exceeds the reserve by" in built.stderr

@@ -11,22 +11,16 @@ import mlfc
 from mlfc.micro.board.board import find_board
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.verify.litert import Reference
+from tests.emulator.conftest import CMSIS_NN
 from tests.harness import seeded_inputs
 
 # weights, biases and eight bytes a channel
 CONSTANTS = {
     "pretrainedResnet_quant": 81_440, "kws_ref_model": 28_984, "vww_96_int8": 240_960, "ad01_int8": 270_960,
 }  # fmt: skip
-# instructions of TFLite Micro with CMSIS-NN, the best of its settings, under QEMU 7.2 with gcc 12.2.1
-INSTRUCTIONS = {
-    ("pretrainedResnet_quant", "mps2-an386"): 28_505_512, ("pretrainedResnet_quant", "mps3-an547"): 4_811_324,
-    ("kws_ref_model", "mps2-an386"): 7_228_269, ("kws_ref_model", "mps3-an547"): 1_787_180,
-    ("vww_96_int8", "mps2-an386"): 22_608_979, ("vww_96_int8", "mps3-an547"): 6_433_084,
-    ("ad01_int8", "mps2-an386"): 573_204, ("ad01_int8", "mps3-an547"): 149_891,
-}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "board"), INSTRUCTIONS)
+@pytest.mark.parametrize(("name", "board"), CMSIS_NN)
 def test_small_firmware_is_exact_small_and_quick(name: str, board: str, models: Path) -> None:
     path, chosen = models / f"{name}.tflite", find_board(board)
     module, params = mlfc.import_model(path)
@@ -38,4 +32,4 @@ def test_small_firmware_is_exact_small_and_quick(name: str, board: str, models: 
         np.testing.assert_array_equal(output, expected[tensor])
     assert run.flash_bytes < CONSTANTS[name] + 10_240
     assert run.instructions is not None
-    assert run.instructions < 0.7 * INSTRUCTIONS[name, board]
+    assert run.instructions < 0.7 * CMSIS_NN[name, board]

@@ -1,11 +1,13 @@
 """The values of loop-level expressions in numpy, in exactly the dtypes that compiled code computes in.
 
 A variable may stand for an array of values, and every node gives the array of its results. A vector value has its lanes
-as the last axis.
+as the last axis. A single value is a scalar of numpy, never an array without axes: arithmetic on scalars takes a
+thirtieth of the time, and most of what is interpreted is indices.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,29 +25,44 @@ Array = npt.NDArray[Any]
 
 
 def _truncdiv(a: Array, b: Array) -> Array:
-    quotient = np.floor_divide(a, b)
+    quotient: Array = a // b
     inexact = (a - quotient * b != 0) & ((a < 0) != (b < 0))
-    return np.asarray(quotient + inexact.astype(quotient.dtype))
+    result: Array = quotient + inexact.astype(quotient.dtype)
+    return result
 
 
 def _shift(function: Callable[..., Any]) -> Callable[[Array, Array], Array]:
-    return lambda a, b: np.asarray(function(a, b.astype(a.dtype)))
+    return lambda a, b: function(a, b if b.dtype is a.dtype else b.astype(a.dtype))
+
+
+def _lesser(a: Array, b: Array) -> Array:
+    return _chosen(a < b, a, b)
+
+
+def _greater(a: Array, b: Array) -> Array:
+    return _chosen(a > b, a, b)
+
+
+def _chosen(condition: Array, a: Array, b: Array) -> Array:
+    if condition.ndim == 0:
+        return a if condition else b
+    return np.where(condition, a, b)
 
 
 _BINARY: dict[str, Callable[[Array, Array], Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide,
-    "floormod": np.mod, "truncdiv": _truncdiv, "truncmod": np.fmod, "min": lambda a, b: np.where(a < b, a, b),
-    "max": lambda a, b: np.where(a > b, a, b), "and": np.bitwise_and, "or": np.bitwise_or,
-    "xor": np.bitwise_xor, "shl": _shift(np.left_shift), "shr": _shift(np.right_shift), "eq": np.equal,
-    "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "land": np.logical_and, "lor": np.logical_or,
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
+    "floordiv": operator.floordiv, "floormod": operator.mod, "truncdiv": _truncdiv, "truncmod": np.fmod,
+    "min": _lesser, "max": _greater, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "shl": _shift(operator.lshift), "shr": _shift(operator.rshift), "eq": operator.eq, "ne": operator.ne,
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+    "land": operator.and_, "lor": operator.or_,
 }  # fmt: skip
 
 
 class Evaluator:
     """Evaluates expressions in one environment, each node once."""
 
-    def __init__(self, env: Mapping[Var, Any], memory: Mapping[Buffer, Array]) -> None:
+    def __init__(self, env: Mapping[Var, Array], memory: Mapping[Buffer, Array]) -> None:
         self._env = env
         self._memory = memory
         self._values: dict[int, Array] = {}
@@ -65,17 +82,18 @@ class Evaluator:
     def _var(self, expr: ir.Var, _: bool) -> Array:
         if expr not in self._env:
             raise InternalError(f"tir: {expr.name} is read outside the statement that binds it")
-        return _array(self._env[expr], expr.dtype)
+        value: Array = self._env[expr]
+        return value
 
     def _binary(self, expr: ir.Binary, guarded: bool) -> Array:
-        return _array(_BINARY[expr.op](self.run(expr.a, guarded), self.run(expr.b, guarded)), expr.dtype)
+        value: Array = _BINARY[expr.op](self.run(expr.a, guarded), self.run(expr.b, guarded))
+        return value
 
     def _cast(self, expr: ir.Cast, guarded: bool) -> Array:
         return _converted(self.run(expr.value, guarded), expr.dtype)
 
     def _broadcast(self, expr: ir.Broadcast, guarded: bool) -> Array:
-        value = self.run(expr.value, guarded)[..., None]
-        return np.broadcast_to(value, (*value.shape[:-1], dtypes.lanes(expr.dtype)))
+        return self.run(expr.value, guarded)[..., None].repeat(dtypes.lanes(expr.dtype), -1)
 
     def _call(self, expr: ir.Call, guarded: bool) -> Array:
         return _called(expr.name, expr.dtype, [self.run(arg, guarded) for arg in expr.args])
@@ -102,7 +120,8 @@ class Evaluator:
                 return np.zeros(shape, array.dtype)
         else:
             check_bounds(expr.buffer, indices, expr.dtype)
-        return np.asarray(array[access_key(expr.buffer, indices, expr.dtype)])
+        value: Array = array[access_key(expr.buffer, indices, expr.dtype)]
+        return value if value.base is None else value.copy()  # what is stored later must not change it
 
 
 _KINDS: dict[type, Callable[[Evaluator, Any, bool], Array]] = {
@@ -118,36 +137,35 @@ _KINDS: dict[type, Callable[[Evaluator, Any, bool], Array]] = {
 
 
 def _array(value: Any, dtype: str) -> Array:
-    """Return a value as an array of a dtype, in which it mostly is already."""
-    array = np.asarray(value)
-    wanted = dtypes.to_numpy(dtype)
-    return array if array.dtype is wanted else array.astype(wanted, copy=False)
+    """Return a value in a dtype, in which it mostly is already."""
+    array: Array = np.asarray(value).astype(dtypes.to_numpy(dtype), copy=False)[()]
+    return array
 
 
 @lru_cache(maxsize=1024)
 def _number(value: int, dtype: str) -> Array:
-    array = np.asarray(value, dtypes.to_numpy(dtype))
-    array.setflags(write=False)
-    return array
+    return _array(value, dtype)
 
 
 def _called(name: str, dtype: str, args: Sequence[Array]) -> Array:
     """Return an intrinsic's value: what its body gives, lane by lane, or else its own function of numpy."""
     intrinsic = INTRINSICS.get(name)
     if intrinsic.evaluate is not None:
-        return _array(intrinsic.evaluate(*args), dtype)
+        return _array(intrinsic.evaluate(*map(np.asarray, args)), dtype)
     body = intrinsic.body(dtypes.from_numpy(args[0].dtype))
     if body is None:
         raise InternalError(f"tir: no body of '{name}' takes {args[0].dtype}")
-    values: dict[Var, Any] = dict(zip(body.params, args, strict=True))
+    values: dict[Var, Array] = dict(zip(body.params, args, strict=True))
+    evaluator = Evaluator(values, {})
     for step in body.steps:
-        values[step.var] = Evaluator(values, {}).run(step.value)
-    return Evaluator(values, {}).run(body.result)
+        values[step.var] = evaluator.run(step.value)
+    return evaluator.run(body.result)
 
 
 def _converted(value: Array, dtype: str) -> Array:
     if dtypes.element(dtype) == "bool":
-        return np.asarray(value != 0)
+        nonzero: Array = value != 0
+        return nonzero
     return value.astype(dtypes.to_numpy(dtype), copy=False)
 
 
@@ -162,18 +180,20 @@ def check_bounds(buffer: Buffer, indices: Sequence[Array], dtype: str) -> None:
     for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
         last = extent - lanes if axis == len(buffer.shape) - 1 else extent - 1
         if index.ndim == 0:
-            is_within = 0 <= index.item() <= last
+            is_within = bool(0 <= index <= last)
         else:
             is_within = not index.size or bool(index.min() >= 0 and index.max() <= last)
         if not is_within:
             raise InternalError(f"tir: index {axis} of {buffer.name}{list(buffer.shape)} leaves its bounds")
 
 
-def access_key(buffer: Buffer, indices: Sequence[Array], dtype: str) -> tuple[Array, ...]:
+def access_key(buffer: Buffer, indices: Sequence[Array], dtype: str) -> tuple[Array | slice, ...]:
     """Return the numpy index of an access; lanes over a scalar buffer run along its last axis."""
     lanes = _lanes(buffer, dtype)
     if lanes == 1:
         return tuple(indices)
+    if not any(index.ndim for index in indices):
+        return (*indices[:-1], slice(indices[-1], indices[-1] + lanes))
     wide = [index[..., None] for index in indices]
     wide[-1] = wide[-1] + np.arange(lanes, dtype=np.int32)
     return tuple(wide)
@@ -188,7 +208,8 @@ def evaluate_expr(expr: Expr, env: Mapping[Var, Any], memory: Mapping[Buffer, Ar
     Raises InternalError if a load that is not guarded by a Select leaves its buffer.
     """
     with np.errstate(all="ignore"):
-        return Evaluator(env, memory).run(expr)
+        values = {var: _array(value, var.dtype) for var, value in env.items()}
+        return Evaluator(values, memory).run(expr)
 
 
 def undefined(buffer: Buffer) -> Array:

@@ -191,7 +191,7 @@ class _SimtInterpreter:
         extents = self._value(stmt.extent)
         for index in range(0, int(extents.max(initial=0)), stmt.step):
             with self._only(extents > index):
-                self._env[stmt.var] = np.asarray(index, np.int32)
+                self._env[stmt.var] = np.asarray(index, np.int32)[()]
                 self.chosen = _Chosen(self._env, self._active)
                 self.run(stmt.body)
 

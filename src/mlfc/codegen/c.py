@@ -16,7 +16,7 @@ from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
 from mlfc.tir import ir
 from mlfc.tir.forms import C_FORMS
-from mlfc.tir.independence import has_wrapping_address, of_function
+from mlfc.tir.independence import of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
 from mlfc.tir.unroll import Unroll
 from mlfc.tir.visitor import walk_expr
@@ -186,7 +186,7 @@ class _FunctionPrinter(StatementPrinter):
 
     def _loop_hint(self, stmt: ir.For) -> str:
         hints = []
-        if has_wrapping_address(stmt):
+        if self._independence.has_wrapping_address(stmt):
             self._needs.scalar_loops = True
             hints.append("MLF_SCALAR")
         elif stmt.kind == "vectorized" and self._aliased and self._independence.holds(stmt):

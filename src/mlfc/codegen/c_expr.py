@@ -87,6 +87,8 @@ class ExprPrinter:
     name_of: Callable[[ir.Var | ir.Buffer], str]  # the C name of a variable or buffer
     needs: Needs  # filled while printing
     ranges: Ranges  # known intervals of variables at the printed expression
+    _table: ExprTable = field(default_factory=ExprTable, init=False)
+    _noted: set[str] = field(default_factory=set, init=False)
 
     def expr(self, expr: Expr, level: int = TERNARY) -> str:
         """Return C for `expr`, parenthesized unless it binds at least as tightly as `level`."""
@@ -94,8 +96,10 @@ class ExprPrinter:
         return text if own >= level else f"({text})"
 
     def _print(self, expr: Expr) -> tuple[str, int]:
-        self._note_vector(expr.dtype)
-        self.needs.doubles = self.needs.doubles or dtypes.element(expr.dtype) == "float64"
+        if expr.dtype not in self._noted:
+            self._noted.add(expr.dtype)
+            self._note_vector(expr.dtype)
+            self.needs.doubles = self.needs.doubles or dtypes.element(expr.dtype) == "float64"
         if isinstance(expr, ir.Const):
             self.needs.math = self.needs.math or dtypes.is_float(expr.dtype)
             return literal(expr.value, expr.dtype), ATOM
@@ -137,16 +141,14 @@ class ExprPrinter:
         """Return the flat element index of `indices` into `buffer`."""
         if buffer.size > dtypes.limits("int32")[1]:
             raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
-        table, total = ExprTable(), Affine({}, 0)
+        total = Affine({}, 0)
         for extent, index in zip(buffer.shape, indices, strict=True):
-            total = total.times(extent).plus(table.affine(index))
-        return self._sum(total, table)
+            total = total.times(extent).plus(self._table.affine(index))
+        return self._sum(total)
 
-    def _sum(self, total: Affine, table: ExprTable) -> str:
+    def _sum(self, total: Affine) -> str:
         # positive terms come first, so that hardly any index starts with a minus
-        parts = [
-            (coefficient < 0, self._product(number, coefficient, table)) for number, coefficient in total.terms.items()
-        ]
+        parts = [(coefficient < 0, self._product(number, coefficient)) for number, coefficient in total.terms.items()]
         if total.constant:
             parts.append((total.constant < 0, str(abs(total.constant))))
         parts.sort(key=lambda part: part[0])
@@ -157,9 +159,9 @@ class ExprPrinter:
             [f"-({text})" if negative else text, *(f" {'-' if minus else '+'} {part}" for minus, part in rest)]
         )
 
-    def _product(self, number: int, coefficient: int, table: ExprTable) -> str:
+    def _product(self, number: int, coefficient: int) -> str:
         size = abs(coefficient)
-        term = self.expr(table.exprs[number], _MUL if size == 1 else _UNARY)
+        term = self.expr(self._table.exprs[number], _MUL if size == 1 else _UNARY)
         return term if size == 1 else f"{term} * {size}"
 
     def element(self, buffer: ir.Buffer, indices: tuple[Expr, ...], dtype: str) -> str:

@@ -24,6 +24,8 @@ class Affine:
 
     def plus(self, other: Affine, factor: int = 1) -> Affine:
         """Return ``self + factor * other``."""
+        if factor == 1 and not self.terms and not self.constant:
+            return other
         terms = dict(self.terms)
         for key, coefficient in other.terms.items():
             total = terms.get(key, 0) + factor * coefficient
@@ -35,7 +37,10 @@ class Affine:
 
     def times(self, factor: int) -> Affine:
         """Return ``factor * self``."""
-        return Affine({}, 0).plus(self, factor) if factor else Affine({}, 0)
+        if factor == 1:
+            return self
+        terms = {key: factor * coefficient for key, coefficient in self.terms.items()} if factor else {}
+        return Affine(terms, factor * self.constant)
 
 
 @dataclass(eq=False)
@@ -59,22 +64,24 @@ class ExprTable:
         if known is not None:
             return known
         key = self._key(expr)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.exprs)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.exprs)
             self.exprs.append(expr)
         self._kept.append(expr)  # an id is a key only while the node lives
-        self._by_node[id(expr)] = self._numbers[key]
-        return self._numbers[key]
+        self._by_node[id(expr)] = number
+        return number
 
     def _key(self, expr: Expr) -> tuple[object, ...]:
+        if isinstance(expr, ir.Binary):
+            return (expr.op, expr.dtype, self.number(expr.a), self.number(expr.b))
         if isinstance(expr, ir.Var):
             return ("var", id(expr))
         if isinstance(expr, ir.Const):
-            return ("const", repr(expr.value), expr.dtype)
+            # floats by their digits: 0.0 equals -0.0
+            return ("const", expr.value if type(expr.value) is int else repr(expr.value), expr.dtype)
         label: object = type(expr).__name__
-        if isinstance(expr, ir.Binary):
-            label = expr.op
-        elif isinstance(expr, ir.Call):
+        if isinstance(expr, ir.Call):
             label = ("call", expr.name)
         elif isinstance(expr, ir.Load):
             label = ("load", id(expr.buffer))
@@ -87,9 +94,10 @@ class ExprTable:
     def affine(self, expr: Expr) -> Affine:
         """Return an int32 expression as a sum."""
         number = self.number(expr)
-        if number not in self._affine:
-            self._affine[number] = self._expand(expr, number)
-        return self._affine[number]
+        known = self._affine.get(number)
+        if known is None:
+            known = self._affine[number] = self._expand(expr, number)
+        return known
 
     def _expand(self, expr: Expr, number: int) -> Affine:
         if isinstance(expr, ir.Const):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from mlfc.support import dtypes
 from mlfc.tir import ir
@@ -56,6 +57,7 @@ class Independence:
         self._same = same or {}
         self._astray = astray
         self._local_is_own = local_is_own
+        self._body = body
         self._cache: dict[int, bool] = {}
         with self.ranges.scope():  # ranges of variables stay, conditions go
             for stmt in walk(body):
@@ -71,6 +73,14 @@ class Independence:
         if id(loop) not in self._cache:
             self._cache[id(loop)] = self._independent(loop)
         return self._cache[id(loop)]
+
+    def has_wrapping_address(self, loop: ir.For) -> bool:
+        """Tell whether an index below a loop is made of the lower bits of what varies with its variable."""
+        return id(loop.var) in self._wrapping
+
+    @cached_property
+    def _wrapping(self) -> set[int]:
+        return _wrapping(self._body)
 
     def _independent(self, loop: ir.For) -> bool:
         stmts = list(walk(loop.body))
@@ -135,26 +145,24 @@ def _accesses(stmt: Stmt) -> Iterator[_Access]:
                 yield _Access(node.buffer, node.indices, dtypes.lanes(node.dtype))
 
 
-def has_wrapping_address(loop: ir.For) -> bool:
-    """Tell whether an index below the loop is made of the lower bits of what varies with its variable.
+def _wrapping(body: Stmt) -> set[int]:
+    """Return the ids of loop variables of whose lower bits an index is made.
 
     Indices that are loaded are data: no compiler knows how they vary.
     """
-    # most loops have no such operation at all, which is soon seen
-    if not any(
-        _keeps_lower_bits(node) for stmt in walk(loop.body) for expr in own_exprs(stmt) for node in walk_expr(expr)
-    ):
-        return False
-    varying, wrapping = {id(loop.var)}, set[int]()
-    for stmt in walk(loop.body):
-        if isinstance(stmt, ir.Let):
-            if _mentions(stmt.value, varying):
-                varying.add(id(stmt.var))
-            if _wraps(stmt.value, varying, wrapping):
-                wrapping.add(id(stmt.var))
-        if any(_wraps(index, varying, wrapping) for access in _accesses(stmt) for index in access.indices):
-            return True
-    return False
+    found: set[int] = set()
+    # the loops that a variable varies with, and those of whose variables' lower bits it is made
+    varying: dict[int, frozenset[int]] = {}
+    wrapping: dict[int, frozenset[int]] = {}
+    for stmt in walk(body):
+        if isinstance(stmt, ir.For):
+            varying[id(stmt.var)] = frozenset({id(stmt.var)})
+        elif isinstance(stmt, ir.Let):
+            varying[id(stmt.var)] = _mentioned(stmt.value, varying)
+            wrapping[id(stmt.var)] = _wrapped(stmt.value, varying, wrapping)
+        for access in _accesses(stmt):
+            found.update(*(_wrapped(index, varying, wrapping) for index in access.indices))
+    return found
 
 
 def _computed(expr: Expr) -> Iterator[Expr]:
@@ -164,17 +172,19 @@ def _computed(expr: Expr) -> Iterator[Expr]:
         node = stack.pop()
         if not isinstance(node, ir.Load):
             yield node
-            stack.extend(reversed(children(node)))
+            stack.extend(children(node))
 
 
-def _mentions(expr: Expr, variables: set[int]) -> bool:
-    return any(id(node) in variables for node in _computed(expr))
+def _mentioned(expr: Expr, loops: Mapping[int, frozenset[int]]) -> frozenset[int]:
+    """Return the loops of all variables that an expression computes with."""
+    return frozenset[int]().union(*(loops.get(id(node), ()) for node in _computed(expr) if isinstance(node, Var)))
 
 
-def _wraps(expr: Expr, varying: set[int], wrapping: set[int]) -> bool:
-    return any(
-        id(node) in wrapping or (_keeps_lower_bits(node) and _mentions(node, varying)) for node in _computed(expr)
-    )
+def _wrapped(
+    expr: Expr, varying: Mapping[int, frozenset[int]], wrapping: Mapping[int, frozenset[int]]
+) -> frozenset[int]:
+    kept = (_mentioned(node, varying) for node in _computed(expr) if _keeps_lower_bits(node))
+    return _mentioned(expr, wrapping).union(*kept)
 
 
 def _keeps_lower_bits(node: Expr) -> bool:

@@ -67,10 +67,10 @@ def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:
     if isinstance(expr, ir.Cast):
         return tb.cast(substitute(expr.value, env), expr.dtype)
     if isinstance(expr, ir.Load):
-        return replace(expr, indices=tuple(substitute(index, env) for index in expr.indices))
+        return ir.Load(expr.buffer, tuple(substitute(index, env) for index in expr.indices), expr.dtype)
     if isinstance(expr, ir.Broadcast):
-        return replace(expr, value=substitute(expr.value, env))
-    return replace(expr, args=tuple(substitute(arg, env) for arg in expr.args))
+        return ir.Broadcast(substitute(expr.value, env), expr.dtype)
+    return ir.Call(expr.name, tuple(substitute(arg, env) for arg in expr.args), expr.dtype)
 
 
 def with_values(stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:

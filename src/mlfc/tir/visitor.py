@@ -38,11 +38,11 @@ def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
     if isinstance(expr, ir.Select):
         return ir.Select(change(expr.condition), change(expr.then), change(expr.otherwise), expr.dtype)
     if isinstance(expr, (ir.Cast, ir.Broadcast)):
-        return replace(expr, value=change(expr.value))
+        return type(expr)(change(expr.value), expr.dtype)
     if isinstance(expr, ir.Load):
-        return replace(expr, indices=tuple(map(change, expr.indices)))
+        return ir.Load(expr.buffer, tuple(map(change, expr.indices)), expr.dtype)
     if isinstance(expr, ir.Call):
-        return replace(expr, args=tuple(map(change, expr.args)))
+        return ir.Call(expr.name, tuple(map(change, expr.args)), expr.dtype)
     return expr
 
 
@@ -55,11 +55,11 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
     if isinstance(stmt, ir.Seq):
         return ir.Seq(tuple(map(change, stmt.stmts)))
     if isinstance(stmt, ir.For):
-        return replace(stmt, extent=expr(stmt.extent), body=change(stmt.body))
+        return ir.For(stmt.var, expr(stmt.extent), change(stmt.body), stmt.kind, stmt.step)
     if isinstance(stmt, ir.Let):
-        return replace(stmt, value=expr(stmt.value), body=change(stmt.body))
+        return ir.Let(stmt.var, expr(stmt.value), change(stmt.body))
     if isinstance(stmt, ir.Store):
-        return replace(stmt, indices=tuple(map(expr, stmt.indices)), value=expr(stmt.value))
+        return ir.Store(stmt.buffer, tuple(map(expr, stmt.indices)), expr(stmt.value))
     if isinstance(stmt, ir.If):
         condition, then = expr(stmt.condition), change(stmt.then)
         return ir.If(condition, then, None if stmt.otherwise is None else change(stmt.otherwise))

@@ -61,6 +61,7 @@ class _ProgramBuilder:
         self._tiled_calls = {id(layer.call) for layer in tiled.layers} if tiled else set()
         self._values: dict[int, Value] = {}
         self._kernels: dict[str, PrimFunc] = {}
+        self._kernel_of: dict[PrimFunc, PrimFunc] = {}
         self._names: dict[str, int] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes, str | None], Value] = {}
         self._copies: dict[tuple[Value, str | None], Value] = {}
@@ -224,9 +225,12 @@ class _ProgramBuilder:
     def _kernel_call(
         self, group: LoweredGroup, args: Sequence[Value], output: Value, nodes: tuple[str, ...]
     ) -> KernelCall:
-        key = visitor.signature(group.prim)
-        if key not in self._kernels:
-            self._kernels[key] = replace(group.prim, name=self._unique(group.prim.name))
+        kernel = self._kernel_of.get(group.prim)
+        if kernel is None:
+            key = visitor.signature(group.prim)
+            if key not in self._kernels:
+                self._kernels[key] = replace(group.prim, name=self._unique(group.prim.name))
+            kernel = self._kernel_of[group.prim] = self._kernels[key]
         label = f"{group.label}_{len(self._calls)}"
         device = group.prim.device
         constants = [
@@ -234,7 +238,7 @@ class _ProgramBuilder:
             for buffer, array in zip(group.prim.constants, group.constants, strict=True)
         ]
         inputs = tuple(self._on(args[index], device) for index in group.used)
-        return KernelCall(self._kernels[key], inputs, tuple(constants), output, nodes)
+        return KernelCall(kernel, inputs, tuple(constants), output, nodes)
 
     def _unique(self, name: str) -> str:
         count = self._names.get(name, 0)

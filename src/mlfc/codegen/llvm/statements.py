@@ -15,7 +15,7 @@ from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, r
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
-from mlfc.tir.independence import Independence, has_wrapping_address
+from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Stmt
 
 _VECTORIZABLE = 8
@@ -156,7 +156,7 @@ class StmtEmitter:
         counter.add_incoming(following, builder.block)
         branch = builder.cbranch(again, *blocks)
         rolled, lanes = stmt.kind == "rolled", self._becomes_vectors(stmt)
-        scalar = has_wrapping_address(stmt)
+        scalar = self._independence.has_wrapping_address(stmt)
         properties = loop_properties(self._context.module, rolled=rolled, lanes=lanes, scalar=scalar, group=group)
         if properties is not None:
             branch.set_metadata("llvm.loop", properties)

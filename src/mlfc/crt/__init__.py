@@ -6,7 +6,10 @@ sources in its folder names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 TRACE_HEADER = "mlfc_trace.h"
 """What code includes where it was compiled with ``-DMLFC_TRACE``."""
@@ -20,13 +23,19 @@ def crt_files(*parts: str) -> dict[str, bytes]:
     `parts` are folders to take, such as ``include``; by default the whole tree. Python's files and hidden ones are left
     out.
     """
+    folders = tuple(f"{part}/" for part in parts)
+    return {path: data for path, data in _tree().items() if not parts or path.startswith(folders)}
+
+
+@cache
+def _tree() -> Mapping[str, bytes]:
+    """Return the whole tree, which is read once: every archive and every build of a library takes part of it."""
     files = {
         path.relative_to(_ROOT).as_posix(): path.read_bytes()
-        for folder in parts or ("",)
-        for path in (_ROOT / folder).rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc") and not path.name.startswith(".")
+        for path in _ROOT.rglob("*")
+        if path.suffix not in (".py", ".pyc") and not path.name.startswith(".") and path.is_file()
     }
-    return dict(sorted(files.items()))
+    return MappingProxyType(dict(sorted(files.items())))
 
 
 def trace_headers() -> dict[str, bytes]:

@@ -156,7 +156,7 @@ def write_tar(file: BinaryIO, members: Mapping[str, Data], mtime: int) -> None:
     """
     tree: dict[str, set[str]] = {"": set()}
     for name in members:
-        parts = PurePosixPath(name).parts
+        parts = name.split("/")
         for depth, part in enumerate(parts):
             tree.setdefault("/".join(parts[:depth]), set()).add(part)
     written = 2 * tarfile.BLOCKSIZE  # two empty blocks end an archive

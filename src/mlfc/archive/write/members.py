@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from mlfc.archive.details import constants
@@ -179,8 +178,8 @@ def check_tree(paths: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     folders: dict[str, str] = {}
     for path in sorted(paths):
-        for parent in PurePosixPath(path).parents:
-            folder = str(parent)
+        folder = path
+        while folder := folder.rpartition("/")[0]:
             if folders.setdefault(folder.lower(), folder) != folder:
                 raise _clash(folder, folders[folder.lower()])
         if path.lower() in seen:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.relay import ir
 from mlfc.relay.op import OPERATORS, Kind
 from mlfc.support import dtypes
-from tests import edge_specs, image_cases, operator_cases, reduction_cases
+from tests import edge_specs, image_cases, operator_cases, reduction_cases, tree_cases
 from tests.edge_specs import Given
 from tests.operator_cases import Case
 
@@ -87,7 +88,11 @@ def _filled(kind: ir.TensorType, place: int, turn: int) -> Array:
 
 def _specs() -> Iterator[edge_specs.Spec]:
     seen = set()
-    for case in (*operator_cases.all_cases(), *reduction_cases.reduce_cases(), *image_cases.block_cases(), *_resizes()):
+    tables = (
+        operator_cases.all_cases(), reduction_cases.reduce_cases(), image_cases.block_cases(), _resizes(),
+        tree_cases.tree_cases(),
+    )  # fmt: skip
+    for case in chain.from_iterable(tables):
         spec = edge_specs.Spec(case.operator, _given(case.args), dict(case.attrs), case.label)
         if max(map(np.size, _leaves(case.args)), default=1) > _MOST_ELEMENTS:
             continue

@@ -33,7 +33,7 @@ class Element(NamedTuple):
 
 def declare(
     name: str,
-    num_inputs: int,
+    num_inputs: int | None,
     infer: Callable[..., Type],
     kind: Kind,
     attrs: tuple[Attr, ...] = (),

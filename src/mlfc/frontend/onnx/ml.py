@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfc.frontend.onnx.index import wrapped_indices
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
@@ -41,16 +42,12 @@ def _normalizer(node: Node) -> Expr:
 
 @importer("LinearRegressor", domain=ML)
 def _linear_regressor(node: Node) -> Expr:
-    if node.string("post_transform", "NONE") != "NONE":
-        node.unsupported("with a post_transform is not supported", "Do the transformation behind the model")
-    return _scores(node, node.integer("targets", 1))
+    return transformed(node, _scores(node, node.integer("targets", 1)), node.string("post_transform", "NONE"))
 
 
 @importer("LinearClassifier", domain=ML, ignores=("multi_class",))
 def _linear_classifier(node: Node) -> list[Expr]:
-    if node.given("classlabels_strings"):
-        node.unsupported("with labels that are strings is not supported", "Train with integer labels")
-    labels = np.asarray(node.integers("classlabels_ints"), np.int64)
+    labels = labels_of(node, "classlabels_ints")
     rows = len(node.reals("intercepts", (0.0,) * max(1, len(labels))))
     transform = node.string("post_transform", "NONE")
     scores = _scores(node, rows)
@@ -61,14 +58,50 @@ def _linear_classifier(node: Node) -> list[Expr]:
         node.wrong(f"{len(labels)} labels do not fit {shape_of(scores)[1]} scores")
     best = node.call("argmax", scores, axis=(1,), keepdims=False)
     picked = node.call("take", node.constant(labels, "int64"), best, axis=0)
+    return [picked, transformed(node, scores, transform)]
+
+
+def labels_of(node: Node, attribute: str) -> npt.NDArray[np.int64]:
+    """Return the labels of a classifier, which must be integers."""
+    if node.given("classlabels_strings"):
+        node.unsupported("with labels that are strings is not supported", "Train with integer labels")
+    return np.asarray(node.integers(attribute), np.int64)
+
+
+def transformed(node: Node, scores: Expr, transform: str) -> Expr:
+    """Return what a classifier or regressor makes of its scores (rows, classes)."""
     if transform == "NONE":
-        return [picked, scores]
-    if transform not in ("LOGISTIC", "SOFTMAX"):
-        node.unsupported(
-            f"with post_transform {transform} is not supported", "NONE, LOGISTIC and SOFTMAX are supported"
-        )
-    activation = node.call("sigmoid", scores) if transform == "LOGISTIC" else node.call("nn.softmax", scores, axis=1)
-    return [picked, activation]
+        return scores
+    if transform == "LOGISTIC":
+        return node.call("sigmoid", scores)
+    if transform == "SOFTMAX":
+        return node.call("nn.softmax", scores, axis=1)
+    if transform == "SOFTMAX_ZERO":
+        return _softmax_zero(node, scores)
+    if transform == "PROBIT":
+        return _probit(node, scores)
+    return node.wrong(f"unknown post_transform '{transform}'")
+
+
+def _softmax_zero(node: Node, scores: Expr) -> Expr:
+    """Return softmax in which scores of 0 stay 0."""
+    largest = node.call("max", scores, axis=(1,), keepdims=True)
+    power = node.call("exp", node.call("subtract", scores, largest))
+    is_zero = node.call("less_equal", node.call("abs", scores), node.like(1e-7, scores))
+    small = node.call("multiply", scores, node.call("exp", node.call("negative", largest)))
+    powers = node.call("where", is_zero, small, power)
+    return node.call("divide", powers, node.call("sum", powers, axis=(1,), keepdims=True))
+
+
+def _probit(node: Node, scores: Expr) -> Expr:
+    """Return sqrt(2) times the inverse error function of 2 x - 1, by Winitzki's approximation with a = 0.147."""
+    y = node.call("subtract", node.call("multiply", scores, node.like(2.0, scores)), node.like(1.0, scores))
+    one = node.like(1.0, y)
+    rest = node.call("log", node.call("multiply", node.call("subtract", one, y), node.call("add", one, y)))
+    first = node.call("add", node.like(2 / (np.pi * 0.147), y), node.call("multiply", rest, node.like(0.5, y)))
+    square = node.call("subtract", node.call("multiply", first, first), node.call("divide", rest, node.like(0.147, y)))
+    root = node.call("sqrt", node.call("subtract", node.call("sqrt", square), first))
+    return node.call("multiply", node.call("sign", y), node.call("multiply", root, node.like(2.0**0.5, y)))
 
 
 def _scores(node: Node, rows: int) -> Expr:

@@ -129,8 +129,6 @@ _ADVICE = {
     ("", "RandomNormal"): "Make the numbers outside and pass them in as an input",
     ("", "RandomUniform"): "Make the numbers outside and pass them in as an input",
     (ML, "ZipMap"): "Convert the scikit-learn model with options={'zipmap': False}",
-    (ML, "TreeEnsembleClassifier"): "Linear models and MLPs are supported",
-    (ML, "TreeEnsembleRegressor"): "Linear models and MLPs are supported",
-    (ML, "SVMClassifier"): "Linear models and MLPs are supported",
-    (ML, "SVMRegressor"): "Linear models and MLPs are supported",
+    (ML, "SVMClassifier"): "Linear models, trees and MLPs are supported",
+    (ML, "SVMRegressor"): "Linear models, trees and MLPs are supported",
 }

@@ -1,0 +1,358 @@
+"""ONNX's tree ensembles of all versions: nodes in lists become the tables of ``ml.tree_ensemble``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.frontend.onnx.ml import labels_of, transformed
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.table import ML, importer
+from mlfc.ops.trees import OR_NAN
+from mlfc.relay.ir import Constant, Expr
+
+Array = npt.NDArray[Any]
+_MODES = {
+    "BRANCH_LEQ": "le", "BRANCH_LT": "lt", "BRANCH_GTE": "ge", "BRANCH_GT": "gt", "BRANCH_EQ": "eq", "BRANCH_NEQ": "ne",
+}  # fmt: skip
+# of TreeEnsemble, by number; the last tests for membership
+_NUMBERED = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_AGGREGATES = {"SUM": "add", "AVERAGE": "add", "MIN": "min", "MAX": "max"}
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """The inner nodes of all trees. A node below their number is one of them, others are leaves, counted on."""
+
+    feature: Array  # (nodes,)
+    threshold: Array  # (nodes,)
+    comparison: list[str]  # (nodes,)
+    false: Array  # (nodes,): the node that comes after if the comparison does not hold
+    true: Array  # (nodes,)
+    roots: Array  # (trees,)
+    leaves: int
+
+
+@importer("TreeEnsembleRegressor", domain=ML)
+def _regressor(node: Node) -> Expr:
+    targets = node.integer("n_targets", 1)
+    nodes, leaf_of = _listed(node)
+    scores, _ = _listed_scores(node, nodes, leaf_of, "target", targets)
+    aggregate = node.string("aggregate_function", "SUM")
+    result = _ensemble(node, nodes, scores, aggregate)
+    return transformed(node, _with_base(node, result), node.string("post_transform", "NONE"))
+
+
+@importer("TreeEnsembleClassifier", domain=ML)
+def _classifier(node: Node) -> list[Expr]:
+    labels = labels_of(node, "classlabels_int64s")
+    nodes, leaf_of = _listed(node)
+    scores, classes = _listed_scores(node, nodes, leaf_of, "class", len(labels))
+    if len(labels) == 2 and len(classes) == 1:
+        return _two_classes(node, labels, nodes, scores[:, list(classes)])
+    total = _with_base(node, _ensemble(node, nodes, scores, "SUM"))
+    picked = node.call("take", node.constant(labels, "int64"), _best(node, total), axis=0)
+    return [picked, transformed(node, total, node.string("post_transform", "NONE"))]
+
+
+def _two_classes(node: Node, labels: Array, nodes: _Nodes, scores: Array) -> list[Expr]:
+    """Return label and scores of both classes where the leaves have the score of one of them alone.
+
+    If no weight is negative it is a probability, and the other one is what is left of 1; else a margin, the other one's
+    is its negative. That is what ONNX Runtime does, the operator's documentation does not say.
+    """
+    base = node.reals("base_values", ())
+    total = _ensemble(node, nodes, scores, "SUM")
+    if base:
+        total = node.call("add", total, node.constant(base[-1], dtype_of(total)))
+    is_probability = bool((scores >= 0).all())
+    first = node.call("greater", total, node.like(0.5 if is_probability else 0.0, total))
+    index = node.cast(node.reshape(first, (shape_of(first)[0],)), "int32")
+    picked = node.call("take", node.constant(labels, "int64"), index, axis=0)
+    is_logistic = node.string("post_transform", "NONE") == "LOGISTIC"
+    if is_probability and not is_logistic:
+        other = node.call("subtract", node.like(1.0, total), total)
+        return [picked, node.concatenate([other, total], 1)]
+    both = node.concatenate([node.call("negative", total), total], 1)
+    return [picked, transformed(node, both, "LOGISTIC" if is_logistic else "NONE")]
+
+
+@importer("TreeEnsemble", domain=ML)
+def _tree_ensemble(node: Node) -> Expr:
+    targets = node.integer("n_targets", 1)
+    nodes = _numbered(node)
+    ids, weights = np.asarray(node.integers("leaf_targetids")), np.asarray(node.attribute("leaf_weights"))
+    if ids.size != nodes.leaves or weights.size != nodes.leaves or ((ids < 0) | (ids >= targets)).any():
+        node.wrong(f"{ids.size} targets and {weights.size} weights do not fit {nodes.leaves} leaves")
+    scores = np.zeros((nodes.leaves, targets), weights.dtype)
+    scores[np.arange(nodes.leaves), ids] = weights
+    aggregate = {0: "AVERAGE", 1: "SUM", 2: "MIN", 3: "MAX"}.get(node.integer("aggregate_function", 1), "")
+    transforms = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+    number = node.integer("post_transform", 0)
+    if not 0 <= number < len(transforms):
+        node.wrong(f"post_transform {number} is not known")
+    return transformed(node, _ensemble(node, nodes, scores, aggregate), transforms[number])
+
+
+def _best(node: Node, scores: Expr) -> Expr:
+    return node.call("argmax", scores, axis=(1,), keepdims=False)
+
+
+def _with_base(node: Node, scores: Expr) -> Expr:
+    base = np.asarray(node.attribute("base_values_as_tensor") if node.given("base_values_as_tensor") else
+                      node.reals("base_values", ()))  # fmt: skip
+    if not base.size:
+        return scores
+    if base.size not in (1, shape_of(scores)[1]):
+        node.wrong(f"{base.size} base values do not fit {shape_of(scores)[1]} scores")
+    return node.call("add", scores, node.constant(base.reshape(-1), dtype_of(scores)))
+
+
+def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
+    """Return the scores of every row of the input."""
+    x = node.input(0)
+    if len(shape_of(x)) != 2:
+        node.wrong(f"data of shape {shape_of(x)} are no rows of features")
+    if aggregate not in _AGGREGATES:
+        node.wrong(f"aggregate_function {aggregate} is not known")
+    dtype = "float64" if dtype_of(x) == "float64" else "float32"
+    if (nodes.feature < 0).any() or (nodes.feature >= shape_of(x)[1]).any():
+        node.wrong(f"a tree asks for feature {int(nodes.feature.max())}, the input has {shape_of(x)[1]}")
+    names = tuple(sorted(set(nodes.comparison)))
+    tables = {
+        "features": _narrow(nodes.feature),
+        "thresholds": nodes.threshold.astype(dtype),
+        "next": _narrow(np.stack([nodes.false, nodes.true], 1)),
+        "roots": _narrow(nodes.roots),
+        "depths": _narrow(_depths(node, nodes)),
+        "scores": scores.astype(dtype),
+    }
+    if len(names) > 1:
+        tables["comparisons"] = _narrow(np.asarray([names.index(name) for name in nodes.comparison]))
+    known = [Constant(table, f"{node.name} {title}", node.span) for title, table in tables.items()]
+    result = node.call(
+        "ml.tree_ensemble", node.cast(x, dtype), *known, comparisons=names, aggregate=_AGGREGATES[aggregate]
+    )
+    if aggregate == "AVERAGE":
+        result = node.call("divide", result, node.like(len(nodes.roots), result))
+    return result
+
+
+def _narrow(values: Array) -> Array:
+    """Return a table in the narrowest integers that hold it."""
+    top = int(values.max(initial=0))
+    return values.astype(np.uint8 if top < 1 << 8 else np.uint16 if top < 1 << 16 else np.int32)
+
+
+def _depths(node: Node, nodes: _Nodes) -> Array:
+    """Return how many comparisons the longest way down each tree takes; ModelError for a tree that has no end."""
+    inner = len(nodes.feature)
+    depth = np.full(inner, -1, np.int64)
+    following = [(int(a), int(b)) for a, b in zip(nodes.false, nodes.true, strict=True)]
+    for root in nodes.roots:
+        waiting = [(int(root), False)]
+        open_nodes: set[int] = set()
+        while waiting:
+            at, is_done = waiting.pop()
+            if at >= inner or (depth[at] >= 0 and not is_done):
+                continue
+            if is_done:
+                depth[at] = 1 + max((0 if after >= inner else int(depth[after])) for after in following[at])
+                open_nodes.discard(at)
+                continue
+            if at in open_nodes:
+                node.wrong("a tree comes back to a node above")
+            open_nodes.add(at)
+            waiting.append((at, True))
+            waiting += [(after, False) for after in following[at]]
+    return np.asarray([0 if root >= inner else depth[int(root)] for root in nodes.roots], np.int64)
+
+
+def _listed(node: Node) -> tuple[_Nodes, dict[tuple[int, int], int]]:
+    """Return the nodes that TreeEnsembleRegressor and -Classifier list, and the numbers of the leaves by their ids."""
+    ids = list(zip(node.integers("nodes_treeids"), node.integers("nodes_nodeids"), strict=True))
+    place = {key: index for index, key in enumerate(ids)}
+    if len(place) != len(ids) or not ids:
+        node.wrong("two nodes have the same id" if ids else "there are no nodes")
+    thresholds = _floats(node, "nodes_values")
+    tracks = node.integers("nodes_missing_value_tracks_true", ()) or (0,) * len(ids)
+    modes = [mode.decode() if isinstance(mode, bytes) else mode for mode in node.attribute("nodes_modes") or ()]
+    lists = node.integers("nodes_featureids"), node.integers("nodes_falsenodeids"), node.integers("nodes_truenodeids")
+    if any(len(each) != len(ids) for each in (thresholds, tracks, modes, *lists)):
+        node.wrong(f"lists of nodes differ in length, expected {len(ids)} of each")
+    node.attribute("nodes_hitrates"), node.attribute("nodes_hitrates_as_tensor")  # statistics of the training
+
+    def child(index: int, side: Sequence[int]) -> int:
+        key = ids[index][0], side[index]
+        if key not in place:
+            node.wrong(f"tree {key[0]} has no node {key[1]}")
+        return place[key]
+
+    inner = [index for index, mode in enumerate(modes) if mode != "LEAF"]
+    unknown = next((modes[index] for index in inner if modes[index] not in _MODES), None)
+    if unknown is not None:
+        node.wrong(f"unknown mode '{unknown}'")
+    following = {index: (child(index, lists[1]), child(index, lists[2])) for index in inner}
+    numbers, roots, leaves = _numbers(node, [tree for tree, _ in ids], following)
+    rows = sorted(following, key=lambda index: numbers[index])
+    comparison = [_MODES[modes[index]] for index in rows]
+    nodes = _Nodes(
+        np.asarray([lists[0][index] for index in rows]),
+        thresholds[rows],
+        [name + OR_NAN * bool(tracks[index] and name != "ne") for name, index in zip(comparison, rows, strict=True)],
+        np.asarray([numbers[following[index][0]] for index in rows]),
+        np.asarray([numbers[following[index][1]] for index in rows]),
+        np.asarray([numbers[root] for root in roots]),
+        len(leaves),
+    )
+    leaf_of = {ids[index]: number for number, index in enumerate(leaves)}
+    return _with_a_node(nodes), leaf_of
+
+
+def _numbers(
+    node: Node, trees: Sequence[int], following: dict[int, tuple[int, int]]
+) -> tuple[dict[int, int], list[int], list[int]]:
+    """Return the numbers of nodes, inner ones first and both by tree and level, the roots, and the leaves in order."""
+    children = {after for pair in following.values() for after in pair}
+    roots = [index for index in range(len(trees)) if index not in children]
+    if sorted({trees[root] for root in roots}) != sorted(trees[root] for root in roots):
+        node.wrong("a tree has several roots")
+    if {trees[root] for root in roots} != set(trees):
+        node.wrong("a tree has no root: its nodes come back to one above")
+    seen: dict[int, None] = {}
+    for root in roots:
+        level = [root]
+        while level:
+            seen.update(dict.fromkeys(level))
+            below = (after for index in level for after in following.get(index, ()))
+            level = [index for index in dict.fromkeys(below) if index not in seen]
+    if len(seen) < len(trees):
+        node.wrong("nodes cannot be reached from the root of their tree")
+    inner = [index for index in seen if index in following]
+    leaves = [index for index in seen if index not in following]
+    if not leaves:
+        node.wrong("the trees have no leaves")
+    first = max(1, len(inner))
+    numbers = {index: number for number, index in enumerate(inner)}
+    return numbers | {index: first + number for number, index in enumerate(leaves)}, roots, leaves
+
+
+def _with_a_node(nodes: _Nodes) -> _Nodes:
+    """Return nodes of which one at least is no leaf: tables are never empty."""
+    if len(nodes.feature):
+        return nodes
+    one = np.ones(1, np.int64)
+    return _Nodes(0 * one, np.zeros(1), ["le"], one, one, nodes.roots, nodes.leaves)
+
+
+def _listed_scores(
+    node: Node, nodes: _Nodes, leaf_of: dict[tuple[int, int], int], kind: str, count: int
+) -> tuple[Array, set[int]]:
+    """Return the scores (leaves, `count`) that leaves add, and which of the columns are theirs."""
+    weights = _floats(node, f"{kind}_weights")
+    ids = np.asarray(node.integers(f"{kind}_ids"), np.int64)
+    keys = list(zip(node.integers(f"{kind}_treeids"), node.integers(f"{kind}_nodeids"), strict=True))
+    if not len(keys) == len(ids) == len(weights):
+        node.wrong(f"{len(keys)} leaves, {len(ids)} ids and {len(weights)} weights do not fit")
+    wrong = next((key for key in keys if key not in leaf_of), None)
+    if wrong is not None:
+        node.wrong(f"tree {wrong[0]} has no leaf {wrong[1]}")
+    if ((ids < 0) | (ids >= count)).any():
+        node.wrong(f"the {kind} ids must be below {count}")
+    scores = np.zeros((nodes.leaves, count), weights.dtype)
+    rows = np.asarray([leaf_of[key] for key in keys], np.int64)
+    np.add.at(scores, (rows, ids), weights)
+    if len({*zip(rows.tolist(), ids.tolist(), strict=True)}) < scores.size and count > 1:
+        aggregate = node.attributes.get("aggregate_function", b"SUM")
+        if aggregate in (b"MIN", b"MAX", "MIN", "MAX"):
+            node.unsupported("with leaves that lack some targets is not supported for MIN and MAX")
+    return scores, set(ids.tolist())
+
+
+def _floats(node: Node, name: str) -> Array:
+    """Return a list of floats, which newer models also store as a tensor."""
+    stored = node.attribute(f"{name}_as_tensor")
+    return np.asarray(node.reals(name, ()), np.float32) if stored is None else np.asarray(stored).reshape(-1)
+
+
+def _numbered(node: Node) -> _Nodes:
+    """Return the nodes of TreeEnsemble, whose children are numbers of nodes or of leaves."""
+    feature = list(node.integers("nodes_featureids"))
+    count, leaves = len(feature), len(node.integers("leaf_targetids"))
+    roots = np.asarray(node.integers("tree_roots"), np.int64)
+    splits = np.asarray(node.attribute("nodes_splits")).reshape(-1)
+    modes = np.asarray(node.attribute("nodes_modes")).reshape(-1).tolist()
+    tracks = node.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
+    false, true = (_ends(node, side, count, leaves) for side in ("false", "true"))
+    node.attribute("nodes_hitrates")  # statistics of the training
+    if any(len(each) != count for each in (splits, modes, tracks)) or not leaves or not roots.size:
+        node.wrong(f"lists of nodes differ in length, expected {count} of each")
+    if any(not 0 <= mode < len(_NUMBERED) for mode in modes) or ((roots < 0) | (roots >= count)).any():
+        node.wrong(f"unknown modes or roots: {sorted(set(modes))}, {roots.tolist()}")
+    nodes = _Growing(feature, [], [], false, true)
+    members = iter(_members(node))
+    for index, mode in enumerate(modes):
+        name = _MODES.get(_NUMBERED[mode], "eq")
+        is_set = _NUMBERED[mode] not in _MODES
+        values = next(members, []) or [float("nan")] if is_set else [float(splits[index])]
+        nodes.threshold.append(values[0])
+        nodes.comparison.append(name + OR_NAN * bool(tracks[index] and name != "ne"))
+        nodes.alternatives.append(values[1:])
+    nodes.spell_out()
+    inner = len(nodes.feature)
+    sides = [np.asarray(side, np.int64) for side in (nodes.false, nodes.true)]
+    lower, upper = (np.where(side < 0, inner - 1 - side, side) for side in sides)
+    return _Nodes(np.asarray(nodes.feature), np.asarray(nodes.threshold), nodes.comparison, lower, upper, roots, leaves)
+
+
+@dataclass(eq=False)
+class _Growing:
+    """Nodes of TreeEnsemble; children below 0 are leaves, counted down from -1."""
+
+    feature: list[int]
+    threshold: list[float]
+    comparison: list[str]
+    false: list[int]
+    true: list[int]
+    alternatives: list[list[float]] = field(default_factory=list)  # other members of the set that a node tests for
+
+    def spell_out(self) -> None:
+        """Make a test of membership one of equality for each member, one after the other."""
+        for index, others in enumerate(self.alternatives):
+            last = index
+            for member in others:
+                self.feature.append(self.feature[index])
+                self.threshold.append(member)
+                self.comparison.append("eq")
+                self.false.append(self.false[last])
+                self.true.append(self.true[index])
+                self.false[last] = len(self.feature) - 1
+                last = len(self.feature) - 1
+
+
+def _ends(node: Node, side: str, count: int, leaves: int) -> list[int]:
+    """Return what comes after each node on one side: nodes, and leaves counted down from -1."""
+    ids, is_leaf = node.integers(f"nodes_{side}nodeids"), node.integers(f"nodes_{side}leafs")
+    if not len(ids) == len(is_leaf) == count:
+        node.wrong(f"lists of nodes differ in length, expected {count} of each")
+    wrong = next((at for at, leaf in zip(ids, is_leaf, strict=True) if not 0 <= at < (leaves if leaf else count)), None)
+    if wrong is not None:
+        node.wrong(f"there is no node or leaf {wrong}")
+    return [-1 - at if leaf else at for at, leaf in zip(ids, is_leaf, strict=True)]
+
+
+def _members(node: Node) -> list[list[float]]:
+    """Return the members of each set, which NaN ends."""
+    found: list[list[float]] = [[]]
+    for value in np.asarray(
+        () if not node.given("membership_values") else node.attribute("membership_values")
+    ).tolist():
+        if value == value:  # noqa: PLR0124  (it is no NaN)
+            found[-1].append(value)
+        else:
+            found.append([])
+    return found

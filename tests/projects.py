@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,16 @@ import numpy.typing as npt
 
 import mlfc
 from mlfc.micro.project.generate import generate_project
+from mlfc.micro.project_api.client import GeneratedProject
 from mlfc.relay import ir
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.verify.litert import Reference
 from tests.harness import module_of
+from tests.object_cache import with_known_objects
 
 NAME = "hello_world"
+QUICK = {"cflags": "-O1"}
+"""Options of projects that `build_quickly` builds."""
 _MODEL = "hello_world_int8.tflite"
 _OUTPUT = "StatefulPartitionedCall:0"
 
@@ -35,6 +40,19 @@ def project(
     """Return the folder of a generated project."""
     given: Mapping[str, Any] = {"board": board, "project_type": project_type, **options}
     return generate_project(template, model, folder, given)
+
+
+def build_quickly(made: GeneratedProject, folder: Path) -> None:
+    """Let a project of a Makefile, with the options `QUICK`, build what the session has not built yet."""
+    command = ["make", "-j2", f"CFLAGS={QUICK['cflags']}"]
+    # what is older than its flags is built again
+    subprocess.run([*command, "build/flags"], cwd=folder, check=True, capture_output=True)
+
+    def build() -> subprocess.CompletedProcess[str]:
+        made.build()
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    with_known_objects(command, folder, build)
 
 
 def expected_output(models: Path, model: Path) -> npt.NDArray[Any]:

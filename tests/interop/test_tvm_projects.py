@@ -10,6 +10,7 @@ import pytest
 
 from mlfc.micro.project_api import TemplateProject, get_microtvm_template_projects
 from tests.conftest import need
+from tests.projects import QUICK, build_quickly
 from tests.unit.test_cli import mlfc, succeeded
 
 
@@ -18,9 +19,9 @@ def test_a_graph_of_tvm_computes_what_tvm_did(shared: Path, tmp_path: Path, proj
     need("make", "make")
     archive = shared / "fixtures" / "tvm-0.14" / "kws_graph_c.tar.xz"
     with TemplateProject(get_microtvm_template_projects("makefile")) as template:
-        options = {"project_type": project_type, "board": "host"}
+        options = {"project_type": project_type, "board": "host", **QUICK}
         with template.generate_project_from_mlf(archive, tmp_path / "made", options) as project:
-            project.build()
+            build_quickly(project, tmp_path / "made")
     with np.load(shared / "fixtures" / "tvm-0.14" / "kws_io.npz") as known:
         for given, expected in zip(known["inputs"][:3], known["outputs"][:3], strict=True):
             np.savez(tmp_path / "in.npz", **{str(known["input_name"]): given})

@@ -19,12 +19,13 @@ from mlfc.micro.firmware.host_driven import host_driven_aot_firmware
 from mlfc.micro.project_api import TemplateProject, get_microtvm_template_projects
 from tests.conftest import need
 from tests.harness import seeded_inputs
+from tests.projects import QUICK, build_quickly
 from tests.unit.test_cli import succeeded
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
 MODEL = "hello_world_int8.tflite"
-OPTIONS = {"board": "host", "project_type": "host_driven"}
+OPTIONS = {"board": "host", "project_type": "host_driven", **QUICK}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,7 +46,7 @@ def session_of(archive: Path, folder: Path) -> Iterator[Session]:
     with TemplateProject(get_microtvm_template_projects("makefile")) as template:
         project = template.generate_project_from_mlf(archive, folder / "made", OPTIONS)
         with project:
-            project.build()
+            build_quickly(project, folder / "made")
             with Session(project.transport()) as session:
                 yield session
 
@@ -107,7 +108,7 @@ def test_the_commands_drive_modules_of_tvm_too(shared: Path, tmp_path: Path) -> 
     folder = shared / "fixtures" / "tvm-0.14"
     command = ("project", "create", folder / "kws_aot_c.tar.xz", "made", "--template", "makefile", "--board", "host")
     succeeded(*command, "--type", "host_driven", cwd=tmp_path)
-    succeeded("project", "build", "made", cwd=tmp_path)
+    succeeded("project", "build", "made", "--option", "cflags=-O1", cwd=tmp_path)
     with np.load(folder / "kws_io.npz") as known:
         np.savez(tmp_path / "in.npz", **{str(known["input_name"]): known["inputs"][0]})
         succeeded("project", "run", "made", "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)

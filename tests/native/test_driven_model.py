@@ -30,6 +30,7 @@ from mlfc.runtime import GraphExecutor, GraphModule, cpu
 from tests.conftest import need
 from tests.harness import module_of, seeded_inputs
 from tests.native.spec_host import DeviceError, SpecGraph, SpecHost
+from tests.projects import QUICK, build_quickly
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
@@ -155,10 +156,10 @@ def test_one_of_several_modules_brings_its_own_table_of_functions(models: Path, 
 
 
 def test_a_project_is_driven_by_the_names_of_microtvm(factory: Factory, tmp_path: Path) -> None:
-    options = {"board": "host", "project_type": "host_driven"}
+    options = {"board": "host", "project_type": "host_driven", **QUICK}
     template = mlfc.micro.get_microtvm_template_projects("makefile")
     project = mlfc.micro.generate_project(template, factory, tmp_path / "project", options)
-    project.build()
+    build_quickly(project, tmp_path / "project")
     inputs = seeded_inputs(load_factory(factory).inputs, 0)
     with Session(project.transport()) as session:
         lib = session.get_system_lib()

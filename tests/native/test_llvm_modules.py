@@ -39,8 +39,8 @@ from tests.shared_library import compile_shared
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
 EXECUTORS = ("aot", "graph")
-TWO = [Pool("fast", 3000), Pool("slow")]
-HOT = ConstantPool("tcm", 4096)
+TWO = [Pool("fast", 500), Pool("slow")]
+HOT = ConstantPool("tcm", 2048)
 CHOICES: dict[str, dict[str, Any]] = {
     "plain": {},
     "external": {"external_workspace": True},
@@ -51,19 +51,20 @@ CHOICES: dict[str, dict[str, Any]] = {
     "constants": {"constants": [HOT, ConstantPool("flash")]},
     "loaded": {"constants": [HOT, ConstantPool("xip", external=True)]},
     "size": {"optimize": "size"},
-    "stripes": {"ram": 9000},
+    "stripes": {"ram": 1300},
     "all": {
         "pools": TWO,
         "workspace_io": True,
         "external_workspace": True,
-        "constants": [HOT, ConstantPool("xip", 40_000, external=True), ConstantPool("sd", external=True)],
+        "constants": [HOT, ConstantPool("xip", 4000, external=True), ConstantPool("sd", external=True)],
     },
 }
 
 
 @pytest.fixture
-def kws(models: Path) -> Path:
-    return models / "kws_ref_model.tflite"
+def digits() -> Path:
+    """Return a small model of convolutions: nothing that is tested with it depends on the size."""
+    return Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
 
 
 @pytest.fixture
@@ -81,8 +82,8 @@ def built(path: Path, target: str = "llvm", **options: Any) -> Factory:
 
 
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
-def test_memory_lies_where_it_is_asked_to_and_results_stay(kws: Path, choice: dict[str, Any]) -> None:
-    ours, theirs = (load_factory(built(kws, target, **choice)) for target in ("llvm", "c"))
+def test_memory_lies_where_it_is_asked_to_and_results_stay(digits: Path, choice: dict[str, Any]) -> None:
+    ours, theirs = (load_factory(built(digits, target, **choice)) for target in ("llvm", "c"))
     for seed in range(3):  # the second run finds what the first left behind
         inputs = seeded_inputs(ours.inputs, seed)
         expected = theirs.run(inputs)
@@ -90,8 +91,9 @@ def test_memory_lies_where_it_is_asked_to_and_results_stay(kws: Path, choice: di
             np.testing.assert_array_equal(output, expected[name])
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("name", ["hello_world_int8", "kws_ref_model_float32", "ad01_int8"])
+@pytest.mark.parametrize(
+    ("name", "executor"), [("hello_world_int8", "graph"), ("kws_ref_model_float32", "aot"), ("ad01_int8", "graph")]
+)
 def test_models_give_the_bits_of_the_c(models: Path, name: str, executor: str) -> None:
     same_bits(models / f"{name}.tflite", "", executor=executor)
 
@@ -100,8 +102,6 @@ def test_models_give_the_bits_of_the_c(models: Path, name: str, executor: str) -
     "name",
     [
         "kws_ref_model",
-        "kws_ref_model_float32",
-        pytest.param("vww_96_int8", marks=pytest.mark.slow),
         pytest.param("pretrainedResnet_quant", marks=pytest.mark.slow),
         pytest.param("pretrainedResnet", marks=pytest.mark.slow),
     ],
@@ -122,30 +122,32 @@ def same_bits(path: Path, options: str, **choice: Any) -> None:
 
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_everything_runs_without_a_compiler(kws: Path, executor: str) -> None:
-    factory = built(kws, executor=executor)
+def test_everything_runs_without_a_compiler(digits: Path, executor: str) -> None:
+    factory = built(digits, executor=executor)
     inputs = seeded_inputs(factory.runtime.inputs, 0)
-    expected = factory.runtime.run(inputs)["Identity"]
+    expected = factory.runtime.run(inputs)["probabilities"]
     assert expected.any()
     assert factory.lib.type_key == factory.imported_modules[0].type_key == "llvm"
     bound = factory.runtime.bind(inputs)
     assert bound() == 0
-    np.testing.assert_array_equal(bound.outputs["Identity"], expected)
+    np.testing.assert_array_equal(bound.outputs["probabilities"], expected)
     made = factory["default"](mlfc.cpu(0))
     made.set_input(0, next(iter(inputs.values())))
     made.run()
     np.testing.assert_array_equal(made.get_output(0), expected)
     with pytest.raises(ToolchainError, match="no C compiler found"):
-        built(kws, "c").runtime.run(inputs)
+        built(digits, "c").runtime.run(inputs)
 
 
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_archives_of_objects_run_without_a_compiler(kws: Path, tmp_path: Path, executor: str) -> None:
-    factory = built(kws, executor=executor)
-    path = mlfc.export_model_library_format(factory, tmp_path / "kws.tar")
+def test_archives_of_objects_run_without_a_compiler(digits: Path, tmp_path: Path, executor: str) -> None:
+    factory = built(digits, executor=executor)
+    path = mlfc.export_model_library_format(factory, tmp_path / "digits.tar")
     inputs = seeded_inputs(factory.runtime.inputs, 1)
-    np.testing.assert_array_equal(mlfc.load(path).run(inputs)["Identity"], factory.runtime.run(inputs)["Identity"])
+    np.testing.assert_array_equal(
+        mlfc.load(path).run(inputs)["probabilities"], factory.runtime.run(inputs)["probabilities"]
+    )
 
 
 def called(function: Any, *arguments: Any) -> str:
@@ -163,8 +165,8 @@ def shifted(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def test_packed_functions_refuse_what_the_c_refuses_in_the_same_words(kws: Path) -> None:
-    ours, theirs = (built(kws, target, executor="graph") for target in ("llvm", "c"))
+def test_packed_functions_refuse_what_the_c_refuses_in_the_same_words(digits: Path) -> None:
+    ours, theirs = (built(digits, target, executor="graph") for target in ("llvm", "c"))
     graph = json.loads(ours.graph_json)
     node = next(item for item in graph["nodes"] if item["op"] == "tvm_op")
     entries = [graph["node_row_ptr"][source[0]] + source[1] for source in node["inputs"]]
@@ -208,8 +210,8 @@ def symbols(files: Any, folder: Path) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_objects_define_what_the_c_does(kws: Path, tmp_path: Path, executor: str) -> None:
-    ours, theirs = (built(kws, target, executor=executor).code for target in ("llvm", "c"))
+def test_objects_define_what_the_c_does(digits: Path, tmp_path: Path, executor: str) -> None:
+    ours, theirs = (built(digits, target, executor=executor).code for target in ("llvm", "c"))
     assert symbols(ours.files, tmp_path / "llvm") == symbols(
         {**theirs.files, **_runtime_headers(executor)}, tmp_path / "c"
     )
@@ -227,9 +229,9 @@ def sections(path: Path) -> str:
     return subprocess.run([need("readelf", "binutils"), "-SW", path], capture_output=True, text=True, check=True).stdout
 
 
-def test_memories_have_sections_of_their_own(kws: Path, tmp_path: Path) -> None:
+def test_memories_have_sections_of_their_own(digits: Path, tmp_path: Path) -> None:
     choice: dict[str, Any] = {"pools": TWO, "constants": [HOT, ConstantPool("flash")]}
-    factory = built(kws, "llvm -mcpu=cortex-m4", **choice)
+    factory = built(digits, "llvm -mcpu=cortex-m4", **choice)
     (tmp_path / "entry.o").write_bytes(to_bytes(factory.code.files["lib/model_lib0.o"]))
     (tmp_path / "operators.o").write_bytes(to_bytes(factory.code.files["lib/model_lib1.o"]))
     entry, operators = sections(tmp_path / "entry.o"), sections(tmp_path / "operators.o")
@@ -269,11 +271,11 @@ def test_large_constants_lie_in_an_object_of_their_own(tmp_path: Path) -> None:
 
 
 def test_operators_are_timed_without_a_compiler(
-    kws: Path, tmp_path: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
+    digits: Path, tmp_path: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counting_clocks.install(monkeypatch)
-    factory = built(kws)
-    path = mlfc.export_model_library_format(factory, tmp_path / "kws.tar")
+    factory = built(digits)
+    path = mlfc.export_model_library_format(factory, tmp_path / "digits.tar")
     for model in (profiled_factory(factory), load_profiled(path)):
         inputs = seeded_inputs(model.inputs, 0)
         profile = model.profile(inputs, repeat=2)
@@ -282,7 +284,7 @@ def test_operators_are_timed_without_a_compiler(
         times = [[passed(run * number + i) for i in range(number)] for run in (1, 2)]
         assert [operator.nanoseconds for operator in profile.operators] == np.median(times, axis=0).tolist()
         output = model.operator_outputs(inputs)[-1]
-        np.testing.assert_array_equal(np.frombuffer(output, np.int8), profile.outputs["Identity"].reshape(-1))
+        np.testing.assert_array_equal(np.frombuffer(output, np.int8), profile.outputs["probabilities"].reshape(-1))
 
 
 PRINT_HASHES = """
@@ -307,8 +309,8 @@ def test_objects_are_the_same_in_every_process(models: Path) -> None:
     assert len(set(made[0].splitlines())) == len(targets)
 
 
-def test_source_is_llvms_and_the_processors(kws: Path) -> None:
-    lib = built(kws, "llvm -mcpu=cortex-m4").lib
+def test_source_is_llvms_and_the_processors(digits: Path) -> None:
+    lib = built(digits, "llvm -mcpu=cortex-m4").lib
     assert 'define signext i32 @"tvmgen_model_run"' in lib.get_source()
     assert 'target triple = "thumbv7em-none-eabi"' in lib.get_source("ll")
     assert "smlad" in lib.get_source("asm")
@@ -316,15 +318,15 @@ def test_source_is_llvms_and_the_processors(kws: Path) -> None:
         lib.get_source("bc")
 
 
-def test_kernels_are_there_once(kws: Path) -> None:
-    factory = built(kws, "llvm -mcpu=cortex-m55")
+def test_kernels_are_there_once(digits: Path) -> None:
+    factory = built(digits, "llvm -mcpu=cortex-m55")
     called = re.findall(r"\bbl\s+tvmgen_model_(fused\w+)", factory.lib.get_source("asm"))
     assert len(called) == len(factory.program.calls)
 
 
-def test_archives_hold_together(kws: Path, tmp_path: Path) -> None:
+def test_archives_hold_together(digits: Path, tmp_path: Path) -> None:
     for target in ("llvm", "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"):
-        path = mlfc.export_model_library_format(built(kws, target), tmp_path / "kws.tar")
+        path = mlfc.export_model_library_format(built(digits, target), tmp_path / "digits.tar")
         assert [str(fault) for fault in validate(path)] == []
         again = mlfc.export_model_library_format(
             mlfc.rebuild(path), tmp_path / "again.tar", options=recorded_options(path)
@@ -334,8 +336,8 @@ def test_archives_hold_together(kws: Path, tmp_path: Path) -> None:
         mlfc.load(path)
 
 
-def test_demos_link_the_objects(kws: Path, tmp_path: Path) -> None:
-    folder = extracted(built(kws), tmp_path, test_vectors=2)
+def test_demos_link_the_objects(digits: Path, tmp_path: Path) -> None:
+    folder = extracted(built(digits), tmp_path, test_vectors=2)
     assert "PASS 2 of 2" in make(folder, "selftest")
     build = ["cmake", "-S", ".", "-B", "with-cmake"]
     for command in (build, ["cmake", "--build", "with-cmake"]):
@@ -346,8 +348,8 @@ def test_demos_link_the_objects(kws: Path, tmp_path: Path) -> None:
     assert "PASS 2 of 2" in demo.stdout
 
 
-def test_libraries_for_this_machine_use_its_processor(kws: Path, tmp_path: Path) -> None:
-    factory = built(kws)
+def test_libraries_for_this_machine_use_its_processor(digits: Path, tmp_path: Path) -> None:
+    factory = built(digits)
     general = "-mcpu=baseline" if find_compiler().is_zig else "-mtune=generic"
     root = library_root([factory, mlfc.build(two_layers(1), "llvm", module_name="other")])
     for module, name in ((factory.runtime, "one.tar"), (root, "two.tar")):

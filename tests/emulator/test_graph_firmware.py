@@ -16,9 +16,11 @@ from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
 from tests.harness import built, module_of, seeded_inputs
 
-WARNINGS = "-O2 -Wall -Wextra -Wpedantic -Werror"
-CASES = [("kws_ref_model", "mps2-an386"), ("kws_ref_model", "qemu-riscv32"), ("ad01_int8", "mps3-an547")]
-CASES += [("hello_world_int8", name) for name in ("mps2-an385", "mps2-an500", "mps2-an505", "microbit", "host")]
+WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
+# every board starts in test_boards_run.py; the runtime, portable C, is told apart by what cores lack: a Cortex-M0 reads
+# no word that is not aligned, a Cortex-M55 has vectors
+CASES = [("kws_ref_model", "mps2-an386")]
+CASES += [("hello_world_int8", name) for name in ("mps3-an547", "microbit", "qemu-riscv32", "host")]
 
 
 def graph_firmware(path: Path, name: str, **options: object) -> EmulatedModule:
@@ -40,7 +42,7 @@ def test_a_graph_takes_little_more_than_its_parts(models: Path) -> None:
     path = models / "kws_ref_model.tflite"
     made = graph_firmware(path, "mps2-an386", cflags=WARNINGS)
     run = made.measure(seeded_inputs(made.inputs, 0))
-    aot = emulated_factory(built(path, "c -mcpu=cortex-m4"), need_board("mps2-an386"), cflags="-O2")
+    aot = emulated_factory(built(path, "c -mcpu=cortex-m4"), need_board("mps2-an386"), cflags="-O1")
     other = aot.measure(seeded_inputs(aot.inputs, 0))
     assert run.instructions is not None
     assert run.instructions < 1.02 * (other.instructions or 0)
@@ -54,7 +56,7 @@ def test_a_graph_takes_little_more_than_its_parts(models: Path) -> None:
 @pytest.mark.parametrize("name", ["mps2-an386", "qemu-riscv32", "host"])
 def test_tvms_own_archive_runs(name: str, shared: Path) -> None:
     folder = shared / "fixtures" / "tvm-0.14"
-    made = emulated_archive(folder / "kws_graph_c.tar.xz", need_board(name))
+    made = emulated_archive(folder / "kws_graph_c.tar.xz", need_board(name), cflags="-O1")
     with np.load(folder / "kws_io.npz") as arrays:
         given, expected = {str(arrays["input_name"]): arrays["inputs"][0]}, arrays["outputs"][0]
     outputs = made.run(given)

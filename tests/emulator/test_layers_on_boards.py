@@ -22,6 +22,7 @@ from mlfc.support.content import to_bytes
 from mlfc.verify import compare, verify
 from mlfc.verify.board_layers import BoardLayers
 
+pytestmark = pytest.mark.usefixtures("quick_builds")
 BOARD = "mps2-an386"
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 FAULTY = 2
@@ -39,11 +40,11 @@ def with_wrong_weight(factory: Factory, operator: int) -> dict[str, Any]:
 
 
 def faulty_board(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
-    """As `emulated_factory`, with a fault that the board alone has."""
+    """As `emulated_factory`, with a fault that the board alone has, and built in less time."""
     faulty = replace(factory)
     # the property is printed from the program unless it is known already
     faulty.__dict__["code"] = replace(factory.code, files=with_wrong_weight(factory, FAULTY))
-    return emulated_factory(faulty, board, **options)
+    return emulated_factory(faulty, board, cflags="-O1", **options)
 
 
 @pytest.mark.parametrize("board", ["mps3-an547", "qemu-riscv32"])

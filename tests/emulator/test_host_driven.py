@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,29 @@ import mlfc
 from mlfc.archive.read.load import load_factory
 from mlfc.errors import TransportClosedError
 from mlfc.micro.firmware.graph_source import graph_of_factory
+from mlfc.micro.run import driven_model as drivers
 from mlfc.micro.run.driven_model import driven_model
 from mlfc.micro.run.emulator import emulated_factory
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
+
+pytestmark = pytest.mark.usefixtures("quick_builds")
+FLAGS = "-O1"
+
+
+@pytest.fixture(autouse=True)
+def _quick_firmware(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server be compiled in less time: what it does is tested, not how fast."""
+    monkeypatch.setattr(drivers, "build_host_driven", partial(drivers.build_host_driven, cflags=FLAGS))
 
 
 def test_outputs_and_instructions_are_those_of_the_whole_model(models: Path) -> None:
     board = need_board("mps2-an386")
     module, params = mlfc.import_model(models / "kws_ref_model.tflite")
     factory = mlfc.build(module, board.target, params, executor="graph", module_name="kws")
-    whole = emulated_factory(mlfc.build(module, board.target, params, module_name="kws"), board, profile=True)
+    whole = emulated_factory(
+        mlfc.build(module, board.target, params, module_name="kws"), board, profile=True, cflags=FLAGS
+    )
     with driven_model(graph_of_factory(factory), board) as model:
         inputs = seeded_inputs(model.inputs, 4)
         measured = model.profile(inputs)
@@ -77,7 +90,7 @@ def test_a_module_compiled_ahead_of_time_runs_on_a_board(
     command("compile", models / "hello_world_int8.tflite", "--board", name, "--external-workspace", "-o", archive)
     command("run", archive, "--outputs", here)
     command("project", "create", archive, folder, "--template", "makefile", "--board", name, "--type", "host_driven")
-    command("project", "build", folder)
+    command("project", "build", folder, "--option", f"cflags={FLAGS}")
     command("project", "run", folder, "--outputs", there)
     (output,) = np.load(here).files
     np.testing.assert_array_equal(np.load(there)[output], np.load(here)[output])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ MODEL = "hello_world_int8.tflite"
 CASES = [
     ("makefile", "mps2-an386"),
     ("cmake", "mps2-an386"),
+    # both templates have a board's flags from the same place, so one of the same architecture is enough for CMake
     ("makefile", "mps3-an547"),
-    ("cmake", "mps3-an547"),
     ("makefile", "qemu-riscv32"),
     ("cmake", "qemu-riscv32"),
     ("makefile", "arduino_mega"),
@@ -39,11 +39,14 @@ def tools(board: str, template: str) -> None:
     need("cmake" if template == "cmake" else "make", template)
 
 
-def made(folder: Path, model: Path, template: str, board: str, *more: str) -> str:
+QUICK = ("--option", "cflags=-O1")
+
+
+def made(folder: Path, model: Path, template: str, board: str, *more: str, build: Sequence[str] = ()) -> str:
     """Make and build a project; return its path."""
     tools(board, template)
     succeeded("project", "create", model, "made", "--template", template, "--board", board, *more, cwd=folder)
-    succeeded("project", "build", "made", cwd=folder)
+    succeeded("project", "build", "made", *build, cwd=folder)
     return "made"
 
 
@@ -62,38 +65,34 @@ def assert_outputs(path: Path, expected: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize(("template", "board"), CASES)
 def test_a_project_computes_what_the_reference_does(models: Path, tmp_path: Path, template: str, board: str) -> None:
-    model = models / MODEL
-    project = made(tmp_path, model, template, board)
+    """And a build says what memory it takes."""
+    tools(board, template)
+    model, project = models / MODEL, "made"
+    succeeded("project", "create", model, project, "--template", template, "--board", board, cwd=tmp_path)
+    memory = json.loads(succeeded("project", "build", project, "--json", cwd=tmp_path))["memory"]
     reference = Reference(model)
     inputs = seeded_inputs(inputs_of(tmp_path / project), 4)
     write_npz(tmp_path / "in.npz", inputs)
     text = succeeded("project", "run", project, "--inputs", "in.npz", "--outputs", "out.npz", "--json", cwd=tmp_path)
     assert json.loads(text)["stack_bytes"] > 0
     assert_outputs(tmp_path / "out.npz", reference.run(inputs))
-
-
-@pytest.mark.parametrize("template", ["makefile", "cmake"])
-def test_a_build_says_what_memory_it_takes(models: Path, tmp_path: Path, template: str) -> None:
-    tools("mps2-an386", template)
-    command = ("project", "create", models / MODEL, "made", "--template", template, "--board", "mps2-an386")
-    succeeded(*command, cwd=tmp_path)
-    memory = json.loads(succeeded("project", "build", "made", "--json", cwd=tmp_path))["memory"]
-    assert memory["differences"] == []
-    again = mlfc("project", "build", "made", cwd=tmp_path)
-    assert again.returncode == 2
-    assert "There is already a build in made. To force rebuild it use '-f' or '--force'." in again.stderr
-    text = succeeded("project", "build", "made", "--force", "--option", "cflags=-Os", cwd=tmp_path)
-    assert "as they were promised" in text
+    if board == "mps2-an386":
+        assert memory["differences"] == []
+        again = mlfc("project", "build", project, cwd=tmp_path)
+        assert again.returncode == 2
+        assert f"There is already a build in {project}. To force rebuild it use '-f' or '--force'." in again.stderr
+        text = succeeded("project", "build", project, "--force", "--option", "cflags=-Os", cwd=tmp_path)
+        assert "as they were promised" in text
 
 
 def test_test_vectors_are_checked_on_the_board(models: Path, tmp_path: Path) -> None:
-    project = made(tmp_path, models / MODEL, "cmake", "mps2-an386", "--type", "selftest")
+    project = made(tmp_path, models / MODEL, "cmake", "mps2-an386", "--type", "selftest", build=QUICK)
     assert "PASS 3 of 3, largest difference 0" in succeeded("project", "run", project, cwd=tmp_path)
     vectors = next((tmp_path / "made").rglob("selftest/*_vectors.c"))
     text = vectors.read_text()
     place = text.rindex("{", 0, text.rindex("}")) + 1
     vectors.write_text(f"{text[:place]} 1 + {text[place:]}")
-    succeeded("project", "build", project, "--force", cwd=tmp_path)
+    succeeded("project", "build", project, "--force", *QUICK, cwd=tmp_path)
     result = mlfc("project", "run", project, cwd=tmp_path)
     assert result.returncode == 1, result.stdout
     assert "FAIL" in result.stdout
@@ -101,7 +100,7 @@ def test_test_vectors_are_checked_on_the_board(models: Path, tmp_path: Path) -> 
 
 def test_a_host_drives_a_project_by_its_server(models: Path, tmp_path: Path) -> None:
     model = models / MODEL
-    project = made(tmp_path, model, "makefile", "mps2-an386", "--type", "host_driven")
+    project = made(tmp_path, model, "makefile", "mps2-an386", "--type", "host_driven", build=QUICK)
     reference = Reference(model)
     inputs = seeded_inputs(inputs_of(tmp_path / project), 4)
     write_npz(tmp_path / "in.npz", inputs)
@@ -125,7 +124,7 @@ def test_firmware_that_does_not_fit_says_by_how_much(models: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("board", ["nucleo_l4r5zi", "nrf52840dk", "stm32h743"])
 def test_firmware_for_boards_that_nothing_emulates_is_built(models: Path, tmp_path: Path, board: str) -> None:
-    project = made(tmp_path, models / MODEL, "makefile", board)
+    project = made(tmp_path, models / MODEL, "makefile", board, build=QUICK)
     record = json.loads((tmp_path / project / "project.json").read_text())
     assert "run" not in record["steps"]
     (*_, tool) = record["steps"]["flash"]
@@ -141,8 +140,8 @@ def test_firmware_for_boards_that_nothing_emulates_is_built(models: Path, tmp_pa
 def test_the_commands_of_the_page_work(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools("mps2-an386", "makefile")
     monkeypatch.chdir(tmp_path)
-    shutil.copy(models / "kws_ref_model.tflite", "kws.tflite")
-    np.savez("in.npz", np.zeros((1, 49, 10, 1), np.int8))
+    shutil.copy(models / MODEL, "kws.tflite")  # a smaller one than the page's does
+    np.savez("in.npz", np.zeros((1, 1), np.int8))
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "firmware-projects.md").read_text()
     blocks = [
         "\n".join(line[4:] for line in block.splitlines()) for block in re.findall(r"(?:^ {4}.*\n)+|^\n", page, re.M)
@@ -152,7 +151,7 @@ def test_the_commands_of_the_page_work(models: Path, tmp_path: Path, monkeypatch
     for line in shown[0].splitlines():
         succeeded(*line.split()[1:], cwd=tmp_path)
     with np.load("out.npz") as outputs:
-        assert outputs["Identity"].shape == (1, 12)
+        assert outputs["StatefulPartitionedCall:0"].shape == (1, 1)
     shutil.rmtree("kws_m4")
     python = page.partition("    import mlfc\n")[2].partition("\n\nThe names are")[0]
     exec("import mlfc\n" + "\n".join(line[4:] for line in python.splitlines()), {})

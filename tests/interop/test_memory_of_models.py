@@ -57,9 +57,14 @@ def test_outputs_reach_into_their_inputs_on_microcontrollers(models: Path, file:
                 memory.prove(program, replace(plan, offsets=closer, size=plan.size + (1 << 20)))
 
 
-@pytest.mark.parametrize("workspace_io", [False, True])
-@pytest.mark.parametrize("optimize", ["speed", "size"])
-@pytest.mark.parametrize("cpu", ["cortex-m4", "cortex-m55", "generic-rv32"])
+# every two of them meet
+@pytest.mark.parametrize(
+    ("cpu", "optimize", "workspace_io"),
+    [
+        ("cortex-m4", "speed", False), ("cortex-m4", "size", True), ("cortex-m55", "speed", True),
+        ("cortex-m55", "size", False), ("generic-rv32", "speed", False), ("generic-rv32", "size", True),
+    ],
+)  # fmt: skip
 def test_every_way_to_compile_for_a_microcontroller_is_proved(
     models: Path, cpu: str, optimize: str, workspace_io: bool
 ) -> None:

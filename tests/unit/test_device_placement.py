@@ -84,7 +84,7 @@ def check_places(program: Program) -> None:
 
 
 @given(networks(), st.sets(st.integers(0, 12)))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 def test_whatever_a_device_refuses_the_model_stays_the_same(data: bytes, refused: set[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         refusing(patch, refused)

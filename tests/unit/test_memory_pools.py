@@ -59,7 +59,7 @@ def replay(program, plan):
             check(value.root)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(programs(max_calls=8), st.lists(st.integers(1, 400), max_size=3), st.booleans())
 def test_blocks_over_pools_keep_their_bytes_and_the_pools_their_sizes(program, sizes, io):
     program = replace(

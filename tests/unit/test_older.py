@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from mlfc.errors import ArchiveError, OptionError
 from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.support.params import load_params
-from tests.conftest import need
+from tests.native.extracted import WARNINGS, make
 from tests.unit.test_archive import X, dense_factory, members, rewritten
 from tests.unit.test_cli import succeeded
 
@@ -84,15 +83,10 @@ def test_the_archive_computes_the_model(factory: Factory, tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_archive_builds_by_make(factory: Factory, tmp_path: Path, name: str) -> None:
-    make = need("make", "make")
     path = export(factory, tmp_path / "old.tar", **FORMS[name], test_vectors=1)
     with tarfile.open(path) as tar:
         tar.extractall(tmp_path / "tree", filter="data")
-    done = subprocess.run(
-        [make, "-s", "test", "CFLAGS=-O0"], cwd=tmp_path / "tree", capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "PASS" in done.stdout
+    assert "PASS" in make(tmp_path / "tree", "test", f"CFLAGS={WARNINGS}")
 
 
 def test_version_5_has_the_shape_of_its_time(tmp_path: Path) -> None:

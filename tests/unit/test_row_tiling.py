@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import mlfc
 from mlfc import memory
 from mlfc.errors import InternalError
+from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.tir.ir import Program, Value
 from mlfc.transform.row_tiling import TiledLayer, rows_of, schedule
@@ -70,10 +72,15 @@ def test_parts_of_values_know_where_they_lie() -> None:
     assert (part.shape, part.root, part.root_start, part.is_whole) == ((1, 2, 4, 3), whole, 3 * 4 * 3 * 2, False)
 
 
+@cache
+def tiled(path: Path, *, workspace_io: bool) -> Factory:
+    module, params = mlfc.import_model(path)
+    return mlfc.build(module, "c -mcpu=cortex-m4", params, ram=41_473, workspace_io=workspace_io)
+
+
 @pytest.mark.parametrize("workspace_io", [False, True])
 def test_plans_of_tiles_are_proved_and_listed(models: Path, workspace_io: bool) -> None:
-    mod, params = mlfc.import_model(models / "vww_96_int8.tflite")
-    factory = mlfc.build(mod, "c -mcpu=cortex-m4", params, ram=41_473, workspace_io=workspace_io)
+    factory = tiled(models / "vww_96_int8.tflite", workspace_io=workspace_io)
     program, plan = factory.program, factory.plan
     assert plan.size + (0 if workspace_io else 27_650) <= 41_473
     assert (program.tiling is not None) is not workspace_io  # with its inputs inside it fits without
@@ -97,8 +104,7 @@ def test_plans_of_tiles_are_proved_and_listed(models: Path, workspace_io: bool) 
 
 
 def test_the_proof_sees_a_part_that_is_missing(models: Path) -> None:
-    mod, params = mlfc.import_model(models / "vww_96_int8.tflite")
-    factory = mlfc.build(mod, "c -mcpu=cortex-m4", params, ram=41_473)
+    factory = tiled(models / "vww_96_int8.tflite", workspace_io=False)
     calls = list(factory.program.calls)
     parts = [index for index, call in enumerate(calls) if not call.output.is_whole]
     for index in (parts[0], parts[-1]):

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 import mlfc
 from mlfc.errors import MlfcError, TypeCheckError
 from mlfc.ops.evaluate import evaluate
 from mlfc.relay import ir
+from tests.ml_models import compare, ml_model
 from tests.operator_cases import Case
-from tests.relay_run import run_main
 from tests.tree_cases import FEATURES, random_tables, rows, tree_cases
 
 Array = np.ndarray[Any, Any]
@@ -86,26 +86,7 @@ def listed(tables: list[Array], comparisons: list[str], tracks: list[int], kind:
 
 
 def ensemble(op: str, attrs: dict[str, Any], data: Array, outputs: int = 1, version: int = 1) -> onnx.ModelProto:
-    names = [f"y{index}" for index in range(outputs)]
-    node = helper.make_node(op, ["x"], names, domain="ai.onnx.ml", name="trees", **attrs)
-    x = helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(data.dtype), data.shape)
-    ends = [onnx.ValueInfoProto(name=name) for name in names]
-    graph = helper.make_graph([node], "g", [x], ends)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", version)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-
-def compare(model: onnx.ModelProto, data: Array) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    expected = session.run(None, {"x": data})
-    module, params = mlfc.import_model(model)
-    for found, wanted in zip(run_main(module, {"x": data, **params}), expected, strict=True):
-        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-        if wanted.dtype.kind == "f":
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-        else:
-            np.testing.assert_array_equal(found, wanted)
+    return ml_model(op, attrs, {"x": data}, outputs, version)
 
 
 @pytest.mark.parametrize("seed", range(len(MODES)))
@@ -120,7 +101,7 @@ def test_regressors_equal_onnx_runtime(seed: int, is_mixed: bool) -> None:
     attrs["aggregate_function"] = ("SUM", "AVERAGE", "MIN", "MAX")[seed % 4]
     if seed % 2:
         attrs["base_values"] = [0.25, -0.5]
-    compare(ensemble("TreeEnsembleRegressor", attrs, data), data)
+    compare(ensemble("TreeEnsembleRegressor", attrs, data), {"x": data})
 
 
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
@@ -136,7 +117,7 @@ def test_classifiers_equal_onnx_runtime(transform: str, targets: int, is_probabi
     attrs |= {"classlabels_int64s": labels, "post_transform": transform}
     if targets == 3:
         attrs["base_values"] = [0.1, 0.2, -0.3]
-    compare(ensemble("TreeEnsembleClassifier", attrs, data, 2), data)
+    compare(ensemble("TreeEnsembleClassifier", attrs, data, 2), {"x": data})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -161,7 +142,7 @@ def test_ensembles_of_the_newest_kind_equal_onnx_runtime(dtype: str) -> None:
         attrs[f"nodes_{side}leafs"] = (ends >= inner).astype(int).tolist()
         attrs[f"nodes_{side}nodeids"] = np.where(ends >= inner, ends - inner, ends).tolist()
     data = rows(3, dtype=dtype)
-    compare(ensemble("TreeEnsemble", attrs, data, version=5), data)
+    compare(ensemble("TreeEnsemble", attrs, data, version=5), {"x": data})
 
 
 def test_trees_of_one_leaf() -> None:
@@ -171,7 +152,7 @@ def test_trees_of_one_leaf() -> None:
         "target_treeids": [0, 1], "target_nodeids": [0, 0], "target_ids": [0, 0], "target_weights": [1.5, 2.0],
         "n_targets": 1,
     }  # fmt: skip
-    compare(ensemble("TreeEnsembleRegressor", attrs, rows(0)), rows(0))
+    compare(ensemble("TreeEnsembleRegressor", attrs, rows(0)), {"x": rows(0)})
 
 
 GOOD = {**listed(TABLES, ["le"] * len(TABLES[0]), [0] * len(TABLES[0]), "target"), "n_targets": 2}
@@ -200,7 +181,7 @@ def test_broken_ensembles_are_refused(changed: dict[str, Any], message: str) -> 
     model = ensemble("TreeEnsembleRegressor", {**GOOD, **changed}, rows(0))
     with pytest.raises(MlfcError, match=message) as caught:
         mlfc.import_model(model)
-    assert "'trees'" in str(caught.value)
+    assert "'treeensembleregressor'" in str(caught.value)
 
 
 def test_a_tree_that_comes_back_to_itself_is_refused() -> None:

@@ -128,7 +128,5 @@ _ADVICE = {
     ("", "DeformConv"): "Conv is supported",
     ("", "RandomNormal"): "Make the numbers outside and pass them in as an input",
     ("", "RandomUniform"): "Make the numbers outside and pass them in as an input",
-    (ML, "ZipMap"): "Convert the scikit-learn model with options={'zipmap': False}",
     (ML, "SVMClassifier"): "Linear models, trees and MLPs are supported",
-    (ML, "SVMRegressor"): "Linear models, trees and MLPs are supported",
 }

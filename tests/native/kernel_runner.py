@@ -7,30 +7,34 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 import mlfc.ops  # noqa: F401  (registers the operators)
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import CFunction, print_file, print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.target.features import Features
+from mlfc.tir.ir import PrimFunc
 from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.llvm_functions import beside_c
 from tests.shared_library import compile_shared
 
 Array = npt.NDArray[Any]
+Key = TypeVar("Key", bound=Hashable)
 ALIGNMENT = 64
 FUSING = (NATIVE, "-O1", "-fexpensive-optimizations")
 """Flags of a quick build in which gcc fuses products and sums as it does with -O3, and clang does anyway."""
+UNOPTIMIZED = (NATIVE, "-O0", "-ffp-contract=off")
+"""Flags for kernels of integers that optimizers work on elsewhere: where they are built for boards."""
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> Array:
@@ -49,6 +53,8 @@ class BuiltKernel:
     library: Any
     source: str
     llvm: Any
+    symbol: str = "kernel"
+    label: str = "kernel"
 
     @cached_property
     def constants(self) -> list[Array]:
@@ -74,7 +80,7 @@ class BuiltKernel:
         if self.group.prim.scratch:
             pointers.append(self.workspace.ctypes.data)
         arguments = [ctypes.c_void_p(pointer) for pointer in pointers]
-        kernel = (library or self.library).kernel
+        kernel = getattr(library or self.library, self.symbol)
 
         def run(_kept: Sequence[Array] = tuple(inputs)) -> int:  # pointers do not keep their arrays alive
             return int(kernel(*arguments))
@@ -82,19 +88,21 @@ class BuiltKernel:
         return run
 
     def __call__(self, *inputs: Array) -> Array:
+        ours, other = self.run_in(self.library, *inputs), self.run_in(self.llvm, *inputs)
+        assert ours.tobytes() == other.tobytes(), f"{self.label}: LLVM's object computes something else than the C"
+        return ours
+
+    def run_in(self, library: Any, *inputs: Array) -> Array:
+        """Return what the kernel of one library computes."""
         copies = []
         for array in inputs:
             copy = aligned(array.shape, array.dtype)
             copy[...] = array
             copies.append(copy)
-        outputs = []
-        for library in (self.llvm, self.library):
-            self.workspace[...] = 0xA5  # what a kernel does not write itself must not be read
-            self.output.reshape(-1).view(np.uint8)[...] = 0x5A
-            assert self.bound(copies, library)() == 0
-            outputs.append(self.output.copy())
-        assert outputs[0].tobytes() == outputs[1].tobytes(), "LLVM's object computes something else than the C"
-        return outputs[1]
+        self.workspace[...] = 0xA5  # what a kernel does not write itself must not be read
+        self.output.reshape(-1).view(np.uint8)[...] = 0x5A
+        assert self.bound(copies, library)() == 0
+        return self.output.copy()
 
 
 def group_of(body: ir.Expr, params: Sequence[ir.Var]) -> ir.Function:
@@ -112,10 +120,80 @@ def build(
 
     The output may overlap the inputs at the positions `aliased`.
     """
-    lowered = lower_group(group, features)
-    verify(lowered.prim)
-    source = print_file([print_function(lowered.prim, "kernel", aliased)])
-    with tempfile.TemporaryDirectory() as folder:
-        path = compile_shared({"kernel.c": source.encode()}, Path(folder) / "kernel.so", flags)
-        library = ctypes.CDLL(str(path))
-    return BuiltKernel(lowered, library, source, beside_c({"kernel": lowered.prim}, flags, aliased))
+    return Kernels({"kernel": (group, features)}, flags, aliased)["kernel"]
+
+
+class Kernels(Generic[Key]):
+    """Groups, each for its target, in one library of C and one of LLVM's code: both are built when one is asked for.
+
+    Parameters
+    ----------
+    groups : mapping of hashable to (Function, Features)
+        What an error says of a group is its key.
+    flags : sequence of str, optional
+        Of the C compiler.
+    aliased : frozenset of int, optional
+        Positions of the inputs that outputs may overlap.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[Key, tuple[ir.Function, Features]],
+        flags: Sequence[str] = FUSING,
+        aliased: frozenset[int] = frozenset(),
+    ) -> None:
+        self._groups, self._flags, self._aliased = groups, flags, aliased
+
+    def __getitem__(self, key: Key) -> BuiltKernel:
+        return self._built[key]
+
+    @cached_property
+    def _built(self) -> dict[Key, BuiltKernel]:
+        lowered = {key: self._lowered(key) for key in self._groups}
+        names: dict[str, str] = {}  # by text without its name: what several keys have is compiled once
+        functions: dict[str, CFunction] = {}
+        symbols: dict[Key, str] = {}
+        for number, (key, group) in enumerate(lowered.items()):
+            name = f"kernel{number or ''}"
+            function = print_function(group.prim, name, self._aliased)
+            symbols[key] = names.setdefault(function.text.replace(f" {name}(", " ("), name)
+            functions.setdefault(symbols[key], function)
+        with tempfile.TemporaryDirectory() as folder:
+            files = {"kernels.c": print_file(list(functions.values())).encode()}
+            library = ctypes.CDLL(str(compile_shared(files, Path(folder) / "kernels.so", self._flags)))
+        prims = {symbols[key]: group.prim for key, group in lowered.items()}
+        # Of what LLVM makes code of for machines like this, every fourth kernel goes through its optimizer, too: that
+        # takes ten times as long as all the rest, and does so with all operators where modules are built.
+        hosts = [key for key, (_, features) in self._groups.items() if features.vector_bytes]
+        optimized = {symbols[key] for key in hosts[::4]}
+        by_llvm = _ByLlvm(prims, optimized, self._flags, self._aliased)
+        return {
+            key: BuiltKernel(group, library, print_file([functions[symbols[key]]]), by_llvm, symbols[key], str(key))
+            for key, group in lowered.items()
+        }
+
+    def _lowered(self, key: Key) -> LoweredGroup:
+        try:
+            found = lower_group(*self._groups[key])
+            verify(found.prim)
+        except Exception as error:
+            error.add_note(f"of the kernel {key}")
+            raise
+        return found
+
+
+class _ByLlvm:
+    """LLVM's code of kernels, compiled when the first of them is run; looks like a loaded library."""
+
+    def __init__(
+        self, prims: Mapping[str, PrimFunc], optimized: Collection[str], flags: Sequence[str], aliased: frozenset[int]
+    ) -> None:
+        self._prims, self._optimized, self._flags, self._aliased = prims, optimized, flags, aliased
+        self._libraries: dict[bool, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        optimizes = name in self._optimized
+        if optimizes not in self._libraries:
+            chosen = {each: prim for each, prim in self._prims.items() if (each in self._optimized) == optimizes}
+            self._libraries[optimizes] = beside_c(chosen, self._flags, self._aliased, optimizes=optimizes)
+        return getattr(self._libraries[optimizes], name)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import Machine, machine_of
-from mlfc.codegen.llvm.objects import compile_object
+from mlfc.codegen.llvm.objects import compile_object, parse
 from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
 from mlfc.target.target import parse_target
@@ -66,15 +66,29 @@ def run_kernel(function: Any, prim: PrimFunc, arrays: Sequence[Array]) -> Array:
 
 
 def library_of(
-    prims: Mapping[str, PrimFunc], machine: Machine, *, contracts: bool, aliased: frozenset[int] = frozenset()
+    prims: Mapping[str, PrimFunc],
+    machine: Machine,
+    *,
+    contracts: bool,
+    aliased: frozenset[int] = frozenset(),
+    optimizes: bool = True,
 ) -> LlvmLibrary:
-    """Return kernels, by their symbols, as a library."""
+    """Return kernels, by their symbols, as a library; without the optimizer it is made in a tenth of the time."""
     module = ll.Module("kernels")
     for name, prim in prims.items():
         emit_kernel(module, prim, name, machine=machine, contracts=contracts, aliased=aliased)
-    return LlvmLibrary(compile_object(module, machine), list(prims))
+    if optimizes:
+        return LlvmLibrary(compile_object(module, machine), list(prims))
+    return LlvmLibrary(bytes(machine.target_machine(0).emit_object(parse(module, machine))), list(prims))
 
 
-def beside_c(prims: Mapping[str, PrimFunc], flags: Sequence[str], aliased: frozenset[int] = frozenset()) -> LlvmLibrary:
+def beside_c(
+    prims: Mapping[str, PrimFunc],
+    flags: Sequence[str],
+    aliased: frozenset[int] = frozenset(),
+    *,
+    optimizes: bool = True,
+) -> LlvmLibrary:
     """Return kernels that must compute the very bits of the same kernels in C, compiled with these flags."""
-    return library_of(prims, machine_for(tuple(flags)), contracts=contracts_with(flags), aliased=aliased)
+    machine, contracts = machine_for(tuple(flags)), contracts_with(flags)
+    return library_of(prims, machine, contracts=contracts, aliased=aliased, optimizes=optimizes)

@@ -14,7 +14,7 @@ from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import ir as tir
 from mlfc.tir.inplace_overlap import IndexSpan, IndexSpans, OverlapDistance, overlap_distance
-from tests.native.kernel_runner import ALIGNMENT, Array, BuiltKernel, aligned, build, group_of
+from tests.native.kernel_runner import ALIGNMENT, Array, BuiltKernel, Kernels, aligned, build, group_of
 from tests.native.test_dsp_kernels import ALL, summed, weights_of
 from tests.native.test_kernels import random_integers
 
@@ -26,7 +26,7 @@ FAMILIES = {
 }
 
 
-def convolution(name: str, family: str) -> BuiltKernel:
+def convolution(name: str) -> ir.Function:
     case = ALL[name]
     x = ir.Var("x", ir.TensorType(case.data, "int8"))
     sums = summed(x, case, weights_of(case), -7, np.arange(case.filters, dtype=np.int32) - 5)
@@ -37,26 +37,39 @@ def convolution(name: str, family: str) -> BuiltKernel:
     call = ir.call(
         "qnn.requantize", [sums, scales, zero, one, output_zero], axis=-1, rounding="DOUBLE", out_dtype="int8"
     )
-    return build(group_of(call, [x]), FAMILIES[family], ("-O2",), frozenset({0}))
+    return group_of(call, [x])
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, Kernels[str]]:
+    """Return the layers by family and name."""
+    groups = {name: convolution(name) for name in ALL}
+    levels = {"plain": "-O2", "dsp": "-O0", "mve": "-O0"}  # what pointers may not share would show in plain loops
+    return {
+        family: Kernels({name: (groups[name], features) for name in ALL}, (levels[family],), frozenset({0}))
+        for family, features in FAMILIES.items()
+    }
 
 
 def run_apart_and_together(kernel: BuiltKernel, data: Array, distance: int) -> tuple[Array, Array]:
     """Return the result on memory of its own, and where the output starts `distance` bytes before the input."""
-    apart = kernel(data)
+    apart = kernel.run_in(kernel.library, data)
     memory = aligned((distance + max(data.nbytes, apart.nbytes) + 2 * ALIGNMENT,), np.uint8)
     place = memory[distance : distance + data.nbytes]
     place[...] = data.reshape(-1).view(np.uint8)
     pointers = [place.ctypes.data, *(array.ctypes.data for array in kernel.constants), memory.ctypes.data]
     if kernel.group.prim.scratch:
         pointers.append(kernel.workspace.ctypes.data)
-    assert kernel.library.kernel(*map(ctypes.c_void_p, pointers)) == 0
+    assert getattr(kernel.library, kernel.symbol)(*map(ctypes.c_void_p, pointers)) == 0
     return apart, memory[: apart.nbytes].view(apart.dtype).reshape(apart.shape)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", ALL)
-def test_convolutions_may_overlap_their_input_as_far_as_is_proven(name: str, family: str) -> None:
-    kernel = convolution(name, family)
+def test_convolutions_may_overlap_their_input_as_far_as_is_proven(
+    kernels: dict[str, Kernels[str]], name: str, family: str
+) -> None:
+    kernel = kernels[family][name]
     found = overlap_distance(kernel.group.prim, 0)
     if found is None:
         return
@@ -69,8 +82,8 @@ def test_convolutions_may_overlap_their_input_as_far_as_is_proven(name: str, fam
 
 
 @pytest.mark.parametrize(("name", "slack"), [("1x1", 0), ("3x3_same", 2)])
-def test_hardly_less_would_do(name: str, slack: int) -> None:
-    kernel = convolution(name, "plain")
+def test_hardly_less_would_do(kernels: dict[str, Kernels[str]], name: str, slack: int) -> None:
+    kernel = kernels["plain"][name]
     found = overlap_distance(kernel.group.prim, 0)
     assert found is not None
     assert found.nbytes > slack
@@ -80,8 +93,10 @@ def test_hardly_less_would_do(name: str, slack: int) -> None:
         assert not np.array_equal(together, apart), distance
 
 
-def test_channels_that_are_worked_on_one_after_another_keep_whole_pixels_apart() -> None:
-    kernel = convolution("depthwise", "dsp")
+def test_channels_that_are_worked_on_one_after_another_keep_whole_pixels_apart(
+    kernels: dict[str, Kernels[str]],
+) -> None:
+    kernel = kernels["dsp"]["depthwise"]
     assert overlap_distance(kernel.group.prim, 0) == OverlapDistance(0, ALL["depthwise"].data[3])
     data = random_integers(np.random.default_rng(5), "int8", ALL["depthwise"].data)
     apart, together = run_apart_and_together(kernel, data, 1)

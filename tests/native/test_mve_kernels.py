@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,7 @@ from mlfc.target.features import Features
 from mlfc.tir import block_intrinsics, interpreter
 from mlfc.transform.lower_group import lower_group
 from tests.conftest import need
-from tests.native.kernel_runner import build, group_of
+from tests.native.kernel_runner import UNOPTIMIZED, Kernels, build, group_of
 
 Array = npt.NDArray[Any]
 
@@ -46,6 +48,11 @@ LAYERS = {
     "depthwise_few_channels": ((1, 5, 5, 3), (5, 2), 0, (1, 1), (2, 1, 2, 0)),
     "depthwise_large_kernel": ((1, 9, 8, 33), (7, 7), 0, (1, 1), (3, 3, 3, 3)),
 }
+SOME = ("1x1_odd_plane", "3x3_stride", "depthwise_odd_channels")
+
+Scaling: TypeAlias = "tuple[int, str, float]"
+# the zero point of the data, the rounding, the largest scale
+SCALINGS: list[Scaling] = [(-128, "DOUBLE", 0.01), (127, "DOUBLE", 3.0), (3, "SINGLE", 0.01), (0, "TONEVEN", 1.0)]
 
 
 def scalar(value: Any, dtype: str = "float32") -> ir.Expr:
@@ -90,19 +97,32 @@ def layer(name: str, zero: int, rounding: str, largest_scale: float) -> tuple[ir
     return group_of(body, [x, residual]), inputs
 
 
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize(
-    ("zero", "rounding", "scale"),
-    [(-128, "DOUBLE", 0.01), (127, "DOUBLE", 3.0), (3, "SINGLE", 0.01), (0, "TONEVEN", 1.0)],
-)
-def test_layers_are_what_plain_loops_compute(name: str, zero: int, rounding: str, scale: float) -> None:
-    group, inputs = layer(name, zero, rounding, scale)
-    kernel = build(group, MVE)
+# each layer is scaled in two of the ways, so that each kind of layer is scaled in all of them
+PAIRS = [(name, SCALINGS[(at + turn) % 4]) for at, name in enumerate(LAYERS) for turn in (0, 1)]
+
+
+@cache
+def kernels() -> Kernels[tuple[str, Scaling, bool]]:
+    """Return the layers for MVE, and plain."""
+    return Kernels(
+        {
+            (name, scaling, form is MVE): (layer(name, *scaling)[0], form)
+            for name, scaling in PAIRS
+            for form in (MVE, PLAIN)
+        },
+        UNOPTIMIZED,
+    )
+
+
+@pytest.mark.parametrize(("name", "scaling"), PAIRS)
+def test_layers_are_what_plain_loops_compute(name: str, scaling: Scaling) -> None:
+    _, inputs = layer(name, *scaling)
+    kernel, plain = (kernels()[name, scaling, is_mve] for is_mve in (True, False))
     assert any(call in kernel.source for call in ("mlf_dots", "taps"))
-    np.testing.assert_array_equal(kernel(*inputs), build(group, PLAIN)(*inputs))
+    np.testing.assert_array_equal(kernel(*inputs), plain.run_in(plain.library, *inputs))
 
 
-@pytest.mark.parametrize("name", ["1x1_odd_plane", "3x3_stride", "depthwise_odd_channels"])
+@pytest.mark.parametrize("name", SOME)
 def test_the_interpreter_computes_the_same(name: str) -> None:
     group, inputs = layer(name, -128, "DOUBLE", 0.01)
     kernel = build(group, MVE)
@@ -111,20 +131,28 @@ def test_the_interpreter_computes_the_same(name: str) -> None:
     np.testing.assert_array_equal(kernel(*inputs), expected)
 
 
-@pytest.mark.parametrize(("rows", "size", "units"), [(1, 640, 128), (3, 24, 5), (1, 13, 10), (2, 1, 1), (1, 8, 128)])
-@pytest.mark.parametrize("rounding", ["SINGLE", "DOUBLE"])
-def test_dense_layers_are_what_plain_loops_compute(rows: int, size: int, units: int, rounding: str) -> None:
-    rng = np.random.default_rng(size)
+DENSE = [(1, 640, 128), (3, 24, 5), (1, 13, 10), (2, 1, 1), (1, 8, 128)]
+
+
+def dense(rows: int, size: int, units: int, rounding: str) -> ir.Function:
     x = ir.Var("x", ir.TensorType((rows, size), "int8"))
-    weights = rng.integers(-128, 128, (units, size)).astype(np.int8)
+    weights = np.random.default_rng(size).integers(-128, 128, (units, size)).astype(np.int8)
     call = ir.call(
         "qnn.dense", [x, ir.const(weights), scalar(-128, "int32"), scalar(0, "int32"), scalar(0.5), scalar(0.25)],
         units=units, out_dtype="int32",
     )  # fmt: skip
-    group = group_of(requantized(call, np.asarray([0.002]), rounding), [x])
-    data = rng.integers(-128, 128, (rows, size)).astype(np.int8)
-    data[:, ::3] = -128
-    np.testing.assert_array_equal(build(group, MVE)(data), build(group, PLAIN)(data))
+    return group_of(requantized(call, np.asarray([0.002]), rounding), [x])
+
+
+@pytest.mark.parametrize("rounding", ["SINGLE", "DOUBLE"])
+def test_dense_layers_are_what_plain_loops_compute(rounding: str) -> None:
+    groups = {sizes: dense(*sizes, rounding) for sizes in DENSE}
+    kernels = Kernels({(sizes, form): (groups[sizes], form) for sizes in DENSE for form in (MVE, PLAIN)})
+    for sizes in DENSE:
+        data = np.random.default_rng(7).integers(-128, 128, sizes[:2]).astype(np.int8)
+        data[:, ::3] = -128
+        plain = kernels[sizes, PLAIN]
+        np.testing.assert_array_equal(kernels[sizes, MVE](data), plain.run_in(plain.library, data), err_msg=str(sizes))
 
 
 @pytest.mark.parametrize(("filters", "size"), [(1, 8), (4, 16), (5, 24), (9, 40), (8, 64)])
@@ -166,11 +194,13 @@ def test_both_forms_compile_without_a_warning(compiler: str, level: str, tmp_pat
     if "arm" in compiler:
         cpu = "cortex-m55+nomve" if compiler.endswith("+nomve") else "cortex-m55"
         command += [f"-mcpu={cpu}", "-mfloat-abi=hard"]
-    for name in ("1x1_odd_plane", "3x3_stride", "depthwise_odd_channels"):
-        for number, (rounding, scale) in enumerate([("DOUBLE", 0.01), ("DOUBLE", 3.0), ("SINGLE", 0.01)]):
-            lowered = lower_group(layer(name, -128, rounding, scale)[0], MVE)
-            source = tmp_path / f"{name}_{number}.c"
-            source.write_text(print_file([print_function(lowered.prim, "kernel")]))
-            line = [*command, *WARNINGS, level, "-c", str(source), "-o", str(tmp_path / "kernel.o")]
-            result = subprocess.run(line, capture_output=True, text=True, check=False)
-            assert result.returncode == 0, result.stderr[:2000]
+    scalings = [("DOUBLE", 0.01), ("DOUBLE", 3.0), ("SINGLE", 0.01)]
+    # optimizers see each layer and each scaling once
+    pairs = product(SOME, scalings) if level == "-O0" else zip(SOME, scalings, strict=True)
+    groups = [layer(name, -128, rounding, scale)[0] for name, (rounding, scale) in pairs]
+    printed = [print_function(lower_group(group, MVE).prim, f"kernel{at}") for at, group in enumerate(groups)]
+    source = tmp_path / "kernels.c"
+    source.write_text(print_file(printed))
+    line = [*command, *WARNINGS, level, "-c", str(source), "-o", str(tmp_path / "kernels.o")]
+    result = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[:2000]

@@ -61,6 +61,8 @@ class EdgeCall:
     label: str
     call: ir.Call
     params: tuple[ir.Var, ...]
+    dtype: str  # that replaces the dtype of the tables
+    is_own: bool  # whether it is that of the tables
 
     def data(self) -> list[list[Array]]:
         """Return several sets of arrays for the variables: all combinations, mixtures, all one value."""
@@ -168,4 +170,4 @@ def _made(spec: edge_specs.Spec, own: str, dtype: str, target: str | None, *, pa
     except (TypeCheckError, ValueError, OverflowError):
         return None
     label = "-".join(filter(None, (spec.operator, spec.label, dtype, target)))
-    return EdgeCall(label, call, tuple(params))
+    return EdgeCall(label, call, tuple(params), dtype, dtype == own)

@@ -74,12 +74,12 @@ def _pools() -> Iterator[Spec]:
 def _products() -> Iterator[Spec]:
     for rank, letters in ((1, "W"), (2, "HW"), (3, "DHW")):
         attrs = {"channels": 3, "kernel_size": (2,) * rank, "padding": (1, 0) * rank}
-        shape, kernel = (1, *(4, 3, 2)[:rank], 4), (2,) * rank
+        shape, kernel = (1, *(4, 3, 2)[:rank], 2), (2,) * rank
         layout = {"data_layout": f"N{letters}C"}
-        yield Spec(f"nn.conv{rank}d", (Given(shape), _real_weights(*kernel, 4, 3)),
+        yield Spec(f"nn.conv{rank}d", (Given(shape), _real_weights(*kernel, 2, 3)),
                    {**attrs, **layout, "kernel_layout": f"{letters}IO"})  # fmt: skip
         if rank < 3:
-            yield Spec(f"nn.conv{rank}d_transpose", (Given(shape), _real_weights(4, 3, *kernel)),
+            yield Spec(f"nn.conv{rank}d_transpose", (Given(shape), _real_weights(2, 3, *kernel)),
                        {**attrs, **layout, "kernel_layout": f"IO{letters}", "strides": (2,) * rank})  # fmt: skip
     yield Spec("nn.conv2d", (Given((1, 5, 5, 4)), _real_weights(3, 3, 4, 1)),
                {"channels": 4, "groups": 4, "kernel_size": (3, 3), "padding": (1, 1, 1, 1), "data_layout": "NHWC",

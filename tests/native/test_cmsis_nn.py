@@ -40,7 +40,7 @@ def compiled(model: Path, byoc: tuple[str, ...], cpu: str) -> Factory:
     return mlfc.build(module, f"c -mcpu={cpu}", params, module_name="m")
 
 
-@pytest.mark.parametrize("name", ["pretrainedResnet_quant", "kws_ref_model", "vww_96_int8", "ad01_int8"])
+@pytest.mark.parametrize("name", ["pretrainedResnet_quant", "kws_ref_model", "ad01_int8"])
 def test_models_give_the_same_integers(models: Path, name: str) -> None:
     factory = compiled(models / f"{name}.tflite", ("cmsis_nn",), "cortex-m4")
     own = [kernel.name for kernel in factory.program.kernels if kernel.external is None]

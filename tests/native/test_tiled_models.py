@@ -24,11 +24,9 @@ pytestmark = pytest.mark.usefixtures("quick_builds")
 Inputs: TypeAlias = "Mapping[str, npt.NDArray[Any]]"
 CASES = [
     ("vww_96_int8", "c -mcpu=cortex-m4", 41_473, False),
-    ("vww_96_int8", "c -mcpu=cortex-m55", 41_473, False),
-    ("vww_96_int8", "c -mcpu=cortex-m0plus", 50_000, False),
-    ("vww_96_int8", "c -mcpu=cortex-m4", 32_257, True),
+    ("vww_96_int8", "c -mcpu=cortex-m55", 32_257, True),
     ("vww_96_int8", "c", 60_000, False),
-    ("digits.onnx", "c -mcpu=cortex-m7", 1_700, False),
+    ("digits.onnx", "c -mcpu=cortex-m0plus", 1_700, False),
 ]
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
@@ -67,6 +65,8 @@ def test_results_are_the_same(
     tiled = mlfc.build(mod, target, params, module_name="tiled", workspace_io=workspace_io, ram=ram)
     assert tiled.program.tiling.count > 1
     assert tiled.plan.size < whole.plan.size
+    if (target, workspace_io) == ("c -mcpu=cortex-m4", False):
+        assert tiled.plan.size <= whole.plan.size // 2
     # a row that is computed twice would show here
     assert sum(call.kernel.macs for call in tiled.program.calls) == sum(
         call.kernel.macs for call in whole.program.calls
@@ -128,32 +128,30 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("target", ["c -mcpu=cortex-m4", "c -mcpu=generic-rv32"])
 @pytest.mark.parametrize("layers", ODD)
-def test_odd_chains_give_what_they_give_whole(
-    layers: Callable[[ir.Expr], ir.Expr], target: str, tmp_path: Path
-) -> None:
+def test_odd_chains_give_what_they_give_whole(layers: Callable[[ir.Expr], ir.Expr], tmp_path: Path) -> None:
+    plain, unrolled = "c -mcpu=generic-rv32", "c -mcpu=cortex-m4"
     module = module_of({"x": np.zeros((1, 17, 8, 4), np.int8)}, {"y": lambda v: layers(v["x"])})
-    whole = load_factory(mlfc.build(module, target, module_name="whole"))
+    whole = load_factory(mlfc.build(module, plain, module_name="whole"))
     inputs = seeded_inputs(whole.inputs, 0)
     expected = whole.run(inputs)["y"]
     assert np.ptp(expected) > 0
-    tiled = 0
-    for ram in (900, 1300, 1900):
+    tiled = {plain: 0, unrolled: 0}
+    for target, ram in ((plain, 900), (plain, 1300), (plain, 1900), (unrolled, 1300)):
         factory = mlfc.build(module, target, module_name="tiled", ram=ram)
-        tiled += factory.program.tiling is not None
+        tiled[target] += factory.program.tiling is not None
         path = mlfc.export_model_library_format(factory, tmp_path / "tiled.tar")
         assert [str(fault) for fault in validate(path)] == []
         np.testing.assert_array_equal(mlfc.load(path).run(inputs)["y"], expected)
-    assert tiled
+    assert all(tiled.values())
 
 
-def test_half_of_the_plain_workspace_is_enough(command: Callable[..., str], models: Path, tmp_path: Path) -> None:
-    model, archive = models / "vww_96_int8.tflite", tmp_path / "vww.tar"
-    options = ("--target", "c -mcpu=cortex-m4", "--module-name", "vww", "-o", archive, "--json")
-    plain = json.loads(command("compile", model, *options))["modules"]["vww"]["memory"]["workspace_bytes"]
-    tiled = json.loads(command("compile", model, *options, "--ram", plain // 2))["modules"]["vww"]
-    assert tiled["memory"]["workspace_bytes"] <= plain // 2
+def test_commands_tell_of_stripes(command: Callable[..., str], tmp_path: Path) -> None:
+    archive = tmp_path / "digits.tar"
+    options = ("--target", "c -mcpu=cortex-m7", "--module-name", "digits", "-o", archive, "--json")
+    plain = json.loads(command("compile", DIGITS, *options))["modules"]["digits"]["memory"]["workspace_bytes"]
+    tiled = json.loads(command("compile", DIGITS, *options, "--ram", 1_700))["modules"]["digits"]
+    assert tiled["memory"]["workspace_bytes"] <= 1_700
     assert tiled["stripes"]["workspace_bytes_without"] == plain
     command("validate", archive)
-    assert "equal" in command("verify", model, archive, "--samples", 1)
+    assert "equal" in command("verify", DIGITS, archive, "--samples", 1)

@@ -213,21 +213,21 @@ def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_pa
 
 def test_command_line(models: Path, tmp_path: Path) -> None:
     need_board("mps3-an547")
-    model = str(models / "ad01_int8.tflite")
+    model = str(models / "hello_world_int8.tflite")
     before = json.loads(succeeded("inspect", model, "--board", "mps3-an547", "--json", cwd=tmp_path))
     rows = {row["what"]: row["bytes"] for row in before["rows"]}
-    assert rows[IO] == 1280
+    assert rows[IO] == 2
     assert before["stack"]["bytes"] == sum(item["bytes"] for item in before["stack"]["path"])
-    said = succeeded("compile", model, "--board", "mps3-an547", "-o", "ad.tar", cwd=tmp_path)
+    said = succeeded("compile", model, "--board", "mps3-an547", "-o", "hello.tar", cwd=tmp_path)
     assert "stack of an inference" in said
-    ran = succeeded("run", "ad.tar", "--board", "mps3-an547", "--memory", "--json", cwd=tmp_path)
+    ran = succeeded("run", "hello.tar", "--board", "mps3-an547", "--memory", "--json", cwd=tmp_path)
     memory = json.loads(ran)["memory"]
     assert memory["differences"] == []
     linked = {row["what"]: row["bytes"] for row in memory["linked"]["rows"] if row["region"] == "code"}
     assert linked[CONSTANTS] == rows[CONSTANTS]
     # the budget counts the stack: inputs, outputs and workspace alone would fit
     needed = rows[WORKSPACE] + rows[IO]
-    refused = run_mlfc("compile", model, "--board", "mps3-an547", "--ram", needed + 100, "-o", "no.tar", cwd=tmp_path)
+    refused = run_mlfc("compile", model, "--board", "mps3-an547", "--ram", needed + 50, "-o", "no.tar", cwd=tmp_path)
     assert refused.returncode == 1
     assert "stack of an inference" in refused.stderr
     assert not (tmp_path / "no.tar").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import subprocess
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from mlfc.factory import Factory
 from mlfc.support.content import to_bytes
 from tests.conftest import need
 from tests.native.extracted import imported
+from tests.native.foreign_libraries import without_c_library
 from tests.native.foreign_programs import emulator_of, link_program
-from tests.native.windows_libraries import without_c_library
 
 pytest.importorskip("ziglang", reason="pip install ziglang")
+
+pytestmark = pytest.mark.usefixtures("quick_builds")
 
 SAMPLES = 3
 ENTRIES = {"tvmgen_kws_run", "tvmgen_kws___tvm_main__", "__tvm_ffi_kws", "__tvm_dev_mblob", "mlfc_abi_version"}
@@ -69,6 +72,12 @@ int main(void) {
   return memcmp((const char *)dlsym(library, "__tvm_dev_mblob") + 24, "AotExecutorFactory", 18) == 0 ? 0 : 5;
 }
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _linked_quickly() -> Generator[None, None, None]:
+    with without_c_library():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +136,7 @@ def test_shared_libraries_for_linux_export_their_entries(
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_a_library_for_windows_exports_its_entries(target: str, factory: Factory, tmp_path: Path) -> None:
     triple = "x86_64-w64-mingw32"
-    model = compiled(factory, target, triple)
-    with without_c_library():
-        path = model.export_library(tmp_path / "kws.dll", target_triple=triple)
+    path = compiled(factory, target, triple).export_library(tmp_path / "kws.dll", target_triple=triple)
     said = subprocess.run([need("objdump", "binutils"), "-p", path], capture_output=True, text=True, check=True).stdout
     assert "file format pei-x86-64" in said
     assert "DLL" in said

@@ -59,6 +59,13 @@ def emulator_of(zig_target: str) -> list[str]:
     return [need(program, "qemu-user"), "-L", str(libraries)]
 
 
+def c_library_of(zig_target: str) -> list[str]:
+    """Return the files of the C library that the emulator has, for the linker."""
+    emulator_of(zig_target)
+    place = Path("/usr", zig_target, "lib")
+    return [*map(str, (place / "libc.so.6", place / "libm.so.6", *sorted(place.glob("ld-linux-*"))))]
+
+
 def link_program(zig_target: str, main: str, objects: Sequence[str], path: Path, *flags: str) -> None:
     """Link a program of a C file `main` and objects, all in the folder of `path`.
 
@@ -73,12 +80,9 @@ def link_program(zig_target: str, main: str, objects: Sequence[str], path: Path,
     elif zig_target == "x86_64-linux-gnu":
         command, libraries = [need("gcc", "gcc"), "-no-pie"], ["-lm"]
     else:
-        emulator_of(zig_target)
         (folder / "start.c").write_text(_START)
         toolchain.run_tool([*compiler, "-O1", "-c", "start.c", "-o", "start.o"], folder)
-        place = Path("/usr", zig_target, "lib")
-        command = [*compiler, "-nostdlib", "start.o"]
-        libraries = [*map(str, (place / "libc.so.6", place / "libm.so.6", *place.glob("ld-linux-*")))]
+        command, libraries = [*compiler, "-nostdlib", "start.o"], c_library_of(zig_target)
     toolchain.run_tool([*command, "main.o", *objects, *libraries, "-o", path.name], folder)
 
 

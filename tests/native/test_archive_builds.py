@@ -18,33 +18,35 @@ from mlfc.support.params import load_params
 from tests.conftest import need
 from tests.native.extracted import WARNINGS, extracted, imported, make, sum_factory
 
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+QUICK = "-DCMAKE_C_FLAGS_RELEASE=-O1"
 VERDICT = "PASS 1 of 1, largest difference 0\n"
 
 
 @pytest.fixture(scope="module")
-def kws(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    factory = imported(models / "kws_ref_model.tflite", "kws")
-    return extracted(factory, tmp_path_factory.mktemp("kws"), test_vectors=2)
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    factory = imported(DIGITS / "digits_int8.tflite", "digits")
+    return extracted(factory, tmp_path_factory.mktemp("digits"), test_vectors=2)
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang", "gcc -m32", "gcc -fsanitize=address,undefined"])
-def test_make_test_passes_without_warnings(kws: Path, compiler: str) -> None:
+def test_make_test_passes_without_warnings(digits: Path, compiler: str) -> None:
     program = compiler.split(maxsplit=1)[0]
     need(program, program)
-    make(kws, "clean")
-    printed = make(kws, "test", f"CC={compiler}", f"CFLAGS={WARNINGS}")
-    assert printed.count("PASS kws, vector") == 2
+    make(digits, "clean")
+    printed = make(digits, "test", f"CC={compiler}", f"CFLAGS={WARNINGS}")
+    assert printed.count("PASS digits, vector") == 2
     assert printed.endswith("PASS 2 of 2, largest difference 0\n")
 
 
-def test_make_alone_gives_the_library_and_the_demo(kws: Path) -> None:
-    make(kws, "clean")
-    assert not (kws / "libkws.a").exists()
-    make(kws)
-    assert (kws / "libkws.a").is_file()
-    again = make(kws)
+def test_make_alone_gives_the_library_and_the_demo(digits: Path) -> None:
+    make(digits, "clean")
+    assert not (digits / "libdigits.a").exists()
+    make(digits)
+    assert (digits / "libdigits.a").is_file()
+    again = make(digits)
     assert "-c" not in again.split(), "what is built is not built again"
-    assert subprocess.run([kws / "demo" / "demo"], cwd=kws, check=False).returncode == 0
+    assert subprocess.run([digits / "demo" / "demo"], cwd=digits, check=False).returncode == 0
 
 
 def test_what_is_extracted_over_another_archive_is_built(tmp_path: Path) -> None:
@@ -58,16 +60,16 @@ def test_what_is_extracted_over_another_archive_is_built(tmp_path: Path) -> None
     assert "same, zeros, y: 0.5 0.5 checksum" in printed[1]
 
 
-def test_the_vectors_are_what_litert_computes(models: Path, kws: Path) -> None:
-    interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(str(models / "kws_ref_model.tflite"))
+def test_the_vectors_are_what_litert_computes(digits: Path) -> None:
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(str(DIGITS / "digits_int8.tflite"))
     interpreter.allocate_tensors()
-    text = (kws / "demo" / "kws_vectors.c").read_text()
+    text = (digits / "demo" / "digits_vectors.c").read_text()
     arrays = [
         np.array([int(number) for number in body.split(",") if number.strip()], np.int8)
         for body in re.findall(r"\.\w+ = \{(.*?)\}", text, re.DOTALL)
     ]
     for vector, expected in zip(arrays[0::2], arrays[1::2], strict=True):
-        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], vector.reshape(1, 49, 10, 1))
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], vector.reshape(1, 8, 8, 1))
         interpreter.invoke()
         output = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
         np.testing.assert_array_equal(output.reshape(-1), expected)
@@ -83,14 +85,16 @@ def test_the_demo_fails_where_one_output_differs(models: Path, tmp_path: Path) -
     assert "largest difference 1" in printed
 
 
-def test_firmware_for_cortex_m_links_the_library(kws: Path) -> None:
+def test_firmware_for_cortex_m_links_the_library(digits: Path) -> None:
     need("arm-none-eabi-gcc", "gcc-arm-none-eabi")
-    make(kws, "clean")
+    make(digits, "clean")
     target = ["CC=arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb", "AR=arm-none-eabi-ar", f"CFLAGS={WARNINGS}"]
-    make(kws, "library", *target)
-    symbols = subprocess.run(["arm-none-eabi-nm", kws / "libkws.a"], capture_output=True, text=True, check=True).stdout
-    make(kws, "clean")
-    assert "T tvmgen_kws_run" in symbols
+    make(digits, "library", *target)
+    symbols = subprocess.run(
+        ["arm-none-eabi-nm", digits / "libdigits.a"], capture_output=True, text=True, check=True
+    ).stdout
+    make(digits, "clean")
+    assert "T tvmgen_digits_run" in symbols
 
 
 @pytest.mark.parametrize("vectors", [0, 1])
@@ -98,7 +102,7 @@ def test_cmake_builds_and_tests_it(models: Path, tmp_path: Path, vectors: int) -
     cmake = need("cmake", "cmake")
     folder = extracted(imported(models / "hello_world_int8.tflite", "test"), tmp_path, test_vectors=vectors)
     build = tmp_path / "build"
-    subprocess.run([cmake, "-S", folder, "-B", build], check=True, capture_output=True)
+    subprocess.run([cmake, "-S", folder, "-B", build, QUICK], check=True, capture_output=True)
     subprocess.run([cmake, "--build", build], check=True, capture_output=True)
     result = subprocess.run(["ctest", "--output-on-failure"], cwd=build, check=False, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
@@ -119,7 +123,7 @@ def test_a_project_of_cmake_takes_archives_as_folders(models: Path, tmp_path: Pa
         '#include "tvmgen_one.h"\n#include "tvmgen_two.h"\n'
         "int main(void) { return tvmgen_one_run(0, 0) == -1 && tvmgen_two_run(0, 0) == -1 ? 0 : 1; }\n"
     )
-    subprocess.run([cmake, "-S", tmp_path, "-B", tmp_path / "build"], check=True, capture_output=True)
+    subprocess.run([cmake, "-S", tmp_path, "-B", tmp_path / "build", QUICK], check=True, capture_output=True)
     subprocess.run([cmake, "--build", tmp_path / "build"], check=True, capture_output=True)
     assert subprocess.run([tmp_path / "build" / "firmware"], check=False).returncode == 0
     assert not list((tmp_path / "build").rglob("*_demo")), "demos are for archives that are built alone"
@@ -150,7 +154,7 @@ def test_libraries_of_odd_names(name: str, tmp_path: Path) -> None:
     assert make(folder, "selftest").endswith(VERDICT)
     make(folder, "clean")
     cmake = need("cmake", "cmake")
-    subprocess.run([cmake, "-S", folder, "-B", tmp_path / "build"], check=True, capture_output=True)
+    subprocess.run([cmake, "-S", folder, "-B", tmp_path / "build", QUICK], check=True, capture_output=True)
 
 
 DTYPES = ("int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16")
@@ -256,7 +260,7 @@ def test_graphs_build_for_cortex_m_and_with_cmake(graph: Path, tmp_path: Path) -
     make(graph, "library", "CC=arm-none-eabi-gcc -mcpu=cortex-m0 -mthumb", f"CFLAGS={WARNINGS}")
     make(graph, "clean")
     cmake = need("cmake", "cmake")
-    subprocess.run([cmake, "-S", graph, "-B", tmp_path], check=True, capture_output=True)
+    subprocess.run([cmake, "-S", graph, "-B", tmp_path, QUICK], check=True, capture_output=True)
     subprocess.run([cmake, "--build", tmp_path], check=True, capture_output=True)
     assert subprocess.run(["ctest"], cwd=tmp_path, check=False, capture_output=True).returncode == 0
 
@@ -303,8 +307,8 @@ def test_a_graph_that_is_not_there_is_named(graph: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("compiler", ["gcc -O0", "gcc -O3 -m32", "clang -O3 -march=native -ffast-math"])
-def test_floats_agree_within_the_tolerance_that_the_demo_states(models: Path, tmp_path: Path, compiler: str) -> None:
-    folder = extracted(imported(models / "kws_ref_model_float32.tflite", "kws"), tmp_path, test_vectors=1)
+def test_floats_agree_within_the_tolerance_that_the_demo_states(tmp_path: Path, compiler: str) -> None:
+    folder = extracted(imported(DIGITS / "digits.onnx", "digits"), tmp_path, test_vectors=1)
     printed = make(folder, "test", f"CC={compiler}")
     (difference, allowed), *_ = re.findall(r"largest difference (\S+), (\S+) allowed", printed)
     assert 0 <= float(difference) <= float(allowed) < 1e-3

@@ -18,7 +18,7 @@ from mlfc.library.export import export_library
 from mlfc.runtime.modules.blob import SYMBOLS
 from tests.conftest import need
 from tests.native.extracted import imported
-from tests.native.windows_libraries import without_c_library
+from tests.native.foreign_libraries import without_c_library
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 

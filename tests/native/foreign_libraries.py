@@ -1,6 +1,7 @@
-"""Libraries for Windows, linked without the C library that zig would compile first: that takes two minutes.
+"""Libraries for other systems, linked without the C library that zig would compile first, for Windows for minutes.
 
-They import what they need of Windows itself, by the names below, and nobody here runs them.
+Those for Windows import what they need of the system itself, by the names below, and nobody here runs them. Those for
+RISC-V get the C library of their emulator. What zig makes is linked for AArch64, macOS and WebAssembly.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mlfc.library import toolchain
+from tests.native.foreign_programs import c_library_of
 
 _IMPORTED = {
     "ucrtbase": (
@@ -23,19 +25,20 @@ _IMPORTED = {
 }
 # what the C library adds to every library: its entry, and a place for the threads' own variables
 _START = "unsigned int _tls_index;\nint DllMainCRTStartup(void *a, unsigned b, void *c) { return 1; }\n"
+RISCV = "riscv64-linux-gnu"
 _ZIG = (sys.executable, "-m", "ziglang")
 
 
 @contextmanager
 def without_c_library() -> Generator[None, None, None]:
-    """Let the ziglang wheel link for Windows against the names of functions alone."""
+    """Let the ziglang wheel link for Windows against the names of functions, for RISC-V with the emulator's library."""
     real = toolchain.run_tool
 
     def run_tool(command: Sequence[str], folder: Path) -> None:
         words = list(map(str, command))
-        if "x86_64-windows-gnu" in words and "-shared" in words:
+        if "-shared" in words and not {"x86_64-windows-gnu", RISCV}.isdisjoint(words):
             assert words[-1] == "-lm"
-            words[-1:] = ["-nostdlib", *_stand_ins(folder)]
+            words[-1:] = ["-nostdlib", *(c_library_of(RISCV) if RISCV in words else _stand_ins(folder))]
         real(words, folder)
 
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -150,19 +150,24 @@ def _wrapping(body: Stmt) -> set[int]:
 
     Indices that are loaded are data: no compiler knows how they vary.
     """
-    found: set[int] = set()
+    stmts = list(walk(body))
+    indices = [index for stmt in stmts for access in _accesses(stmt) for index in access.indices]
+    # most of what is bound goes into no index
+    read = {id(node) for index in indices for node in _computed(index)}
+    for stmt in reversed(stmts):
+        if isinstance(stmt, ir.Let) and id(stmt.var) in read:
+            read.update(map(id, _computed(stmt.value)))
     # the loops that a variable varies with, and those of whose variables' lower bits it is made
     varying: dict[int, frozenset[int]] = {}
     wrapping: dict[int, frozenset[int]] = {}
-    for stmt in walk(body):
+    for stmt in stmts:
         if isinstance(stmt, ir.For):
             varying[id(stmt.var)] = frozenset({id(stmt.var)})
-        elif isinstance(stmt, ir.Let):
+        elif isinstance(stmt, ir.Let) and id(stmt.var) in read:
             varying[id(stmt.var)] = _mentioned(stmt.value, varying)
-            wrapping[id(stmt.var)] = _wrapped(stmt.value, varying, wrapping)
-        for access in _accesses(stmt):
-            found.update(*(_wrapped(index, varying, wrapping) for index in access.indices))
-    return found
+            if wrapped := _wrapped(stmt.value, varying, wrapping):
+                wrapping[id(stmt.var)] = wrapped
+    return set().union(*(_wrapped(index, varying, wrapping) for index in indices))
 
 
 def _computed(expr: Expr) -> Iterator[Expr]:
@@ -184,7 +189,7 @@ def _wrapped(
     expr: Expr, varying: Mapping[int, frozenset[int]], wrapping: Mapping[int, frozenset[int]]
 ) -> frozenset[int]:
     kept = (_mentioned(node, varying) for node in _computed(expr) if _keeps_lower_bits(node))
-    return _mentioned(expr, wrapping).union(*kept)
+    return (_mentioned(expr, wrapping) if wrapping else frozenset[int]()).union(*kept)
 
 
 def _keeps_lower_bits(node: Expr) -> bool:

@@ -26,7 +26,7 @@ from mlfc.relay.ir import (
     op_name,
 )
 from mlfc.relay.op import Kind, Operator
-from mlfc.relay.visitor import Rewriter, with_span
+from mlfc.relay.visitor import Rewriter, post_order, with_span
 
 Array: TypeAlias = npt.NDArray[Any]
 Rule: TypeAlias = Callable[[Call], "Expr | None"]
@@ -190,6 +190,8 @@ class RuleRewriter(Rewriter):
 
 def apply_rules(module: IRModule, rules: Mapping[str, Rule]) -> IRModule:
     """Return `module` with the rules applied to ``main``."""
+    if not any(isinstance(node, Call) and (op_name(node) or "") in rules for node in post_order(module.main.body)):
+        return module  # as for most rules in most models: nothing needs to be rewritten to find that out
     return module.with_body(RuleRewriter(rules)(module.main.body))
 
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("quick_builds")
 # integers are the same to the bit; of floats a device may sum in another order
 TOLERANCE = 1e-5
 ROOT = Path(__file__).parents[2]
-INTEGERS = ("kws_ref_model", "ad01_int8", "hello_world_int8")
+INTEGERS = ("kws_ref_model", "hello_world_int8")
 
 
 @pytest.fixture(autouse=True)

@@ -301,6 +301,7 @@ def indexing_cases() -> list[Case]:
         Case("take", [x, picks], lambda: np.take(x, picks), {}, label="flat"),
         Case("take", [x, batched], lambda: np.take_along_axis(x, batched[:, :, None], 1),
              {"axis": 1, "batch_dims": 1}, label="batched"),
+        *_sorted_cases(),
         Case("gather", [x, aligned], ort("GatherElements", x, aligned, axis=1), {"axis": 1}),
         Case("gather_nd", [x, pairs], ort("GatherND", x, pairs.T.copy()), {}),
         Case("scatter_elements", [x, aligned, ordered],
@@ -315,6 +316,34 @@ def indexing_cases() -> list[Case]:
              lambda: np.where(np.arange(3)[None, :, None] == np.asarray([[0, 2], [3, -1]])[:, None], 5, -1)
              .astype(np.float32), {"depth": 3, "axis": 1}),
     ]  # fmt: skip
+
+
+def _sorted_cases() -> list[Case]:
+    ties = integers(0, 4, 3, 7, 2)
+    real = np.asarray([[1.0, np.nan, -np.inf, 1.0, np.inf, np.nan, 0.0, -0.0]], np.float32)
+    cases = []
+    for label, x, k, axis, up in (
+        ("ties", ties, 3, 1, False), ("ties, smallest", ties, 4, 1, True), ("all", ties, 2, 2, False),
+        ("first axis", ties, 1, 0, True), ("bytes", ties.astype(np.uint8), 5, 1, False), ("NaN", real, 6, 1, False),
+        ("NaN, smallest", real, 6, 1, True),
+    ):  # fmt: skip
+        places = _ranked(x, k, axis, up)
+        attrs = {"k": k, "axis": axis, "is_ascend": up}
+        values = np.take_along_axis(x, places, axis)
+        cases += [
+            Case("topk", [x], lambda values=values: values, attrs, label=f"{label}, values"),
+            Case("topk", [x], lambda places=places: places, {**attrs, "ret_type": "indices", "dtype": "int64"},
+                 label=f"{label}, places"),
+        ]  # fmt: skip
+    return cases
+
+
+def _ranked(x: Array, k: int, axis: int, up: bool) -> Array:
+    """Return the places of the first `k` elements in order; those that are equal stay in theirs, NaN comes first."""
+    wide = x.astype(np.float64)
+    keys = np.where(np.isnan(wide), -np.inf, wide if up else -wide)
+    order = np.lexsort((np.broadcast_to(~np.isnan(wide), wide.shape), keys), axis=axis)
+    return np.take(order, range(k), axis)
 
 
 def nn_cases() -> list[Case]:

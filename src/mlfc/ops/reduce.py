@@ -93,7 +93,7 @@ def _extreme(op: str) -> Callable[[Expr, Expr], Expr]:
     return step
 
 
-def _wins(op: str, dtype: str) -> Callable[[Expr, Expr], Expr]:
+def wins_by(op: str, dtype: str) -> Callable[[Expr, Expr], Expr]:
     """Return how an element wins over the best so far: by `op`, and NaN over everything."""
     if not dtypes.is_float(dtype):
         return lambda element, best: tb.binary(op, element, best)
@@ -150,7 +150,7 @@ def _emit_arg(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, o
     largest = name == "argmax"
     strict, loose = ("gt", "ge") if largest else ("lt", "le")
     worst = lowest(data.dtype) if largest else highest(data.dtype)
-    contest = Contest(data.dtype, worst, _wins(loose if attrs["select_last_index"] else strict, data.dtype))
+    contest = Contest(data.dtype, worst, wins_by(loose if attrs["select_last_index"] else strict, data.dtype))
     emit_arg(ctx, data.read, _axes(name, data.shape, attrs), contest, out)
 
 

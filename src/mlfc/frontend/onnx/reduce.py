@@ -84,3 +84,16 @@ def _running(node: Node) -> Expr:
         x = node.call("reverse", x, axis=axis)
     x = node.call(operator, x, axis=axis, dtype=dtype_of(x), exclusive=bool(node.integer("exclusive", 0)))
     return node.call("reverse", x, axis=axis) if backwards else x
+
+
+@importer("TopK")
+def _top_k(node: Node) -> list[Expr]:
+    x = node.input(0)
+    axis = node.axis(node.integer("axis", -1), len(shape_of(x)))
+    counts = (node.integer("k"),) if node.opset < 10 else node.int_values(1, "k")
+    if len(counts) != 1 or not 0 <= counts[0] <= shape_of(x)[axis]:
+        node.wrong(f"{', '.join(map(str, counts))} elements cannot be picked from {shape_of(x)[axis]}")
+    ascending = not node.integer("largest", 1) if node.opset >= 11 else False
+    node.integer("sorted", 1)  # in order they are either way
+    places = node.call("topk", x, k=counts[0], axis=axis, ret_type="indices", is_ascend=ascending, dtype="int64")
+    return [node.call("gather", x, places, axis=axis), places]

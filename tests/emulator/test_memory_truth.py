@@ -110,6 +110,12 @@ def test_on_a_core_of_another_architecture(cflags: str, models: Path) -> None:
     assert painted <= before.stack.nbytes <= painted + 32
 
 
+def test_where_the_assembler_fills_sections_the_promise_has_what_it_adds(models: Path) -> None:
+    before, after = firmware(models / "hello_world_int8.tflite", "arduino_mega", "-Os").memory()
+    assert not differences(before, after)
+    assert before.total(WORKSPACE) == 64
+
+
 def test_the_map_has_every_byte_of_the_program(models: Path) -> None:
     made = firmware(models / "kws_ref_model.tflite", "mps2-an386", "-O3")
     _, after = made.memory()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from mlfc.codegen.constants import ALIGNMENT
 from mlfc.errors import MlfcError, ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import core_flags, object_paths
@@ -43,6 +44,8 @@ _LATER = "known after the build"
 _UNKNOWN = "unknown"
 # whose compiler reads constants from RAM alone, where start-up code copies them
 _CONSTANTS_IN_RAM = ("avr",)
+# whose assembler fills each section up to its alignment, here that of pools
+_FILLED_SECTIONS = {"avr": ALIGNMENT}
 _SECONDS = 300
 _SOURCES = (".c", ".S")
 TRIAL_ELF, _MAP, _SCRIPT = "trial.elf", "trial.map", "trial.ld"
@@ -94,7 +97,7 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
         region = region_name(board, "ram", name)
         is_elsewhere = None not in (region, name) and name != region
         note = f"the pool {name}, after which no memory is named" if is_elsewhere else ""
-        yield Row(WORKSPACE, region, nbytes, note)
+        yield Row(WORKSPACE, region, nbytes + -nbytes % _FILLED_SECTIONS.get(board.arch, 1), note)
     if details.workspace_io:
         yield Row(IO, ram, 0, "in the workspace")
     else:

@@ -19,7 +19,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.relay import ir
 from mlfc.relay.op import OPERATORS, Kind
 from mlfc.support import dtypes
-from tests import edge_specs, image_cases, operator_cases, reduction_cases, tree_cases
+from tests import edge_specs, image_cases, ml_cases, operator_cases, reduction_cases
 from tests.edge_specs import Given
 from tests.operator_cases import Case
 
@@ -92,7 +92,7 @@ def _specs() -> Iterator[edge_specs.Spec]:
     seen = set()
     tables = (
         operator_cases.all_cases(), reduction_cases.reduce_cases(), image_cases.block_cases(), _resizes(),
-        tree_cases.tree_cases(),
+        ml_cases.ml_cases(),
     )  # fmt: skip
     for case in chain.from_iterable(tables):
         spec = edge_specs.Spec(case.operator, _given(case.args), dict(case.attrs), case.label)

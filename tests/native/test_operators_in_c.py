@@ -11,7 +11,7 @@ import pytest
 
 from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
-from tests import operator_cases, tree_cases
+from tests import ml_cases, operator_cases
 from tests.harness import compiled
 from tests.operator_cases import Case
 
@@ -22,7 +22,7 @@ FAMILIES = {
     "indexing": operator_cases.indexing_cases,
     "nn": operator_cases.nn_cases,
     "pool": operator_cases.pool_cases,
-    "trees": tree_cases.tree_cases,
+    "ml": ml_cases.ml_cases,
 }
 
 

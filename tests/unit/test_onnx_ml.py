@@ -124,6 +124,8 @@ def estimators() -> dict[str, Any]:
         "linear svm": svm.LinearSVC(),
         "svm of regression": svm.SVR(),
         "one class": svm.OneClassSVM(),
+        "svm": svm.SVC(),
+        "svm with probabilities": svm.SVC(kernel="poly", probability=True, random_state=0),
         "bayes": naive_bayes.GaussianNB(),
         "neural network": neural_network.MLPClassifier((8,), max_iter=20, random_state=0),
         "discriminant": discriminant_analysis.LinearDiscriminantAnalysis(),
@@ -138,16 +140,18 @@ def estimators() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", estimators())
+@pytest.mark.parametrize("name", [*estimators(), "svm of two classes"])
 @pytest.mark.filterwarnings("ignore")
 def test_estimators_of_scikit_learn_equal_onnx_runtime(name: str) -> None:
     from skl2onnx import to_onnx
     from sklearn.datasets import make_classification
 
-    x, y = make_classification(90, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=0)
+    classes = 2 if name == "svm of two classes" else 3
+    name = "svm" if name == "svm of two classes" else name
+    x, y = make_classification(90, 6, n_informative=5, n_redundant=0, n_classes=classes, random_state=0)
     data = x.astype(np.float32)
     estimator = estimators()[name].fit(data, y)
-    options = {"zipmap": False} if hasattr(estimator, "predict_proba") else None
+    options = {"zipmap": False} if hasattr(estimator, "predict_proba") or name == "svm" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = to_onnx(estimator, data[:1], options=options, target_opset={"": 18, "ai.onnx.ml": 3})

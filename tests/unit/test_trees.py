@@ -13,9 +13,9 @@ import mlfc
 from mlfc.errors import MlfcError, TypeCheckError
 from mlfc.ops.evaluate import evaluate
 from mlfc.relay import ir
+from tests.ml_cases import FEATURES, ml_cases, random_tables, rows
 from tests.ml_models import compare, ml_model
 from tests.operator_cases import Case
-from tests.tree_cases import FEATURES, random_tables, rows, tree_cases
 
 Array = np.ndarray[Any, Any]
 MODES = {"le": b"BRANCH_LEQ", "lt": b"BRANCH_LT", "ge": b"BRANCH_GTE", "gt": b"BRANCH_GT", "eq": b"BRANCH_EQ",
@@ -23,7 +23,7 @@ MODES = {"le": b"BRANCH_LEQ", "lt": b"BRANCH_LT", "ge": b"BRANCH_GTE", "gt": b"B
 NUMBERS = {name: number for number, name in enumerate((*MODES, "member"))}
 
 
-@pytest.mark.parametrize("case", tree_cases(), ids=str)
+@pytest.mark.parametrize("case", ml_cases(), ids=str)
 def test_rule(case: Case) -> None:
     result = evaluate(ir.call(case.operator, [ir.const(np.asarray(value)) for value in case.args], case.attrs))
     assert result is not None

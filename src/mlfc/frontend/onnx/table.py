@@ -127,5 +127,4 @@ _ADVICE = {
     ("", "DeformConv"): "Conv is supported",
     ("", "RandomNormal"): "Make the numbers outside and pass them in as an input",
     ("", "RandomUniform"): "Make the numbers outside and pass them in as an input",
-    (ML, "SVMClassifier"): "Linear models, trees and MLPs are supported",
 }

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees in tables, and what going down each of them gives."""
+"""Operators of classical machine learning: decision trees in tables, probabilities of classes from those of pairs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def scores(data: Array, tables: Sequence[Array], comparisons: Sequence[str], agg
     return result
 
 
-def tree_cases() -> list[Case]:
+def ml_cases() -> list[Case]:
     """Return ensembles with every comparison, several at once, every aggregate, and tables that lie."""
     cases = []
 
@@ -103,4 +103,38 @@ def tree_cases() -> list[Case]:
     wild[3] = np.asarray([0, -1, 1 << 31, 3], np.int64)
     wild[4] = np.asarray([1 << 62, 3, -1, 2], np.int64)
     add("tables that lie", rows(25), wild, ("le",))
+    return [*cases, *_coupling_cases()]
+
+
+def _coupling_cases() -> list[Case]:
+    cases = []
+    for classes in (2, 3, 5):
+        pairs = np.random.default_rng(classes).random((4, classes * (classes - 1) // 2)).astype(np.float32)
+        pairs[0], pairs[1] = 1e-7, 1 - 1e-7
+        result = np.asarray([_coupled(row, classes) for row in pairs])
+        cases.append(Case("ml.pairwise_coupling", [pairs], lambda result=result: result, label=f"{classes}",
+                          relative=1e-4))  # fmt: skip
     return cases
+
+
+def _coupled(pairs: Array, classes: int) -> Array:
+    """Return the probabilities of classes as libsvm computes them, in float32."""
+    single = np.float32
+    likely = np.zeros((classes, classes), single)
+    likely[np.triu_indices(classes, 1)] = pairs
+    likely += np.tril(1 - likely.T, -1)
+    matrix = -likely.T * likely
+    np.fill_diagonal(matrix, [sum(likely[j, t] ** 2 for j in range(classes) if j != t) for t in range(classes)])
+    guess = np.full(classes, 1 / classes, single)
+    for _ in range(100):
+        product = matrix @ guess
+        total = guess @ product
+        if np.abs(product - total).max() < 0.005 / classes:
+            break
+        for t in range(classes):
+            change = (total - product[t]) / matrix[t, t]
+            guess[t] += change
+            total = (total + change * (change * matrix[t, t] + 2 * product[t])) / (1 + change) / (1 + change)
+            product = (product + change * matrix[t]) / (1 + change)
+            guess /= 1 + change
+    return guess

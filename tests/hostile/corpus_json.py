@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 
 from tests.hostile.corpus import add, encoded, packed
 from tests.hostile.good_archives import graph_files, graph_metadata
@@ -47,21 +48,28 @@ TEXTS: dict[str, tuple[bytes, str]] = {
     "json_list": (b"[" + _GOOD + b"]", "object"),
     "json_text": (b'"version 7"', "object"),
     "json_null": (b"null", "object"),
-    "json_many_small_values": (b'{"version": 7, "modules": {}, "x": [' + b"[]," * 3_000_000 + b"[]]}", "too many"),
+}
+LARGE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "json_many_small_values": (
+        lambda: b'{"version": 7, "modules": {}, "x": [' + b"[]," * 3_000_000 + b"[]]}",
+        "too many",
+    ),
     "json_many_long_numbers": (
-        b'{"version": 7, "modules": {}, "x": [' + b",".join([b"9" * 400] * 40_000) + b"]}",
+        lambda: b'{"version": 7, "modules": {}, "x": [' + b",".join([b"9" * 400] * 40_000) + b"]}",
         "there is no module",
     ),
     "json_many_keys": (
-        b'{"version": 7, "modules": {' + b",".join(b'"%d":0' % number for number in range(400_000)) + b"}}",
+        lambda: b'{"version": 7, "modules": {' + b",".join(b'"%d":0' % number for number in range(400_000)) + b"}}",
         "expected object|too many",
     ),
 }
 
 
-def _add(name: str, text: bytes, expected: str) -> None:
-    add(name, expected, lambda: packed({**graph_files(), "metadata.json": text}))
+def _add(name: str, text: Callable[[], bytes], expected: str) -> None:
+    add(name, expected, lambda: packed({**graph_files(), "metadata.json": text()}))
 
 
 for _name, (_text, _expected) in TEXTS.items():
-    _add(_name, _text, _expected)
+    _add(_name, lambda text=_text: text, _expected)
+for _name, (_make, _expected) in LARGE.items():
+    _add(_name, _make, _expected)

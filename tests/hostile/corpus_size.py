@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from tests.hostile.corpus import add, packed, set_at
@@ -12,8 +13,8 @@ _MEMORY = "modules/hand/memory"
 _FUNCTIONS = f"{_MEMORY}/functions"
 
 
-def _add_metadata(name: str, expected: str, path: str, value: Any, *, refused: bool = True) -> None:
-    add(name, expected, lambda: _with_metadata(set_at(graph_metadata(), path, value)), refused=refused)
+def _add_metadata(name: str, expected: str, path: str, value: Callable[[], Any], *, refused: bool = True) -> None:
+    add(name, expected, lambda: _with_metadata(set_at(graph_metadata(), path, value())), refused=refused)
 
 
 def _with_metadata(document: Any, **files: bytes) -> bytes:
@@ -45,21 +46,28 @@ _TOO_MANY = "more than 250,000"
 add("many_modules", "2,000 modules", lambda: _modules(2_000, 7_500))
 add("many_modules_with_code_in_common", "1,000 modules have 5,001 files", lambda: _modules(1_000, 5_000))
 _add_metadata(
-    "many_functions", f"{_TOO_MANY}|16,777,216", f"{_FUNCTIONS}/operator_functions", _operator_functions(200_000)
+    "many_functions",
+    f"{_TOO_MANY}|16,777,216",
+    f"{_FUNCTIONS}/operator_functions",
+    lambda: _operator_functions(200_000),
 )
 _add_metadata(
     "many_functions_up_to_the_limit",
     "tvmgen_[0-9]+ is not defined",
     f"{_FUNCTIONS}/operator_functions",
-    _operator_functions(24_000),
+    lambda: _operator_functions(24_000),
     refused=False,
 )
-_add_metadata("many_inputs", _TOO_MANY, f"{_FUNCTIONS}/main/0/inputs", _inputs(200_000))
+_add_metadata("many_inputs", _TOO_MANY, f"{_FUNCTIONS}/main/0/inputs", lambda: _inputs(200_000))
 _add_metadata(
-    "many_inputs_up_to_the_limit", "no input x[0-9]+", f"{_FUNCTIONS}/main/0/inputs", _inputs(41_000), refused=False
+    "many_inputs_up_to_the_limit",
+    "no input x[0-9]+",
+    f"{_FUNCTIONS}/main/0/inputs",
+    lambda: _inputs(41_000),
+    refused=False,
 )
-_add_metadata("many_unknown_values", _TOO_MANY, "extra", {str(index): [index] for index in range(600_000)})
-_add_metadata("long_metadata", "more than the 16,777,216", "extra", "x" * (16 << 20))
+_add_metadata("many_unknown_values", _TOO_MANY, "extra", lambda: {str(index): [index] for index in range(600_000)})
+_add_metadata("long_metadata", "more than the 16,777,216", "extra", lambda: "x" * (16 << 20))
 add("many_heads", _TOO_MANY, lambda: _graph(heads=[[4, 0, 0]] * 600_000), refused=False)
 add("many_heads_up_to_the_limit", "61000 outputs", lambda: _graph(heads=[[4, 0, 0]] * 61_000), refused=False)
 
@@ -69,14 +77,15 @@ def _code(text: bytes) -> bytes:
 
 
 _TOO_LONG = r"hand_lib0\.c: more than 500,000 words"
-for _name, _text in {
-    "words": b"a " * 11_000_000,
-    "functions": b"".join(b"f%d(){}" % index for index in range(500_000)),
-    "arrays": b"".join(b"int a%d[1];" % index for index in range(500_000)),
-    "braces": b"f(){" + b"{}" * 10_000_000 + b"}",
-    "strings": b'""' * 10_000_000,
-    "semicolons": b";" * 20_000_000,
-    "parentheses": (b"(" * 2_000 + b"){}") * 4_000,
-    "comments": b"/**/" * 5_000_000,
-}.items():
-    add(f"code_of_many_{_name}", _TOO_LONG, lambda text=_text: _code(text), refused=False)
+TEXTS: dict[str, Callable[[], bytes]] = {
+    "words": lambda: b"a " * 11_000_000,
+    "functions": lambda: b"".join(b"f%d(){}" % index for index in range(500_000)),
+    "arrays": lambda: b"".join(b"int a%d[1];" % index for index in range(500_000)),
+    "braces": lambda: b"f(){" + b"{}" * 10_000_000 + b"}",
+    "strings": lambda: b'""' * 10_000_000,
+    "semicolons": lambda: b";" * 20_000_000,
+    "parentheses": lambda: (b"(" * 2_000 + b"){}") * 4_000,
+    "comments": lambda: b"/**/" * 5_000_000,
+}
+for _name, _text in TEXTS.items():
+    add(f"code_of_many_{_name}", _TOO_LONG, lambda text=_text: _code(text()), refused=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -53,3 +54,14 @@ def test_numerics_and_generators_travel_with_the_module() -> None:
     module, params = mlfc.import_model(text.encode(), byoc=["absent"])
     with pytest.raises(OptionError, match="absent"):
         mlfc.build(module, "c", params)
+
+
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_models_may_have_more_inputs_than_python_has_frames(target: str) -> None:
+    inputs = tuple(
+        ir.Var(f"x{index}", ir.TensorType((1,), "float32")) for index in range(sys.getrecursionlimit() + 100)
+    )
+    main = ir.Function(inputs, ir.call("concatenate", [ir.Tuple(inputs)], axis=0))
+    factory = mlfc.build(ir.IRModule({"main": main}, ("y",)), target)
+    assert len(factory.program.inputs) == len(inputs)
+    assert factory.code.files

@@ -203,4 +203,8 @@ def _at(place: Expr, offset: int) -> Expr:
 
 
 def _any(conditions: Iterable[Expr]) -> Expr:
-    return reduce(lambda a, b: a | b, conditions)
+    """Return whether one of many conditions holds, as a tree no deeper than it must be: printers recurse."""
+    left = list(conditions)
+    while len(left) > 1:
+        left = [reduce(lambda a, b: a | b, left[place : place + 2]) for place in range(0, len(left), 2)]
+    return left[0]

@@ -42,14 +42,14 @@ def node(kind: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
     return helper.make_node(kind, inputs.split(" "), outputs.split(" "), name=f"the_{kind}", **attrs)
 
 
-def top_k() -> bytes:
+def pool_with_places() -> bytes:
     nodes = [
         node("Relu", "x", "r"),
-        node("TopK", "r k", "values indices"),
+        node("MaxPool", "r", "values indices", kernel_shape=[2, 2]),
         node("Add", "values values", "y"),
         node("Cast", "indices", "z", to=TensorProto.INT32),
     ]
-    return model(nodes, {"y": 1, "z": 6}, {"k": np.array([3], np.int64)})
+    return model(nodes, {"y": 1, "z": 6})
 
 
 def grid_sample() -> bytes:
@@ -76,12 +76,12 @@ def lstm_between_compiled_layers() -> bytes:
 
 def two_in_a_row_and_a_view() -> bytes:
     nodes = [
-        node("Flatten", "x", "f"),
-        node("Hardmax", "f", "h"),
-        node("TopK", "h k", "v i"),
+        node("MaxPool", "x", "p i", kernel_shape=[2, 2]),
+        node("GlobalLpPool", "p", "g"),
+        node("Flatten", "g", "v"),
         node("Mul", "v v", "y"),
     ]
-    return model(nodes, {"y": 1}, {"k": np.array([4], np.int64)})
+    return model(nodes, {"y": 1})
 
 
 def tensor(name: str, kind: int = TensorProto.FLOAT, shape: Sequence[int] | None = (1, 4, 6, 6)) -> onnx.ValueInfoProto:
@@ -144,7 +144,7 @@ def a_loop_with_a_branch_that_reads_weights() -> bytes:
 MODELS: dict[str, Callable[[], bytes]] = {
     make.__name__: make
     for make in (
-        top_k,
+        pool_with_places,
         grid_sample,
         lstm_between_compiled_layers,
         two_in_a_row_and_a_view,
@@ -179,20 +179,20 @@ def test_nodes_that_follow_each_other_are_one_module() -> None:
 
 
 def test_without_the_generator_every_such_node_is_a_problem() -> None:
-    with pytest.raises(UnsupportedError, match="TopK"):
-        mlfc.import_model(top_k())
-    assert mlfc.check(top_k(), byoc=["onnxruntime"]) == []
+    with pytest.raises(UnsupportedError, match="MaxPool"):
+        mlfc.import_model(pool_with_places())
+    assert mlfc.check(pool_with_places(), byoc=["onnxruntime"]) == []
 
 
 def test_code_compiled_ahead_of_time_cannot_call_it() -> None:
-    module, params = mlfc.import_model(top_k(), byoc=["onnxruntime"])
-    with pytest.raises(OptionError, match=r"the_TopK.*cannot call the runtime module.*--executor graph"):
+    module, params = mlfc.import_model(pool_with_places(), byoc=["onnxruntime"])
+    with pytest.raises(OptionError, match=r"the_MaxPool.*cannot call the runtime module.*--executor graph"):
         mlfc.build(module, "c", params, executor="aot")
     assert mlfc.build(module, "c", params).executor == "graph"
 
 
 def test_firmware_cannot_have_it(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(top_k())
+    (tmp_path / "model.onnx").write_bytes(pool_with_places())
     archive = tmp_path / "model.tar"
     compiled = ["compile", str(tmp_path / "model.onnx"), "--byoc", "onnxruntime", "-o", str(archive)]
     cause = "parts of module 'model' require onnxruntime, which firmware does not have"
@@ -257,10 +257,12 @@ def test_a_damaged_node_in_relay_text_is_an_error(text: str) -> None:
 
 def test_more_weights_than_onnx_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
-    nodes = [node("TopK", "w k", "v i"), node("ReduceSum", "v", "s", keepdims=0), node("Add", "x s", "y")]
-    module, params = mlfc.import_model(
-        model(nodes, {"y": 1}, {"w": weights, "k": np.array([3], np.int64)}), byoc=["onnxruntime"]
-    )
-    monkeypatch.setattr("mlfc.byoc.onnxruntime._MOST_BYTES", weights.nbytes + 7)
-    with pytest.raises(UnsupportedError, match=r"the_TopK: .* cannot be handed 584 bytes of weights"):
+    nodes = [
+        node("MaxPool", "w", "v i", kernel_shape=[2, 2]),
+        node("ReduceSum", "v", "s", keepdims=0),
+        node("Add", "x s", "y"),
+    ]
+    module, params = mlfc.import_model(model(nodes, {"y": 1}, {"w": weights}), byoc=["onnxruntime"])
+    monkeypatch.setattr("mlfc.byoc.onnxruntime._MOST_BYTES", weights.nbytes - 1)
+    with pytest.raises(UnsupportedError, match=r"the_MaxPool: .* cannot be handed 576 bytes of weights"):
         mlfc.build(module, "c", params)

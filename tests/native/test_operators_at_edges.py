@@ -88,11 +88,14 @@ EVERY = {Kind.INJECTIVE: 3, Kind.ANCHOR: 2}
 def chosen(target: str) -> Iterator[EdgeCall]:
     """Yield the calls that a target has kernels of."""
     turns: dict[str, int] = {}
+    seen = set()
     for edge in all_calls():
         name = edge.call.op.name
         every = 3 if target != "plain" and name != "cast" else EVERY.get(edge.call.op.kind, 1)
         turn = turns.setdefault(name, len(turns))
-        if edge.is_own or (DTYPES.index(edge.dtype) + turn) % every == 0:
+        kind = edge.call.op.kind, edge.dtype
+        if edge.is_own or kind not in seen or (DTYPES.index(edge.dtype) + turn) % every == 0:
+            seen.add(kind)
             yield edge
 
 

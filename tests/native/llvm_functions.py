@@ -72,13 +72,14 @@ def library_of(
     contracts: bool,
     aliased: frozenset[int] = frozenset(),
     optimizes: bool = True,
+    vectorizes: bool = True,
 ) -> LlvmLibrary:
     """Return kernels, by their symbols, as a library; without the optimizer it is made in a tenth of the time."""
     module = ll.Module("kernels")
     for name, prim in prims.items():
         emit_kernel(module, prim, name, machine=machine, contracts=contracts, aliased=aliased)
     if optimizes:
-        return LlvmLibrary(compile_object(module, machine), list(prims))
+        return LlvmLibrary(compile_object(module, machine, "speed" if vectorizes else "size"), list(prims))
     return LlvmLibrary(bytes(machine.target_machine(0).emit_object(parse(module, machine))), list(prims))
 
 

@@ -18,7 +18,7 @@ from mlfc.tir.ir import PrimFunc
 Array = npt.NDArray[Any]
 
 CHECKS = (
-    "-std=c99", "-O0", "-g1", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
+    "-std=c99", "-O0", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
     "-fsanitize=undefined,address,float-cast-overflow", "-fno-sanitize-recover=all",
 )  # fmt: skip
 

@@ -80,9 +80,9 @@ def _jobs(target: str) -> Iterator[Job]:
 
 
 # What computes has a kernel in every dtype. What moves elements, or takes them through a window, does the same in all:
-# each operator has its own dtype and every third or second, those of its neighbours the others. So it is with the
-# loops of targets with vectors or blocks of them.
-EVERY = {Kind.INJECTIVE: 3, Kind.ANCHOR: 2}
+# each operator has its own dtype and every third, those of its neighbours the others. So it is with the loops of
+# targets with vectors or blocks of them.
+MOVING = (Kind.INJECTIVE, Kind.ANCHOR)
 
 
 def chosen(target: str) -> Iterator[EdgeCall]:
@@ -90,12 +90,11 @@ def chosen(target: str) -> Iterator[EdgeCall]:
     turns: dict[str, int] = {}
     seen = set()
     for edge in all_calls():
-        name = edge.call.op.name
-        every = 3 if target != "plain" and name != "cast" else EVERY.get(edge.call.op.kind, 1)
+        name, kind = edge.call.op.name, edge.call.op.kind
+        every = 3 if kind in MOVING or (target != "plain" and name != "cast") else 1
         turn = turns.setdefault(name, len(turns))
-        kind = edge.call.op.kind, edge.dtype
-        if edge.is_own or kind not in seen or (DTYPES.index(edge.dtype) + turn) % every == 0:
-            seen.add(kind)
+        if edge.is_own or (kind, edge.dtype) not in seen or (DTYPES.index(edge.dtype) + turn) % every == 0:
+            seen.add((kind, edge.dtype))
             yield edge
 
 
@@ -147,9 +146,12 @@ def test_every_operator_with_a_kernel_is_among_them() -> None:
 
 
 def compiled_by_llvm(target: str) -> LlvmLibrary:
-    """Return LLVM's code of the small kernels: what takes it long are loops, which are the C's."""
+    """Return LLVM's code of the small kernels: what takes it long are loops, which are the C's.
+
+    LLVM forms vectors of the loops of those that other targets have too.
+    """
     chosen = {f"kernel_{number}": job.prim for number, job in enumerate(jobs(target)) if job.is_small}
-    return library_of(chosen, machine_of(parse_target("llvm")), contracts=False)
+    return library_of(chosen, machine_of(parse_target("llvm")), contracts=False, vectorizes=target != "plain")
 
 
 @pytest.mark.parametrize("target", TARGETS)

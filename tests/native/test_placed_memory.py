@@ -70,15 +70,31 @@ def test_archives_of_placed_memory_compute_what_litert_does(
     assert again.read_bytes() == path.read_bytes()
 
 
+def large_tensors() -> ir.IRModule:
+    """Return a model of few operators, whose tensors and constants fill every memory of the choices."""
+    rng = np.random.default_rng(0)
+    offsets = [ir.const(rng.standard_normal((1, 600)).astype(np.float32)) for _ in range(2)]
+    weights = ir.const(rng.standard_normal((17, 600)).astype(np.float32))
+
+    def body(v: Any) -> Any:
+        first = ir.call("nn.softmax", [ir.call("add", [v["x"], offsets[0]])])
+        second = ir.call("nn.softmax", [ir.call("add", [first, offsets[1]])])
+        return ir.call("nn.dense", [ir.call("add", [first, second]), weights], units=17)
+
+    return module_of({"x": np.zeros((1, 600), np.float32)}, {"y": body})
+
+
 @pytest.mark.parametrize(
     ("choice", "compiler"),
     [(CHOICES[0], "gcc"), (CHOICES[2], "clang"), (CHOICES[-1], "gcc"), (CHOICES[-1], "clang")],
     ids=[f"{NAMES[0]}-gcc", f"{NAMES[2]}-clang", f"{NAMES[-1]}-gcc", f"{NAMES[-1]}-clang"],
 )
-def test_demos_build_without_warnings_and_run_clean(
-    models: Path, tmp_path: Path, choice: dict[str, Any], compiler: str
-) -> None:
-    folder = extracted(imported(models / "kws_ref_model.tflite", "kws", **choice), tmp_path, test_vectors=2)
+def test_demos_build_without_warnings_and_run_clean(tmp_path: Path, choice: dict[str, Any], compiler: str) -> None:
+    factory = mlfc.build(large_tensors(), module_name="large", **choice)
+    assert all(pool.nbytes for pool in (*factory.plan.spans, *factory.interface().constant_pools))
+    assert len(factory.plan.spans) == len(choice.get("pools", ""))
+    assert len(factory.interface().constant_pools) == len(choice.get("constants", ""))
+    folder = extracted(factory, tmp_path, test_vectors=2)
     flags = f"-std=c99 {WARNINGS} -fsanitize=address,undefined"
     assert "PASS 2 of 2" in make(
         folder, "test", f"CC={compiler}", f"CFLAGS={flags}", "LDFLAGS=-fsanitize=address,undefined"

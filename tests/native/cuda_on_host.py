@@ -8,6 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from tests import session_cache
 from tests.conftest import need
 
 PARTS = Path(__file__).with_name("stand_ins") / "cuda"
@@ -22,12 +23,18 @@ def host_code(source: str) -> bytes:
     """Return what the stand-in takes for machine code: a library of a text's kernels, which ``on_host_run`` calls."""
     names = _KERNEL.findall(source)
     text = _DYNAMIC.sub(r"\1 *\2 = reinterpret_cast<\1 *>(on_host::dynamic_shared);", source)
-    with tempfile.TemporaryDirectory() as folder:
-        kernels, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
-        kernels.write_text("\n".join((text, *(f"ON_HOST_KERNEL({name})" for name in names), "")))
-        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
-        _compile(need("g++", "g++"), *flags, "-include", str(PARTS / "on_host.h"), "-o", str(library), str(kernels))
-        return library.read_bytes()
+    text = "\n".join((text, *(f"ON_HOST_KERNEL({name})" for name in names), ""))
+    flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+    compiler, header = need("g++", "g++"), PARTS / "on_host.h"
+
+    def make() -> dict[str, bytes]:
+        with tempfile.TemporaryDirectory() as folder:
+            kernels, library = Path(folder) / "kernels.cpp", Path(folder) / "kernels.so"
+            kernels.write_text(text)
+            _compile(compiler, *flags, "-include", str(header), "-o", str(library), str(kernels))
+            return {"library": library.read_bytes()}
+
+    return session_cache.built(session_cache.key_of([compiler, *flags, header.read_bytes(), text]), make)["library"]
 
 
 def make_driver(folder: Path) -> Path:

@@ -70,10 +70,10 @@ def many_ranges() -> bytes:
 
 @_bomb
 def long_work_on_constants() -> bytes:
-    """Two hundred error functions of a million elements, which are computed when the model is imported."""
+    """Two hundred error functions of 100,000 elements, which are computed when the model is imported."""
     steps = [_node("Erf", [f"t{i}"], [f"t{i + 1}"]) for i in range(200)]
     filled = _node("ConstantOfShape", ["shape"], ["t0"])
-    return _added([filled, *steps], "t200", {"shape": _integers(1000, 1000)})
+    return _added([filled, *steps], "t200", {"shape": _integers(100, 1000)})
 
 
 def _nested(levels: int, calls: int) -> bytes:
@@ -153,10 +153,10 @@ def one_weight_scaled_often() -> bytes:
 
 @_bomb
 def everything_live_at_once() -> bytes:
-    """Three thousand branches whose results are all needed at the end."""
-    first = [_node("Sin", ["x"], [f"t{i}"]) for i in range(3000)]
-    second = [_node("CumSum", [f"t{i}", "axis"], [f"u{i}"]) for i in range(3000)]
-    last = _node("Sum", [f"u{i}" for i in range(3000)], ["y"])
+    """750 branches whose results are all needed at the end."""
+    first = [_node("Sin", ["x"], [f"t{i}"]) for i in range(750)]
+    second = [_node("CumSum", [f"t{i}", "axis"], [f"u{i}"]) for i in range(750)]
+    last = _node("Sum", [f"u{i}" for i in range(750)], ["y"])
     return model([*first, *second, last], {"x": (4,)}, ["y"], {"axis": np.array(0)}).SerializeToString()
 
 

@@ -43,13 +43,13 @@ def _graph(**changes: Any) -> bytes:
 
 
 _TOO_MANY = "more than 250,000"
-add("many_modules", "2,000 modules", lambda: _modules(2_000, 7_500))
+add("many_modules", "1,200 modules are more than", lambda: _modules(1_200, 7_500))
 add("many_modules_with_code_in_common", "1,000 modules have 5,001 files", lambda: _modules(1_000, 5_000))
 _add_metadata(
     "many_functions",
     f"{_TOO_MANY}|16,777,216",
     f"{_FUNCTIONS}/operator_functions",
-    lambda: _operator_functions(200_000),
+    lambda: _operator_functions(30_000),
 )
 _add_metadata(
     "many_functions_up_to_the_limit",
@@ -58,7 +58,7 @@ _add_metadata(
     lambda: _operator_functions(24_000),
     refused=False,
 )
-_add_metadata("many_inputs", _TOO_MANY, f"{_FUNCTIONS}/main/0/inputs", lambda: _inputs(200_000))
+_add_metadata("many_inputs", _TOO_MANY, f"{_FUNCTIONS}/main/0/inputs", lambda: _inputs(50_000))
 _add_metadata(
     "many_inputs_up_to_the_limit",
     "no input x[0-9]+",
@@ -66,9 +66,9 @@ _add_metadata(
     lambda: _inputs(41_000),
     refused=False,
 )
-_add_metadata("many_unknown_values", _TOO_MANY, "extra", lambda: {str(index): [index] for index in range(600_000)})
+_add_metadata("many_unknown_values", _TOO_MANY, "extra", lambda: {str(index): [index] for index in range(100_000)})
 _add_metadata("long_metadata", "more than the 16,777,216", "extra", lambda: "x" * (16 << 20))
-add("many_heads", _TOO_MANY, lambda: _graph(heads=[[4, 0, 0]] * 600_000), refused=False)
+add("many_heads", _TOO_MANY, lambda: _graph(heads=[[4, 0, 0]] * 100_000), refused=False)
 add("many_heads_up_to_the_limit", "61000 outputs", lambda: _graph(heads=[[4, 0, 0]] * 61_000), refused=False)
 
 
@@ -77,7 +77,7 @@ def _code(text: bytes) -> bytes:
 
 
 _TOO_LONG = r"hand_lib0\.c: more than 500,000 words"
-TEXTS: dict[str, Callable[[], bytes]] = {
+CODES: dict[str, Callable[[], bytes]] = {
     "words": lambda: b"a " * 11_000_000,
     "functions": lambda: b"".join(b"f%d(){}" % index for index in range(500_000)),
     "arrays": lambda: b"".join(b"int a%d[1];" % index for index in range(500_000)),
@@ -87,5 +87,5 @@ TEXTS: dict[str, Callable[[], bytes]] = {
     "parentheses": lambda: (b"(" * 2_000 + b"){}") * 4_000,
     "comments": lambda: b"/**/" * 5_000_000,
 }
-for _name, _text in TEXTS.items():
+for _name, _text in CODES.items():
     add(f"code_of_many_{_name}", _TOO_LONG, lambda text=_text: _code(text()), refused=False)

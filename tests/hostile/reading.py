@@ -77,10 +77,10 @@ class Reader:
         assert self._process.stdout
         assert self._process.stdout.readline() == READY
 
-    def read(self, action: str, path: Path) -> Reading:
-        """Do one of `ACTIONS`, `BLOB_ACTIONS` or `MODEL_ACTIONS` with a file."""
+    def read(self, action: str, path: Path, **options: float) -> Reading:
+        """Do one of `ACTIONS`, `BLOB_ACTIONS` or `MODEL_ACTIONS` with a file; options are arguments of the action."""
         assert self._process.stdout
-        self._send(json.dumps([action, str(path)]))
+        self._send(json.dumps([action, str(path), options]))
         line = self._process.stdout.readline()
         assert line, "the reading process ended"
         return Reading(**json.loads(line))
@@ -170,20 +170,20 @@ def _read_blob(abi: str) -> Callable[[Path], str]:
 BLOB_ACTIONS: dict[str, Callable[[Path], str]] = {abi: _read_blob(abi) for abi in ("classic", "transitional", "ffi")}
 
 
-def _check(path: Path) -> str:
+def _check(path: Path, limit_factor: float = 1.0) -> str:
     import mlfc
 
-    return "\n".join(f"[{problem.code}] {problem}" for problem in mlfc.check(path))
+    return "\n".join(f"[{problem.code}] {problem}" for problem in mlfc.check(path, limit_factor=limit_factor))
 
 
-def _compile(path: Path) -> str:
+def _compile(path: Path, limit_factor: float = 1.0) -> str:
     import mlfc
     from mlfc.errors import ProblemsError
 
     target = Path("compiled.tar")
     try:
-        mod, params = mlfc.import_model(path)
-        factory = mlfc.build(mod, params=params)
+        mod, params = mlfc.import_model(path, limit_factor=limit_factor)
+        factory = mlfc.build(mod, params=params, limit_factor=limit_factor)
         mlfc.export_model_library_format(factory, target)
     except ProblemsError as error:
         return "\n".join(f"[{problem.code}] {problem}" for problem in error.problems)
@@ -194,7 +194,8 @@ def _compile(path: Path) -> str:
     return ""
 
 
-MODEL_ACTIONS: dict[str, Callable[[Path], str]] = {"check": _check, "compile": _compile}
+MODEL_ACTIONS: dict[str, Callable[..., str]] = {"check": _check, "compile": _compile}
+_ALL_ACTIONS: dict[str, Callable[..., str]] = {**ACTIONS, **BLOB_ACTIONS, **MODEL_ACTIONS}
 
 
 def _get_ready() -> None:
@@ -208,13 +209,13 @@ def _get_ready() -> None:
         path.unlink()
 
 
-def _measured(action: str, path: Path) -> dict[str, Any]:
+def _measured(action: str, path: Path, options: dict[str, float]) -> dict[str, Any]:
     before = _resident_bytes()
     soft = _limited()
     error, code, text = None, None, ""
     with counted_calls() as calls:
         try:
-            text = (ACTIONS | BLOB_ACTIONS | MODEL_ACTIONS)[action](path)
+            text = _ALL_ACTIONS[action](path, **options)
         except BaseException as caught:  # whatever it is, it is what came of the file
             error, code, text = type(caught).__name__, getattr(caught, "code", None), str(caught)
     resource.setrlimit(resource.RLIMIT_DATA, soft)
@@ -239,13 +240,13 @@ def _limited() -> tuple[int, int]:
     return soft
 
 
-def _forked(action: str, path: Path) -> str:
+def _forked(action: str, path: Path, options: dict[str, float]) -> str:
     source, target = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(source)
         with os.fdopen(target, "w") as pipe:
-            pipe.write(json.dumps(_measured(action, path)))
+            pipe.write(json.dumps(_measured(action, path, options)))
         os._exit(0)
     os.close(target)
     with os.fdopen(source) as pipe:
@@ -271,8 +272,8 @@ def main() -> None:
     sys.stdout.write(READY)
     sys.stdout.flush()
     for line in sys.stdin:
-        action, path = json.loads(line)
-        sys.stdout.write(f"{_forked(action, Path(path))}\n")
+        action, path, options = json.loads(line)
+        sys.stdout.write(f"{_forked(action, Path(path), options)}\n")
         sys.stdout.flush()
 
 

@@ -24,6 +24,9 @@ MAX_CALLS = 20_000_000
 MAX_MEGABYTES = 384
 # of these the work grows with the file alone, which is small enough
 COMPILED = {"wide_lookup_tables", "padded_pool", "split_into_a_thousand"}
+# models of a fraction of the size, refused by a fraction of the limits, within that fraction of the calls; where what
+# is limited grows with the square of the size, the factor of the limits is less
+SMALLER = {"everything_live_at_once": (1 / 4, 0.13), "long_work_on_constants": (1 / 10, 1 / 10)}
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +40,12 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def test_a_small_model_costs_little(name: str, reader: Reader, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(BOMBS[name]())
-    readings = {action: reader.read(action, path) for action in MODEL_ACTIONS}
+    size, factor = SMALLER.get(name, (1, 1))
+    readings = {action: reader.read(action, path, limit_factor=factor) for action in MODEL_ACTIONS}
     for action, reading in readings.items():
         said = f"{action}: {reading.calls:,} calls, {reading.megabytes:.0f} MiB, {reading.error}: {reading.text[:600]}"
         assert reading.error is None, said
-        assert reading.calls < MAX_CALLS, said
+        assert reading.calls < MAX_CALLS * size, said
         assert reading.megabytes < MAX_MEGABYTES, said
         assert ("[MLF103]" in reading.text) == (name not in COMPILED), said
     assert _first(readings["check"]) == _first(readings["compile"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,7 @@ def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
     if (nodes.feature < 0).any() or (nodes.feature >= shape_of(x)[1]).any():
         node.wrong(f"a tree asks for feature {int(nodes.feature.max())}, the input has {shape_of(x)[1]}")
     names = tuple(sorted(set(nodes.comparison)))
+    nodes, scores = _with_distinct_leaves(nodes, scores)
     tables = {
         "features": _narrow(nodes.feature),
         "thresholds": nodes.threshold.astype(dtype),
@@ -140,6 +141,19 @@ def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
     if aggregate == "AVERAGE":
         result = node.call("divide", result, node.like(len(nodes.roots), result))
     return result
+
+
+def _with_distinct_leaves(nodes: _Nodes, scores: Array) -> tuple[_Nodes, Array]:
+    """Return nodes that share leaves of equal scores: in forests of classifiers many leaves have one class alone."""
+    inner = len(nodes.feature)
+    distinct, number = np.unique(scores, axis=0, return_inverse=True)
+    number = number.reshape(-1)
+
+    def renumbered(ends: Array) -> Array:
+        return np.where(ends < inner, ends, inner + number[np.maximum(ends - inner, 0)])
+
+    false, true, roots = (renumbered(ends) for ends in (nodes.false, nodes.true, nodes.roots))
+    return replace(nodes, false=false, true=true, roots=roots, leaves=len(distinct)), distinct
 
 
 def _narrow(values: Array) -> Array:

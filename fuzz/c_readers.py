@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,8 @@ def build(target: str, folder: Path) -> Path:
         (corpus / name).write_bytes(data)
     program = folder / target
     sources = sorted(path for part in _PARTS[target] for path in _sources(folder, part))
-    includes = ("-I", str(folder / "runtime/include"), "-I", str(folder / "runtime/host"))
-    command = [_COMPILER, *_FLAGS, *_SANITIZERS, *includes, "-o", str(program), str(HERE / f"{target}.c")]
-    subprocess.run([*command, *map(str, sources)], check=True)
+    objects = [_object(folder, path) for path in (HERE / f"{target}.c", *sources)]
+    subprocess.run([_COMPILER, *_SANITIZERS, "-o", str(program), *map(str, objects)], check=True)
     return program
 
 
@@ -146,6 +146,17 @@ def run(target: str, folder: Path, *, seconds: int = 0, inputs: int = -1) -> Out
     if result.returncode == 0:
         return Outcome(target, None, log)
     return Outcome(target, artifacts[0].read_bytes() if artifacts else b"", log)
+
+
+@cache
+def _object(folder: Path, source: Path) -> Path:
+    """Compile a file once for all harnesses in a folder."""
+    target = folder / "objects" / source.parent.name / f"{source.stem}.o"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    includes = ("-I", str(folder / "runtime/include"), "-I", str(folder / "runtime/host"))
+    command = [_COMPILER, *_FLAGS, *_SANITIZERS, *includes, "-c", "-o", str(target), str(source)]
+    subprocess.run(command, check=True)
+    return target
 
 
 def _sources(folder: Path, part: str) -> list[Path]:

@@ -13,12 +13,18 @@ from tests.conftest import need
 INPUTS = 3000
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # one for all, because they have most of the runtime in common
+    return tmp_path_factory.mktemp("readers")
+
+
 @pytest.mark.parametrize("target", TARGETS)
-def test_reader_stands_random_input(target: str, tmp_path: Path) -> None:
+def test_reader_stands_random_input(target: str, folder: Path) -> None:
     need("clang", "clang")
-    build(target, tmp_path)
-    outcome = run(target, tmp_path, inputs=INPUTS)
+    build(target, folder)
+    outcome = run(target, folder, inputs=INPUTS)
     assert outcome.failure is None, f"{outcome.failure!r}\n{outcome.log[-4000:]}"
     # the fuzzer ran, and found more ways through the reader than the seeds take
     assert int(re.findall(r"Done (\d+) runs", outcome.log)[0]) == INPUTS
-    assert len(list((tmp_path / f"{target}_corpus").iterdir())) > len(seeds(target))
+    assert len(list((folder / f"{target}_corpus").iterdir())) > len(seeds(target))

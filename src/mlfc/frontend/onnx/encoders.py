@@ -30,7 +30,7 @@ def _imputer(node: Node) -> Expr:
     features = shape_of(x)[-1] if shape_of(x) else 1
     if len(values) not in (1, features):
         node.wrong(f"{len(values)} values do not fit {features} features")
-    is_missing = node.call("isnan", x) if replaced != replaced else node.call("equal", x, node.like(replaced, x))  # noqa: PLR0124
+    is_missing = node.call("isnan", x) if np.isnan(replaced) else node.call("equal", x, node.like(replaced, x))
     return node.call("where", is_missing, node.constant(np.asarray(values), dtype_of(x)), x)
 
 

@@ -365,8 +365,8 @@ def _members(node: Node) -> list[list[float]]:
     for value in np.asarray(
         () if not node.given("membership_values") else node.attribute("membership_values")
     ).tolist():
-        if value == value:  # noqa: PLR0124  (it is no NaN)
-            found[-1].append(value)
-        else:
+        if np.isnan(value):
             found.append([])
+        else:
+            found[-1].append(value)
     return found

@@ -74,6 +74,7 @@ def test_values_take_the_dtype_and_shape_of_the_input(
         (-1, "uint8", (), "got -1"),
         (0.5, "int32", (), "expected values of int32, got 0.5"),
         (float("nan"), "int32", (), "got nan"),
+        (1e300, "float32", (), r"expected values of float32, got 1e\+300"),
         (2, "bool", (), "expected values of bool, got 2"),
         (1 << 62, "float32", (), None),
         ((1 << 62) + 1, "float32", (), f"got {(1 << 62) + 1}"),

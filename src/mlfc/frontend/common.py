@@ -166,8 +166,10 @@ def frozen_input(value: npt.ArrayLike, name: str, dtype: str, extents: Sequence[
     with np.errstate(all="ignore"):
         array = given.astype(item)
         rounds = dtypes.is_float(dtype) and given.dtype.kind == "f"
-        if not rounds and not np.array_equal(array.astype(given.dtype), given):
-            raise OptionError(f"expected values of {dtype}, got {_first_unlike(given, array)}", place=place)
+        # floats may round, but not to infinity
+        kept = np.isfinite(array) == np.isfinite(given) if rounds else array.astype(given.dtype) == given
+        if not kept.all():
+            raise OptionError(f"expected values of {dtype}, got {given[~kept].reshape(-1)[0]}", place=place)
     if extents is None or (
         len(extents) == array.ndim and all(a in (None, b) for a, b in zip(extents, array.shape, strict=True))
     ):
@@ -184,11 +186,6 @@ def frozen_input(value: npt.ArrayLike, name: str, dtype: str, extents: Sequence[
         place=place,
         next_step=f"Give the input's shape, too: --shape {name}=..." if is_open and array.ndim < 2 else None,
     )
-
-
-def _first_unlike(given: npt.NDArray[Any], array: npt.NDArray[Any]) -> object:
-    unlike = given[array.astype(given.dtype) != given]
-    return unlike.reshape(-1)[0]
 
 
 def _check_sizes(exprs: Iterable[Expr]) -> None:

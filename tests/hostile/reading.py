@@ -1,18 +1,19 @@
 """Reads files that nobody trusts, each in a process of its own, and measures what that took.
 
 Run as a program it stays and takes a line of JSON for each file: a process that has everything imported forks for each
-reading, so that memory and time are the reading's alone.
+file, so that memory and time are those of its readings alone.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import mmap
 import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Reading:
     calls : int
         Function calls, which stand for the time on an idle machine.
     megabytes : float
-        Peak memory beyond the process's own.
+        Peak memory beyond the process's own, of this reading and those of the same file before it.
     """
 
     error: str | None
@@ -79,11 +80,18 @@ class Reader:
 
     def read(self, action: str, path: Path, **options: float) -> Reading:
         """Do one of `ACTIONS`, `BLOB_ACTIONS` or `MODEL_ACTIONS` with a file; options are arguments of the action."""
+        return self.read_all((action,), path, **options)[action]
+
+    def read_all(self, actions: Iterable[str], path: Path, **options: float) -> dict[str, Reading]:
+        """Do some of them, one after the other."""
         assert self._process.stdout
-        self._send(json.dumps([action, str(path), options]))
-        line = self._process.stdout.readline()
-        assert line, "the reading process ended"
-        return Reading(**json.loads(line))
+        readings = {}
+        self._send(json.dumps([[*actions], str(path), options]))
+        for action in actions:
+            line = self._process.stdout.readline()
+            assert line, "the reading process ended"
+            readings[action] = Reading(**json.loads(line))
+        return readings
 
     def _send(self, line: str) -> None:
         assert self._process.stdin
@@ -209,8 +217,7 @@ def _get_ready() -> None:
         path.unlink()
 
 
-def _measured(action: str, path: Path, options: dict[str, float]) -> dict[str, Any]:
-    before = _resident_bytes()
+def _measured(action: str, path: Path, options: dict[str, float], before: int) -> dict[str, Any]:
     soft = _limited()
     error, code, text = None, None, ""
     with counted_calls() as calls:
@@ -240,22 +247,22 @@ def _limited() -> tuple[int, int]:
     return soft
 
 
-def _forked(action: str, path: Path, options: dict[str, float]) -> str:
+def _forked(actions: list[str], path: Path, options: dict[str, float]) -> list[str]:
     source, target = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(source)
+        before = _resident_bytes()
         with os.fdopen(target, "w") as pipe:
-            pipe.write(json.dumps(_measured(action, path, options)))
+            for action in actions:
+                print(json.dumps(_measured(action, path, options, before)), file=pipe, flush=True)
         os._exit(0)
     os.close(target)
     with os.fdopen(source) as pipe:
-        line = pipe.read()
+        lines = pipe.read().splitlines()
     _, status = os.waitpid(child, 0)
-    if line:
-        return line
     lost = {"error": "died", "code": None, "text": f"status {status}", "calls": 0, "megabytes": 0}
-    return json.dumps(lost)
+    return [*lines, *[json.dumps(lost)] * (len(actions) - len(lines))]
 
 
 def main() -> None:
@@ -269,11 +276,14 @@ def main() -> None:
         except Exception:
             # this is only for everything to be imported before memory is measured
             continue
+    # a collection in a child would write to each page with an object on it, and so copy the page
+    gc.collect()
+    gc.freeze()
     sys.stdout.write(READY)
     sys.stdout.flush()
     for line in sys.stdin:
-        action, path, options = json.loads(line)
-        sys.stdout.write(f"{_forked(action, Path(path), options)}\n")
+        actions, path, options = json.loads(line)
+        sys.stdout.writelines(f"{reading}\n" for reading in _forked(actions, Path(path), options))
         sys.stdout.flush()
 
 

@@ -41,7 +41,7 @@ def test_a_small_model_costs_little(name: str, reader: Reader, tmp_path: Path) -
     path = tmp_path / "model.onnx"
     path.write_bytes(BOMBS[name]())
     size, factor = SMALLER.get(name, (1, 1))
-    readings = {action: reader.read(action, path, limit_factor=factor) for action in MODEL_ACTIONS}
+    readings = reader.read_all(MODEL_ACTIONS, path, limit_factor=factor)
     for action, reading in readings.items():
         said = f"{action}: {reading.calls:,} calls, {reading.megabytes:.0f} MiB, {reading.error}: {reading.text[:600]}"
         assert reading.error is None, said

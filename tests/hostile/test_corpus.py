@@ -74,8 +74,7 @@ def test_fault_is_found(name: str, reader: Reader, place: Path, tmp_path: Path) 
     fault.write(path)
     before = sorted(place.iterdir())
     actions = AT_LIMITS.get(name, OPENING if fault.refused else tuple(ACTIONS))
-    readings = {action: reader.read(action, path) for action in actions}
-    for action, reading in readings.items():
+    for action, reading in reader.read_all(actions, path).items():
         check(fault, action, reading)
     assert list(tmp_path.iterdir()) == [path]
     assert sorted(place.iterdir()) == before

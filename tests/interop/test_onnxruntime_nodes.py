@@ -57,21 +57,23 @@ def grid_sample() -> bytes:
     return model([node("GridSample", "x grid", "s"), node("Tanh", "s", "y")], {"y": 1}, {"grid": grid})
 
 
-def lstm_between_compiled_layers() -> bytes:
-    weights = {
-        "w": RNG.standard_normal((1, 20, 6)).astype(np.float32),
-        "r": RNG.standard_normal((1, 20, 5)).astype(np.float32),
-        "b": RNG.standard_normal((1, 40)).astype(np.float32),
-        "s": np.array([4, 6, 6], np.int64),
-    }
+def skip_norm_between_compiled_layers() -> bytes:
+    """Return a model with a node of another domain, of whose outputs one in the middle is not wanted."""
+    constants = {"s": np.array([4, 6, 6], np.int64), "gamma": RNG.standard_normal(6).astype(np.float32)}
     nodes = [
         node("Sigmoid", "x", "g"),
-        node("Reshape", "g s", "sequence"),
-        helper.make_node("LSTM", ["sequence", "w", "r", "b"], ["all", "", "last"], name="lstm", hidden_size=5),
-        node("Relu", "all", "y"),
-        node("Neg", "last", "z"),
-    ]
-    return model(nodes, {"y": 1, "z": 1}, weights)
+        node("Reshape", "g s", "a"),
+        helper.make_node(
+            "SkipSimplifiedLayerNormalization", ["a", "a", "gamma"], ["norm", "", "", "sum"], name="norm",
+            domain="com.microsoft",
+        ),
+        node("Relu", "norm", "y"),
+        node("Neg", "sum", "z"),
+    ]  # fmt: skip
+    found = onnx.load_from_string(model(nodes, {"y": 1, "z": 1}, constants))
+    found.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    found.graph.value_info.extend(tensor(name, shape=(4, 6, 6)) for name in ("norm", "sum"))
+    return found.SerializeToString()
 
 
 def two_in_a_row_and_a_view() -> bytes:
@@ -146,7 +148,7 @@ MODELS: dict[str, Callable[[], bytes]] = {
     for make in (
         pool_with_places,
         grid_sample,
-        lstm_between_compiled_layers,
+        skip_norm_between_compiled_layers,
         two_in_a_row_and_a_view,
         branches_that_read_what_is_around_them,
         a_loop_with_a_branch_that_reads_weights,

@@ -19,7 +19,7 @@ from mlfc.tir.forms import C_FORMS
 from mlfc.tir.independence import of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
 from mlfc.tir.unroll import Unroll
-from mlfc.tir.visitor import walk_expr
+from mlfc.tir.visitor import loads, walk, walk_expr
 
 _WORKSPACE = "workspace"
 _VALUES = Var("values", "int32")
@@ -189,13 +189,20 @@ class _FunctionPrinter(StatementPrinter):
         if self._independence.has_wrapping_address(stmt):
             self._needs.scalar_loops = True
             hints.append("MLF_SCALAR")
-        elif stmt.kind == "vectorized" and self._aliased and self._independence.holds(stmt):
+        elif stmt.kind == "vectorized" and self._may_overlap(stmt) and self._independence.holds(stmt):
             self._needs.independent_loops = True
             hints.append("MLF_INDEPENDENT")
         if stmt.kind == "rolled":
             self._needs.rolled_loops = True
             hints.append("MLF_ROLLED")
         return " ".join(hints)
+
+    def _may_overlap(self, loop: ir.For) -> bool:
+        """Tell whether compilers may think so of buffers of a loop: gcc keeps no ``restrict`` of scratch apart."""
+        stored = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, ir.Store)}
+        read = {load.buffer for load in loads(loop.body)}
+        scratch = {buffer for buffer in stored | read if buffer.scope == "scratch"}
+        return bool(self._aliased) or (len(scratch) > 1 and not scratch.isdisjoint(stored))
 
     def _declare(self, var: Var, value: Expr) -> None:
         if id(var) in self._words:

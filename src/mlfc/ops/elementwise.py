@@ -85,7 +85,8 @@ def transcendental(ctx: Context, name: str, x: Expr) -> Expr:
     return tb.cast(tb.intrinsic(f"{name}_f32", tb.cast(x, "float32")), x.dtype)
 
 
-def _sigmoid(ctx: Context, x: Expr) -> Expr:
+def sigmoid(ctx: Context, x: Expr) -> Expr:
+    """Return 1 / (1 + exp(-x))."""
     return 1 / (1 + transcendental(ctx, "exp", negated(x)))
 
 
@@ -136,7 +137,7 @@ for _name, _doc in {"exp": "Exponential", "tanh": "Hyperbolic tangent", "erf": "
 declare_unary("sqrt", partial(tb.intrinsic, "sqrt"), "Square root", contract="correctly rounded", expensive=True)
 declare_unary("rsqrt", lambda x: 1 / tb.intrinsic("sqrt", x), "One over the square root", contract="two roundings",
               expensive=True)  # fmt: skip
-_declare_for_target("sigmoid", _sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT, expensive=True)
+_declare_for_target("sigmoid", sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT, expensive=True)
 _declare_for_target("nn.mish", _mish, "x * tanh(log(1 + exp(x)))", expensive=True, in_tvm=_mish_in_tvm,
                     contract="within 1e-6 of the larger of 1 and the magnitude of x")  # fmt: skip
 for _name, _intrinsic, _doc in (

@@ -111,9 +111,6 @@ _UNROLL = "Export the model with the loop unrolled: a fixed sequence length make
 _ADVICE = {
     ("", "Loop"): _UNROLL,
     ("", "Scan"): _UNROLL,
-    ("", "LSTM"): _UNROLL,
-    ("", "GRU"): _UNROLL,
-    ("", "RNN"): _UNROLL,
     ("", "NonMaxSuppression"): f"{_DEPENDS}. {_CUT}",
     ("", "NonZero"): f"{_DEPENDS}. {_CUT}",
     ("", "Unique"): f"{_DEPENDS}. {_CUT}",

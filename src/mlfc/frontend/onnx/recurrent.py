@@ -1,0 +1,202 @@
+"""Recurrent layers: LSTM, GRU, RNN. The inputs' part of the gates is one matrix product over all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.table import importer
+from mlfc.ops.cell_functions import CELL_FUNCTIONS
+from mlfc.ops.recurrent import DIRECTIONS
+from mlfc.relay.ir import Expr
+
+_HALVES = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """What the importer knows of a kind of cell."""
+
+    operator: str
+    gates: int
+    functions: tuple[str, ...]  # the activations of a direction that names none
+    results: tuple[str, ...]
+
+
+_LSTM = _Cell("nn.lstm_steps", 4, ("sigmoid", "tanh", "tanh"), ("all", "hidden", "cell"))
+_GRU = _Cell("nn.gru_steps", 3, ("sigmoid", "tanh"), ("all", "hidden"))
+_RNN = _Cell("nn.rnn_steps", 1, ("tanh",), ("all", "hidden"))
+
+
+@importer("LSTM", ignores=("output_sequence",))
+def _lstm(node: Node) -> list[Expr]:
+    layer = _Layer(node, _LSTM)
+    more = [layer.initial(6), layer.optional(7, (layer.directions, 3 * layer.units))]
+    return layer.results(layer.bias(), more, input_forget=bool(node.integer("input_forget", 0)))
+
+
+@importer("GRU", ignores=("output_sequence",))
+def _gru(node: Node) -> list[Expr]:
+    layer = _Layer(node, _GRU)
+    linear = bool(node.integer("linear_before_reset", 0))
+    if not linear or not node.has(3):
+        none = layer.zeros((layer.directions, layer.units))
+        return layer.results(layer.bias(), [none], linear_before_reset=linear)
+    # the recurrent bias of the last gate is added before the reset gate scales it
+    own, recurrent = layer.biases()
+    cut = 2 * layer.units
+    kept = node.cut(recurrent, 1, 0, cut)
+    rest = layer.zeros((layer.directions, layer.units))
+    bias = node.call("add", own, node.concatenate([kept, rest], 1))
+    last = node.cut(recurrent, 1, cut, 3 * layer.units)
+    return layer.results(bias, [last], linear_before_reset=True)
+
+
+@importer("RNN", ignores=("output_sequence",))
+def _rnn(node: Node) -> list[Expr]:
+    layer = _Layer(node, _RNN)
+    return layer.results(layer.bias(), [])
+
+
+class _Layer:
+    """What LSTM, GRU and RNN have in common: sizes, inputs and results."""
+
+    def __init__(self, node: Node, cell: _Cell) -> None:
+        self.node, self.cell = node, cell
+        self.direction = node.string("direction", "forward").lower()
+        if self.direction not in DIRECTIONS:
+            node.wrong(f"expected direction {', '.join(DIRECTIONS)}, got '{self.direction}'")
+        self.directions = len(DIRECTIONS[self.direction])
+        self.layout = node.integer("layout", 0)
+        if self.layout not in (0, 1):
+            node.wrong(f"expected layout 0 or 1, got {self.layout}")
+        shapes = [node.shape(index) for index in range(3)]
+        if [len(shape) for shape in shapes] != [3, 3, 3]:
+            node.wrong(f"expected X, W and R of 3 dimensions, got {', '.join(map(str, shapes))}")
+        data, weight, recurrent = shapes
+        self.units = recurrent[2]
+        columns = cell.gates * self.units
+        if weight != (self.directions, columns, data[2]) or recurrent != (self.directions, columns, self.units):
+            node.wrong(f"W of shape {weight} and R of shape {recurrent} do not fit data of shape {data}")
+        if node.integer("hidden_size", self.units) != self.units:
+            node.wrong(f"hidden_size is {node.integer('hidden_size')}, but R has {self.units} units")
+        self.steps, self.batch = (data[1], data[0]) if self.layout else data[:2]
+        if 0 in (*data, self.units):
+            node.unsupported(f"of data of shape {data} is not supported", "Every dimension must have elements")
+
+    def wide(self, expr: Expr) -> Expr:
+        """Return a tensor in the dtype of the computation: states of halves would lose bits at every step."""
+        return self.node.cast(expr, "float32") if dtype_of(expr) in _HALVES else expr
+
+    def zeros(self, shape: tuple[int, ...]) -> Expr:
+        """Return zeros in the dtype of the computation."""
+        dtype = self.node.dtype(0)
+        return self.node.constant(np.zeros(shape), "float32" if dtype in _HALVES else dtype)
+
+    def optional(self, index: int, shape: tuple[int, ...]) -> Expr:
+        """Return an input of that shape, or zeros where it is left out."""
+        if not self.node.has(index):
+            return self.zeros(shape)
+        if self.node.shape(index) != shape:
+            self.node.wrong(f"expected input {index} of shape {shape}, got {self.node.shape(index)}")
+        return self.wide(self.node.input(index))
+
+    def initial(self, index: int) -> Expr:
+        """Return a state before the first step, (directions, batch, units)."""
+        if not self.layout:
+            return self.optional(index, (self.directions, self.batch, self.units))
+        state = self.optional(index, (self.batch, self.directions, self.units))
+        return self.node.transpose(state, (1, 0, 2))
+
+    def biases(self) -> tuple[Expr, Expr]:
+        """Return the biases of the inputs' part of the gates and of the recurrent one, each (directions, columns)."""
+        columns = self.cell.gates * self.units
+        both = self.optional(3, (self.directions, 2 * columns))
+        return self.node.cut(both, 1, 0, columns), self.node.cut(both, 1, columns, 2 * columns)
+
+    def bias(self) -> Expr | None:
+        """Return the sum of both biases, None where the node has none."""
+        return self.node.call("add", *self.biases()) if self.node.has(3) else None
+
+    def gates(self, bias: Expr | None) -> Expr:
+        """Return the inputs' part of the gates, (steps, batch, directions * columns)."""
+        node, columns = self.node, self.directions * self.cell.gates * self.units
+        data = self.wide(node.input(0))
+        data = node.transpose(data, (1, 0, 2)) if self.layout else data
+        weight = node.reshape(self.wide(node.input(1)), (columns, shape_of(data)[2]))
+        product = node.call("nn.dense", data, weight, units=columns)
+        return product if bias is None else node.call("nn.bias_add", product, node.reshape(bias, (columns,)), axis=2)
+
+    def lengths(self) -> Expr:
+        """Return the lengths of the sequences."""
+        node = self.node
+        if not node.has(4):
+            return node.constant(np.full(self.batch, self.steps), "int32")
+        if node.shape(4) != (self.batch,) or node.dtype(4) not in ("int32", "int64"):
+            node.wrong(f"expected {self.batch} sequence_lens, got {node.dtype(4)} of shape {node.shape(4)}")
+        return node.input(4)
+
+    def results(self, bias: Expr | None, more: Sequence[Expr], **attrs: Any) -> list[Expr]:
+        """Return the outputs of the node; what stands for one that nobody wants is none of them."""
+        node = self.node
+        returns = [name for index, name in enumerate(self.cell.results) if node.wants(index)] or ["hidden"]
+        clip = node.real("clip") if node.given("clip") else 0.0
+        if not 0 <= clip < np.inf:
+            node.wrong(f"expected a clip above 0, got {clip}")
+        weight, initial = self.wide(node.input(2)), self.initial(5)
+        found = node.call(
+            self.cell.operator, self.gates(bias), weight, initial, self.lengths(), *more,
+            **self.functions(), direction=self.direction, clip=clip, returns=tuple(returns), **attrs,
+        )  # fmt: skip
+        parts: dict[str, Expr] = {}
+        begin = 0
+        for name in returns:
+            end = begin + (self.steps if name == "all" else 1)
+            parts[name] = self.part(found, name, begin, end)
+            begin = end
+        return [parts.get(name, found) for name in self.cell.results]
+
+    def part(self, found: Expr, name: str, begin: int, end: int) -> Expr:
+        """Return one result of the operator as the node's output."""
+        node = self.node
+        part = node.cast(node.cut(found, 0, begin, end), node.dtype(0))
+        if name == "all":
+            return node.transpose(part, (2, 0, 1, 3)) if self.layout else part
+        part = node.reshape(part, (self.directions, self.batch, self.units))
+        return node.transpose(part, (1, 0, 2)) if self.layout else part
+
+    def functions(self) -> dict[str, Any]:
+        """Return the activations with their parameters as attributes."""
+        node = self.node
+        default = self.cell.functions * self.directions
+        given = node.attribute("activations")
+        names = default if given is None else tuple(_text(item).lower() for item in given)
+        unknown = [name for name in names if name not in CELL_FUNCTIONS]
+        if unknown:
+            node.unsupported(
+                f"with the activation '{unknown[0]}' is not supported", f"Known: {', '.join(CELL_FUNCTIONS)}"
+            )
+        if len(names) != len(default):
+            node.wrong(f"expected {len(default)} activations, got {len(names)}")
+        found = [CELL_FUNCTIONS[name] for name in names]
+        alphas, betas = (list(node.reals(f"activation_{letter}", ())) for letter in ("alpha", "beta"))
+        return {
+            "activations": names,
+            "alphas": tuple(_next(alphas, function.alpha) for function in found),
+            "betas": tuple(_next(betas, function.beta) for function in found),
+        }
+
+
+def _text(item: Any) -> str:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
+
+
+def _next(given: list[float], default: float | None) -> float:
+    """Return the next parameter that the node gives, for a function that has one."""
+    if default is None:
+        return 0.0
+    return given.pop(0) if given else default

@@ -30,6 +30,8 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     module_name: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
+    states: Mapping[str, str] | None = None,
+    state_init: Mapping[str, npt.ArrayLike] | str | None = None,
     numerics: str = "litert",
     byoc: Sequence[str] = (),
     limit_factor: float = 1.0,
@@ -45,7 +47,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         A target string, as for `build`.
     module_name : str, optional
         Goes into every symbol; default: from the file's name, or ``model``.
-    shapes, values, numerics, byoc, limit_factor
+    shapes, values, states, state_init, numerics, byoc, limit_factor
         As for `import_model`.
     **options
         Any other option of `build`: ``executor="graph"``, ``optimize="size"``, ``pools=...``, ...
@@ -68,6 +70,8 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     imported: dict[str, Any] = {
         "shapes": shapes,
         "values": values,
+        "states": states,
+        "state_init": state_init,
         "numerics": numerics,
         "byoc": byoc,
         "limit_factor": limit_factor,

@@ -25,11 +25,11 @@ from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.content import Data
-from mlfc.support.module_info import MemoryInfo, ModuleInterface, OperatorInfo, PoolInfo
+from mlfc.support.module_info import MemoryInfo, ModuleInterface, OperatorInfo, PoolInfo, StateInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 from mlfc.target.target import Target
-from mlfc.tir.ir import Program, Value
+from mlfc.tir.ir import Program, StateValue, Value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -162,7 +162,16 @@ class Factory(Displayed):
             constant_pools=codegen.constant_pools(self.unit, code) if self.memory_options.constants else (),
             inputs=tuple(map(self._tensor, self.program.inputs)),
             outputs=tuple(map(self._tensor, self.program.outputs)),
-            memory=MemoryInfo(code.sizes.workspace, self.plan.lower_bound, code.sizes.constants, code.sizes.io),
+            states=tuple(map(self._state, self.program.states)),
+            memory=MemoryInfo(
+                code.sizes.workspace,
+                self.plan.lower_bound,
+                code.sizes.constants,
+                code.sizes.io,
+                sum(state.before.nbytes for state in self.program.states)
+                if self.executor == "graph"
+                else self.plan.state_bytes,
+            ),
             operators=self._timed(code) if self.executor == "graph" else None,
         )
 
@@ -172,6 +181,12 @@ class Factory(Displayed):
             OperatorInfo(code.function_of(call.kernel.name), tuple(call.nodes), call.kernel.macs)
             for call in self.program.calls
         )
+
+    def _state(self, state: StateValue) -> StateInfo:
+        known = self._tensor(state.before)
+        following = {item.input: item.output for item in self.module.states}[state.before.name]
+        offset = self.plan.state_offsets[state.before] if self.executor == "aot" else None
+        return StateInfo(known.name, known.shape, known.dtype, known.scale, known.zero_point, following, offset)
 
     def _tensor(self, value: Value) -> TensorInfo:
         known = self.module.quantization.get(value.name)

@@ -17,6 +17,8 @@ def check(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
+    states: Mapping[str, str] | None = None,
+    state_init: Mapping[str, npt.ArrayLike] | str | None = None,
     numerics: str = "litert",
     name: str | None = None,
     byoc: Sequence[str] = (),
@@ -29,7 +31,7 @@ def check(
 
     Parameters
     ----------
-    model, shapes, values, numerics, name, byoc, limit_factor
+    model, shapes, values, states, state_init, numerics, name, byoc, limit_factor
         As for `import_model`.
     target : str
         As for `build`.
@@ -39,6 +41,8 @@ def check(
             model,
             shapes=shapes,
             values=values,
+            states=states,
+            state_init=state_init,
             numerics=numerics,
             name=name,
             byoc=byoc,

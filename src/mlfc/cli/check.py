@@ -28,6 +28,8 @@ def check(
     trust_board: bool = False,
     shape: list[str] | None = None,
     value: list[str] | None = None,
+    state: list[str] | None = None,
+    state_init: str | None = None,
     byoc: list[str] | None = None,
     limit_factor: float = 1.0,
     as_json: bool = False,
@@ -40,7 +42,11 @@ def check(
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
     problems = problems_of(
-        model, **Inputs.of(shape, value).arguments(), byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor
+        model,
+        **Inputs.of(shape, value, state, state_init).arguments(),
+        byoc=byoc or (),
+        target=chosen or "c",
+        limit_factor=limit_factor,
     )
     if as_json:
         print_json({"model": str(model), "problems": [_entry(problem) for problem in problems]})

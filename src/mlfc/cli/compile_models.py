@@ -32,6 +32,7 @@ EXAMPLES = (
     "mlfc compile resnet.onnx --shape input=1,3,224,224 -o resnet.tar",
     'mlfc compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
     "mlfc compile vad.onnx --shape input=1,512 --value sr=16000",
+    "mlfc compile gru.onnx --state h_in=h_out --state-init zeros",
     "mlfc compile kws.tflite --board mps2-an386",
     "mlfc compile kws.tflite --config build.toml --ram 32768",
     "mlfc compile kws.tflite --workspace-io --pool dtcm=65536 --pool sram",
@@ -77,6 +78,15 @@ def compile_models(
             " For several models: MODEL:NAME=16000.",
         ),
     ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=OUTPUT",
+            help="Keep an input: the output after = is its value in the next run, and neither is passed; repeatable."
+            " For several models: MODEL:NAME=OUTPUT.",
+        ),
+    ] = None,
+    state_init: str | None = None,
     module_name: str | None = None,
     optimize: str | None = None,
     numerics: str | None = None,
@@ -149,7 +159,7 @@ def compile_models(
         numerics,
         executor or (),
         external_workspace,
-        Inputs.of(shape, value),
+        Inputs.of(shape, value, state, state_init),
         memories,
         limit,
         byoc,

@@ -57,6 +57,8 @@ def inspect(
     trust_board: bool = False,
     shape: list[str] | None = None,
     value: list[str] | None = None,
+    state: list[str] | None = None,
+    state_init: str | None = None,
     as_json: bool = False,
 ) -> None:
     """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree."""
@@ -64,7 +66,7 @@ def inspect(
     from mlfc.archive.read.load import artifact_kind
 
     on_board = chosen_board(board, trust_board)
-    given = Inputs.of(shape, value)
+    given = Inputs.of(shape, value, state, state_init)
     if on_board is not None:
         if layers or weights or files or picture is not None:
             raise OptionError("option --board excludes the other views", next_step="Leave out the other options")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlfc.support.arrays import Array
 
 _FEW = 30
+_ZEROS = "zeros"
 _MAX_DIMENSIONS = 32
 
 
@@ -121,6 +122,15 @@ OPTIONS = {
         "Keep the model's own weights (default), so that the archive can be compiled again.",
         flags="--source-params/--no-source-params",
     ),
+    "state": _option(
+        "Keep an input: the output after = is its value in the next run, and neither is passed; repeatable.",
+        "NAME=OUTPUT",
+    ),
+    "state_init": _option(
+        "What state begins with: zeros, or a .npz file with arrays by the names of inputs or variables. Default: as the"
+        " model says, else zeros.",
+        "zeros|FILE",
+    ),
     "system_lib": _archive(
         "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
         flags="--system-lib/--no-system-lib",
@@ -187,23 +197,41 @@ def chosen_board(name: str | None, trust: bool) -> Board | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the user says of a model's inputs: shapes like ``x=1,3,224,224``, and values like ``sr=16000``."""
+    """What the user says of a model's inputs.
+
+    Shapes like ``x=1,3,224,224``, values like ``sr=16000``, states like ``h_in=h_out``, and what states begin with.
+    """
 
     shapes: Sequence[str]
     values: Sequence[str]
+    states: Sequence[str] = ()
+    state_init: str | None = None
 
     @classmethod
-    def of(cls, shape: Sequence[str] | None, value: Sequence[str] | None) -> Inputs:
-        """Take the options ``--shape`` and ``--value``."""
-        return cls(shape or (), value or ())
+    def of(
+        cls,
+        shape: Sequence[str] | None,
+        value: Sequence[str] | None,
+        state: Sequence[str] | None,
+        state_init: str | None,
+    ) -> Inputs:
+        """Take the options ``--shape``, ``--value``, ``--state`` and ``--state-init``."""
+        return cls(shape or (), value or (), state or (), state_init)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `import_model`; OptionError where an option does not read so."""
-        return {"shapes": parse_shapes(self.shapes), "values": parse_values(self.values)}
+        given = {"shapes": parse_shapes(self.shapes), "values": parse_values(self.values)}
+        return {**given, "states": parse_states(self.states), "state_init": _state_init(self.state_init)}
 
     def refuse(self, reason: str, next_step: str | None = None) -> None:
         """Raise OptionError that gives the `reason`, if anything is said."""
-        for texts, flag in ((self.shapes, "--shape"), (self.values, "--value")):
+        said = {
+            "--shape": self.shapes,
+            "--value": self.values,
+            "--state": self.states,
+            "--state-init": self.state_init,
+        }
+        for flag, texts in said.items():
             if texts:
                 raise OptionError(f"option {flag} {reason}", next_step=next_step)
 
@@ -216,7 +244,33 @@ class Inputs:
             return {models[0]: self}
         shapes = _by_model(self.shapes, models, "--shape", "1,3,224,224")
         values = _by_model(self.values, models, "--value", "16000")
-        return {name: Inputs(shapes[name], values[name]) for name in models}
+        states = _by_model(self.states, models, "--state", "OUTPUT")
+        if self.state_init not in (None, _ZEROS):
+            raise OptionError(
+                f"option --state-init requires a single model, or '{_ZEROS}'",
+                place="--state-init",
+                next_step="Compile the models one by one",
+            )
+        return {name: Inputs(shapes[name], values[name], states[name], self.state_init) for name in models}
+
+
+def parse_states(texts: Sequence[str]) -> dict[str, str]:
+    """Return the output that is the next value of each input, from texts like ``h_in=h_out``."""
+    states: dict[str, str] = {}
+    for text in texts:
+        name, _, output = text.rpartition("=")
+        if not name or not output:
+            raise OptionError(f"expected NAME=OUTPUT, got '{text}'", place="--state")
+        if name in states:
+            raise OptionError(f"the state '{name}' is specified twice", place="--state")
+        states[name] = output
+    return states
+
+
+def _state_init(text: str | None) -> dict[str, Array] | str | None:
+    from mlfc.runtime.tensor.npz import read_any_npz
+
+    return text if text in (None, _ZEROS) else read_any_npz(text)
 
 
 def parse_values(texts: Sequence[str]) -> dict[str, Array]:

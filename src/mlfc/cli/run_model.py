@@ -62,6 +62,8 @@ def run_model(
     tensors: Path | None = None,
     shape: list[str] | None = None,
     value: list[str] | None = None,
+    state: list[str] | None = None,
+    state_init: str | None = None,
     as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
@@ -82,11 +84,11 @@ def run_model(
     devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
     warnings = {} if on_board is None else core_warnings(artifact, on_board, board or _THIS_MACHINE, module)
     if selftest and on_board:
-        if inputs or outputs or repeat is not None or profile or shape or value:
+        if inputs or outputs or repeat is not None or profile or shape or value or state or state_init:
             raise OptionError(
                 "option --selftest uses the archive's own inputs and outputs",
                 place="--selftest",
-                next_step="Remove --inputs, --outputs, --repeat, --profile, --shape and --value",
+                next_step="Remove --inputs, --outputs, --repeat, --profile, --shape, --value, --state and --state-init",
             )
         check_vectors(artifact, on_board, board or _THIS_MACHINE, module, as_json, warnings)
         return
@@ -100,7 +102,7 @@ def run_model(
         if path is not None:
             check_writable(path)
     given = partial(given_inputs, inputs, fill, seed)
-    fixed = Inputs.of(shape, value)
+    fixed = Inputs.of(shape, value, state, state_init)
     if host_driven and on_board:
         wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json, warnings)
         run_driven(artifact, on_board, module, fixed, given, wanted)

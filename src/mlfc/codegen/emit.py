@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mlfc.codegen import c_files
 from mlfc.codegen.c_files import entry_file, main_function
 from mlfc.codegen.c_host import WIDTH, c_function, prototype
-from mlfc.codegen.c_interface import LICENCE, Interface, check_macros, header, tensors
+from mlfc.codegen.c_interface import LICENCE, Interface, InterfaceState, check_macros, header, tensors
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.external import ExternalPart, external_parts
@@ -123,8 +123,8 @@ def constant_table(unit: Unit, shared: Shared) -> ConstantTable:
 def interface_of(unit: Unit, shared: Shared, constants: ConstantTable) -> Interface:
     """Return the C interface of a module; raise OptionError if two of its macros would have one name."""
     plan = unit.plan
-    inputs, outputs = tensors(unit.program.inputs, unit.program.outputs)
-    external = unit.external_workspace and plan.size > 0
+    inputs, outputs = tensors(unit.program)
+    external = unit.external_workspace and plan.size + plan.state_bytes > 0
     interface = Interface(
         unit.module,
         inputs,
@@ -137,6 +137,11 @@ def interface_of(unit: Unit, shared: Shared, constants: ConstantTable) -> Interf
         constants.bytes_elsewhere,
         unit.workspace_io,
         constants.loaded,
+        tuple(
+            InterfaceState(state.before, plan.state_offsets[state.before], state.initial)
+            for state in unit.program.states
+        ),
+        plan.state_bytes,
     )
     check_macros(interface)
     return interface

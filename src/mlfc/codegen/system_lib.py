@@ -14,7 +14,7 @@ from math import prod
 from mlfc.codegen.abi.entry import RunFunction, Slot, c_dtype, require_no_loaded
 from mlfc.codegen.c_files import checks, write_registry
 from mlfc.codegen.c_host import c_function, packed_head
-from mlfc.codegen.c_interface import LICENCE, RESERVED, tensors
+from mlfc.codegen.c_interface import LICENCE, field_names, tensors
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.packed import checked, expected_table, mark_unused
@@ -22,7 +22,7 @@ from mlfc.codegen.unit import Unit
 from mlfc.codegen.writer import Writer, c_string
 from mlfc.memory.pools import DEFAULT_POOL
 from mlfc.support import dtypes
-from mlfc.support.c_names import names_in_tables, unique
+from mlfc.support.c_names import names_in_tables
 from mlfc.support.module_info import ModuleInterface
 from mlfc.tir.host import INT, INT32, Body, Function, declaration, pointer
 
@@ -57,6 +57,7 @@ class HostModule:
     outputs: tuple[HostTensor, ...]
     pools: tuple[tuple[str, int], ...] = ()  # name and bytes of the memories that the caller passes in
     workspace_io: bool = False  # inputs and outputs are in the workspace
+    state_bytes: int = 0  # of the memory of states among those that the caller passes in
 
     @property
     def prefix(self) -> str:
@@ -77,24 +78,26 @@ def host_module(unit: Unit, code: GeneratedCode) -> HostModule:
     require_no_loaded(code.loaded, unit.module)
     groups = [
         tuple(HostTensor(item.value.name, item.field, tuple(item.value.shape), item.value.dtype) for item in group)
-        for group in tensors(unit.program.inputs, unit.program.outputs)
+        for group in tensors(unit.program)
     ]
     pools = unit.plan.pools if code.external_workspace else ()
     given = tuple((pool.name, pool.nbytes) for pool in pools)
-    return HostModule(unit.module, groups[0], groups[1], given, unit.workspace_io)
+    state_bytes = unit.plan.state_bytes if code.external_workspace else 0
+    return HostModule(unit.module, groups[0], groups[1], given, unit.workspace_io, state_bytes)
 
 
 def described_module(name: str, details: ModuleInterface) -> HostModule:
     """Return a module of an archive by its interface; raise OptionError if its caller must load constants."""
     require_no_loaded([pool.name for pool in details.constant_pools if pool.file], name)
     described = (*details.inputs, *details.outputs)
-    fields = unique((item.name for item in described), RESERVED)
+    fields = field_names((item.name for item in described), has_state=bool(details.states))
     made = [HostTensor(item.name, field, item.shape, item.dtype) for item, field in zip(described, fields, strict=True)]
     size = details.memory.workspace_bytes
     pools = tuple((pool.name, pool.nbytes) for pool in details.pools) or (((DEFAULT_POOL, size),) if size else ())
     given = pools if details.external_workspace else ()
     count = len(details.inputs)
-    return HostModule(name, tuple(made[:count]), tuple(made[count:]), given, details.workspace_io)
+    state_bytes = details.memory.state_bytes if details.external_workspace else 0
+    return HostModule(name, tuple(made[:count]), tuple(made[count:]), given, details.workspace_io, state_bytes)
 
 
 def system_library(modules: Sequence[HostModule], functions: Sequence[str] = ()) -> str:
@@ -123,7 +126,9 @@ def _write_module(writer: Writer, module: HostModule) -> None:
     _write_tables(writer, module)
     slots = [tuple(Slot(tensor.field, tensor.nbytes) for tensor in group) for group in (module.inputs, module.outputs)]
     call = f"{prefix}_on_addresses"
-    RunFunction(prefix, f"{prefix}_run", slots[0], slots[1], module.pools, module.workspace_io).write(writer, call)
+    RunFunction(
+        prefix, f"{prefix}_run", slots[0], slots[1], module.pools, module.workspace_io, module.state_bytes
+    ).write(writer, call)
     writer.line(f"static {c_function(_packed_run(module, run, call))}")
     with writer.block(f"static {packed_head(metadata)}"):
         writer.lines(["(void)args;", "(void)type_codes;", "(void)num_args;", "(void)resource_handle;"])

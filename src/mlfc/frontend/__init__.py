@@ -44,6 +44,8 @@ def import_model(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
+    states: Mapping[str, str] | None = None,
+    state_init: Mapping[str, npt.ArrayLike] | str | None = None,
     numerics: str = "litert",
     name: str | None = None,
     byoc: Sequence[str] = (),
@@ -62,6 +64,11 @@ def import_model(
     values : dict of str to array_like, optional
         Inputs that are known now: each becomes a constant of its dtype, and what follows from it alone is computed at
         once. One number fills an input, a list has its elements in order. Of a quantized input: its integers.
+    states : dict of str to str, optional
+        Inputs, and for each the output that is its value in the next run: ``{"h_in": "h_out"}``. The compiled model
+        keeps them to itself. Variables of TFLite models are states without being named.
+    state_init : dict of str to array_like, or ``zeros``, optional
+        What states begin with, by the names of the inputs or variables. Default: what the model says, or zeros.
     numerics : str
         Whose integer rounding TFLite models follow: ``litert`` or ``tflm``.
     name : str, optional
@@ -108,6 +115,10 @@ def import_model(
         with limited(len(data), 0, limit_factor):
             folder = path.parent if path else None
             module, params = _dispatch(data, title, folder, shapes, values, numerics, byoc, target)
+            if states or state_init is not None:
+                from mlfc.frontend.states import tie_states
+
+                module = tie_states(module, params, states, state_init)
             return replace(module, numerics=numerics, byoc=tuple(byoc)), params
     except MlfcError as error:
         if path:

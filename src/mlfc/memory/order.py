@@ -50,7 +50,7 @@ class _Graph:
     def __init__(self, program: Program) -> None:
         self.calls = program.calls
         held = set(program.intermediates())
-        returned = {value.root for value in program.outputs}
+        returned = program.returned
         writers = {call.output.root: index for index, call in enumerate(program.calls)}
         self.sources = [
             sorted({value.root for value in call.inputs if value.root in held}, key=lambda root: writers.get(root, -1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mlfc.errors import InternalError
 from mlfc.memory.allocation import Allocator, Cluster
@@ -33,6 +33,9 @@ class Plan:
     aliased_inputs: tuple[tuple[Value, ...], ...]
     # the pools that the arena consists of, one after the other; empty where it is one array of the default's name
     spans: tuple[PoolSpan, ...] = ()
+    # where states begin in their own memory, which keeps its bytes between runs: old and new values, by pairs
+    state_offsets: Mapping[Value, int] = field(default_factory=dict)
+    state_bytes: int = 0
 
     @property
     def pools(self) -> tuple[PoolSpan, ...]:
@@ -51,11 +54,12 @@ class Plan:
         return pool, offset - pool.base
 
     def offset(self, value: Value) -> int:
-        """Return the byte offset of an intermediate or of a view of one."""
+        """Return the byte offset of an intermediate or of a view of one; of a state, that in the memory of states."""
+        offsets = self.state_offsets if value.root.kind == "state" else self.offsets
         try:
-            return self.offsets[value.root] + value.root_start
+            return offsets[value.root] + value.root_start
         except KeyError:
-            raise InternalError(f"'{value.name}' has no place in the workspace") from None
+            raise InternalError(f"'{value.name}' has no place in memory") from None
 
 
 def plan(

@@ -12,6 +12,7 @@ from mlfc.memory.order import reordered
 from mlfc.memory.planner import Plan, plan
 from mlfc.memory.pools import MemoryOptions
 from mlfc.memory.proof import prove
+from mlfc.memory.states import commit_states, with_states
 from mlfc.support.cost import spend
 from mlfc.tir.ir import Program, Value
 
@@ -36,16 +37,18 @@ def choose_plan(
     """
 
     def planner(lowered: Program, limit: int = 0) -> Planned:
-        moved = with_workspace_io(lowered) if memory_options.workspace_io else lowered
+        moved = commit_states(with_workspace_io(lowered) if memory_options.workspace_io else lowered)
         return moved, plan_of(moved, limit)
 
     def plan_of(program: Program, limit: int = 0) -> Plan:
-        return assign_pools(program, memory_options.pools) if memory_options.pools else plan(program, limit=limit)
+        pools = memory_options.pools
+        return with_states(program, assign_pools(program, pools) if pools else plan(program, limit=limit))
 
     whole = with_workspace_io(program) if memory_options.workspace_io else program
     plans: list[Planned] = []
     refused: list[BudgetError] = []
-    for order in dict.fromkeys((whole, reordered(whole) if reorder else whole)):
+    orders = [commit_states(order) for order in dict.fromkeys((whole, reordered(whole) if reorder else whole))]
+    for order in orders:
         try:
             plans.append((order, plan_of(order)))
         except BudgetError as error:
@@ -53,8 +56,9 @@ def choose_plan(
     if not plans:
         raise refused[0]
     chosen = min(plans, key=_workspace)
-    if ram is not None and tile_for_ram is not None and plans[0][0] is whole:
+    if ram is not None and tile_for_ram is not None and plans[0][0] is orders[0]:
         lent = sum(value.nbytes for value in (*whole.inputs, *whole.outputs) if value.kind != "intermediate")
+        lent += chosen[1].state_bytes
         if _workspace(chosen) + lent > ram:
             chosen = min(chosen, tile_for_ram(plans[0], max(0, ram - lent), planner), key=_workspace)
     spend("workspace", _workspace(chosen))

@@ -13,6 +13,8 @@ from mlfc.support.text import Displayed
 DEFAULT_POOL = "global_workspace"
 POOL_ALIGNMENT = 64
 _SECTION = ".bss.noinit.tvm"
+STATE_SECTION = ".bss.tvm_state"
+"""Where a static array of states lies: start-up code makes it zeros, as all of ``.bss``."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 

@@ -7,6 +7,8 @@ still owned by what it reads.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mlfc.errors import InternalError
 from mlfc.memory.liveness import alignment_of
 from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan
@@ -15,6 +17,8 @@ from mlfc.tir.inplace_overlap import overlap_distance
 from mlfc.tir.ir import KernelCall, Program, Value
 
 Extent = tuple[int, int]
+# beyond all offsets of an arena: where the memory of states begins for the proof
+_STATES = 1 << 48
 
 
 class _Bytes:
@@ -52,11 +56,11 @@ def prove(program: Program, plan: Plan) -> None:
     alignment, lets a kernel overwrite what it still reads, or lets a value be overwritten before its last read.
     """
     memory = _Bytes()
-    for value in program.inputs:
+    for value in _given(program):
         held = _extent(value.root, plan, "start")
         if held is not None:
             memory.write(held, value.root)
-    for value in program.inputs:  # which the caller may write in any order
+    for value in _given(program):  # which the caller may write in any order
         held = _extent(value.root, plan, "start")
         if held is not None and not memory.owned(held, value.root):
             raise InternalError(f"the input '{value.name}' shares bytes with another one")
@@ -78,17 +82,27 @@ def prove(program: Program, plan: Plan) -> None:
         held = _extent(value, plan, "end")
         if held is not None and not memory.owned(held, value.root):
             raise InternalError(f"the bytes of the output '{value.name}' are overwritten before the end")
+    for state in program.states:
+        held = _extent(state.before, plan, "end")
+        if held != _extent(state.written, plan, "end") or held is None or not memory.owned(held, state.written):
+            raise InternalError(f"the next run does not find the new value of the state '{state.before.name}'")
+
+
+def _given(program: Program) -> Iterator[Value]:
+    """Yield what has its value before the first call: inputs, and what the run before left."""
+    yield from program.inputs
+    yield from (state.before for state in program.states)
 
 
 def _extent(value: Value, plan: Plan, place: str) -> Extent | None:
     """Return the bytes of a value in the arena, checked; None for what lies elsewhere."""
-    if value.root.kind != "intermediate":
+    if value.root.kind not in ("intermediate", "state"):
         return None
     begin = plan.offset(value)
-    if begin < 0 or begin + value.nbytes > plan.size or begin % dtypes.nbytes(value.dtype):
-        raise InternalError(
-            f"'{value.name}' lies outside the arena of {plan.size} bytes or is not aligned", place=place
-        )
+    base, size = (_STATES, plan.state_bytes) if value.root.kind == "state" else (0, plan.size)
+    if begin < 0 or begin + value.nbytes > size or begin % dtypes.nbytes(value.dtype):
+        raise InternalError(f"'{value.name}' lies outside the arena of {size} bytes or is not aligned", place=place)
+    begin += base
     if value.root_start + value.nbytes > value.root.nbytes:
         raise InternalError(f"'{value.name}' is no part of '{value.root.name}'", place=place)
     return begin, begin + value.nbytes

@@ -138,6 +138,9 @@ def _numbered(
 
     for value in program.inputs:
         take(value)
+    for state in program.states:
+        take(state.before)
+        ids[state.written] = ids[state.before]
     for call in program.calls:
         for value in (*call.inputs, *call.constants, call.output, *scratch.get(call, ())):
             take(value)

@@ -213,6 +213,18 @@ class Quantization:
     zero_point: int
 
 
+@dataclass(frozen=True, eq=False)
+class State:
+    """A tensor that the model keeps from one run to the next: an input, and the output that is its next value.
+
+    Both have one shape and dtype. Callers see neither; the state has the name of its input.
+    """
+
+    input: str
+    output: str
+    initial: npt.NDArray[Any] | None = None  # before the first run, and after a reset; None for zeros
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class IRModule(Displayed):
     """Functions by name; ``main`` is the model."""
@@ -228,6 +240,7 @@ class IRModule(Displayed):
     byoc: tuple[str, ...] = ()
     # inputs of the model that the user gave for good, which ``main`` does not have
     frozen: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    states: tuple[State, ...] = ()  # inputs and outputs of ``main`` that the compiled model keeps to itself
 
     @property
     def main(self) -> Function:

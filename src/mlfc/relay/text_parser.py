@@ -25,6 +25,7 @@ from mlfc.relay.text_grammar import RESERVED, described, parser
 from mlfc.relay.text_literals import integer_values, number_value, string_value
 from mlfc.relay.text_metadata import SECTION, read_metadata
 from mlfc.relay.text_source import MAX_NESTING, Origin, Prepared, Source
+from mlfc.relay.verify import state_faults
 from mlfc.support import dtypes
 
 Node: TypeAlias = "Tree[Token] | Token"
@@ -117,7 +118,11 @@ class _Reader:
             count = len(kind.fields) if isinstance(kind, TupleType) else 1
             if len(facts.output_names) != count:
                 raise self._fault(tree, f"main has {count} results, but {len(facts.output_names)} names for them")
-        return IRModule(functions, facts.output_names, facts.quantization, facts.source)
+        states = tuple(ir.State(name, output) for name, output in facts.states.items())
+        module = IRModule(functions, facts.output_names, facts.quantization, facts.source, states=states)
+        for fault in state_faults(module):
+            raise self._fault(tree, fault)
+        return module
 
     def _fault(self, node: Node, cause: str, help_text: str | None = None) -> MlfcError:
         return _fault_at(self._source, node, cause, help_text)

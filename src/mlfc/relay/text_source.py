@@ -206,6 +206,7 @@ class Facts:
     output_names: tuple[str, ...] = ()
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)  # outputs by the inputs that they are in the next run
 
 
 def origin_text(origin: Origin) -> str:
@@ -240,6 +241,7 @@ def facts_text(module: IRModule) -> str:
         "output_names": module.output_names,
         "quantization": {name: [float(q.scale), int(q.zero_point)] for name, q in module.quantization.items()},
         "source": dict(module.source),
+        "states": {state.input: state.output for state in module.states},
     }
     known = {key: value for key, value in facts.items() if value}
     return f"/* module={_json(known)} */\n" if known else ""
@@ -254,8 +256,9 @@ def read_facts(comment: str) -> Facts | None:
         document = json.loads(text.removeprefix(_FACTS), parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(document, dict) or not document.keys() <= {"output_names", "quantization", "source"}:
-        raise ValueError("expected an object with output_names, quantization and source")
+    keys = {"output_names", "quantization", "source", "states"}
+    if not isinstance(document, dict) or not document.keys() <= keys:
+        raise ValueError("expected an object with output_names, quantization, source and states")
     names, scales, source = (
         document.get("output_names", []),
         document.get("quantization", {}),
@@ -267,7 +270,11 @@ def read_facts(comment: str) -> Facts | None:
         raise ValueError("quantization must give a scale and a zero point by name")
     if not isinstance(source, dict) or not all(isinstance(value, str) for value in source.values()):
         raise ValueError("source must give strings by name")
-    return Facts(tuple(names), {name: Quantization(float(pair[0]), pair[1]) for name, pair in scales.items()}, source)
+    states = document.get("states", {})
+    if not isinstance(states, dict) or not all(isinstance(value, str) for value in states.values()):
+        raise ValueError("states must give outputs by inputs")
+    quantization = {name: Quantization(float(pair[0]), pair[1]) for name, pair in scales.items()}
+    return Facts(tuple(names), quantization, source, states)
 
 
 def _json(value: Any) -> str:

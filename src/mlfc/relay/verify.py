@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
+
+import numpy.typing as npt
 
 from mlfc.errors import InternalError, MlfcError
-from mlfc.relay.ir import Call, Expr, Function, GlobalVar, IRModule, Tuple, TupleGetItem, TupleType, Var
+from mlfc.relay.ir import (
+    Call,
+    Expr,
+    Function,
+    GlobalVar,
+    IRModule,
+    TensorType,
+    Tuple,
+    TupleGetItem,
+    TupleType,
+    Type,
+    Var,
+)
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import post_order
+from mlfc.support import dtypes
 
 _SHOWN_FAULTS = 20
 
@@ -22,6 +39,7 @@ def verify(module: IRModule) -> None:
     faults = [f"@{name}: {fault}" for name in sorted(module.functions) for fault in _function_faults(module, name)]
     faults += _circles(module)
     faults += _output_faults(module)
+    faults += state_faults(module)
     if faults:
         shown = "; ".join(faults[:_SHOWN_FAULTS])
         more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
@@ -141,3 +159,34 @@ def _output_faults(module: IRModule) -> Iterator[str]:
         yield f"{results} results have {len(names)} names"
     if len(set(names)) != len(names):
         yield f"output names are not unique: {', '.join(names)}"
+
+
+def state_faults(module: IRModule) -> Iterator[str]:
+    """Yield what is wrong with the states of a module."""
+    if not module.states or "main" not in module.functions:
+        return
+    body = module.main.body
+    heads = body.fields if isinstance(body, Tuple) else (body,)
+    outputs = dict(zip(module.output_names, heads, strict=False))
+    inputs = {param.name: param for param in module.main.params}
+    for kind, names in (
+        ("input", [state.input for state in module.states]),
+        ("output", [state.output for state in module.states]),
+    ):
+        yield from (f"the {kind} '{name}' belongs to two states" for name, count in Counter(names).items() if count > 1)
+    for state in module.states:
+        if state.input not in inputs or state.output not in outputs:
+            yield f"the state '{state.input}' requires an input of this name and the output '{state.output}'"
+        elif inputs[state.input].type != outputs[state.output].type:
+            yield (
+                f"the state '{state.input}' is of type {inputs[state.input].type}, its output '{state.output}' of "
+                f"{outputs[state.output].type}"
+            )
+        elif state.initial is not None and not _is_of(state.initial, inputs[state.input].type):
+            yield f"the state '{state.input}' begins with values of another type"
+    if len(module.states) >= len(heads):
+        yield "every output belongs to a state"
+
+
+def _is_of(array: npt.NDArray[Any], kind: Type) -> bool:
+    return isinstance(kind, TensorType) and array.shape == kind.shape and array.dtype == dtypes.to_numpy(kind.dtype)

@@ -40,6 +40,27 @@ class MemoryInfo(Record):
     ]
     constants_bytes: Annotated[Bytes, Says("of all constants, without padding")]
     io_bytes: Annotated[Bytes, Says("of inputs and outputs together")]
+    state_bytes: Annotated[
+        Bytes, Says("of tensors that are kept from one run to the next; absent if there are none", omitted=True)
+    ] = 0
+
+
+@dataclass(frozen=True)
+class StateInfo(TensorInfo):
+    """A tensor that a module keeps from one run to the next.
+
+    Attributes
+    ----------
+    name : str
+        The model's own: of the input, or of the variable.
+    next : str
+        The model's name of the tensor that it is set to at the end of a run.
+    offset : int or None
+        Where it begins in the memory of states; None for the graph executor, whose argument it is.
+    """
+
+    next: Annotated[Text, Says("the model's tensor that it becomes at the end of a run")] = ""
+    offset: Annotated[Bytes | None, Says("in the memory of states; null for arguments of a graph")] = None
 
 
 @dataclass(frozen=True)
@@ -273,6 +294,15 @@ class ModuleInterface(Record):
         ),
     ]
     outputs: Annotated[tuple[TensorInfo, ...], Says("as `inputs`")]
+    states: Annotated[
+        tuple[StateInfo, ...],
+        Limits(max_items=100000),
+        Says(
+            "the tensors that are kept from one run to the next; absent if there are none",
+            "they are no inputs and outputs; `tvmgen_<M>_state_reset`, `..._save` and `..._restore` manage them",
+            omitted=True,
+        ),
+    ] = ()
     memory: Annotated[MemoryInfo, Says("as the format's keys above, and a bound", "budgets")]
     operators: Annotated[
         tuple[OperatorInfo, ...] | None,

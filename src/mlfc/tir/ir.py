@@ -348,7 +348,7 @@ class Value:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    kind: str  # input | output | constant | intermediate
+    kind: str  # input | output | constant | intermediate | state
     data: npt.NDArray[np.generic] | None = None
     alias_of: Value | None = None
     start: int = 0
@@ -402,6 +402,28 @@ class KernelCall:
 
 
 @dataclass(frozen=True, eq=False)
+class StateValue:
+    """A tensor that is kept from one run to the next.
+
+    `after` is computed by the program's calls, which know nothing of states; `memory.commit_states` puts it where the
+    next run finds it: in `written`, which lies in the very place of `before`.
+    """
+
+    before: Value  # what calls read: of the kind ``state``
+    after: Value  # the next value: an intermediate of its own, or `written` itself where a call writes it in place
+    written: Value  # of the kind ``state``
+    copy: KernelCall  # writes `after` to `written`
+    initial: npt.NDArray[np.generic] | None = None  # None for zeros
+
+    @property
+    def begin(self) -> npt.NDArray[np.generic]:
+        """The elements before the first run."""
+        if self.initial is not None:
+            return self.initial
+        return np.zeros(self.before.shape, dtypes.to_numpy(self.before.dtype))
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
     """A whole model at loop level: values, kernels (each once) and calls in execution order."""
 
@@ -414,6 +436,12 @@ class Program:
     contracts_floats: bool = True  # whether a float product and a sum may become one fused multiply-add
     overlaps: bool = False  # whether outputs may reach into the place of inputs that die
     tiling: RowTilingInfo | None = None  # which layers are tiled by rows, and what that saves
+    states: tuple[StateValue, ...] = ()
+
+    @property
+    def returned(self) -> frozenset[Value]:
+        """The values that somebody reads after the last call: outputs, and next values of states."""
+        return frozenset(value.root for value in (*self.outputs, *(state.after for state in self.states)))
 
     def __repr__(self) -> str:
         return f"<Program {self.name} of {len(self.calls)} calls>"

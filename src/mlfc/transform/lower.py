@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -19,7 +19,7 @@ from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir import visitor
-from mlfc.tir.ir import COPY, KernelCall, PrimFunc, Program, Value
+from mlfc.tir.ir import COPY, KernelCall, PrimFunc, Program, StateValue, Value
 from mlfc.transform.device_placement import DevicePlacement
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from mlfc.transform.matching import macs_of, operator_of, storage_owner
@@ -72,24 +72,29 @@ class _ProgramBuilder:
         main = module.main
         heads = main.body.fields if isinstance(main.body, relay.Tuple) else (main.body,)
         names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
-        inputs = tuple(
-            self._declare(
-                param, param.name, "input", device=self._placement.device_of(param) if self._placement else None
-            )
-            for param in main.params
-        )
-        claims = self._claim(heads, names)
+        kept = {state.input for state in module.states}
+        declared = {param.name: self._declare_param(param, is_state=param.name in kept) for param in main.params}
+        inputs = tuple(value for value in declared.values() if value.kind == "input")
+        results = dict(zip(names, heads, strict=True))
+        next_heads = {state: results.pop(state.output) for state in module.states}
+        claims = self._claim(results)
         for expr in post_order(main.body):
             if id(expr) not in self._values:
                 self._visit(expr, claims.get(id(expr)))
-        outputs = tuple(self._output(head, title, claims) for head, title in zip(heads, names, strict=True))
+        outputs = tuple(self._output(head, title, claims) for title, head in results.items())
+        states = self._states([(state, declared[state.input], head) for state, head in next_heads.items()])
         read = {value.root for call in self._calls for value in (*call.inputs, *call.constants)}
         constants = tuple(value for value in self._constants.values() if value in read)
         return Program(
             name, inputs, outputs, constants, tuple(self._kernels.values()), tuple(self._calls),
             contracts_floats=not self._rounding_sensitive,
             overlaps=not self._features.vector_bytes and self._placement is None,
+            states=states,
         )  # fmt: skip
+
+    def _declare_param(self, param: relay.Var, *, is_state: bool) -> Value:
+        device = self._placement.device_of(param) if self._placement else None
+        return self._declare(param, param.name, "state" if is_state else "input", device=device)
 
     def _declare(
         self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None, device: str | None = None
@@ -106,10 +111,10 @@ class _ProgramBuilder:
         self._values[id(expr)] = value
         return value
 
-    def _claim(self, heads: Sequence[relay.Expr], names: Sequence[str]) -> dict[int, str]:
+    def _claim(self, results: Mapping[str, relay.Expr]) -> dict[int, str]:
         """Give each output's storage to the expression that computes its bytes, where that is a kernel."""
         claims: dict[int, str] = {}
-        for head, name in zip(heads, names, strict=True):
+        for name, head in results.items():
             owner = storage_owner(head)
             if isinstance(owner, relay.Call) and id(owner) not in claims:
                 claims[id(owner)] = name
@@ -127,6 +132,32 @@ class _ProgramBuilder:
         output = Value(name, value.shape, value.dtype, "output")
         self._calls.append(self._kernel_call(self._copying(value), [value], output, ()))
         return output
+
+    def _states(self, kept: Sequence[tuple[relay.State, Value, relay.Expr]]) -> tuple[StateValue, ...]:
+        """Return the states, each with an intermediate that is its next value and nobody else's."""
+        found: list[StateValue] = []
+        for state, before, head in kept:
+            value = self._values[id(head)]
+            taken = any(value.root is other.after for other in found)
+            if value.root.kind != "intermediate" or not value.is_whole or value.device != before.device or taken:
+                value = self._copied_next(value, state.output, before.device)
+            after = value.root
+            written = Value(before.name, after.shape, after.dtype, "state", device=before.device)
+            found.append(StateValue(before, after, written, self._copy_call(after, written), state.initial))
+        return tuple(found)
+
+    def _copied_next(self, value: Value, name: str, device: str | None) -> Value:
+        """Add a call that copies a value to an intermediate on a device."""
+        result = Value(name, value.shape, value.dtype, "intermediate", device=device)
+        self._calls.append(self._copy_call(value, result))
+        return result
+
+    def _copy_call(self, value: Value, target: Value) -> KernelCall:
+        """Return a call that copies a value to a place of its size, which may be on another device."""
+        group = self._copying(value)
+        if value.root.device is None and target.device is None:
+            return self._kernel_call(group, [value], target, ())
+        return KernelCall(replace(group.prim, name=COPY, inplace=()), (value,), (), target)
 
     def _copying(self, value: Value) -> LoweredGroup:
         param = relay.Var("source", relay.TensorType(value.shape, value.dtype))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mlfc.errors import OptionError
 from mlfc.relay.ir import Call, IRModule
+from mlfc.relay.verify import state_faults
 from mlfc.relay.visitor import post_order
 from mlfc.support.cost import limited
 from mlfc.transform.bind_params import BindParams
@@ -86,6 +87,11 @@ def checked_params(module: IRModule, params: Mapping[str, npt.NDArray[Any]] | No
             f"params are arrays by their names, not an object of the class {type(params).__name__}",
             next_step="Give the second of the two that mlfc.import_model(file) returns",
         )
+    for fault in state_faults(module):
+        raise OptionError(fault, place="states")
+    for state in module.states:
+        if state.input in (params or {}):
+            raise OptionError(f"the state '{state.input}' has a value among the params", place="states")
     return dict(params or {})
 
 

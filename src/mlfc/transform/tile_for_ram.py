@@ -55,7 +55,8 @@ def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[TiledCh
     """Return the chains that may fit, the one with the fewest calls first; if none may, the smallest ones first."""
     program, plan = whole
     live = _live_by_call(module, plan)
-    lent = {param for param, value in zip(module.main.params, program.inputs, strict=True) if value.kind == "input"}
+    placed = {value.name for value in program.inputs if value.kind != "input"}
+    lent = {param for param in module.main.params if param.name not in placed}
     found: list[tuple[int, int, int, TiledChain]] = []
     functions: dict[tuple[TiledLayer | None, int, int, int], ir.Function] = {}
     for chain in find_chains(module):

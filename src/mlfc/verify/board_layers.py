@@ -59,6 +59,7 @@ class BoardLayers:
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Return what the board computes, by name: of every layer, and the model's outputs."""
         given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
+        self._host.reset_state()  # as the firmware does when it starts
         here = self._host.operator_outputs(given)
         measured = self._firmware.measure(given)
         unlike = [
@@ -77,6 +78,7 @@ class BoardLayers:
 
     def on_host(self, inputs: Mapping[str, Array] | Sequence[Array]) -> dict[str, Array]:
         """Return what this machine computes of every layer, by name."""
+        self._host.reset_state()
         here = self._host.operator_outputs(inputs)
         return {layer.name: layer.array(data) for layer, data in zip(self.layers.values(), here, strict=True)}
 
@@ -89,6 +91,15 @@ class BesideHost:
 
     def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:
         self._reference, self._compiled, self._known = reference, compiled, known
+
+    @property
+    def input_names(self) -> frozenset[str]:
+        """The inputs that `run` takes."""
+        return self._reference.input_names
+
+    def begin(self) -> None:
+        """Forget what earlier runs left in the model's variables."""
+        self._reference.begin()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return tensors by name."""

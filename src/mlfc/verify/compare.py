@@ -9,19 +9,27 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from mlfc.archive.read.load import load, load_factory
+from mlfc.archive.read.opening import open_archive
+from mlfc.archive.read.source import read_source
 from mlfc.compiler import build
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.frontend import import_model
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.firmware.trace import check_traces
-from mlfc.micro.run.emulator import emulated_archive, emulated_factory
+from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlfc.relay.ir import IRModule
+from mlfc.runtime.executors.aot_module import AotModule
+from mlfc.runtime.executors.graph_module import GraphModule
+from mlfc.runtime.executors.states import ModelState
+from mlfc.runtime.modules.module import pick_module
 from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
+from mlfc.support.module_info import StateInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.verify.accuracy import Accuracy, Labels
@@ -31,6 +39,7 @@ from mlfc.verify.groups import differing_groups
 from mlfc.verify.inputs import read_sets, sample_inputs
 from mlfc.verify.judge import Judge, Subject
 from mlfc.verify.reference import LITERT, Reference, WithFrozen, open_reference, with_all_tensors
+from mlfc.verify.stepping import Stepping
 
 Sets = Sequence[tuple[str, dict[str, Array]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
@@ -130,12 +139,13 @@ class _Comparing:
     worst: dict[str, Difference] = field(default_factory=dict)
 
     def run(self) -> list[Difference]:
-        """Return the worst difference of every tensor."""
+        """Return the worst difference of every tensor; sets of inputs of models with state are steps, in this order."""
         for sample, inputs in self.sets:
+            held = self.reference.held if isinstance(self.reference, Stepping) else {}
             expected, found = self.reference.run(inputs), self.compiled.run(inputs)
             for name, array in found.items():
                 if name in expected:
-                    self._note(sample, name, inputs, array, expected[name])
+                    self._note(sample, name, {**inputs, **held}, array, expected[name])
             if self.labels is not None:
                 self.labels.count(found, expected)
         return list(self.worst.values())
@@ -161,6 +171,8 @@ def verify(
     layers: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
+    states: Mapping[str, str] | None = None,
+    state_init: Mapping[str, npt.ArrayLike] | str | None = None,
     target: str = "c",
     optimize: str = "speed",
     numerics: str = "litert",
@@ -195,6 +207,9 @@ def verify(
         As for importing: of inputs that are constants in what is compared.
         With ``tflm`` numerics the reference is
         LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
+    states, state_init : mapping, optional
+        As for importing: what the compiled model keeps between runs. The sets of inputs are then steps of one sequence,
+        and so is what the reference computes. On a board, each set is a first step.
     board : str or Board, optional
         Compile for this board instead of `target`, and run as firmware under its emulator. `micro.board.find_board`
         makes one of a file whose author is trusted.
@@ -218,8 +233,14 @@ def verify(
         Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None, limit_factor,
     )  # fmt: skip
     importing: dict[str, Any] = {
-        "shapes": shapes, "values": values, "numerics": numerics, "byoc": byoc, "limit_factor": limit_factor,
-    }  # fmt: skip
+        "shapes": shapes,
+        "values": values,
+        "states": states,
+        "state_init": state_init,
+        "numerics": numerics,
+        "byoc": byoc,
+        "limit_factor": limit_factor,
+    }
     path = Path(model)
     title, reference = open_reference(path, layers=layers)
     chosen = None if board is None else find_board(board)
@@ -229,16 +250,43 @@ def verify(
         imported = cache(lambda: import_model(path, **{**importing, "shapes": known, "byoc": ()}))
         if values:
             reference = WithFrozen(reference, imported()[0].frozen)
+        reference = _stepping(reference, *_states_of(artifact, module, compiled), chosen)
         return _compared(asked, path, title, reference, compiled, imported)
     imported = cache(lambda: import_model(path, **importing))
     if values:
         reference = WithFrozen(reference, imported()[0].frozen)
     factory = asked.built(*imported(), chosen.target if chosen else None)
+    begin = {state.before.name: state.begin for state in factory.program.states}
+    reference = _stepping(reference, factory.interface().states, begin, chosen)
     if chosen and layers:
         return _compared_on_board(asked, path, title, reference, factory, chosen, imported)
     compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
     result = _compared(asked, path, title, reference, compiled, imported)
     return _with_layers(asked, path, reference, factory, imported, result) if layers else result
+
+
+def _stepping(
+    reference: Reference, states: Sequence[StateInfo], initial: Mapping[str, Array], board: Board | None
+) -> Reference:
+    """Return a reference that keeps the states of the compiled model, if it has any."""
+    return Stepping(reference, states, initial, always_new=board is not None) if states else reference
+
+
+def _states_of(
+    artifact: str | os.PathLike[str], module: str | None, compiled: Computes
+) -> tuple[Sequence[StateInfo], Mapping[str, Array]]:
+    """Return the states of an artifact, and what they begin with."""
+    if not isinstance(compiled, EmulatedModule):
+        state = compiled.state if isinstance(compiled, (AotModule, GraphModule)) else ModelState()
+        return state.infos, dict(state)
+    if not compiled.states:
+        return (), {}
+    with open_archive(artifact) as archive:
+        name = pick_module(archive.record.modules, module, archive.path)
+        begin = {state.input: state.initial for state in read_source(archive, name)[0].states}
+        zeros = {info.name: np.zeros(info.shape, info.numpy_dtype) for info in compiled.states}
+        kept = {name: np.array(array) for name, array in begin.items() if array is not None}
+        return compiled.states, {**zeros, **kept}
 
 
 def _check_options(
@@ -268,7 +316,7 @@ def _compared(
 ) -> Comparison:
     """Compare the outputs of compiled code."""
     sets = asked.sets(compiled.inputs)
-    judge = None if asked.tolerance else Judge(Subject(path, title, False, asked.target, imported))
+    judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
     found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels).run()
     return Comparison(title, len(sets), tuple(found), accuracy=labels.accuracy if labels else None)
@@ -282,12 +330,28 @@ def _with_layers(
     every = with_all_tensors(module)
     compiled = load_factory(asked.built(every, params))
     sets = asked.sets(compiled.inputs)
+    if isinstance(reference, Stepping):
+        reference.begin()
     subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
-    judge = None if asked.tolerance else Judge(subject)
+    judge = _judge(asked, subject, reference)
     layers = tuple(_Comparing(compiled, reference, sets, asked.tolerance, judge).run())
     wrong = {item.sample for item in result.outputs if not item.is_within}
+    if isinstance(reference, Stepping):
+        wrong = set()  # a step by itself begins with other states
     groups = differing_groups(factory, reference, [one for one in sets if one[0] in wrong]) if wrong else ()
     return replace(result, layers=layers, groups=groups)
+
+
+def _judge(asked: _Request, subject: Subject, reference: Reference) -> Judge | None:
+    """Return what looks at differences, if it can: of variables in the model it does not know the values."""
+    if asked.tolerance or (isinstance(reference, Stepping) and not reference.knows_all):
+        return None
+
+    def untied() -> tuple[IRModule, Mapping[str, Array]]:
+        module, params = subject.imported()
+        return replace(module, states=()), params
+
+    return Judge(replace(subject, imported=untied))
 
 
 def _compared_on_board(
@@ -306,7 +370,7 @@ def _compared_on_board(
     # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
     known = None if title == LITERT else outputs
     sets = asked.sets(compiled.inputs)
-    judge = None if asked.tolerance else Judge(Subject(path, title, True, asked.target, imported))
+    judge = _judge(asked, Subject(path, title, True, asked.target, imported), reference)
     found = _Comparing(compiled, BesideHost(reference, compiled, known), sets, asked.tolerance, judge).run()
     named = tuple(_with_nodes(item, compiled) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)

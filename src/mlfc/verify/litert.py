@@ -42,13 +42,18 @@ class Reference:
                 "LiteRT is not installed", next_step="Install it with: pip install mlfc[verify]"
             ) from None
         self._place = None if isinstance(model, bytes) else str(model)
-        data = model if isinstance(model, bytes) else Path(model).read_bytes()
-        resolvers = [OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES]
+        self._data = model if isinstance(model, bytes) else Path(model).read_bytes()
+        self._make = Interpreter
+        self._resolvers = [OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES]
+        self.begin()
+
+    def begin(self) -> None:
+        """Open the model anew: variables are as they were before the first run."""
         failures = []
-        for resolver in resolvers:
+        for resolver in self._resolvers:
             try:
-                self._interpreter = Interpreter(
-                    model_content=data,
+                self._interpreter = self._make(
+                    model_content=self._data,
                     experimental_op_resolver_type=resolver,
                     experimental_preserve_all_tensors=True,
                 )
@@ -56,6 +61,11 @@ class Reference:
             except (RuntimeError, ValueError) as error:
                 failures.append(str(error))
         raise ModelError(f"LiteRT cannot open the model: {failures[-1]}", place=self._place)
+
+    @property
+    def input_names(self) -> frozenset[str]:
+        """The names of the model's inputs."""
+        return frozenset(_name(detail) for detail in self._interpreter.get_input_details())
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every activation tensor by name for the given inputs; see `reference`."""

@@ -49,12 +49,15 @@ class Reference:
         except Exception as error:  # ONNX Runtime has a dozen exception classes and exports none of them
             raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
         self._model = str(model)
-        self._inputs = {item.name for item in self._session.get_inputs()}
+        self.input_names = frozenset(item.name for item in self._session.get_inputs())
         self._names = [output.name for output in self._session.get_outputs()]
+
+    def begin(self) -> None:
+        """Do nothing: the model has no variables."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the results by tensor name."""
-        missing = sorted(self._inputs - set(inputs))
+        missing = sorted(self.input_names - set(inputs))
         if missing:
             raise InputError(
                 f"what is compared has no input '{missing[0]}', the model has",

@@ -20,8 +20,17 @@ ONNX_RUNTIME = "ONNX Runtime"
 class Reference(Protocol):
     """What computes the results to compare with."""
 
+    @property
+    def input_names(self) -> frozenset[str]:
+        """The inputs that `run` takes."""
+        ...
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return tensors by name."""
+        ...
+
+    def begin(self) -> None:
+        """Forget what earlier runs left in the model's variables."""
         ...
 
 
@@ -30,6 +39,15 @@ class WithFrozen:
 
     def __init__(self, reference: Reference, frozen: Mapping[str, Array]) -> None:
         self._reference, self._frozen = reference, frozen
+
+    @property
+    def input_names(self) -> frozenset[str]:
+        """The inputs that `run` takes."""
+        return self._reference.input_names - set(self._frozen)
+
+    def begin(self) -> None:
+        """Forget what earlier runs left in the model's variables."""
+        self._reference.begin()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return tensors by name."""

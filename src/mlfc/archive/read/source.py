@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from mlfc.errors import ArchiveError
 from mlfc.relay.ir import IRModule
 from mlfc.relay.text import from_text, section_text, text_and_constants
 from mlfc.relay.text_source import MAX_TEXT
+from mlfc.relay.verify import state_faults
 from mlfc.support.content import Data, ViewContent, sha256_of
 from mlfc.support.params import load_params, params_content
 
@@ -26,14 +28,15 @@ _SECTION_LIMIT = 1 << 20
 def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
     """Return a module's source by path in the archive.
 
-    `params` adds the weights, under the names that the model gives them. Large tensor constants are kept among them,
-    as ``meta[relay.Constant][0]`` and so on, which is what the text calls them. Without weights, the text holds all
-    constants in its metadata section.
+    `params` adds the weights, under the names that the model gives them, and what states begin with, if not zeros.
+    Large tensor constants are kept among them, as ``meta[relay.Constant][0]`` and so on, which is what the text calls
+    them. Without weights, the text holds all constants in its metadata section.
     """
     main = factory.module.main
     values = factory.source_params
     weights = {param.name: values[param.name] for param in main.params if param.name in values}
     text, constants = text_and_constants(factory.module, spans=True)
+    weights |= {state.input: state.initial for state in factory.module.states if state.initial is not None}
     beside = {_reference(index): constant.data for index, constant in enumerate(constants)}
     small = sum(constant.type.nbytes for constant in constants) <= _SECTION_LIMIT
     if small or not params or not weights.keys().isdisjoint(beside):
@@ -75,6 +78,10 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
     ir_module = from_text(text, place, constants=constants)
     if "main" not in ir_module.functions:
         raise ArchiveError("it has no function main", place=place, next_step="Export the archive again")
+    states = tuple(replace(state, initial=values.pop(state.input, None)) for state in ir_module.states)
+    ir_module = replace(ir_module, states=states)
+    for fault in state_faults(ir_module):
+        raise ArchiveError(fault, place=place, next_step="Export the archive again")
     names = (param.name for param in ir_module.main.params)
     return ir_module, {name: values[name] for name in names if name in values}
 

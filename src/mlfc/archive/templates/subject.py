@@ -12,12 +12,11 @@ import numpy.typing as npt
 from mlfc.archive.details import AOT, module_info
 from mlfc.archive.read.layout import CODE, Layout
 from mlfc.codegen import GeneratedCode
-from mlfc.codegen.c_interface import RESERVED, tensors
+from mlfc.codegen.c_interface import STATE_FIELD, field_names, tensors
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import LARGEST_MACRO, section
 from mlfc.errors import OptionError
-from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, pool_section
-from mlfc.support.c_names import unique
+from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
 
 if TYPE_CHECKING:
@@ -108,8 +107,19 @@ class Subject:
 
     @property
     def passed_pools(self) -> tuple[str, ...]:
-        """The memories of the workspace that the caller passes in."""
-        return self.pools if self.details.external_workspace else ()
+        """The memories of the workspace and of states that the caller passes in."""
+        if not self.details.external_workspace:
+            return ()
+        return (*self.pools, STATE_FIELD) if self.keeps_state else self.pools
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps tensors from one run to the next."""
+        return bool(self.details.states)
+
+    def reset_call(self, pools: str) -> str:
+        """Return the call that resets its states; `pools` is the address of the caller's memories."""
+        return f"{self.prefix}_state_reset({pools if self.details.external_workspace else ''})"
 
     @property
     def loaded(self) -> Mapping[str, str]:
@@ -129,6 +139,8 @@ class Subject:
 
     def pool_size(self, pool: str) -> str:
         """Return the macro with the bytes of a memory that the caller passes in."""
+        if pool == STATE_FIELD and pool in self.passed_pools:
+            return f"{self.prefix.upper()}_STATE_SIZE"
         kind = "CONSTANT" if pool in self.loaded else "WORKSPACE"
         return f"{self.prefix.upper()}_{pool.upper()}_{kind}_POOL_SIZE"
 
@@ -141,7 +153,7 @@ class Subject:
 def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tuple[Vector, ...] = ()) -> Subject:
     """Describe a compiled module, its code as linked with the archive's other modules."""
     details = module_info(factory, code)
-    inputs, outputs = tensors(factory.program.inputs, factory.program.outputs)
+    inputs, outputs = tensors(factory.program)
     described = {item.name: item for item in (*details.inputs, *details.outputs)}
 
     def tensor(name: str, field: str) -> DemoTensor:
@@ -173,7 +185,7 @@ def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:
 def described_subject(name: str, details: ModuleInterface) -> Subject:
     """Describe an AOT module of an archive as far as calling it takes."""
     described = (*details.inputs, *details.outputs)
-    fields = unique((item.name for item in described), RESERVED)
+    fields = field_names((item.name for item in described), has_state=bool(details.states))
     tensors = tuple(
         DemoTensor(item.name, field, item.shape, item.dtype, item.scale, item.zero_point)
         for item, field in zip(described, fields, strict=True)
@@ -211,7 +223,7 @@ def given_pools(subject: Subject) -> tuple[GivenPool, ...]:
             name,
             "workspace" if name == DEFAULT_POOL else f"workspace_{name}",
             subject.pool_size(name),
-            pool_section(name),
+            STATE_SECTION if name == STATE_FIELD and subject.keeps_state else pool_section(name),
             None,
         )
         for name in subject.passed_pools

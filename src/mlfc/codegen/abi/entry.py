@@ -51,19 +51,28 @@ class RunFunction:
     # name and bytes of the memories that the caller of the C interface passes in: the runtime's workspace
     pools: tuple[tuple[str, int], ...] = ()
     workspace_io: bool = False  # inputs and outputs are in the workspace, so they are copied there and back
+    state_bytes: int = 0  # of the memory of states among those that the caller passes in
 
     def write(self, writer: Writer, name: str = "run") -> None:
         """Write the function: inputs first, then outputs."""
         groups = (("inputs", self.inputs), ("outputs", self.outputs))
+        if self.state_bytes:
+            size = self.state_bytes + _ALIGNMENT
+            writer.lines(["/* states are of this library, not of a call */", f"static uint8_t {name}_state[{size}];"])
+            writer.lines([f"static int32_t {name}_state_is_set;", ""])
         with writer.block(f"static int32_t {name}(void *const *data)"):
             writer.lines([f"struct {self.prefix}_{kind} {kind};" for kind, _ in groups])
+            if self._is_given:
+                writer.line(f"struct {self.prefix}_workspace_pools pools;")
             if self.pools:
-                writer.lines([f"struct {self.prefix}_workspace_pools pools;", "void *memory;", "uint8_t *pool;"])
+                writer.lines(["void *memory;", "uint8_t *pool;"])
             writer.line("int32_t status;")
             if not (self.inputs or self.outputs):
                 writer.line("(void)data;")
             if self.pools:
                 self._take_pools(writer)
+            if self.state_bytes:
+                self._take_states(writer, f"{name}_state")
             self._call(writer, groups)
             if self.pools:
                 with writer.block("if (TVMBackendFreeWorkspace(kDLCPU, 0, memory) != 0)"):
@@ -82,8 +91,19 @@ class RunFunction:
             writer.line(f"pools.{name} = pool + {offset};")
             offset += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
+    @property
+    def _is_given(self) -> bool:
+        """Whether the C interface takes memories of its caller."""
+        return bool(self.pools) or self.state_bytes > 0
+
+    def _take_states(self, writer: Writer, array: str) -> None:
+        writer.line(f"pools.state = {array} + ({_ALIGNMENT} - (uintptr_t){array} % {_ALIGNMENT}) % {_ALIGNMENT};")
+        with writer.block(f"if (!{array}_is_set)"):
+            writer.line(f"(void){self.prefix}_state_reset(&pools);")
+            writer.line(f"{array}_is_set = 1;")
+
     def _call(self, writer: Writer, groups: Sequence[tuple[str, Sequence[Slot]]]) -> None:
-        given = ["&pools"] if self.pools else []
+        given = ["&pools"] if self._is_given else []
         first = {"inputs": 0, "outputs": len(self.inputs)}
         if self.workspace_io:
             for kind, _ in groups:
@@ -127,7 +147,7 @@ class AotEntry:
     @cached_property
     def tensors(self) -> tuple[tuple[InterfaceTensor, ...], tuple[InterfaceTensor, ...]]:
         """Inputs and outputs, as the header names them."""
-        return tensors(self.unit.program.inputs, self.unit.program.outputs)
+        return tensors(self.unit.program)
 
     @property
     def all_tensors(self) -> tuple[InterfaceTensor, ...]:
@@ -150,7 +170,7 @@ class AotEntry:
         self._tables(writer)
         self._run.write(writer)
         gate = self._gate(writer)
-        if gate != _NO_GATE and not self.unit.workspace_io:
+        if gate != _NO_GATE and not self.unit.workspace_io and not self.code.external_workspace:
             self._run_in_turn(writer, gate)
         inputs, outputs = self.tensors
         writer.line("static const struct mlfc_function function = {")
@@ -174,7 +194,7 @@ class AotEntry:
 
     def _gate(self, writer: Writer) -> str:
         """Write the gate at which calls wait; return its address."""
-        if self.code.external_workspace:
+        if self.code.external_workspace and not self.unit.program.states:
             return _NO_GATE
         if self.code.workspace_peers:
             if self.defines_gate:
@@ -209,6 +229,7 @@ class AotEntry:
             tuple(outputs),
             tuple((pool.name, pool.nbytes) for pool in pools),
             self.unit.workspace_io,
+            self.unit.plan.state_bytes if self.code.external_workspace else 0,
         )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
-from mlfc.codegen.c_interface import Interface, InterfaceTensor
+from mlfc.codegen.c_interface import STATE_FIELD, Interface, InterfaceTensor
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import ConstantTable
+from mlfc.codegen.host.state_functions import StateFunctions
 from mlfc.errors import InternalError
 from mlfc.memory import Plan, PoolSpan
 from mlfc.memory.pools import DEFAULT_POOL, pool_array
@@ -41,14 +42,14 @@ class AotFunctions:
     @property
     def main_declaration(self) -> Function:
         """The function that calls the operators, without its body."""
-        named = (self._tensor_parameters, self._pool_parameters, self._loaded_parameters)
+        named = (self._tensor_parameters, self._pool_parameters, self._state_parameters, self._loaded_parameters)
         parameters = [name for group in named for name in group.values()]
         return Function(main_function_name(self.interface.prefix), INT32, tuple(parameters))
 
     def main(self) -> Function:
         """Return the function that calls every operator at its place in the workspace."""
         body = Body()
-        known = [*self._tensor_parameters.values(), *self._pool_parameters.values()]
+        known = [*self._tensor_parameters.values(), *self._pool_parameters.values(), *self._state_parameters.values()]
         touched: set[Expr] = set()
         for index, call in enumerate(self.program.calls):
             arguments = self._arguments(index, call)
@@ -81,6 +82,10 @@ class AotFunctions:
             pool.name: "workspace" if pool.name == DEFAULT_POOL else f"pool_{pool.name}" for pool in self.plan.pools
         }
         return {pool: Name(_BYTES, name) for pool, name in names.items()}
+
+    @cached_property
+    def _state_parameters(self) -> dict[str, Name]:
+        return {STATE_FIELD: Name(_BYTES, "mlfc_states")} if self.interface.states else {}
 
     @cached_property
     def _loaded_parameters(self) -> dict[str, Name]:
@@ -117,10 +122,14 @@ class AotFunctions:
             kind = Type(scalar_type(root.dtype))
             symbol = host.Global(pointer(const(kind)), self.constants.symbol(root), is_array=True)
             return symbol if kind == element else symbol.cast(pointer(const(element)))
-        if root.kind != "intermediate":
+        if root.kind == "state":
+            offset = self.plan.offset(value)
+            place = _at(self._state_parameters[STATE_FIELD], offset)
+        elif root.kind == "intermediate":
+            pool, offset = self.plan.place(self.plan.offset(value))
+            place = _at(self._pool_parameters[pool.name], offset)
+        else:
             raise InternalError(f"'{value.name}' is an {root.kind} that the module does not have")
-        pool, offset = self.plan.place(self.plan.offset(value))
-        place = _at(self._pool_parameters[pool.name], offset)
         return place if element.name == UINT8.name and not offset else place.cast(readable(element))
 
     # the functions that users call ----------------------------------------------------------------------------
@@ -133,13 +142,21 @@ class AotFunctions:
         tensors = [struct[item.field] for struct, (_, group) in zip(structs, groups, strict=True) for item in group]
         given = [pools[name] for pools in self._caller_pools for name in interface.caller_pools]
         own = [] if interface.external_workspace else [self._pool_pointer(pool) for pool in self.plan.pools]
+        if interface.states and not interface.external_workspace:
+            own.append(self.states.memory)
         used = [struct for struct, (_, group) in zip(structs, groups, strict=True) if group]
         needed: Sequence[Expr] = [*used, *self._caller_pools, *tensors, *given]
         if needed:
             body.fails_where(_any(pointer.eq(NULL) for pointer in needed))
         body.add(*(host.Unused(struct) for struct in structs if struct not in used))
+        self.states.set_first(body)
         body.returns(self.main_declaration(*tensors, *own, *given))
         return Function(interface.entry, INT32, (*structs, *self._caller_pools), body.stmts)
+
+    @cached_property
+    def states(self) -> StateFunctions:
+        """The functions that reset, save and restore states."""
+        return StateFunctions(self.interface, self._caller_pools if self.interface.external_workspace else ())
 
     def mappers(self) -> list[Function]:
         """Return the functions that locate inputs and outputs in the workspace; none if the caller passes them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlfc.memory import Storages
@@ -25,7 +25,8 @@ class Graph:
     """The executor's configuration of a module."""
 
     text: str  # the JSON, as TVM writes it
-    params: Mapping[str, Value]  # the constants by the name of their node: ``p0``, ``p1``, ...
+    # the constants by the name of their node: ``p0``, ``p1``, ...; before them what states begin with
+    params: Mapping[str, Value]
     bindings: Mapping[int, str]  # the nodes of inputs and constants by their storage ids
 
 
@@ -55,6 +56,11 @@ class _GraphBuilder:
         titles = input_names([value.name for value in self._program.inputs])
         for value, title in zip(self._program.inputs, titles, strict=True):
             self._null(value, self._unique(title))
+        titles = input_names([state.before.name for state in self._program.states])
+        for state, title in zip(self._program.states, titles, strict=True):
+            name = self._unique(title)
+            self.params[name] = replace(state.before, data=state.begin)
+            self._null(state.before, name)
         for call in self._program.calls:
             sources = (*call.inputs, *call.constants)
             for value in sources:
@@ -110,9 +116,11 @@ class _GraphBuilder:
 def build_graph(program: Program, function_names: Mapping[str, str], storages: Storages) -> Graph:
     """Return the graph of a program.
 
-    Inputs come first, in the model's order; a constant's node precedes its first use, as in TVM. A view has no node:
-    operators get what it is a view of, and know the shape themselves. A kernel on a device has its scratch as further
-    outputs. `function_names` maps kernels to symbols of at most `MAX_NODE_NAME` characters.
+    Inputs come first, in the model's order, then states: arguments whose blocks nodes write, too, so that they keep
+    their values from run to run in any executor, and loading the parameters resets them. A constant's node precedes its
+    first use, as in TVM. A view has no node: operators get what it is a view of, and know the shape themselves. A
+    kernel on a device has its scratch as further outputs. `function_names` maps kernels to symbols of at most
+    `MAX_NODE_NAME` characters.
     """
     builder = _GraphBuilder(program, function_names, storages)
     builder.run()

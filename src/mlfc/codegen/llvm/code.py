@@ -26,14 +26,15 @@ from mlfc.codegen.host import tvm
 from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_declaration, packed_function
-from mlfc.codegen.llvm.host import HostFunctions, constant_global, workspace_array
+from mlfc.codegen.host.state_functions import STATE_ARRAY
+from mlfc.codegen.llvm.host import HostFunctions, constant_global, static_array, workspace_array
 from mlfc.codegen.llvm.kernels import emit_kernel, emit_kernels, empty_module, kernel_names
 from mlfc.codegen.llvm.llvm_types import INT8, POINTER
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantGlobals, ConstantsObject, data_pieces, is_elf
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
 from mlfc.memory import PoolSpan
-from mlfc.memory.pools import DEFAULT_POOL, pool_array
+from mlfc.memory.pools import DEFAULT_POOL, STATE_SECTION, pool_array
 from mlfc.support.content import Data
 from mlfc.target.llvm import GENERIC, TRIPLE, host_triple
 from mlfc.target.target import Target, parse_target
@@ -91,8 +92,11 @@ def _entry_module(host: AotFunctions, machine: Machine) -> ir.Module:
     if not (host.interface.external_workspace or host.shared_workspace):
         for pool in host.plan.pools:
             workspace_array(module, pool_array(pool.name), pool, is_elf=is_elf(machine))
+    if host.interface.states and not host.interface.external_workspace:
+        nbytes = host.interface.state_bytes + host.interface.has_state_flag
+        static_array(module, STATE_ARRAY, nbytes, STATE_SECTION if is_elf(machine) else "")
     functions = HostFunctions(module)
-    for function in (host.entry(), *host.mappers()):
+    for function in (host.entry(), *host.mappers(), *host.states.functions()):
         functions.define(function)
     return module
 

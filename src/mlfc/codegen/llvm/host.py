@@ -322,12 +322,18 @@ def constant_global(module: ir.Module, name: str, value: ir.Constant) -> ir.Glob
 
 def workspace_array(module: ir.Module, name: str, pool: PoolSpan, *, is_elf: bool) -> ir.GlobalVariable:
     """Return a static array to work in, for linker scripts to place."""
-    array = ir.GlobalVariable(module, ir.ArrayType(INT8, pool.nbytes), name)
+    return static_array(module, name, pool.nbytes, pool_section(pool.name) if is_elf else "")
+
+
+def static_array(module: ir.Module, name: str, nbytes: int, section: str) -> ir.GlobalVariable:
+    """Return a static array of zeros in a section, which is empty for the machine's own choice."""
+    array = ir.GlobalVariable(module, ir.ArrayType(INT8, nbytes), name)
     array.initializer = ir.Constant(array.value_type, None)
     array.linkage = "internal"
     array.align = POOL_ALIGNMENT
-    if is_elf:
-        array.section = pool_section(pool.name)
+    array.type = POINTER  # as any other, whatever it points to
+    if section:
+        array.section = section
     return array
 
 

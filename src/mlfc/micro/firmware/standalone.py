@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from mlfc.archive.templates.subject import described_subject, given_pools
-from mlfc.codegen.c_interface import RESERVED
+from mlfc.codegen.c_interface import field_names
 from mlfc.micro.render import render
-from mlfc.support.c_names import unique
 from mlfc.support.module_info import ModuleInterface
 
 INPUTS, OUTPUTS, REPORT = "inputs.bin", "outputs.bin", "report.txt"
@@ -16,7 +15,9 @@ def standalone_main(name: str, details: ModuleInterface) -> str:
     subject, num_inputs = described_subject(name, details), len(details.inputs)
     pools, mapped = given_pools(subject), subject.maps_tensors
     # the fields' names as the header has them: made of all tensors' names together
-    fields = unique((tensor.name for tensor in (*details.inputs, *details.outputs)), RESERVED)
+    fields = field_names(
+        (tensor.name for tensor in (*details.inputs, *details.outputs)), has_state=bool(details.states)
+    )
     # in the workspace, tensors are found by the structs of pointers
     buffers = [f"tensor_{field}" for field in fields]
     if mapped:
@@ -33,5 +34,6 @@ def standalone_main(name: str, details: ModuleInterface) -> str:
         pools=pools,
         mapped=mapped,
         call=", ".join(arguments),
+        reset=subject.reset_call("&pools") if subject.keeps_state else None,
         paths=(INPUTS, OUTPUTS, REPORT),
     ).decode()

@@ -76,6 +76,7 @@ class ModelInterface:
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     is_mapped: bool = False  # they lie in the module's workspace instead of in arrays of their own
+    keeps_state: bool = False  # between runs
 
     @property
     def header(self) -> str:
@@ -91,6 +92,11 @@ class ModelInterface:
     def run(self) -> str:
         """The function that runs the module."""
         return f"{self.name}_run"
+
+    @property
+    def reset(self) -> str:
+        """The function that resets what the module keeps between runs."""
+        return f"{self.name}_reset_state"
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -118,16 +124,18 @@ def interface_of(model: ProjectModel) -> ModelInterface:
         _buffers(f"{model.name}_input", subject.inputs),
         _buffers(f"{model.name}_output", subject.outputs),
         subject.maps_tensors,
+        subject.keeps_state,
     )
 
 
 def interface_files(model: ProjectModel) -> dict[str, bytes]:
     """Return ``<module>_model.h`` and ``<module>_model.c``."""
-    interface = interface_of(model)
+    interface, subject = interface_of(model), described_subject(model.name, model.details)
     values = {
         "model": interface,
         "prefix": f"tvmgen_{model.name}",
-        "pools": given_pools(described_subject(model.name, model.details)),
+        "pools": given_pools(subject),
+        "reset": subject.reset_call("&pools") if subject.keeps_state else None,
     }
     return {
         interface.header: render("application/model.h", **values),

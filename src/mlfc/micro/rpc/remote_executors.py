@@ -109,8 +109,9 @@ class RemoteGraphMemory:
         linked = lib.get_function(_LINKED_PARAM) if lib.implements_function(_LINKED_PARAM) else None
         self._linked: set[int] = set()
         self._blocks: dict[int, int] = {}
+        written = {graph.entries[entry].storage_id for entry in graph.kept}
         for key, size in graph.storage_bytes.items():
-            found = linked(key) if linked is not None else None
+            found = linked(key) if linked is not None and key not in written else None
             if isinstance(found, Handle) and found.value != 0:
                 self._linked.add(key)
                 self._blocks[key] = found.value

@@ -73,6 +73,7 @@ class BuiltFirmware:
     ) -> None:
         self.inputs = details.inputs
         self.outputs = details.outputs
+        self.states = details.states
         self.operators: Sequence[OperatorInfo] = details.operators or ()
         self.board = board
         self.program = run_command(board, elf)[0]

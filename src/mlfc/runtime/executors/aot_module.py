@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -13,6 +13,7 @@ import numpy as np
 
 from mlfc.errors import ArchiveError, InputError, RunError, ToolchainError
 from mlfc.runtime.devices.device import Device, cpu
+from mlfc.runtime.executors.states import ModelState, OwnStates, StaticStates
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import require_success
@@ -62,11 +63,19 @@ class AotModule(Displayed):
 
     Notes
     -----
+    States belong to the module: `run`, the callables of `bind` and executors continue them, and two modules of one
+    library have states of their own. Such callables wait for one another.
+
     The workspace is static in the library, so a module computes one inference at a time: `run` takes a
     lock. Callables that `bind` returns do not; never call two of one module at once, unless it is in a library that was
     exported, whose functions wait for one another. A module built with an external workspace has one of its own for
     each `bind`, and its bound calls may run at the same time.
     """
+
+    # of modules without states
+    _state = ModelState()
+    _own_states: tuple[Array, ...] = ()
+    _static_states: StaticStates | None = None
 
     def __init__(
         self,
@@ -79,7 +88,8 @@ class AotModule(Displayed):
         self.device: Device = cpu()
         self._pools: Sequence[int] = ()
         if description.external_workspace:
-            self._pools = [pool.nbytes for pool in description.pools] or [description.memory.workspace_bytes]
+            size = description.memory.workspace_bytes
+            self._pools = [pool.nbytes for pool in description.pools] or ([size] if size else [])
         self._constants = [filled(data) for data in (loaded or {}).values()]
         entry = description.entry or ""
         self._lock = _lock(library, description)
@@ -87,9 +97,20 @@ class AotModule(Displayed):
         self._mappers: tuple[Any, ...] = ()
         if description.workspace_io:
             self._mappers = tuple(self._mapper(library, entry, kind) for kind in _MAPPED)
+        if description.states:
+            self._keep_states(library, description)
 
     def _facts(self) -> Mapping[str, object]:
         return {"inputs": self.inputs, "outputs": self.outputs}
+
+    @property
+    def state(self) -> ModelState:
+        """What the model keeps from one run to the next; bound calls go on with it, too."""
+        return self._state
+
+    def reset_state(self) -> None:
+        """Set all states to what they begin with."""
+        self._state.reset()
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference.
@@ -145,20 +166,46 @@ class AotModule(Displayed):
             taken.append((name, array))
         return self._call(sources, results)
 
+    def _keep_states(self, library: str | os.PathLike[str] | NativeCode, description: ModuleInterface) -> None:
+        size = description.memory.state_bytes
+        prefix = (description.entry or "").removesuffix("_run")
+
+        def function(what: str) -> Any:
+            return function_of(library, f"{prefix}_state_{what}")
+
+        memory: StaticStates | OwnStates
+        if description.external_workspace:
+            given = _pointers([*map(aligned, self._pools), aligned(size), *self._constants])
+            own = given.arrays[len(self._pools)]
+            memory = OwnStates(own, self._lock, partial(function("reset"), ctypes.byref(given)))
+            self._own_states = (own,)
+        else:
+            memory = self._static_states = StaticStates(_key(library, prefix), self._lock, size, function)
+        self._state = ModelState(description.states, memory)
+
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh uninitialized arrays for the outputs."""
         return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
 
     def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
-        pools = [*map(aligned, self._pools), *self._constants]
+        pools = [*map(aligned, self._pools), *self._own_states, *self._constants]
         given = [_pointers(pools)] if pools else []
         if self._mappers:
             call = self._copying_call(given, inputs, outputs)
         else:
             arguments = [_pointers(tuple(inputs.values())), _pointers(tuple(outputs.values())), *given]
             call = BoundCall(self._function, *map(ctypes.byref, arguments))
+        if len(self._state):
+            call = BoundCall(self._continue, call)
         call.inputs, call.outputs = inputs, outputs
         return call
+
+    def _continue(self, call: Callable[[], int]) -> int:
+        """Run a call on this module's states."""
+        with self._lock:
+            if self._static_states is not None:
+                self._static_states.take()
+            return call()
 
     def _mapper(self, library: str | os.PathLike[str] | NativeCode, entry: str, kind: str) -> Any:
         """Return the function that returns the places of all inputs, or all outputs, in the workspace."""
@@ -240,17 +287,21 @@ def _pointers(arrays: Sequence[Array]) -> Any:
 
 def _lock(library: str | os.PathLike[str] | NativeCode, description: ModuleInterface) -> ForkSafeLock:
     """Return the lock of a static workspace, shared by all modules that use it, however often each is loaded."""
-    if isinstance(library, (str, os.PathLike)):
-        name = os.fspath(library)
-        place = name if is_in_memory(name) else os.path.realpath(name)
-    else:
-        place = library.place
-    key = (place, "" if description.workspace_peers else description.entry or "")
+    key = _key(library, "" if description.workspace_peers else description.entry or "")
     with _locks_guard:
         lock = _locks.get(key)
         if lock is None:
-            lock = _locks[key] = ForkSafeLock()
+            # profiles hold it while they run bound calls, which may take it
+            lock = _locks[key] = ForkSafeLock(reentrant=True)
         return lock
+
+
+def _key(library: str | os.PathLike[str] | NativeCode, name: str) -> tuple[str, str]:
+    """Return what tells one library's code from another's, and a name in it."""
+    if not isinstance(library, (str, os.PathLike)):
+        return library.place, name
+    path = os.fspath(library)
+    return path if is_in_memory(path) else os.path.realpath(path), name
 
 
 def _entry_of(library: str | os.PathLike[str] | NativeCode, name: str) -> Any:

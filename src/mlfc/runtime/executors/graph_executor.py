@@ -69,7 +69,7 @@ class GraphExecutor(Displayed):
         self.device = self.devices[0]
         self._arguments = self.graph.arguments
         self._functions = _functions(self.graph, lib)
-        self._roots = self.graph.roots()
+        self._roots = self.graph.places()
         self._dtypes = [numpy_dtype(entry.dtype) for entry in self.graph.entries]
         self._memory = self._new_memory()
         self._prepare()
@@ -230,6 +230,15 @@ class GraphExecutor(Displayed):
     def get_input_info(self) -> dict[str, TensorInfo]:
         """Return what each input is, without parameters."""
         return {name: self._info(name, entry) for name, entry in self._arguments.items() if name not in self._params}
+
+    def keys_of_states(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the graph's names of what it keeps from one run to the next, by the model's own, given in order."""
+        kept = [key for key, entry in self._arguments.items() if entry in self.graph.kept]
+        if len(kept) != len(names):
+            raise InputError(
+                f"the graph keeps {len(kept)} tensors between runs; it is described as keeping {len(names)}"
+            )
+        return dict(zip(names, kept, strict=True))
 
     def get_output_info(self) -> dict[str, TensorInfo]:
         """Return what each output is, as ``<node>:<number of its output>``."""

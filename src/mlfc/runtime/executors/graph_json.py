@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
 
@@ -94,6 +95,28 @@ class Graph:
         for entry in self.entries:
             sizes[entry.storage_id] = max(sizes.get(entry.storage_id, 0), entry.nbytes)
         return sizes
+
+    @cached_property
+    def kept(self) -> frozenset[int]:
+        """The arguments that nodes write, too: what a model keeps from one run to the next."""
+        roots = self.roots()
+        written: dict[int, list[Entry]] = {}
+        for node in self.nodes:
+            for entry in node.outputs if node.function is not None else ():
+                if roots[entry] == entry:
+                    written.setdefault(self.entries[entry].storage_id, []).append(self.entries[entry])
+        arguments = {entry: self.entries[entry] for entry in self.arguments.values()}
+        return frozenset(
+            entry
+            for entry, item in arguments.items()
+            if item.storage_id in written
+            and all((other.nbytes, other.dtype) == (item.nbytes, item.dtype) for other in written[item.storage_id])
+        )
+
+    def places(self) -> list[int]:
+        """Return for each entry the one whose memory it has: as `roots`, but what writes a kept argument has its."""
+        kept = {self.entries[entry].storage_id: entry for entry in self.kept}
+        return [kept.get(self.entries[root].storage_id, root) for root in self.roots()]
 
     def roots(self) -> list[int]:
         """Return for each entry the one whose bytes it has, through the nodes that only reshape."""
@@ -330,7 +353,7 @@ def storage_faults(graph: Graph) -> Iterator[str]:
                 yield f"storage id {item.storage_id} has two device types"
     for name, entry in graph.arguments.items():
         storage = graph.entries[entry].storage_id
-        if len(sharing[storage]) > 1:
+        if len(sharing[storage]) > 1 and entry not in graph.kept:
             yield f"storage id {storage}: another tensor would be written over the input '{name[:80]}'"
     outputs = {roots[head] for head in graph.heads}
     owner: dict[int, int] = {}

@@ -57,7 +57,7 @@ class HostMemory:
     def __init__(self, graph: Graph, device: Device | None = None, storages: Collection[int] | None = None) -> None:
         self._graph = graph
         self._device = cpu() if device is None else device
-        self._roots = graph.roots()
+        self._roots = graph.places()
         self._dtypes = [numpy_dtype(entry.dtype) for entry in graph.entries]
         sizes = graph.storage_bytes
         self._blocks = {key: _block(size) for key, size in sizes.items() if storages is None or key in storages}
@@ -80,7 +80,8 @@ class HostMemory:
 
     def write(self, entry: int, array: Array) -> None:
         """Copy an array in, into the graph's own memory."""
-        self._external.pop(entry, None)
+        if entry not in self._graph.kept:  # which may be other executors', too
+            self._external.pop(entry, None)
         self.view(entry)[...] = array
 
     def read(self, entry: int, out: Array) -> None:
@@ -98,8 +99,11 @@ class HostMemory:
         return call
 
     def use(self, argument: int, array: Array) -> None:
-        """Use `array` as an argument's memory."""
-        self._external[argument] = array
+        """Use `array` as an argument's memory, unless nodes write to it: then copy."""
+        if argument in self._graph.kept:
+            self.write(argument, array)
+        else:
+            self._external[argument] = array
 
     def share(self, argument: int, other: GraphMemory, source: int) -> None:
         """Share the memory of another graph's tensor as an argument."""
@@ -153,7 +157,7 @@ class DeviceMemory:
     def __init__(self, graph: Graph, devices: Sequence[Device]) -> None:
         self._graph = graph
         self._devices = {device.type_code: device for device in devices}
-        self._roots = graph.roots()
+        self._roots = graph.places()
         host = next(device for device in devices if device.kind == "cpu")
         here = {item.storage_id for item in graph.entries if item.device_type == host.type_code}
         self._host = HostMemory(graph, host, here)
@@ -194,15 +198,20 @@ class DeviceMemory:
             if self.is_here(entry):
                 self._host.write(entry, array)
             else:
-                self._external.pop(self._roots[entry], None)
-                self._api(entry).copy_in(self._place(entry).handle, 0, array)
+                self._forget_external(entry)
+                place = self._place(entry)
+                self._api(entry).copy_in(place.handle, place.byte_offset, array)
             return
-        self._external.pop(self._roots[entry], None)
+        self._forget_external(entry)
         if array.device == self.device(entry):
             place, nbytes = self._place(entry), self._graph.entries[entry].nbytes
             array.device.api.copy(array.handle, array.byte_offset, place.handle, place.byte_offset, nbytes)
             return
         self.write(entry, self._fetched(array, entry))
+
+    def _forget_external(self, entry: int) -> None:
+        if entry not in self._graph.kept:  # which may be other executors', too
+            self._external.pop(self._roots[entry], None)
 
     def read(self, entry: int, out: Array) -> None:
         """Copy a tensor out, once all operators before are done."""
@@ -229,7 +238,9 @@ class DeviceMemory:
 
     def use(self, argument: int, array: Array | OnDevice) -> None:
         """Use `array` as an argument's memory if it is where the graph needs it; else copy it in."""
-        if isinstance(array, np.ndarray) and self.is_here(argument):
+        if argument in self._graph.kept:
+            self.write(argument, array)
+        elif isinstance(array, np.ndarray) and self.is_here(argument):
             self._host.use(argument, array)
         elif not isinstance(array, np.ndarray) and array.device == self.device(argument) and self._can_lie(array):
             self._external[argument] = array

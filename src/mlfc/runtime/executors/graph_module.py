@@ -13,6 +13,7 @@ from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
+from mlfc.runtime.executors.states import GraphStates, ModelState
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
 from mlfc.support.arrays import Array
@@ -21,7 +22,7 @@ from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
-    from mlfc.support.module_info import ModuleInterface, OperatorInfo
+    from mlfc.support.module_info import ModuleInterface, OperatorInfo, StateInfo
 
 
 class BoundGraph(Displayed):
@@ -81,6 +82,8 @@ class GraphModule(Displayed):
         In the graph's order, where more is known of them than the graph says.
     operators : sequence of OperatorInfo, optional
         In order, for profiles.
+    states : sequence of StateInfo, optional
+        What it keeps from one run to the next, in the graph's order.
 
     Raises
     ------
@@ -89,7 +92,8 @@ class GraphModule(Displayed):
 
     Notes
     -----
-    `run` takes a lock. Each `bind` has memory of its own for intermediates, so bound calls may run at the same time.
+    `run` takes a lock. Each `bind` has memory of its own for intermediates, so bound calls may run at the same
+    time; not those of a model with states, which all of them continue.
     """
 
     @classmethod
@@ -109,7 +113,7 @@ class GraphModule(Displayed):
         """
         executor = GraphExecutor(parse_graph(graph_json, place), lib, devices)
         executor.link_params(params or {})
-        return cls(executor, description.inputs, description.outputs, description.operators)
+        return cls(executor, description.inputs, description.outputs, description.operators, description.states)
 
     def __init__(
         self,
@@ -117,6 +121,7 @@ class GraphModule(Displayed):
         inputs: Sequence[TensorInfo] | None = None,
         outputs: Sequence[TensorInfo] | None = None,
         operators: Sequence[OperatorInfo] | None = None,
+        states: Sequence[StateInfo] = (),
     ) -> None:
         self.executor = executor
         self.device: Device = executor.device
@@ -132,6 +137,16 @@ class GraphModule(Displayed):
         self._keys = tuple(known)
         self._operators = operators
         self._lock = ForkSafeLock()
+        self._state = ModelState(states, GraphStates(executor, states, self._lock)) if states else ModelState()
+
+    @property
+    def state(self) -> ModelState:
+        """What the model keeps from one run to the next; bound calls go on with it, too."""
+        return self._state
+
+    def reset_state(self) -> None:
+        """Set all states to what they begin with."""
+        self._state.reset()
 
     def _facts(self) -> Mapping[str, object]:
         return {"inputs": self.inputs, "outputs": self.outputs}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mlfc.errors import RunError
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
+
+if TYPE_CHECKING:
+    from mlfc.runtime.executors.states import ModelState
 
 
 def require_success(status: int) -> None:
@@ -53,6 +56,13 @@ class Runnable(Computes, Protocol):
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs."""
 
+    @property
+    def state(self) -> ModelState:
+        """What it keeps from one run to the next, by name."""
+
+    def reset_state(self) -> None:
+        """Set all states to what they begin with."""
+
 
 class HasModel(ABC):
     """Something that holds a model and runs like it."""
@@ -85,3 +95,12 @@ class HasModel(ABC):
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs."""
         return self.model.new_outputs()
+
+    @property
+    def state(self) -> ModelState:
+        """What the model keeps from one run to the next, by name; `ModelState` is a mapping."""
+        return self.model.state
+
+    def reset_state(self) -> None:
+        """Set all states to what they begin with."""
+        self.model.reset_state()

@@ -51,17 +51,27 @@ def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> d
     return _arrays(path, infos, batched=True)
 
 
+def read_any_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """Read arrays of numbers by name, whatever their shapes; InputError for anything else."""
+    place = str(path)
+    arrays: dict[str, Array] = {}
+    with _opened(path, place) as archive:
+        for name, member in _members(archive, place).items():
+            try:
+                with archive.open(member) as file:
+                    arrays[name] = _numbers(file, max(_ALWAYS_EXPANDED, _MAX_EXPANSION * member.compress_size))
+            except (*_BROKEN, MemoryError) as error:
+                raise InputError(f"the array '{name}' cannot be read: {error}", place=place) from error
+    return arrays
+
+
 def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
     """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, any array of numbers as it is."""
     try:
         with open_plain(path) as file:
             if info is not None:
                 return _read(file, info, batched=True)
-            shape, is_fortran, dtype = _header(file)
-            if dtype.kind not in "biuf":
-                raise InputError(f"expected numbers, got {dtype}", place=str(path))
-            array = np.frombuffer(file.read(_MAX_BATCH), dtype)
-            return array.reshape(shape, order="F" if is_fortran else "C")
+            return _numbers(file, _MAX_BATCH)
     except (*_BROKEN, MemoryError) as error:
         raise InputError(f"cannot be read as .npy: {error}", place=str(path)) from error
 
@@ -94,6 +104,15 @@ def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batche
     if problems:
         raise ProblemsError(problems, place=place)
     return {info.name: arrays[info.name] for info in infos}
+
+
+def _numbers(file: IO[bytes], most: int) -> Array:
+    """Return the array of a .npy file of at most so many bytes."""
+    shape, is_fortran, dtype = _header(file)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"expected numbers, got {dtype}")
+    array = np.frombuffer(file.read(most), dtype)
+    return array.reshape(shape, order="F" if is_fortran else "C")
 
 
 @contextmanager

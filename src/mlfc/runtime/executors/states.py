@@ -1,0 +1,201 @@
+"""What a loaded model keeps from one run to the next, as arrays by name."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mlfc.errors import InputError, unknown
+from mlfc.runtime.modules.runnable import require_success
+from mlfc.runtime.tensor.arrays import by_name, require_readable
+from mlfc.support.arrays import Array
+from mlfc.support.locks import ForkSafeLock
+from mlfc.support.text import Displayed
+
+if TYPE_CHECKING:
+    from mlfc.runtime.executors.graph_executor import GraphExecutor
+    from mlfc.support.module_info import StateInfo
+
+
+class StateMemory(Protocol):
+    """Where the states of one loaded model are."""
+
+    def read(self, info: StateInfo) -> Array:
+        """Return a copy of a state."""
+
+    def write(self, info: StateInfo, array: Array) -> None:
+        """Set a state."""
+
+    def reset(self) -> None:
+        """Set all states to what they begin with."""
+
+
+class ModelState(Displayed, Mapping[str, Array]):
+    """The states of a model by name: what it keeps from one run to the next.
+
+    ``state[name]`` is a copy; ``state[name] = array`` and ``state.update(arrays)`` set states. ``dict(state)`` saves
+    them all, and ``state.update(saved)`` goes on from there. Empty for models without state.
+
+    Raises
+    ------
+    InputError
+        For a name that is not there, or an array of another shape or dtype.
+    """
+
+    def __init__(self, infos: Sequence[StateInfo] = (), memory: StateMemory | None = None) -> None:
+        self.infos = tuple(infos)
+        self._memory = memory
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"states": self.infos}
+
+    def _of(self, name: str) -> tuple[StateInfo, StateMemory]:
+        for info in self.infos:
+            if info.name == name and self._memory is not None:
+                return info, self._memory
+        raise InputError(unknown("state", str(name), [info.name for info in self.infos]))
+
+    def __getitem__(self, name: str) -> Array:
+        info, memory = self._of(name)
+        return memory.read(info)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.update({name: value})
+
+    def __contains__(self, name: object) -> bool:
+        return any(info.name == name for info in self.infos)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([info.name for info in self.infos])
+
+    def __len__(self) -> int:
+        return len(self.infos)
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Set several states; nothing is set if one of them does not fit."""
+        found = [self._of(name) for name in values]
+        arrays = by_name(values, [info for info, _ in found], "state")
+        for info, memory in found:
+            memory.write(info, require_readable(arrays[info.name]))
+
+    def reset(self) -> None:
+        """Set all states to what they begin with."""
+        if self._memory is not None:
+            self._memory.reset()
+
+
+class StaticStates:
+    """States in a static array of code that several loaded models may share: each has them as it left them.
+
+    `key` is the code's; `lock` is held while it runs, and must be while `take` is called.
+    """
+
+    _owners: dict[tuple[str, str], weakref.ref[StaticStates]] = {}  # noqa: RUF012  (one for all models)
+
+    def __init__(
+        self, key: tuple[str, str], lock: ForkSafeLock, nbytes: int, function: Callable[[str], Callable[..., int]]
+    ) -> None:
+        self._key, self._lock = key, lock
+        self._reset, self._save, self._restore = (function(what) for what in ("reset", "save", "restore"))
+        self._bytes = np.zeros(nbytes, np.uint8)
+        self._is_new = True
+
+    def take(self) -> None:
+        """Put this model's states in place of those of the model that ran before."""
+        found = self._owners.get(self._key)
+        owner = found() if found is not None else None
+        if owner is self:
+            return
+        if owner is not None:
+            owner._load()
+        if self._is_new:
+            require_success(self._reset())
+            self._is_new = False
+        else:
+            self._store()
+        self._owners[self._key] = weakref.ref(self)
+
+    def _load(self) -> None:
+        require_success(self._save(ctypes.c_void_p(self._bytes.ctypes.data)))
+
+    def _store(self) -> None:
+        require_success(self._restore(ctypes.c_void_p(self._bytes.ctypes.data)))
+
+    def read(self, info: StateInfo) -> Array:
+        """Return a copy of a state."""
+        with self._lock:
+            self.take()
+            self._load()
+            return _part(self._bytes, info).copy()
+
+    def write(self, info: StateInfo, array: Array) -> None:
+        """Set a state."""
+        with self._lock:
+            self.take()
+            self._load()
+            _part(self._bytes, info)[...] = array
+            self._store()
+
+    def reset(self) -> None:
+        """Set all states to what they begin with."""
+        with self._lock:
+            self.take()
+            require_success(self._reset())
+
+
+class OwnStates:
+    """States in memory that is passed to the code at each run."""
+
+    def __init__(self, memory: Array, lock: ForkSafeLock, reset: Callable[[], int]) -> None:
+        self.memory, self._lock, self._reset = memory, lock, reset
+        require_success(reset())
+
+    def read(self, info: StateInfo) -> Array:
+        """Return a copy of a state."""
+        with self._lock:
+            return _part(self.memory, info).copy()
+
+    def write(self, info: StateInfo, array: Array) -> None:
+        """Set a state."""
+        with self._lock:
+            _part(self.memory, info)[...] = array
+
+    def reset(self) -> None:
+        """Set all states to what they begin with."""
+        with self._lock:
+            require_success(self._reset())
+
+
+class GraphStates:
+    """States among the arguments of a graph."""
+
+    def __init__(self, executor: GraphExecutor, infos: Sequence[StateInfo], lock: ForkSafeLock) -> None:
+        self._executor, self._lock = executor, lock
+        self._keys = executor.keys_of_states([info.name for info in infos])
+        self._initial = {key: executor.get_input(key) for key in self._keys.values()}
+
+    def read(self, info: StateInfo) -> Array:
+        """Return a copy of a state."""
+        with self._lock:
+            array: Array = self._executor.get_input(self._keys[info.name])
+            return array
+
+    def write(self, info: StateInfo, array: Array) -> None:
+        """Set a state."""
+        with self._lock:
+            self._executor.set_input(self._keys[info.name], array)
+
+    def reset(self) -> None:
+        """Set all states to what they begin with."""
+        with self._lock:
+            for key, array in self._initial.items():
+                self._executor.set_input(key, array)
+
+
+def _part(memory: Array, info: StateInfo) -> Array:
+    start = info.offset or 0
+    return memory[start : start + info.nbytes].view(info.numpy_dtype).reshape(info.shape)

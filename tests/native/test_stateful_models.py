@@ -1,0 +1,116 @@
+"""Models that keep state: step by step as ONNX Runtime, saved and restored, in every form of their memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlfc
+from mlfc.errors import InputError, MlfcError
+from tests.native.extracted import extracted, make
+from tests.state_models import DELAYS, GRU_STATES, WIDTH, delay_line, frames, gru, gru_steps
+
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
+BEGIN = np.linspace(-1, 1, WIDTH, dtype=np.float32).reshape(1, WIDTH)
+FORMS: dict[str, dict[str, Any]] = {
+    "static": {},
+    "external": {"external_workspace": True},
+    "mapped": {"workspace_io": True},
+    "graph": {"executor": "graph"},
+}
+
+
+@pytest.mark.parametrize("target", ["c", "llvm"])
+@pytest.mark.parametrize("form", FORMS)
+def test_steps_are_those_of_onnxruntime(target: str, form: str) -> None:
+    steps = frames(4)
+    for begin in (None, {"h_in": BEGIN}):
+        model = mlfc.compile(gru(), target, states=GRU_STATES, state_init=begin, module_name="cell", **FORMS[form])
+        first = np.zeros((1, WIDTH), np.float32) if begin is None else BEGIN
+        expected, last = gru_steps(steps, first)
+        found = [model.run({"x": frame})["y"] for frame in steps]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(model.state["h_in"], last, atol=1e-5)
+        model.reset_state()
+        np.testing.assert_array_equal(model.state["h_in"], first)
+        np.testing.assert_array_equal(model.run({"x": steps[0]})["y"], found[0])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_saved_state_goes_on_in_another_instance(form: str) -> None:
+    steps = frames(3)
+    one = mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name="cell", **FORMS[form])
+    two = mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name="cell", **FORMS[form])
+    one.run({"x": steps[0]})
+    saved = dict(one.state)
+    expected = [one.run({"x": frame})["y"] for frame in steps[1:]]
+    np.testing.assert_array_equal(two.state["h_in"], BEGIN)  # the same code, with states of its own
+    two.state.update(saved)
+    for frame, output in zip(steps[1:], expected, strict=True):
+        np.testing.assert_array_equal(two.run({"x": frame})["y"], output)
+        one.run({"x": frame})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_bound_calls_and_executors_continue_the_state_of_their_model(form: str) -> None:
+    steps = frames(2)
+    model = mlfc.compile(gru(), states=GRU_STATES, module_name="cell", **FORMS[form])
+    expected = [model.run({"x": frame})["y"] for frame in steps]
+    model.reset_state()
+    buffer = steps[0].copy()
+    call = model.bind({"x": buffer})
+    assert call() == 0
+    np.testing.assert_array_equal(call.outputs["y"], expected[0])
+    np.testing.assert_array_equal(model.run({"x": steps[1]})["y"], expected[1])
+    model.state["h_in"] = np.zeros((1, WIDTH), np.float32)
+    call()
+    np.testing.assert_array_equal(call.outputs["y"], expected[0])
+
+
+def test_states_that_move_from_one_to_the_next() -> None:
+    for form in FORMS.values():
+        model = mlfc.compile(delay_line(), states=DELAYS, **form)
+        numbers = [np.full((1, 3), value, np.float32) for value in (1, 10, 100, 1000)]
+        found = [float(model.run({"x": number})["y"][0, 0]) for number in numbers]
+        assert found == [1, 12, 124, 1240]
+        assert {name: float(array[0, 0]) for name, array in model.state.items()} == {"d1": 1000, "d2": 100}
+
+
+def test_the_mapping_of_states_refuses_what_does_not_fit() -> None:
+    model = mlfc.compile(gru(), states=GRU_STATES, module_name="cell")
+    assert list(model.state) == ["h_in"]
+    assert "h_in" in model.state
+    assert "x" not in model.state
+    with pytest.raises(InputError, match="unknown state 'h'; nearest: 'h_in'"):
+        model.state["h"]
+    with pytest.raises(InputError, match="its shape is"):
+        model.state["h_in"] = np.zeros(WIDTH, np.float32)
+    with pytest.raises(MlfcError, match="its dtype is float64"):
+        model.state.update({"h_in": np.zeros((1, WIDTH))})
+    assert len(mlfc.compile(gru()).state) == 0
+
+
+def test_archives_and_libraries_keep_states(tmp_path: Path) -> None:
+    steps = frames(2)
+    model = mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name="cell")
+    expected = [model.run({"x": frame})["y"] for frame in steps]
+    archive, library = model.export(tmp_path / "cell.tar"), model.export_library(tmp_path / "cell.so")
+    assert mlfc.validate(archive) == []
+    for path in (archive, library):
+        loaded = mlfc.load(path)
+        np.testing.assert_array_equal(loaded.state["h_in"], BEGIN)
+        for frame, output in zip(steps, expected, strict=True):
+            np.testing.assert_array_equal(loaded.run({"x": frame})["y"], output)
+
+
+def test_the_demo_of_an_archive_takes_its_vectors_as_steps(tmp_path: Path) -> None:
+    for name, form in (("cell", {}), ("given", FORMS["external"]), ("graph", FORMS["graph"])):
+        model = mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name=name, **form)
+        (tmp_path / name).mkdir()
+        folder = extracted(model.factory, tmp_path / name, test_vectors=3)
+        assert "graph" in name or f"tvmgen_{name}_state_reset(" in (folder / "demo" / "demo.c").read_text()
+        make(folder, "selftest")

@@ -1,0 +1,87 @@
+"""Small models that keep state between runs, and what they compute step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from mlfc.support.arrays import Array
+
+WIDTH, FEATURES = 8, 4
+GRU_STATES = {"h_in": "h_out"}
+
+
+def gru() -> onnx.ModelProto:
+    """Return a cell with a gate: ``h_out = h_in + z * (tanh(c) - h_in)``, and the sum of ``h_out``."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=(FEATURES + WIDTH, WIDTH)).astype(np.float32) for name in ("gate", "candidate")}
+    nodes = [
+        helper.make_node("Concat", ["x", "h_in"], ["both"], axis=1),
+        helper.make_node("MatMul", ["both", "gate"], ["z0"]),
+        helper.make_node("Sigmoid", ["z0"], ["z"]),
+        helper.make_node("MatMul", ["both", "candidate"], ["c0"]),
+        helper.make_node("Tanh", ["c0"], ["c"]),
+        helper.make_node("Sub", ["c", "h_in"], ["difference"]),
+        helper.make_node("Mul", ["z", "difference"], ["change"]),
+        helper.make_node("Add", ["h_in", "change"], ["h_out"]),
+        helper.make_node("ReduceSum", ["h_out"], ["y"], keepdims=0),
+    ]
+    return _model(nodes, {"x": (1, FEATURES), "h_in": (1, WIDTH)}, {"y": (), "h_out": (1, WIDTH)}, weights)
+
+
+def delay_line(size: int = 3) -> onnx.ModelProto:
+    """Return ``y = x + 2 * d1 + 4 * d2`` with ``d1`` the input of the step before, and ``d2`` that before it.
+
+    The next value of ``d2`` is ``d1`` itself, and that of ``d1`` the input: neither is computed.
+    """
+    nodes = [
+        helper.make_node("Mul", ["d1", "two"], ["twice"]),
+        helper.make_node("Mul", ["d2", "four"], ["quadruple"]),
+        helper.make_node("Add", ["x", "twice"], ["sum"]),
+        helper.make_node("Add", ["sum", "quadruple"], ["y"]),
+        helper.make_node("Identity", ["x"], ["d1_next"]),
+        helper.make_node("Identity", ["d1"], ["d2_next"]),
+    ]
+    shape = (1, size)
+    names = {"x": shape, "d1": shape, "d2": shape}
+    constants = {"two": np.float32(2), "four": np.float32(4)}
+    return _model(nodes, names, {"y": shape, "d1_next": shape, "d2_next": shape}, constants)
+
+
+DELAYS = {"d1": "d1_next", "d2": "d2_next"}
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int]],
+    outputs: Mapping[str, Sequence[int]],
+    weights: Mapping[str, Any],
+) -> onnx.ModelProto:
+    def infos(named: Mapping[str, Sequence[int]]) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in named.items()]
+
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
+    graph = helper.make_graph(list(nodes), "stateful", infos(inputs), infos(outputs), tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def frames(count: int, size: int = FEATURES) -> list[Array]:
+    """Return inputs of so many steps."""
+    rng = np.random.default_rng(1)
+    return [rng.normal(size=(1, size)).astype(np.float32) for _ in range(count)]
+
+
+def gru_steps(inputs: Sequence[Array], begin: Array) -> tuple[list[Array], Array]:
+    """Return the outputs of `gru`, step by step, by ONNX Runtime, and the last state."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(gru().SerializeToString(), providers=["CPUExecutionProvider"])
+    held, found = begin, []
+    for frame in inputs:
+        output, held = session.run(["y", "h_out"], {"x": frame, "h_in": held})
+        found.append(output)
+    return found, held

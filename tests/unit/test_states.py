@@ -1,0 +1,164 @@
+"""States: inputs tied to outputs, their memory in the plan, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlfc
+from mlfc.cli.options import Inputs, parse_states
+from mlfc.errors import InternalError, MlfcError, OptionError
+from mlfc.memory import prove
+from mlfc.relay.ir import State
+from mlfc.relay.text import from_text, to_text
+from mlfc.relay.verify import state_faults
+from tests.state_models import DELAYS, GRU_STATES, WIDTH, delay_line, gru
+
+
+def test_a_tied_pair_is_neither_input_nor_output() -> None:
+    model = mlfc.compile(gru(), states=GRU_STATES, dry_run=True)
+    assert [info.name for info in model.factory.interface().inputs] == ["x"]
+    assert [info.name for info in model.factory.interface().outputs] == ["y"]
+    (state,) = model.factory.interface().states
+    assert (state.name, state.shape, state.dtype, state.next, state.offset) == ("h_in", (1, 8), "float32", "h_out", 0)
+    assert model.factory.interface().memory.state_bytes == 4 * WIDTH
+
+
+@pytest.mark.parametrize(
+    ("states", "initial", "message"),
+    [
+        ({"h_im": "h_out"}, None, "state: unknown input 'h_im'; nearest: 'h_in'"),
+        ({"h_in": "h_ot"}, None, "state: unknown output 'h_ot'; nearest: 'h_out'"),
+        ({"gate": "h_out"}, None, "unknown input 'gate'"),
+        ({"x": "h_out"}, None, r"expected an output of the type of the input 'x', .*got 'h_out'"),
+        ({"h_in": "y"}, None, "expected an output of the type"),
+        ({}, {"h_in": 0}, "unknown state 'h_in'"),
+        (GRU_STATES, {"h": 0}, "state_init: unknown state 'h'"),
+        (GRU_STATES, "ones", "expected 'zeros' or arrays by name, got 'ones'"),
+        (GRU_STATES, {"h_in": np.zeros((2, 8), np.float32)}, r"expected the shape \(1, 8\), got \(2, 8\)"),
+        (GRU_STATES, {"h_in": np.full((1, 8), "a")}, "expected numbers"),
+    ],
+)
+def test_ties_that_do_not_fit_are_refused(states: Mapping[str, str], initial: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        mlfc.import_model(gru(), states=states, state_init=initial)
+
+
+def test_a_tensor_is_tied_once_and_something_is_returned() -> None:
+    with pytest.raises(OptionError, match="the output 'd1_next' is tied to state twice"):
+        mlfc.import_model(delay_line(), states={"d1": "d1_next", "d2": "d1_next"})
+    with pytest.raises(OptionError, match="every output is tied to state"):
+        mlfc.import_model(delay_line(), states={**DELAYS, "x": "y"})
+
+
+def test_options_of_the_command_line() -> None:
+    assert parse_states(["h_in=h_out", "a=b=c"]) == {"h_in": "h_out", "a=b": "c"}
+    for wrong in ("h_in", "=h", "h="):
+        with pytest.raises(OptionError, match="expected NAME=OUTPUT"):
+            parse_states([wrong])
+    with pytest.raises(OptionError, match="the state 'h' is specified twice"):
+        parse_states(["h=a", "h=b"])
+    given = Inputs.of(None, None, ["one:h_in=h_out"], "zeros").by_model(["one", "two"])
+    assert (given["one"].states, given["two"].states) == (["h_in=h_out"], [])
+    with pytest.raises(OptionError, match="option --state-init requires a single model, or 'zeros'"):
+        Inputs.of(None, None, None, "s.npz").by_model(["one", "two"])
+    with pytest.raises(OptionError, match="option --state has no effect"):
+        Inputs.of(None, None, ["a=b"], None).refuse("has no effect")
+
+
+def test_initial_values_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "begin.npz"
+    np.savez(path, h_in=np.arange(WIDTH, dtype=np.float32))
+    given = Inputs.of(None, None, ["h_in=h_out"], str(path)).arguments()
+    module, _ = mlfc.import_model(gru(), **given)
+    assert module.states[0].initial is not None
+    np.testing.assert_array_equal(module.states[0].initial, np.arange(WIDTH, dtype=np.float32).reshape(1, WIDTH))
+    path.write_bytes(b"PK")
+    with pytest.raises(MlfcError, match=r"cannot be read as \.npz"):
+        Inputs.of(None, None, None, str(path)).arguments()
+
+
+def test_a_state_is_written_in_place_where_nobody_reads_the_old_one_later() -> None:
+    program = mlfc.compile(gru(), states=GRU_STATES, dry_run=True).factory.program
+    (state,) = program.states
+    writer = next(call for call in program.calls if call.output is state.written)
+    assert state.before in writer.inputs  # element by element
+    assert program.calls[-1].inputs == (state.written,)  # the sum reads the new value
+    assert not any("copy" in kernel.name for kernel in program.kernels)
+
+
+def test_values_that_are_no_calls_result_are_copied_without_losing_one() -> None:
+    factory = mlfc.compile(delay_line(), states=DELAYS, dry_run=True).factory
+    program, plan = factory.program, factory.plan
+    for state in program.states:
+        assert plan.offset(state.before) == plan.offset(state.written)
+    assert plan.state_bytes == 16 + 12  # each begins at a multiple of the largest power of two in it, up to 16
+
+
+def test_the_proof_finds_a_state_that_is_written_too_early() -> None:
+    factory = mlfc.compile(delay_line(), states=DELAYS, dry_run=True).factory
+    program, plan = factory.program, factory.plan
+    prove(program, plan)
+    writers = [call for call in program.calls if call.output in {state.written for state in program.states}]
+    early = replace(program, calls=(*writers, *(call for call in program.calls if call not in writers)))
+    with pytest.raises(InternalError, match="are overwritten before they are read"):
+        prove(early, plan)
+    lost = replace(program, calls=tuple(call for call in program.calls if call is not writers[-1]))
+    with pytest.raises(InternalError, match="the next run does not find the new value of the state"):
+        prove(lost, plan)
+    first, second = program.states
+    same = {**plan.state_offsets, second.before: 0, second.written: 0}
+    with pytest.raises(InternalError):
+        prove(program, replace(plan, state_offsets=same))
+    assert first.initial is None
+
+
+def test_states_count_as_ram() -> None:
+    lean = mlfc.compile(delay_line(64), states=DELAYS, dry_run=True).factory
+    assert lean.interface().memory.state_bytes == 512
+
+
+def test_relay_text_keeps_ties() -> None:
+    module, _ = mlfc.import_model(gru(), states=GRU_STATES)
+    again = from_text(to_text(module, spans=True))
+    assert [(state.input, state.output) for state in again.states] == [("h_in", "h_out")]
+    for wrong, message in (('{"h_im": "h_out"}', "requires an input"), ('{"x": "h_out"}', "is of type")):
+        text = to_text(module, spans=True).replace('{"h_in": "h_out"}', wrong)
+        with pytest.raises(MlfcError, match=message):
+            from_text(text)
+    with pytest.raises(MlfcError, match="states must give outputs by inputs"):
+        from_text(to_text(module, spans=True).replace('{"h_in": "h_out"}', '{"h_in": 1}'))
+
+
+def test_modules_with_wrong_states_are_not_built() -> None:
+    module, params = mlfc.import_model(gru())
+    for states, message in (
+        ((State("h_in", "h_out"), State("h_in", "y")), "the input 'h_in' belongs to two states"),
+        ((State("h_in", "h_out", np.zeros(3)),), "begins with values of another type"),
+        ((State("gate", "h_out"),), "is of type"),
+    ):
+        wrong = replace(module, states=states)
+        assert any(message in fault for fault in state_faults(wrong))
+        with pytest.raises(OptionError):
+            mlfc.build(wrong, params=params, dry_run=True)
+    with pytest.raises(OptionError, match="has a value among the params"):
+        mlfc.build(replace(module, states=(State("h_in", "h_out"),)), params={**params, "h_in": np.zeros((1, 8))})
+
+
+def test_a_pool_does_not_take_the_name_of_the_memory_of_states() -> None:
+    with pytest.raises(OptionError, match="the model keeps state, whose memory has the name 'state'"):
+        mlfc.compile(gru(), states=GRU_STATES, pools=[mlfc.Pool("state")])
+
+
+def test_the_header_says_what_is_kept() -> None:
+    model = mlfc.compile(gru(), states=GRU_STATES, module_name="cell")
+    header = bytes(model.factory.code.files["include/tvmgen_cell.h"]).decode()
+    assert "#define TVMGEN_CELL_STATE_SIZE 32" in header
+    assert "from byte 0: h_in: 1 x 8 float32" in header
+    for declaration in ("state_reset(void)", "state_save(void *to)", "state_restore(const void *from)"):
+        assert f"int32_t tvmgen_cell_{declaration};" in header

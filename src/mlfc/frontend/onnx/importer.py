@@ -20,6 +20,7 @@ from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
     OpenShapesError,
+    Shape,
     Shapes,
     check_names,
     check_text,
@@ -28,8 +29,10 @@ from mlfc.frontend.onnx.inputs import (
     needed_nodes,
     open_dimensions,
     sorted_nodes,
+    stated_shapes,
 )
-from mlfc.frontend.onnx.node import Node
+from mlfc.frontend.onnx.late import LATE
+from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
 from mlfc.support.cost import apart, give_nodes, spend
@@ -108,6 +111,7 @@ class _Scope:
     prefix: str = ""  # of the names of nodes: tells calls of one function apart
     depth: int = 0
     declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)  # types that the graph states, by name
+    stated: Mapping[str, Shape] = field(default_factory=dict)  # shapes without open dimensions that follow from them
 
 
 class _Importer:
@@ -131,7 +135,7 @@ class _Importer:
         opsets = self._opsets(self.model.opset_import)
         check_names(graph, self.name)
         declared = {value.name: value for value in (*graph.value_info, *graph.output)}
-        scope = _Scope({}, opsets, declared=declared)
+        scope = _Scope({}, opsets, declared=declared, stated=stated_shapes(graph.node, list(declared.values())))
         self._initializers(graph, scope)
         given = self._inputs(shapes, values, scope)
         for value in graph.input:
@@ -286,7 +290,8 @@ class _Importer:
         attributes = self._attributes(proto, scope, name)
         # weights that meet an input are left as they are in the model; what follows from constants alone is computed
         folds = found.folds and all(value is None or isinstance(value, Constant) for value in inputs)
-        node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note)
+        stated = [scope.stated.get(tensor) for tensor in proto.output]
+        node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated)
         results = _converted(node, found, as_opset_7=is_old)
         for tensor, result in zip(proto.output, results, strict=False):
             if tensor:
@@ -342,7 +347,13 @@ class _Importer:
             return
         references = {item.name: item for item in function.attribute_proto} | _given(proto, scope.references)
         opsets = {**scope.opsets, **self._opsets(function.opset_import)}
-        inner = _Scope(values, opsets, references, f"{name}/", scope.depth + 1)
+        known = {
+            formal: scope.stated[actual]
+            for formal, actual in zip(function.output, proto.output, strict=False)
+            if actual in scope.stated
+        }
+        stated = stated_shapes(function.node, function.value_info, known)
+        inner = _Scope(values, opsets, references, f"{name}/", scope.depth + 1, stated=stated)
         wanted = [formal for formal, actual in zip(function.output, proto.output, strict=False) if actual]
         self._body(function.node, inner, wanted)
         for formal, actual in zip(function.output, proto.output, strict=False):
@@ -366,7 +377,9 @@ class _Importer:
         if len(graphs) != 1 or len(graphs[0].output) < len(proto.output):
             raise ModelError(f"If needs a {taken} with {len(proto.output)} outputs", place=f"node '{name}'")
         graph = graphs[0]
-        inner = replace(scope, values=dict(scope.values), prefix=f"{name}/", depth=scope.depth + 1, declared={})
+        inner = replace(
+            scope, values=dict(scope.values), prefix=f"{name}/", depth=scope.depth + 1, declared={}, stated={}
+        )
         self._initializers(graph, inner)
         results = [output.name for output in graph.output]
         self._body(graph.node, inner, results)
@@ -396,16 +409,28 @@ def _check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], 
         )
 
 
+def _result_of(node: Node, found: table.Importer) -> Expr | Sequence[Expr]:
+    try:
+        return found.convert(node)
+    except UnknownValueError:
+        convert = LATE.get(node.operator)
+        result = None if convert is None else convert(node, found.convert)
+        if result is None:
+            raise
+        return result
+
+
 def _converted(node: Node, found: table.Importer, *, as_opset_7: bool) -> list[Expr]:
     """Run the importer of a node; refuse attributes that it did not look at."""
     try:
         if as_opset_7:
             node = older.as_opset_7(node)
-        result = found.convert(node)
+        result = _result_of(node, found)
     except MlfcError as error:
         if error.place != node.name:
             raise
-        located = type(error)(error.cause, place=f"node '{node.name}'", next_step=error.next_step)
+        kind = UnsupportedError if isinstance(error, UnknownValueError) else type(error)
+        located = kind(error.cause, place=f"node '{node.name}'", next_step=error.next_step)
         raise located from error
     except _MALFORMED as error:
         raise ModelError(f"{node.operator} is malformed: {error}", place=f"node '{node.name}'") from error

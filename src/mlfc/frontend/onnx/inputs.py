@@ -17,9 +17,12 @@ from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, TensorType, Var
 
+Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 _SIZE_LIMIT = 1 << 32
+# whose result has the shape of the first operand
+_SAME_SHAPE = frozenset(("Abs", "Cast", "CastLike", "Exp", "Identity", "Log", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh"))
 # of images and sequences whose model leaves them open, the likeliest first
 _IMAGE_SIZES = (224, 320, 640, 256, 128, 64, 32)
 _SEQUENCE_SIZES = (128, 16, 1000, 16000, 2, 1)
@@ -86,6 +89,25 @@ def _dimensions(item: onnx.ValueInfoProto) -> list[int | str] | None:
         fixed = dimension.WhichOneof("value") == "dim_value" and dimension.dim_value >= 0
         name = str(dimension.dim_param)
         found.append(int(dimension.dim_value) if fixed else "" if name == "?" else name)
+    return found
+
+
+def stated_shapes(
+    nodes: Sequence[onnx.NodeProto], items: Sequence[onnx.ValueInfoProto] = (), known: Mapping[str, Shape] | None = None
+) -> dict[str, Shape]:
+    """Return the shapes that a graph states of its tensors, and those which follow for operands of the same shape.
+
+    A shape with an open dimension is none.
+    """
+    found = dict(known or {})
+    for item in items:
+        dimensions = _dimensions(item) if item.type.WhichOneof("value") == "tensor_type" else None
+        sizes = tuple(size for size in dimensions or () if isinstance(size, int))
+        if dimensions is not None and len(sizes) == len(dimensions) and prod(sizes) <= _SIZE_LIMIT:
+            found[item.name] = sizes
+    for node in reversed(nodes):
+        if node.op_type in _SAME_SHAPE and node.input and len(node.output) == 1 and node.output[0] in found:
+            found.setdefault(node.input[0], found[node.output[0]])
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,6 +20,10 @@ FOLD_LIMIT = 1_000_000
 TENSOR_LIMIT = 1 << 34
 
 
+class UnknownValueError(UnsupportedError):
+    """An importer asked for the value of an input that is only known when the model runs."""
+
+
 @dataclass(eq=False)
 class Node:
     """One node of an ONNX graph with its inputs as Relay expressions."""
@@ -33,6 +37,8 @@ class Node:
     folds: bool  # whether `call` evaluates at once where all arguments are known
     # remembers how the integers of an expression stand for real numbers
     note_quantization: Callable[[Expr, Quantization], None] = field(repr=False)
+    # shapes that the model states of the outputs; None where it leaves dimensions open or says nothing
+    stated: Sequence[tuple[int, ...] | None] = ()
     read_attributes: set[str] = field(default_factory=set)
 
     # Inputs
@@ -77,17 +83,18 @@ class Node:
     def known(self, index: int) -> npt.NDArray[Any] | None:
         """Return the value of input `index`, None if it is left out or only known when the model runs."""
         found = self.optional(index)
-        return found.data if isinstance(found, Constant) else None
+        return None if found is None else _value(found)
 
     def value(self, index: int, what: str) -> npt.NDArray[Any]:
         """Return input `index`, which must be known at compile time; `what` is its name in ONNX's documentation."""
         found = self.input(index)
-        if isinstance(found, Constant):
-            return found.data
+        known = _value(found)
+        if known is not None:
+            return known
         step = f"Make '{what}' a constant of the model; fixed input shapes (--shape) often make it one"
         if isinstance(found, Var):
             step = f"Say now what it will be: --value {found.name}=..."
-        raise UnsupportedError(
+        raise UnknownValueError(
             f"{self.operator} with an input '{what}' that is not constant is not supported",
             place=self.name,
             next_step=step,
@@ -99,6 +106,12 @@ class Node:
         if array.dtype.kind not in "iu" or array.ndim > 1:
             raise ModelError(f"input '{what}' of {self.operator} must be a list of integers", place=self.name)
         return tuple(int(item) for item in array.reshape(-1))
+
+    def with_value(self, index: int, value: npt.ArrayLike) -> Node:
+        """Return the node with integers in the place of input `index`; both note what is read of the attributes."""
+        inputs = [*self.inputs]
+        inputs[index] = self.constant(value, "int64")
+        return replace(self, inputs=inputs)
 
     def is_fixed(self, expr: Expr) -> bool:
         """Tell whether an expression is computed from constants alone."""
@@ -229,6 +242,14 @@ class Node:
     def concatenate(self, parts: Sequence[Expr], axis: int) -> Expr:
         """Return the parts one after the other along `axis`."""
         return parts[0] if len(parts) == 1 else self.call("concatenate", Tuple(tuple(parts)), axis=axis)
+
+
+def _value(expr: Expr) -> npt.NDArray[Any] | None:
+    """Return what an expression is known to be: a constant, or a tensor without elements."""
+    if isinstance(expr, Constant):
+        return expr.data
+    given = ir.tensor_type(expr)
+    return np.zeros(given.shape, dtypes.to_numpy(given.dtype)) if 0 in given.shape else None
 
 
 def _all(value: Any, kind: type) -> bool:

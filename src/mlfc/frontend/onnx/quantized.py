@@ -254,15 +254,15 @@ def _matmul_integer(node: Node) -> Expr:
     if fixed:
         a_pair, b_pair = ((one, zero_point_of(node, index, one)) for index in (2, 3))
         return integer_matmul(node, node.input(0), node.input(1), a_pair, b_pair)
-    return matmul(node, *(_centred(node, index) for index in (0, 1)))
+    return matmul(node, centred(node, 0, 2), centred(node, 1, 3))
 
 
-def _centred(node: Node, index: int) -> Expr:
+def centred(node: Node, index: int, zero_index: int) -> Expr:
     """Return an operand less its zero point, which is only known when the model runs, as int32."""
     whole = node.cast(node.input(index), "int32")
-    if not node.has(index + 2):
+    if not node.has(zero_index):
         return whole
-    zero_point = node.cast(node.input(index + 2), "int32")
+    zero_point = node.cast(node.input(zero_index), "int32")
     shape = shape_of(zero_point)
     if prod(shape) == 1:
         zero_point = node.reshape(zero_point, ())

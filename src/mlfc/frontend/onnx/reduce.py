@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlfc.frontend.onnx.shape import axes_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
@@ -12,7 +16,20 @@ def reduced(node: Node, operator: str, x: Expr) -> Expr:
     """Return `x` reduced along the node's axes; on no axes at all it stays as it is."""
     axes = _axes(node, x)
     keep = bool(node.integer("keepdims", 1))
+    if operator in ("max", "min") and any(shape_of(x)[axis] == 0 for axis in axes):
+        return _extreme_of_nothing(node, operator, x, axes)
     return node.call(operator, x, axis=axes, keepdims=keep) if axes else x
+
+
+def _extreme_of_nothing(node: Node, operator: str, x: Expr, axes: Sequence[int]) -> Expr:
+    """Return what any element would change: the least value as a maximum, the greatest as a minimum."""
+    keep, dtype = bool(node.integer("keepdims", 1)), dtype_of(x)
+    shape = [1 if axis in axes else extent for axis, extent in enumerate(shape_of(x)) if keep or axis not in axes]
+    if is_float(x):
+        value = -np.inf if operator == "max" else np.inf
+    else:
+        value = np.iinfo(dtype).min if operator == "max" else np.iinfo(dtype).max
+    return node.broadcast(node.constant(value, dtype), shape)
 
 
 def _axes(node: Node, x: Expr) -> tuple[int, ...]:
@@ -57,6 +74,8 @@ def _reduce_log_sum_exp(node: Node) -> Expr:
     axes, keep = _axes(node, x), bool(node.integer("keepdims", 1))
     if not axes:
         return x
+    if any(shape_of(x)[axis] == 0 for axis in axes):
+        return _extreme_of_nothing(node, "max", x, axes)
     largest = node.call("max", x, axis=axes, keepdims=True)
     largest = node.call("where", node.call("isinf", largest), node.call("zeros_like", largest), largest)
     total = node.call("sum", node.call("exp", node.call("subtract", x, largest)), axis=axes, keepdims=True)

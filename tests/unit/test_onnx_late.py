@@ -1,0 +1,130 @@
+"""Inputs that decide shapes and come when the model runs: one import, many values, ONNX's own evaluator beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import mlfc
+from mlfc.errors import MlfcError
+from mlfc.relay.ir import IRModule
+from tests.relay_run import run_main
+
+Array = np.ndarray[Any, Any]
+X = np.random.default_rng(5).standard_normal((3, 4, 3)).astype(np.float32)
+
+
+def model(operator: str, values: Sequence[Array], shape: Sequence[int | str], **attributes: Any) -> ModelProto:
+    """Return a model of one node whose inputs all come when it runs, and which states the shape of its output."""
+    names = [f"in{index}" for index in range(len(values))]
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in zip(names, values, strict=True)
+    ]
+    dtype = helper.np_dtype_to_tensor_dtype(values[0].dtype)
+    node = helper.make_node(operator, names, ["out"], name="the_node", **attributes)
+    graph = helper.make_graph([node], "g", given, [helper.make_tensor_value_info("out", dtype, shape)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def run(module: IRModule, params: dict[str, Array], values: Sequence[Array]) -> Array:
+    (found,) = run_main(module, {**{f"in{index}": value for index, value in enumerate(values)}, **params})
+    return found
+
+
+def whole(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def _cases() -> Iterator[Any]:
+    one_by_one = [(X.reshape(3, 3, 4), whole(axis)) for axis in (0, 1, -2, -3)]
+    yield "one of two axes", "ReduceSum", {"keepdims": 0}, (3, 4), one_by_one
+    yield "squares", "ReduceSumSquare", {}, (1, 4, 3), [(X, whole(0)), (X, whole(-3))]
+    pairs = [(X, whole(*axes)) for axes in ((0, 1), (1, 2), (-1, 1), (2, -2))]
+    yield "two of three axes", "ReduceLogSumExp", {"keepdims": 0}, (3,), pairs
+    yield "no axes", "ReduceMax", {"noop_with_empty_axes": 1}, (3, 4, 3), [(X, whole())]
+    yield "running sum", "CumSum", {"exclusive": 1}, (3, 4, 3), [(X, np.array(axis)) for axis in (0, 1, 2, -1, -2)]
+    cuts = [
+        (X, whole(1, -2), whole(99, 99), whole(1, 2), whole(1, 1)),
+        (X, whole(-1, 0), whole(-4, 3), whole(1, -1), whole(-1, 2)),
+        (X, whole(-100, 2), whole(3, -100), whole(-2, 2), whole(1, -2)),
+        (X, whole(99, -2), whole(0, 99), whole(1, 2), whole(-1, 1)),
+    ]
+    yield "cuts", "Slice", {}, (3, 3, 2), cuts
+    yield "cuts along all axes", "Slice", {}, (1, 2, 3), [
+        (X, whole(0, 1, 0), whole(1, 3, 3)), (X, whole(2, -3, -99), whole(9, -1, 9)),
+    ]  # fmt: skip
+    for mode in ("constant", "edge", "reflect", "wrap"):
+        pads = [(X, whole(0, 1, 2, 0, 1, 0)), (X, whole(0, 0, 0, 0, 2, 2)), (X, whole(0, 2, 1, 0, 0, 1))]
+        yield f"pads, {mode}", "Pad", {"mode": mode}, (3, 6, 5), pads
+    named = [(X, whole(1, 2), np.float32(7.5), whole(2)), (X, whole(3, 0), np.float32(-1.0), whole(-1))]
+    yield "pads of an axis", "Pad", {}, (3, 4, 6), named
+    numbers = [(np.int64(3), np.int64(10), np.int64(2)), (np.int64(9), np.int64(0), np.int64(-3))]
+    yield "whole steps", "Range", {}, None, numbers
+    yield "steps", "Range", {}, (4,), [(np.float32(1.5), np.float32(3.4), np.float32(0.5))]
+
+
+CASES = [pytest.param(*case[1:], id=case[0]) for case in _cases()]
+
+
+@pytest.mark.parametrize(("operator", "attributes", "shape", "samples"), CASES)
+def test_values_count_when_the_model_runs(
+    operator: str, attributes: dict[str, Any], shape: Sequence[int] | None, samples: list[tuple[Array, ...]]
+) -> None:
+    imported: dict[tuple[int, ...], Any] = {}
+    for sample in samples:
+        values = [np.asarray(value) for value in sample]
+        reference = model(operator, values, [None] * 3, **attributes)
+        (expected,) = ReferenceEvaluator(reference).run(None, {f"in{index}": v for index, v in enumerate(values)})
+        stated = tuple(shape or expected.shape)
+        assert expected.shape == stated
+        if stated not in imported:
+            imported[stated] = mlfc.import_model(model(operator, values, stated, **attributes))
+        found = run(*imported[stated], values)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_negative_pads_cut_as_constant_ones_do(mode: str) -> None:
+    pads = whole(0, -1, 1, 0, 2, -1)
+    late = mlfc.import_model(model("Pad", [X, pads], (3, 5, 3), mode=mode))
+    fixed = mlfc.import_model(model("Pad", [X, pads], (3, 5, 3), mode=mode), values={"in1": pads})
+    np.testing.assert_array_equal(run(*late, [X, pads]), run(*fixed, [X]))
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "shape"),
+    [
+        ("ReduceSum", [X, whole(1)], (1, 4, 3)),
+        ("CumSum", [X, np.array(77)], (3, 4, 3)),
+        ("Slice", [X, whole(2**62), whole(-(2**63)), whole(5), whole(-(2**63))], (3, 2, 3)),
+        ("Pad", [X, whole(2**63 - 1, 0, -(2**63), 0, 0, 0)], (5, 4, 3)),
+    ],
+)
+def test_a_value_that_contradicts_the_stated_shape_reads_nothing_else(
+    operator: str, values: list[Array], shape: tuple[int, ...]
+) -> None:
+    assert run(*mlfc.import_model(model(operator, values, shape)), values).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "shape"),
+    [
+        ("ReduceSum", [X, whole(1)], (1, "n", 3)),  # open
+        ("ReduceSum", [X, whole(1)], (5, 5)),  # of no axis
+        ("Slice", [X, whole(1), whole(2)], (1, 4, 2)),  # the last axis is not cut
+        ("Reshape", [X, whole(6, 6)], (6, 5)),
+        ("Pad", [X, whole(1, 1)], (3, 4)),
+    ],
+)
+def test_where_the_stated_shape_says_not_enough_a_value_is_asked_for(
+    operator: str, values: list[Array], shape: tuple[int | str, ...]
+) -> None:
+    with pytest.raises(MlfcError, match=r"the_node.*--value in1="):
+        mlfc.import_model(model(operator, values, shape))

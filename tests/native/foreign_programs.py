@@ -70,19 +70,19 @@ def link_program(zig_target: str, main: str, objects: Sequence[str], path: Path,
     """Link a program of a C file `main` and objects, all in the folder of `path`.
 
     It gets the C library that the emulator has, as a shared library: zig would compile its own of each system first.
-    Of WebAssembly zig has the only one, and builds it once for all that is linked with ``-s``.
+    Of WebAssembly zig has the only one, and builds it once for all that is linked with ``-s -O2``, as libraries are.
     """
     pytest.importorskip("ziglang")
     compiler, folder = (*ZIG, "-target", zig_target), path.parent
     toolchain.run_tool([*compiler, "-O1", *flags, "-c", main, "-o", "main.o"], folder)
     if zig_target == "wasm32-wasi":
-        command, libraries = [*compiler, "-s"], ["-lm"]
+        command, libraries = [*compiler, "-s", "-O2"], ["-lm"]
     elif zig_target == "x86_64-linux-gnu":
         command, libraries = [need("gcc", "gcc"), "-no-pie"], ["-lm"]
     else:
         (folder / "start.c").write_text(_START)
         toolchain.run_tool([*compiler, "-O1", "-c", "start.c", "-o", "start.o"], folder)
-        command, libraries = [*compiler, "-nostdlib", "start.o"], c_library_of(zig_target)
+        command, libraries = [*compiler, "-s", "-O2", "-nostdlib", "start.o"], c_library_of(zig_target)
     toolchain.run_tool([*command, "main.o", *objects, *libraries, "-o", path.name], folder)
 
 

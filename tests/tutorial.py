@@ -1,17 +1,21 @@
-"""Running a page of docs/tutorial as a reader does: its files are written, its commands run in one shell."""
+"""Running a page of docs/tutorial as a reader does: its files are written, its commands run one after the other."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+
+from tests.unit.test_cli import succeeded
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "tutorial"
-_MARK = "end of block"
+_MARK = "end of commands"
 _BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,13 +56,27 @@ def run_page(page: str, checkout: Path, folder: str) -> list[Step]:
         else:
             assert language == "text", f"a block of {language} that nothing runs"
             expected[len(commands) - 1] = text
-    # one shell for all, as a reader has
-    script = "".join(f"{text}\necho '{_MARK}'\n" for text in commands)
+    place, steps = checkout, []
+    for index, text in enumerate(commands):
+        printed = ""
+        for is_ours, lines in groupby(text.splitlines(), lambda line: line.startswith("mlfc ")):
+            if is_ours:
+                # in this process, which has imported mlfc, and shares what it builds with other tests
+                printed += "".join(succeeded(*shlex.split(line)[1:], cwd=place) for line in lines)
+            else:
+                said, place = _run_in_shell("\n".join(lines), place)
+                printed += said
+        steps.append(Step(text, printed, expected.get(index)))
+    return steps
+
+
+def _run_in_shell(script: str, folder: Path) -> tuple[str, Path]:
+    """Return what commands print, and the folder that they leave their shell in."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        ["sh", "-e", "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, check=False
-    )
+        ["sh", "-e", "-c", f"{script}\necho '{_MARK}'\npwd"],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), f"{done.stdout}\n{done.stderr}"
-    printed = done.stdout.split(f"{_MARK}\n")
-    assert len(printed) == len(commands) + 1
-    return [Step(text, printed[index], expected.get(index)) for index, text in enumerate(commands)]
+    printed, _, place = done.stdout.partition(f"{_MARK}\n")
+    return printed, Path(place.rstrip("\n"))

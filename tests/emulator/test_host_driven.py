@@ -13,6 +13,8 @@ import pytest
 import mlfc
 from mlfc.archive.read.load import load_factory
 from mlfc.errors import TransportClosedError
+from mlfc.factory import Factory
+from mlfc.micro.board.board import find_board
 from mlfc.micro.firmware.graph_source import graph_of_factory
 from mlfc.micro.run import driven_model as drivers
 from mlfc.micro.run.driven_model import driven_model
@@ -22,6 +24,8 @@ from tests.harness import seeded_inputs
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 FLAGS = "-O1"
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
+BOARD = find_board("mps2-an386")
 
 
 @pytest.fixture(autouse=True)
@@ -30,14 +34,17 @@ def _quick_firmware(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drivers, "build_host_driven", partial(drivers.build_host_driven, cflags=FLAGS))
 
 
-def test_outputs_and_instructions_are_those_of_the_whole_model(models: Path) -> None:
-    board = need_board("mps2-an386")
-    module, params = mlfc.import_model(models / "kws_ref_model.tflite")
-    factory = mlfc.build(module, board.target, params, executor="graph", module_name="kws")
-    whole = emulated_factory(
-        mlfc.build(module, board.target, params, module_name="kws"), board, profile=True, cflags=FLAGS
-    )
-    with driven_model(graph_of_factory(factory), board) as model:
+@pytest.fixture(scope="module")
+def factory() -> Factory:
+    module, params = mlfc.import_model(DIGITS)
+    return mlfc.build(module, BOARD.target, params, executor="graph", module_name="digits")
+
+
+@pytest.mark.usefixtures("_arm")
+def test_outputs_and_instructions_are_those_of_the_whole_model(factory: Factory) -> None:
+    ahead = mlfc.build(factory.module, BOARD.target, factory.source_params, module_name="digits")
+    whole = emulated_factory(ahead, BOARD, profile=True, cflags=FLAGS)
+    with driven_model(graph_of_factory(factory), BOARD) as model:
         inputs = seeded_inputs(model.inputs, 4)
         measured = model.profile(inputs)
         outputs = model.run(inputs)
@@ -50,14 +57,13 @@ def test_outputs_and_instructions_are_those_of_the_whole_model(models: Path) -> 
     # to within the counter's tick and its interrupt: the same on any machine, however long the line takes
     assert [item.nanoseconds for item in again.operators] == pytest.approx(counts, abs=150)
     # the operators are those of firmware without a host; around each stand other calls and hooks
-    assert counts == pytest.approx(whole.measure(inputs).operators, rel=0.05, abs=2000)
+    assert max(counts) > 20_000
+    assert counts == pytest.approx(whole.measure(inputs).operators, abs=1000)
 
 
-def test_an_emulator_that_is_gone(models: Path) -> None:
-    board = need_board("mps2-an386")
-    module, params = mlfc.import_model(models / "hello_world_int8.tflite")
-    source = graph_of_factory(mlfc.build(module, board.target, params, executor="graph", module_name="hello"))
-    with driven_model(source, board) as model:
+@pytest.mark.usefixtures("_arm")
+def test_an_emulator_that_is_gone(factory: Factory) -> None:
+    with driven_model(graph_of_factory(factory), BOARD) as model:
         line = model._session._transport._line._device  # type: ignore[attr-defined]
         line._process.kill()
         with pytest.raises(TransportClosedError, match="the program ended"):
@@ -79,14 +85,14 @@ def test_the_command_counts_instructions_on_boards_of_the_other_uart(
     assert sum(row["share"] for row in document["operators"]) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("name", ["mps2-an386", "qemu-riscv32"])
 def test_a_module_compiled_ahead_of_time_runs_on_a_board(
-    command: Callable[..., str], models: Path, tmp_path: Path, name: str
+    command: Callable[..., str], models: Path, tmp_path: Path
 ) -> None:
+    """As on the other core, in test_projects_run.py, but that the workspace, too, is in the memory that hosts share."""
+    name = "qemu-riscv32"
     need_board(name)
     archive, folder = tmp_path / "model.tar", tmp_path / "made"
     here, there = tmp_path / "here.npz", tmp_path / "there.npz"
-    # the workspace, too, is in the memory that hosts share
     command("compile", models / "hello_world_int8.tflite", "--board", name, "--external-workspace", "-o", archive)
     command("run", archive, "--outputs", here)
     command("project", "create", archive, folder, "--template", "makefile", "--board", name, "--type", "host_driven")

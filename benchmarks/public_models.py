@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # the same wheel on every machine, whatever Python runs this
-_PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64")
+_PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_35_x86_64")
 _PYTHON = "3.11"
 _SECONDS = 600
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import tflite
 from onnx import TensorProto, helper, numpy_helper
 
 from mlfc.support.arrays import Array
+from tests.tflite_builder import Graph, Op, T, build_graphs
 
 WIDTH, FEATURES = 8, 4
 GRU_STATES = {"h_in": "h_out"}
@@ -67,6 +69,40 @@ def _model(
     tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
     graph = helper.make_graph(list(nodes), "stateful", infos(inputs), infos(outputs), tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def streaming_convolution() -> bytes:
+    """Return a convolution over the last three frames, of which a variable keeps two; it begins with what is zero."""
+    rng = np.random.default_rng(3)
+    scales: dict[str, Any] = {"scale": 0.05, "zero": -3}
+    begin, end, step = ([0, 1, 0, 0], [1, 3, 1, 4], [1, 1, 1, 1])
+    weights = rng.integers(-127, 128, (2, 3, 1, 4)).astype(np.int8)
+    per_channel = [0.002, 0.004]
+    tensors = [
+        T("frame", [1, 1, 1, 4], "int8", **scales), T("handle", [], "resource"),
+        T("window", [1, 2, 1, 4], "int8", **scales), T("frames", [1, 3, 1, 4], "int8", **scales),
+        *(T(name, [4], "int32", value) for name, value in (("begin", begin), ("end", end), ("step", step))),
+        T("next", [1, 2, 1, 4], "int8", **scales),
+        T("weights", [2, 3, 1, 4], "int8", weights, scale=per_channel, zero=[0, 0]),
+        T("bias", [2], "int32", [100, -200], scale=[0.05 * scale for scale in per_channel], zero=[0, 0]),
+        T("y", [1, 1, 1, 2], "int8", scale=0.03, zero=5),
+    ]  # fmt: skip
+    ops = [
+        Op("CALL_ONCE", [], [], "CallOnceOptions", {"InitSubgraphIndex": 1}),
+        Op("VAR_HANDLE", [], ["handle"], "VarHandleOptions", {"SharedName": "window"}),
+        Op("READ_VARIABLE", ["handle"], ["window"]),
+        Op("CONCATENATION", ["window", "frame"], ["frames"], "ConcatenationOptions", {"Axis": 1}, version=2),
+        Op("STRIDED_SLICE", ["frames", "begin", "end", "step"], ["next"], "StridedSliceOptions", version=2),
+        Op("ASSIGN_VARIABLE", ["handle", "next"], []),
+        Op("CONV_2D", ["frames", "weights", "bias"], ["y"], "Conv2DOptions",
+           {"Padding": tflite.Padding.VALID, "StrideW": 1, "StrideH": 1}, version=3),
+    ]  # fmt: skip
+    zeros = T("zeros", [1, 2, 1, 4], "int8", np.full((1, 2, 1, 4), -3), **scales)
+    once = [
+        Op("VAR_HANDLE", [], ["handle"], "VarHandleOptions", {"SharedName": "window"}),
+        Op("ASSIGN_VARIABLE", ["handle", "zeros"], []),
+    ]
+    return build_graphs(Graph(tensors, ops, ["frame"], ["y"]), Graph([T("handle", [], "resource"), zeros], once))
 
 
 def frames(count: int, size: int = FEATURES) -> list[Array]:

@@ -13,7 +13,7 @@ import tflite
 DTYPES = {
     "float32": tflite.TensorType.FLOAT32, "float16": tflite.TensorType.FLOAT16, "int32": tflite.TensorType.INT32,
     "uint8": tflite.TensorType.UINT8, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
-    "int16": tflite.TensorType.INT16, "int8": tflite.TensorType.INT8,
+    "int16": tflite.TensorType.INT16, "int8": tflite.TensorType.INT8, "resource": tflite.TensorType.RESOURCE,
 }  # fmt: skip
 
 
@@ -29,6 +29,7 @@ class T:
     zero: Any = 0
     axis: int = 0
     signature: Sequence[int] | None = None
+    is_variable: bool = False
 
 
 @dataclass
@@ -55,9 +56,11 @@ def _offsets(builder: flatbuffers.Builder, items: Sequence[int]) -> int:
 
 
 def _table(builder: flatbuffers.Builder, kind: str, fields: Mapping[str, Any]) -> int:
-    """Write a table; vectors and strings among the fields must be written before."""
+    """Write a table; vectors of anything but integers among the fields must be written before."""
+    writers = {list: _vector, tuple: _vector, str: flatbuffers.Builder.CreateString}
     ready = {
-        name: _vector(builder, value) if isinstance(value, (list, tuple)) else value for name, value in fields.items()
+        name: writers[type(value)](builder, value) if type(value) in writers else value
+        for name, value in fields.items()
     }
     module = getattr(tflite, kind)
     starts = __import__(f"tflite.{kind}", fromlist=[kind])
@@ -81,13 +84,44 @@ def _quantization(builder: flatbuffers.Builder, tensor: T) -> int | None:
     return _table(builder, "QuantizationParameters", fields)
 
 
+@dataclass
+class Graph:
+    """A subgraph."""
+
+    tensors: Sequence[T]
+    ops: Sequence[Op]
+    inputs: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+
+
 def build(tensors: Sequence[T], ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
     """Return the file of a model of one subgraph."""
+    return build_graphs(Graph(tensors, ops, inputs, outputs))
+
+
+def build_graphs(*graphs: Graph) -> bytes:
+    """Return the file of a model of several subgraphs."""
     builder = flatbuffers.Builder(1024)
-    index = {tensor.name: position for position, tensor in enumerate(tensors)}
     buffers = [_table(builder, "Buffer", {})]
+    codes = sorted({(op.code, op.version) for graph in graphs for op in graph.ops})
+    subgraphs = [_subgraph(builder, graph, codes, buffers) for graph in graphs]
+    numbers = [(getattr(tflite.BuiltinOperator, code), version) for code, version in codes]
+    entries = [
+        _table(builder, "OperatorCode", {"BuiltinCode": n, "DeprecatedBuiltinCode": min(n, 127), "Version": version})
+        for n, version in numbers
+    ]
+    model = _table(builder, "Model", {
+        "Version": 3, "OperatorCodes": _offsets(builder, entries), "Subgraphs": _offsets(builder, subgraphs),
+        "Buffers": _offsets(builder, buffers),
+    })  # fmt: skip
+    builder.Finish(model, b"TFL3")
+    return bytes(builder.Output())
+
+
+def _subgraph(builder: flatbuffers.Builder, graph: Graph, codes: Sequence[tuple[str, int]], buffers: list[int]) -> int:
+    index = {tensor.name: position for position, tensor in enumerate(graph.tensors)}
     written = []
-    for tensor in tensors:
+    for tensor in graph.tensors:
         number = 0
         if tensor.value is not None:
             data = np.ascontiguousarray(np.asarray(tensor.value, tensor.dtype)).tobytes()
@@ -101,28 +135,18 @@ def build(tensors: Sequence[T], ops: Sequence[Op], inputs: Sequence[str], output
         }
         if tensor.signature is not None:
             fields["ShapeSignature"] = _vector(builder, tensor.signature)
+        if tensor.is_variable:
+            fields["IsVariable"] = True
         quantization = _quantization(builder, tensor)
         if quantization is not None:
             fields["Quantization"] = quantization
         written.append(_table(builder, "Tensor", fields))
-    codes = sorted({(op.code, op.version) for op in ops})
-    operators = [_operator(builder, op, codes, index) for op in ops]
-    subgraph = _table(builder, "SubGraph", {
+    operators = [_operator(builder, op, codes, index) for op in graph.ops]
+    return _table(builder, "SubGraph", {
         "Tensors": _offsets(builder, written), "Operators": _offsets(builder, operators),
-        "Inputs": _vector(builder, [index[name] for name in inputs]),
-        "Outputs": _vector(builder, [index[name] for name in outputs]),
+        "Inputs": _vector(builder, [index[name] for name in graph.inputs]),
+        "Outputs": _vector(builder, [index[name] for name in graph.outputs]),
     })  # fmt: skip
-    numbers = [(getattr(tflite.BuiltinOperator, code), version) for code, version in codes]
-    entries = [
-        _table(builder, "OperatorCode", {"BuiltinCode": n, "DeprecatedBuiltinCode": min(n, 127), "Version": version})
-        for n, version in numbers
-    ]
-    model = _table(builder, "Model", {
-        "Version": 3, "OperatorCodes": _offsets(builder, entries), "Subgraphs": _offsets(builder, [subgraph]),
-        "Buffers": _offsets(builder, buffers),
-    })  # fmt: skip
-    builder.Finish(model, b"TFL3")
-    return bytes(builder.Output())
 
 
 def _operator(builder: flatbuffers.Builder, op: Op, codes: Sequence[tuple[str, int]], index: Mapping[str, int]) -> int:

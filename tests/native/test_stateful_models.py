@@ -11,7 +11,16 @@ import pytest
 import mlfc
 from mlfc.errors import InputError, MlfcError
 from tests.native.extracted import extracted, make
-from tests.state_models import DELAYS, GRU_STATES, WIDTH, delay_line, frames, gru, gru_steps
+from tests.state_models import (
+    DELAYS,
+    GRU_STATES,
+    WIDTH,
+    delay_line,
+    frames,
+    gru,
+    gru_steps,
+    streaming_convolution,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
@@ -114,3 +123,28 @@ def test_the_demo_of_an_archive_takes_its_vectors_as_steps(tmp_path: Path) -> No
         folder = extracted(model.factory, tmp_path / name, test_vectors=3)
         assert "graph" in name or f"tvmgen_{name}_state_reset(" in (folder / "demo" / "demo.c").read_text()
         make(folder, "selftest")
+
+
+def test_variables_of_tflite_are_those_of_litert() -> None:
+    interpreter_module = pytest.importorskip("ai_edge_litert.interpreter")
+    data = streaming_convolution()
+    interpreter = interpreter_module.Interpreter(
+        model_content=data, experimental_op_resolver_type=interpreter_module.OpResolverType.BUILTIN_REF
+    )
+    interpreter.allocate_tensors()
+    models = [
+        mlfc.compile(data, "c", optimize="size"),
+        mlfc.compile(data, "llvm"),
+        mlfc.compile(data, executor="graph"),
+    ]
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        frame = rng.integers(-128, 128, (1, 1, 1, 4), np.int8)
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], frame)
+        interpreter.invoke()
+        expected = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+        for model in models:
+            (found,) = model.run(frame).values()
+            np.testing.assert_array_equal(found, expected)
+    assert [info.name for info in models[0].state.infos] == ["window"]
+    assert models[0].state.infos[0].zero_point == -3

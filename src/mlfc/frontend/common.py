@@ -15,7 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError, LimitError, MlfcError, OptionError, ProblemsError, UnsupportedError
-from mlfc.relay.ir import Call, Constant, Expr, Function, IRModule, Quantization, TensorType, Tuple, Var, tensor_type
+from mlfc.relay.ir import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    Quantization,
+    State,
+    TensorType,
+    Tuple,
+    Var,
+    tensor_type,
+)
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order, rewrite
 from mlfc.support import dtypes
@@ -121,13 +133,14 @@ def finish(
     quantization: Mapping[str, Quantization],
     source: Mapping[str, str],
     frozen: Mapping[str, npt.NDArray[Any]] | None = None,
+    states: Sequence[State] = (),
 ) -> tuple[IRModule, Params]:
     """Make the module of an imported graph, in which every weight becomes a parameter of ``main``.
 
     `outputs` are the body of ``main``: one alone, several as a tuple; `output_names` are the model's own. `source`
-    holds facts about the file, `frozen` the inputs that became constants. The parameters follow the inputs in the order
-    in which they are first used; the second result has their values by name. Raises UnsupportedError for a tensor that
-    is too large for the indices of generated code.
+    holds facts about the file, `frozen` the inputs that became constants, `states` the inputs and outputs that belong
+    together. The parameters follow the inputs in the order in which they are first used; the second result has their
+    values by name. Raises UnsupportedError for a tensor that is too large for the indices of generated code.
     """
     lifted: dict[int, Var] = {}
     params: Params = {}
@@ -148,7 +161,12 @@ def finish(
     body = rewrite(rewrite(body, _without_empty), lambda node: lift(node) if isinstance(node, Constant) else node)
     main = Function((*inputs, *lifted.values()), body)
     return IRModule(
-        {"main": main}, tuple(output_names), dict(quantization), dict(source), frozen=dict(frozen or {})
+        {"main": main},
+        tuple(output_names),
+        dict(quantization),
+        dict(source),
+        frozen=dict(frozen or {}),
+        states=tuple(states),
     ), params
 
 

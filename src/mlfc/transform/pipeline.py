@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import OptionError
-from mlfc.relay.ir import Call, IRModule
+from mlfc.relay.ir import Call, IRModule, Tuple
 from mlfc.relay.verify import state_faults
 from mlfc.relay.visitor import post_order
 from mlfc.support.cost import limited
@@ -67,12 +68,27 @@ def run(
     print.
     """
     external: tuple[Pass, ...] = () if partition is None else (partition,)
+    module = _states_first(module)
     steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, PASSES[-1])
     for step in steps:
         module = step(module)
         if after_each is not None:
             after_each(type(step).__name__, module)
     return module
+
+
+def _states_first(module: IRModule) -> IRModule:
+    """Return the module with the next values of states before its other outputs.
+
+    Calls are lowered in the order of the outputs: so what a state's next value is made of need not be kept to the end,
+    but for what runs between in the model.
+    """
+    if not module.states or not isinstance(module.main.body, Tuple):
+        return module
+    kept = {state.output for state in module.states}
+    pairs = sorted(zip(module.output_names, module.main.body.fields, strict=True), key=lambda pair: pair[0] not in kept)
+    names, heads = zip(*pairs, strict=True)
+    return replace(module.with_body(Tuple(heads, module.main.body.span)), output_names=names)
 
 
 def checked_params(module: IRModule, params: Mapping[str, npt.NDArray[Any]] | None) -> dict[str, npt.NDArray[Any]]:

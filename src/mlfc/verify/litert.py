@@ -97,7 +97,7 @@ class Reference:
         return {
             _name(detail): self._interpreter.get_tensor(detail["index"])
             for detail in self._interpreter.get_tensor_details()
-            if detail["index"] in written
+            if detail["index"] in written and detail["dtype"] is not np.object_  # handles of variables have no array
         }
 
 

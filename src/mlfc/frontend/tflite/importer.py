@@ -11,6 +11,7 @@ from mlfc.errors import InputError, MlfcError, ModelError, UnsupportedError, unk
 from mlfc.frontend.common import Params, Problems, Values, finish, frozen_input, numbered
 from mlfc.frontend.tflite.node import CONVERTERS, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
+from mlfc.frontend.tflite.variables import ASSIGN, OPERATORS, READ, Variables
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlfc.relay.visitor import with_span
 from mlfc.support.cost import give_nodes
@@ -56,8 +57,18 @@ def import_tflite(
         raise
     with_place.raise_if_any(name)
     inputs = [conversion.inputs[index] for index in file.inputs if index in conversion.inputs]
+    names = conversion.output_names()
+    kept = conversion.variables.states(names)
     source = {"format": "tflite", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
-    return finish(inputs, outputs, conversion.output_names(), conversion.quantization(), source, conversion.frozen)
+    return finish(
+        [*inputs, *(begin for begin, _, _ in kept)],
+        [*outputs, *(value for _, _, value in kept)],
+        [*names, *(state.output for _, state, _ in kept)],
+        conversion.quantization(),
+        source,
+        conversion.frozen,
+        [state for _, state, _ in kept],
+    )
 
 
 @dataclass(eq=False)
@@ -71,6 +82,7 @@ class _Conversion:
     exprs: dict[int, Expr] = field(default_factory=dict)
     inputs: dict[int, Var] = field(default_factory=dict)
     frozen: Params = field(default_factory=dict)  # inputs that have a value
+    variables: Variables = field(default_factory=Variables)
 
     def run(self, problems: Problems) -> list[Expr]:
         """Convert everything; return the expressions of the outputs as far as there are no problems."""
@@ -78,10 +90,16 @@ class _Conversion:
         for tensor in self.file.tensors:
             if tensor.data is not None and tensor.index not in self.exprs:
                 self.exprs[tensor.index] = Constant(tensor.data, tensor.name)
+        with problems.collecting():
+            self.variables = Variables.of(self.file, self.file.once, [var.name for var in self.inputs.values()])
+            self.exprs |= self.variables.tensors()
         for record in self.file.operators:
             node = Node(record, self.file.tensors, self.exprs, self.numerics)
             with problems.collecting(), guarded(node.label):
-                self._convert(node)
+                if record.code in OPERATORS:
+                    self._use_variable(record)
+                else:
+                    self._convert(node)
             self._assume(record)
         missing = [index for index in self.file.outputs if index not in self.exprs]
         if missing and not len(problems):
@@ -119,18 +137,36 @@ class _Conversion:
             )
         return shape
 
+    def _use_variable(self, record: OperatorRecord) -> None:
+        """Follow the value of a variable; what runs once has run."""
+        if record.code == READ:
+            value = self.variables.read(record, self.file.tensors)
+            self._check_new(record)
+            self.exprs[record.outputs[0]] = value
+        elif record.code == ASSIGN:
+            if len(record.inputs) != 2 or record.inputs[1] not in self.exprs:
+                raise ModelError("expected a handle and a value that is computed before")
+            self.variables.assign(record, self.exprs[record.inputs[1]], self.file.tensors[record.inputs[1]].name)
+
+    def _check_new(self, record: OperatorRecord) -> None:
+        taken = [index for index in record.outputs if index in self.exprs]
+        if taken:
+            raise ModelError(f"it computes tensor '{self.file.tensors[taken[0]].name}', which has a value already")
+
     def _convert(self, node: Node) -> None:
         record = node.record
         if record.code not in CONVERTERS:
             raise UnsupportedError(f"operator {record.code} is not supported", next_step=_instead(record.code))
         for index in record.inputs:
             if index >= 0 and index not in self.exprs:
+                if self.variables.is_handle(index):
+                    raise ModelError(
+                        f"it reads '{self.file.tensors[index].name}', a handle that only {READ} and {ASSIGN} take"
+                    )
                 if self._computed_later(index):
                     raise ModelError(f"it reads tensor '{self.file.tensors[index].name}' before that is computed")
                 raise ModelError(f"no operator computes its input '{self.file.tensors[index].name}'")
-        taken = [index for index in record.outputs if index in self.exprs]
-        if taken:
-            raise ModelError(f"it computes tensor '{self.file.tensors[taken[0]].name}', which has a value already")
+        self._check_new(record)
         result = CONVERTERS.get(record.code)(node)
         results = result if isinstance(result, list) else [result]
         if len(results) != len(record.outputs):
@@ -138,6 +174,9 @@ class _Conversion:
         for index, expr in zip(record.outputs, results, strict=True):
             self._check(self.file.tensors[index], expr)
             self.exprs[index] = self._named(node, self.file.tensors[index], expr)
+        for index, expr in node.assigned.items():
+            self.variables.assign_tensor(index, expr)
+            self.exprs[index] = expr
 
     def _computed_later(self, index: int) -> bool:
         return any(index in record.outputs for record in self.file.operators)
@@ -175,9 +214,11 @@ class _Conversion:
         """Return scale and zero point of the model's inputs and outputs that have them."""
         named = [(var.name, index) for index, var in self.inputs.items()]
         named += list(zip(self.output_names(), self.file.outputs, strict=True))
+        tensors = [(name, self.file.tensors[index]) for name, index in named]
+        tensors += [(item.name, item.facts) for item in self.variables.found.values() if item.begin and item.facts]
         found = {}
-        for name, index in named:
-            facts = self.file.tensors[index].quantization
+        for name, tensor in tensors:
+            facts = tensor.quantization
             if facts is not None and len(facts.scales) == 1:
                 found[name] = Quantization(float(facts.scales[0]), int(facts.zero_points[0]))
         return found

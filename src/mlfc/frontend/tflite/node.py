@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -39,6 +39,7 @@ class Node:
     tensors: tuple[TfliteTensor, ...]  # all tensors of the file
     exprs: Mapping[int, Expr]  # every tensor that is known so far, by tensor index
     numerics: str  # ``litert`` or ``tflm``: whose rounding fully connected layers follow
+    assigned: dict[int, Expr] = field(default_factory=dict)  # new values of variable tensors, by tensor index
 
     @property
     def label(self) -> str:
@@ -71,6 +72,10 @@ class Node:
     def expr(self, position: int) -> Expr:
         """Return the expression of an input; its type has the actual shape, which `shapes` may have fixed."""
         return self.exprs[self.input(position).index]
+
+    def assign(self, position: int, value: Expr) -> None:
+        """Give the tensor of an input that is a variable another value, for what comes after and for the next run."""
+        self.assigned[self.input(position).index] = value
 
     def operands(self) -> list[Expr]:
         """Return the expressions of all inputs."""

@@ -59,6 +59,7 @@ class TfliteTensor:
     type_name: str
     data: npt.NDArray[Any] | None
     quantization: TensorQuantization | None
+    is_variable: bool = False  # operators write it, and it keeps its value between runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +82,20 @@ class OperatorRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class ModelFile:
-    """The one subgraph of a file."""
+class Subgraph:
+    """Tensors and operators; the indices of operators are of these tensors."""
 
     tensors: tuple[TfliteTensor, ...]
     operators: tuple[OperatorRecord, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    version: int
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile(Subgraph):
+    """The subgraph of a file that runs, and those that run once before it."""
+
+    once: tuple[Subgraph, ...] = ()
 
 
 @contextmanager
@@ -112,7 +119,7 @@ def read_model(data: bytes) -> ModelFile:
     """Read the contents of a .tflite file.
 
     Raises ModelError if it is not a TFLite model or is damaged, with the part as its place; UnsupportedError if it has
-    several subgraphs (control flow).
+    subgraphs that are not for variables' first values (control flow).
     """
     if len(data) < 8 or data[4:8] != IDENTIFIER:
         found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in all"
@@ -124,13 +131,25 @@ def read_model(data: bytes) -> ModelFile:
         count = _count("subgraphs", model.SubgraphsLength(), data)
         if count == 0:
             raise ModelError("the model has no subgraph")
-        if count > 1:
-            raise UnsupportedError(
-                f"the model has {count} subgraphs", next_step="Export it without control flow (If, While, Call)"
-            )
-        graph = model.Subgraphs(0)
         code_count = _count("operator codes", model.OperatorCodesLength(), data)
         codes = [_code(model.OperatorCodes(i)) for i in range(code_count)]
+    main = _subgraph(model, 0, codes, data)
+    if not main.outputs or -1 in (*main.inputs, *main.outputs) or len(set(main.inputs)) != len(main.inputs):
+        raise ModelError(
+            "the model needs outputs, and inputs that are different tensors", place="inputs and outputs of the model"
+        )
+    called = _called_once(main, count)
+    if count > 1 + len(called):
+        raise UnsupportedError(
+            f"the model has {count} subgraphs", next_step="Export it without control flow (If, While, Call)"
+        )
+    once = tuple(_subgraph(model, number, codes, data) for number in called)
+    return ModelFile(main.tensors, main.operators, main.inputs, main.outputs, once)
+
+
+def _subgraph(model: Any, number: int, codes: list[str], data: bytes) -> Subgraph:
+    with guarded("header" if number == 0 else f"subgraph {number}"):
+        graph = model.Subgraphs(number)
         tensor_count = _count("tensors", graph.TensorsLength(), data)
         operator_count = _count("operators", graph.OperatorsLength(), data)
     tensors = tuple(_tensor(model, graph, index, data) for index in range(tensor_count))
@@ -138,9 +157,22 @@ def read_model(data: bytes) -> ModelFile:
     with guarded("inputs and outputs of the model"):
         inputs = _indices(graph.InputsAsNumpy(), graph.InputsLength(), tensor_count)
         outputs = _indices(graph.OutputsAsNumpy(), graph.OutputsLength(), tensor_count)
-        if not outputs or -1 in (*inputs, *outputs) or len(set(inputs)) != len(inputs):
-            raise ModelError("the model needs outputs, and inputs that are different tensors")
-        return ModelFile(tensors, operators, inputs, outputs, model.Version())
+    return Subgraph(tensors, operators, inputs, outputs)
+
+
+def _called_once(main: Subgraph, count: int) -> list[int]:
+    """Return the subgraphs, each once, that run before the first inference."""
+    found: dict[int, None] = {}
+    for record in main.operators:
+        if record.code != "CALL_ONCE":
+            continue
+        with guarded(f"operator {record.index}"):
+            options = record.options("CallOnceOptions")
+            number = options.InitSubgraphIndex() if options is not None else 0
+            if not 0 < number < count:
+                raise ModelError(f"it runs subgraph {number}, which is the model itself or not among its {count}")
+            found[number] = None
+    return list(found)
 
 
 def _count(what: str, count: int, data: bytes) -> int:
@@ -200,6 +232,7 @@ def _tensor(model: Any, graph: Any, index: int, data: bytes) -> TfliteTensor:
             index, name, shape, any(extent < 0 for extent in signature), dtype,
             _TYPE_NAMES.get(record.Type(), f"type number {record.Type()}"),
             _value(model, record, shape, dtype, data), _quantization(record.Quantization(), shape, data),
+            bool(record.IsVariable()),
         )  # fmt: skip
 
 

@@ -1,0 +1,199 @@
+"""Variables of TFLite: resources that operators read and assign, and tensors that operators write.
+
+Each becomes a state, if a run reads what an earlier one left: an input with the first value, and an output with the
+last one. A variable that is never assigned is a constant, and one that is assigned before it is read is no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import ModelError, UnsupportedError
+from mlfc.frontend.common import unique_name
+from mlfc.frontend.tflite.schema import OperatorRecord, Subgraph, TfliteTensor, guarded
+from mlfc.relay.ir import Constant, Expr, Span, State, TensorType, Var, tensor_type
+from mlfc.support import dtypes
+
+HANDLE, READ, ASSIGN, CALL_ONCE = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"
+OPERATORS = frozenset((HANDLE, READ, ASSIGN, CALL_ONCE))
+
+
+@dataclass(eq=False)
+class Variable:
+    """What may be kept between runs."""
+
+    name: str
+    initial: npt.NDArray[Any] | None = None  # None where nothing was assigned before the first run
+    is_assigned: bool = False  # by operators that run each time
+    begin: Var | None = None  # its value before a run, if a run reads it
+    current: Expr | None = None  # its value so far in a run
+    facts: TfliteTensor | None = None  # the tensor as which it is read first
+    last: str = ""  # the name of the tensor that was assigned last
+
+
+@dataclass(eq=False)
+class Variables:
+    """The variables of a model, by what tells them apart: names of resources, or indices of tensors."""
+
+    found: dict[object, Variable] = field(default_factory=dict)
+    _handles: dict[int, object] = field(default_factory=dict)
+    _taken: set[str] = field(default_factory=set)  # names of inputs, and of variables
+
+    @classmethod
+    def of(cls, main: Subgraph, once: Iterable[Subgraph], taken: Iterable[str]) -> Variables:
+        """Look at the operators of a model; raise ModelError or UnsupportedError for variables that cannot be kept.
+
+        `taken`: the names of inputs.
+        """
+        variables = cls(_taken=set(taken))
+        variables._handles = variables._declare(main.operators)
+        for graph in once:
+            variables._run_once(graph)
+        for record in main.operators:
+            if record.code == ASSIGN:
+                with guarded(f"operator {record.index} ({ASSIGN})"):
+                    variables.of_handle(record).is_assigned = True
+        read = {index for record in main.operators for index in record.inputs}
+        for tensor in main.tensors:
+            if tensor.is_variable and tensor.index in read and tensor.index not in main.inputs:
+                with guarded(f"variable '{tensor.name[:80]}'"):
+                    variables._add(tensor.index, tensor.name, initial=_zeros(tensor), is_assigned=True, facts=tensor)
+        return variables
+
+    def _add(self, key: object, name: str, **known: Any) -> None:
+        if key not in self.found:
+            self.found[key] = Variable(unique_name(name, self._taken), **known)
+            self._taken.add(self.found[key].name)
+
+    def _declare(self, operators: Iterable[OperatorRecord]) -> dict[int, object]:
+        """Return what tells the variables of handles apart, by the tensors of the handles."""
+        handles: dict[int, object] = {}
+        for record in operators:
+            if record.code != HANDLE:
+                continue
+            with guarded(f"operator {record.index} ({HANDLE})"):
+                if len(record.outputs) != 1 or record.outputs[0] in handles:
+                    raise ModelError("expected one output, which no other operator has")
+                options = record.options("VarHandleOptions")
+                names = [None, None] if options is None else [options.Container(), options.SharedName()]
+                container, name = ((part or b"").decode("utf-8", "replace") for part in names)
+                key = (container, name)
+                handles[record.outputs[0]] = key
+                title = name or f"variable {len(self.found)}"
+                self._add(key, f"{container}/{title}" if container else title)
+        return handles
+
+    def is_handle(self, index: int) -> bool:
+        """Tell whether a tensor is the handle of a variable."""
+        return index in self._handles
+
+    def of_handle(self, record: OperatorRecord) -> Variable:
+        """Return the variable that an operator reads or assigns."""
+        return self._at(record, self._handles)
+
+    def _at(self, record: OperatorRecord, handles: Mapping[int, object]) -> Variable:
+        key = handles.get(record.inputs[0]) if record.inputs else None
+        if key is None:
+            raise ModelError("its first input is no variable's handle")
+        return self.found[key]
+
+    def _run_once(self, graph: Subgraph) -> None:
+        """Take the first values from a subgraph that assigns constants."""
+        handles = self._declare(graph.operators)
+        for record in graph.operators:
+            with guarded(f"operator {record.index} ({record.code}) of a subgraph that runs once"):
+                if record.code == HANDLE:
+                    continue
+                if record.code != ASSIGN or len(record.inputs) != 2 or record.inputs[1] < 0:
+                    raise UnsupportedError(
+                        f"{record.code} is not supported there", next_step="Begin with constants in the variables"
+                    )
+                tensor = graph.tensors[record.inputs[1]]
+                if tensor.data is None:
+                    raise UnsupportedError("the first value of a variable must be a constant")
+                self._at(record, handles).initial = tensor.data
+
+    def read(self, record: OperatorRecord, tensors: tuple[TfliteTensor, ...]) -> Expr:
+        """Return the value of a variable as an operator reads it."""
+        if len(record.outputs) != 1:
+            raise ModelError("expected one output")
+        variable, tensor = self.of_handle(record), tensors[record.outputs[0]]
+        variable.facts = variable.facts or tensor
+        return self.value(variable, TensorType(tensor.shape, tensor.dtype))
+
+    def value(self, variable: Variable, kind: TensorType) -> Expr:
+        """Return the value of a variable so far; ModelError if it is of another type, or none yet."""
+        if variable.current is None:
+            if variable.initial is None:
+                raise ModelError(f"variable '{variable.name}' is read before anything is assigned to it")
+            if variable.is_assigned:
+                variable.begin = Var(variable.name, _type_of(variable.initial), Span((), variable.name))
+                variable.current = variable.begin
+            else:
+                variable.current = Constant(variable.initial, variable.name)
+        found = tensor_type(variable.current)
+        if found != kind:
+            raise ModelError(f"variable '{variable.name}' holds {found}, and is read as {kind}")
+        return variable.current
+
+    def assign(self, record: OperatorRecord, value: Expr, name: str) -> None:
+        """Give a variable another value."""
+        self._set(self.of_handle(record), value, name)
+
+    def _set(self, variable: Variable, value: Expr, name: str) -> None:
+        known = variable.current.type if variable.current is not None else None
+        if known is None and variable.initial is not None:
+            known = _type_of(variable.initial)
+        if known is not None and known != value.type:
+            raise ModelError(f"variable '{variable.name}' holds {known}, and is assigned {value.type}")
+        variable.current, variable.last = value, name
+
+    def tensors(self) -> dict[int, Expr]:
+        """Return the values before a run of the tensors that operators write, by their indices."""
+        found = {key: item for key, item in self.found.items() if isinstance(key, int) and item.facts is not None}
+        return {
+            index: self.value(item, TensorType(item.facts.shape, item.facts.dtype))
+            for index, item in found.items()
+            if item.facts is not None
+        }
+
+    def assign_tensor(self, index: int, value: Expr) -> None:
+        """Give a tensor that operators write another value; ModelError if it is no such tensor, or of another type."""
+        variable = self.found.get(index)
+        if variable is None:
+            raise ModelError("the operator writes a tensor that is not marked as a variable")
+        self._set(variable, value, "")
+
+    def states(self, outputs: Iterable[str]) -> list[tuple[Var, State, Expr]]:
+        """Return of each state its parameter, its names and first value, and its last value.
+
+        `outputs`: the names of the model's outputs.
+        """
+        results, found = set(outputs), []
+        for variable in self.found.values():
+            if variable.begin is None or variable.current is None:
+                continue
+            result = unique_name(variable.last or f"{variable.name} (next)", results)
+            results.add(result)
+            first = variable.initial
+            state = State(variable.name, result, first if first is not None and first.any() else None)
+            found.append((variable.begin, state, variable.current))
+        return found
+
+
+def _type_of(array: npt.NDArray[Any]) -> TensorType:
+    return TensorType(array.shape, dtypes.from_numpy(array.dtype))
+
+
+def _zeros(tensor: TfliteTensor) -> npt.NDArray[Any]:
+    """Return what a variable tensor begins with: what stands for zero."""
+    if not tensor.dtype:
+        raise UnsupportedError(f"its type {tensor.type_name} is not supported")
+    known = tensor.quantization
+    point = int(known.zero_points[0]) if known is not None and tensor.dtype == "int8" else 0
+    return np.full(tensor.shape, point, dtypes.to_numpy(tensor.dtype))

@@ -48,6 +48,7 @@ def specs() -> Iterator[Spec]:
     yield from _shapes()
     yield from _pools()
     yield from _products()
+    yield from _recurrent()
     yield from _quantized()
     yield from _quantized_products()
 
@@ -86,6 +87,23 @@ def _products() -> Iterator[Spec]:
     yield Spec("nn.dense", (Given((3, 37)), Given((5, 37))), {"units": 5})
     yield Spec("nn.matmul", (Given((3, 37)), Given((37, 5))), {"units": 5})
     yield Spec("nn.batch_matmul", (Given((2, 3, 37)), Given((2, 5, 37))), {"transpose_b": True})
+
+
+def _recurrent() -> Iterator[Spec]:
+    """Yield cells of two directions whose sequences end early, late and nowhere."""
+    directions, batch, units = 2, 3, 2
+    state, lengths = Given((directions, batch, units)), Given((batch,), "int32")
+    for name, gates, functions, more in (
+        ("lstm", 4, ("sigmoid", "tanh", "tanh"), (state, Given((directions, 3 * units)))),
+        ("gru", 3, ("sigmoid", "tanh"), (Given((directions, units)),)),
+        ("rnn", 1, ("tanh",), ()),
+    ):
+        data = Given((3, batch, directions * gates * units))
+        numbers = (0.0,) * (directions * len(functions))
+        attrs = {"activations": functions * directions, "alphas": numbers, "betas": numbers,
+                 "direction": "bidirectional", "returns": ("all", "hidden")}  # fmt: skip
+        weights = _real_weights(directions, gates * units, units)
+        yield Spec(f"nn.{name}_steps", (data, weights, state, lengths, *more), attrs)
 
 
 _OF_CODES = ("abs", "elu", "erf", "exp", "gelu", "hardswish", "leaky_relu", "log", "rsqrt", "sigmoid")

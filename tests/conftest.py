@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,43 +128,18 @@ def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, Non
         yield
 
 
-@contextmanager
-def _flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
-    """Build libraries of this machine with other flags than -O3, and without AVX2.
-
-    Compilers then need not read the header of all instructions, which takes half a second a file.
-    """
-    from mlfc.library import toolchain
-
-    flags = [word for flag in toolchain.FLAGS for word in (quick if flag == "-O3" else (flag,))]
-    real = toolchain.run_tool
-
-    def run_tool(command: Sequence[str], folder: Path) -> None:
-        # zig has names of its own for what processors have
-        native = (toolchain.NATIVE, "-mno-avx2") if "ziglang" not in command else (toolchain.NATIVE,)
-        real([word for each in command for word in (native if each == toolchain.NATIVE else (each,))], folder)
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(toolchain, "FLAGS", tuple(flags))
-        if platform.machine() in ("x86_64", "AMD64"):
-            monkeypatch.setattr(toolchain, "run_tool", run_tool)
-        yield
-
-
 @pytest.fixture(scope="module")
 def quick_builds() -> Generator[None, None, None]:
     """Let libraries of this machine be built in a third of the time: whole models, whose operators are tested alone.
 
     Products and sums are fused as with -O3, so floats have the same bits; clang always does, and warns of the flag.
     """
-    with _flags_for_o3(("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argument")):
-        yield
+    from mlfc.library import toolchain
 
-
-@pytest.fixture(scope="module")
-def unoptimized_builds() -> Generator[None, None, None]:
-    """Let libraries of this machine be built in a tenth of the time: of integers, or of floats for one another."""
-    with _flags_for_o3(("-O0",)):
+    quick = ("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argument")
+    flags = [word for flag in toolchain.FLAGS for word in (quick if flag == "-O3" else (flag,))]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(toolchain, "FLAGS", tuple(flags))
         yield
 
 

@@ -42,6 +42,7 @@ class Op:
     options: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
+    intermediates: Sequence[str] = ()
 
 
 def _vector(builder: flatbuffers.Builder, values: Sequence[int]) -> int:
@@ -155,6 +156,8 @@ def _operator(builder: flatbuffers.Builder, op: Op, codes: Sequence[tuple[str, i
         "Inputs": _vector(builder, [index[name] if name else -1 for name in op.inputs]),
         "Outputs": _vector(builder, [index[name] for name in op.outputs]),
     }
+    if op.intermediates:
+        fields["Intermediates"] = _vector(builder, [index[name] for name in op.intermediates])
     if op.options is not None:
         fields["BuiltinOptions"] = _table(builder, op.options, op.fields)
         fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.options)

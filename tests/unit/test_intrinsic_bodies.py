@@ -17,10 +17,12 @@ from mlfc.tir import builder as tb
 from mlfc.tir.interpreter import evaluate_expr
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Var
+from tests import fixed_point16
 
 LOW, HIGH = dtypes.limits("int32")
 POWERS = {sign * ((1 << bit) + step) for bit in range(32) for step in (-1, 0, 1) for sign in (1, -1)}
 NUMBERS = sorted({0, LOW, HIGH, 1518500249, -1664525, *(number for number in POWERS if LOW <= number <= HIGH)})
+SHORTS = [-(1 << 15), *range(-(1 << 15) + 1, 1 << 15, 37), -1, 0, 1, (1 << 15) - 1]
 FACTORS = (0, 1, 3, 1 << 30, (1 << 30) + 1, 1342177280, 1518500249, HIGH - 1, HIGH)
 EXPONENTS = (0, 1, 2, 7, 14, 29, 30)
 SHIFTS = (-31, -30, -8, -2, -1, 0, 1, 5, 30)
@@ -72,6 +74,10 @@ DEFINITIONS: dict[str, tuple[Callable[..., int], tuple[object, ...]]] = {
         lambda x, factor, exponent: ties_away(scaled(x, factor, -2 - exponent)), (NUMBERS, FACTORS, range(30)),
     ),
     "saturate_byte": (lambda x: max(-128, min(x, 127)), (NUMBERS,)),
+    "exp_below_zero_q15": (fixed_point16.exp_below_zero, ([x for x in SHORTS if x <= 0], range(8))),
+    "twice_reciprocal_of_one_plus_q15": (fixed_point16.twice_reciprocal_of_one_plus, (range(0, 1 << 15, 5),)),
+    "logistic_q15": (fixed_point16.logistic, (SHORTS, (0, 3, 7))),
+    "tanh_q15": (fixed_point16.tanh, (SHORTS, range(7))),
     "clz32": (lambda x: 32 - x.bit_length(), ([x for x in POWERS if x >= 0] + [0, (1 << 32) - 1],)),
 }  # fmt: skip
 

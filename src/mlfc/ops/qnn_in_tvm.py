@@ -47,7 +47,7 @@ def mean(data: Expr, attrs: Attrs) -> Expr:
 
 def softmax(args: Args, attrs: Attrs, out: TensorType) -> Expr | None:
     """Return it for uint8, which TVM's operator does not take."""
-    in_tvm = in_reals(lambda data, _: call("nn.softmax", [data], attrs))
+    in_tvm = in_reals(lambda data, _: call("nn.softmax", [data], {"axis": attrs["axis"]}))
     return None if out.dtype == "int8" else in_tvm(args, attrs, out)
 
 

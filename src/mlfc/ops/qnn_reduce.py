@@ -16,7 +16,7 @@ from mlfc.kernels.folding import Fold
 from mlfc.kernels.rows import PlainRows, rows_of
 from mlfc.ops import qnn_in_tvm
 from mlfc.ops.qnn import infer_of_bytes, number, rescaled, saturate
-from mlfc.ops.rules import declare, normalized_axes, normalized_axis
+from mlfc.ops.rules import check_choice, declare, normalized_axes, normalized_axis, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
@@ -37,6 +37,7 @@ from mlfc.tir.ir import Expr
 _DIFFERENCE_BITS = 5
 _SUM_BITS = 12
 _CHANNELS_AT_ONCE = 64
+_NEARLY_ONE = 1e-3  # how far TFLite lets the scale of 16-bit probabilities be off
 
 
 def _numbers(name: str, inputs: Sequence[Tensor]) -> tuple[float, int, float, int]:
@@ -46,7 +47,9 @@ def _numbers(name: str, inputs: Sequence[Tensor]) -> tuple[float, int, float, in
 
 def _infer_softmax(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
     normalized_axis(name, attrs["axis"], len(data.shape))
-    return infer_of_bytes(name, attrs, data, *pairs)
+    dtype = optional_dtype(attrs["out_dtype"], data.dtype)
+    check_choice(name, "out_dtype", dtype, (data.dtype, "int16"))
+    return TensorType(infer_of_bytes(name, attrs, data, *pairs).shape, dtype)
 
 
 def exponentials(scale: float) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -81,8 +84,10 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
     data, stmts = inputs[0], ctx.stmts
     in_scale, _, out_scale, out_zero = _numbers("qnn.softmax", inputs)
     low, high = dtypes.limits(out.dtype)
-    if out_scale != 1 / 256 or out_zero != low:
-        raise UnsupportedError(f"qnn.softmax needs the output scale 1/256 and zero point {low}")
+    steps = 1 << dtypes.bits(out.dtype)
+    is_unit = out_scale * steps == 1 if out.dtype != "int16" else abs(out_scale * steps - 1) <= _NEARLY_ONE
+    if not is_unit or out_zero != low:
+        raise UnsupportedError(f"qnn.softmax needs the output scale 1/{steps} and zero point {low}")
     axis = normalized_axis("qnn.softmax", attrs["axis"], len(out.shape))
     table = ctx.constant("exponentials", exponentials(in_scale))
     length = out.shape[axis]
@@ -95,7 +100,7 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
         def element(k: Expr) -> Expr:
             return tb.cast(data.read(at(k)), "int32")
 
-        best = Fold("int32", low, tb.maximum, lambda found: found)
+        best = Fold("int32", dtypes.limits(data.dtype)[0], tb.maximum, lambda found: found)
         largest = rows.folded("largest", (length,), lambda row: element(*row), best)
         offset = stmts.let("offset", tb.const(255) - largest)
 
@@ -109,14 +114,15 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
             return (term >> _SUM_BITS) + ((term >> (_SUM_BITS - 1)) & 1)
 
         add = Fold("int32", 0, lambda a, b: a + b, lambda total: total)
-        scale, exponent = _reciprocal(ctx, rows.folded("total", (length,), lambda row: rounded(*row), add))
+        total = rows.folded("total", (length,), lambda row: rounded(*row), add)
+        scale, exponent = _reciprocal(ctx, total, dtypes.bits(out.dtype))
         with rows.elements((length,), "k") as (k,):
             product = tb.intrinsic("rounding_doubling_high_mul", scale, exponential(k))
             code = tb.intrinsic("rounding_divide_by_pot", product, exponent) + low
             out.store(at(k), tb.cast(tb.minimum(code, high), out.dtype))
 
 
-def _reciprocal(ctx: Context, total: Expr) -> tuple[Expr, Expr]:
+def _reciprocal(ctx: Context, total: Expr, code_bits: int) -> tuple[Expr, Expr]:
     """Return 1 / total (in Q12) as a Q0 factor and the right shift that brings factor * Q0 to a code."""
     stmts = ctx.stmts
     bits = stmts.let("bits", tb.cast(total, "uint32"), "uint32")
@@ -130,7 +136,7 @@ def _reciprocal(ctx: Context, total: Expr) -> tuple[Expr, Expr]:
         x = stmts.let("x", x + tb.intrinsic("rounding_doubling_high_mul", x, error) * 4)
     factor = stmts.let("factor", tb.select(tb.binary("ge", x, 1 << 30), INT32_MAX, x * 2))
     # sums beyond Q12 would shift by more than a word; the code is 0 there
-    exponent = stmts.let("exponent", tb.minimum(tb.const(_SUM_BITS + 31 - 8) - headroom, 31))
+    exponent = stmts.let("exponent", tb.minimum(tb.const(_SUM_BITS + 31 - code_bits) - headroom, 31))
     return factor, exponent
 
 
@@ -239,9 +245,9 @@ def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
 
 _CONTRACT = "bit-exact to TFLite's reference kernel"
 
-declare("qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1),), emit=_emit_softmax,
-        in_tvm=qnn_in_tvm.softmax, contract=_CONTRACT,
-        doc="Softmax along an axis in fixed point; the result has scale 1/256 and the lowest zero point.",
+declare("qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1), Attr("out_dtype", None, in_tvm={})),
+        emit=_emit_softmax, in_tvm=qnn_in_tvm.softmax, contract=_CONTRACT,
+        doc="Softmax along an axis in fixed point; result of scale 1/256 (int16: 1/65536) and the lowest zero point.",
         )  # fmt: skip
 declare(
     "qnn.avg_pool2d", 5, _infer_avg_pool, Kind.ANCHOR,

@@ -318,9 +318,14 @@ def _rnn(cells: Recurrence) -> None:
     cells.store_last(hidden=hidden)
 
 
-def _emit(cell: _Cell, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+def refuse_device(ctx: Context) -> None:
+    """Raise UnsupportedError where work-items would wait for each other at every step: then a host does the work."""
     if ctx.features.gpu:
         raise UnsupportedError("a recurrent layer takes its steps one after another", next_step="A host runs it")
+
+
+def _emit(cell: _Cell, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    refuse_device(ctx)
     cell.emit(Recurrence(cell, ctx, inputs, attrs, out))
 
 

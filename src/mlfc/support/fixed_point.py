@@ -12,10 +12,10 @@ import math
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 # exp(-1/8) and 1/3 in Q0: the Taylor expansion of exp around -1/8
-_EXP_MINUS_EIGHTH = 1895147668
-_THIRD = 715827883
+EXP_MINUS_EIGHTH = 1895147668
+THIRD = 715827883
 # exp(-2**e) in Q0 for e = -2, -1, ..., 4
-_EXP_MINUS_POWERS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535),
+EXP_MINUS_POWERS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535),
                      (3, 720401), (4, 242))  # fmt: skip
 # 48/17 and -32/17 in Q2: the first guess of Newton's reciprocal on [1/2, 1]
 RECIPROCAL_START, RECIPROCAL_SLOPE = 1515870810, -1010580540
@@ -82,7 +82,7 @@ def exp_on_negative_values(value: int, integer_bits: int) -> int:
     reduced = (value & (quarter - 1)) - quarter
     result = _exp_from_minus_quarter(saturated(reduced << integer_bits))
     remainder = reduced - value
-    for exponent, factor in _EXP_MINUS_POWERS:
+    for exponent, factor in EXP_MINUS_POWERS:
         if integer_bits > exponent and remainder & (1 << (fraction_bits + exponent)):
             result = doubling_high_mul(result, factor)
     if integer_bits > 5 and value < -(1 << (fraction_bits + 5)):
@@ -96,8 +96,8 @@ def _exp_from_minus_quarter(value: int) -> int:
     x2 = doubling_high_mul(x, x)
     x3 = doubling_high_mul(x2, x)
     x4 = doubling_high_mul(x2, x2)
-    tail = doubling_high_mul(divide_by_pot(x4, 2) + x3, _THIRD) + x2
-    return _EXP_MINUS_EIGHTH + doubling_high_mul(_EXP_MINUS_EIGHTH, x + divide_by_pot(tail, 1))
+    tail = doubling_high_mul(divide_by_pot(x4, 2) + x3, THIRD) + x2
+    return EXP_MINUS_EIGHTH + doubling_high_mul(EXP_MINUS_EIGHTH, x + divide_by_pot(tail, 1))
 
 
 def _twice_reciprocal_of_one_plus(value: int) -> int:

@@ -27,6 +27,9 @@ _BY_CODE = {
 }
 
 
+_SOFTMAX_TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"))
+
+
 def activated(node: Node, expr: Expr, function: int) -> Expr:
     """Return a float expression behind a fused activation function."""
     if function == ActivationFunctionType.TANH:
@@ -175,14 +178,15 @@ def _softmax(node: Node) -> Expr:
             data = node.call("multiply", data, const(beta))
         return node.call("nn.softmax", data, axis=-1)
     source, output = node.input(0), node.output()
-    if source.dtype != output.dtype or source.dtype not in ("int8", "uint8"):
+    if (source.dtype, output.dtype) not in _SOFTMAX_TYPES:
         node.refuse(
             f"SOFTMAX from {source.type_name} to {output.type_name} is not supported", "Use int8 to int8, or float32"
         )
     # the exponent is beta * scale * code, so beta belongs to the input's scale
     in_scale = const(np.float64(beta) * np.float64(node.scale(source)))
     zero_point = const(node.zero_point(source), "int32")
-    return node.call("qnn.softmax", node.expr(0), in_scale, zero_point, *node.quantization(output), axis=-1)
+    return node.call("qnn.softmax", node.expr(0), in_scale, zero_point, *node.quantization(output), axis=-1,
+                     out_dtype=output.dtype)  # fmt: skip
 
 
 @converts("LOG_SOFTMAX")

@@ -116,7 +116,7 @@ def _select(node: Node) -> Expr:
 @converts("QUANTIZE")
 def _quantize(node: Node) -> Expr:
     source, output = node.input(0), node.output()
-    if not is_quantized(output):
+    if not is_quantized(output) and (output.dtype != "int32" or output.quantization is None):
         node.refuse(f"QUANTIZE to {output.type_name} without a scale is not supported")
     if source.dtype == "float32":
         return node.call("qnn.quantize", node.expr(0), *node.quantization(output), out_dtype=output.dtype)

@@ -16,11 +16,10 @@ from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, Te
 from mlfc.relay.visitor import with_span
 from mlfc.support.cost import give_nodes
 
-for _family in ("activation", "arithmetic", "layout", "linear", "reduction"):
+for _family in ("activation", "arithmetic", "layout", "linear", "recurrent", "reduction"):
     import_module(f"mlfc.frontend.tflite.{_family}")
 
 _INSTEAD = {
-    "SVDF": "Recurrent operators are not supported; export a convolutional model",
     "WHILE": "Unroll the loop before exporting",
     "IF": "Export one branch",
     "DENSIFY": "Export dense weights",
@@ -229,7 +228,9 @@ def _instead(code: str) -> str | None:
     if code.startswith("CUSTOM"):
         return "Custom operators are not supported; export with built-in operators only"
     if any(part in code for part in _RECURRENT):
-        return "Recurrent operators are not supported; unroll them into FULLY_CONNECTED, LOGISTIC, TANH, ADD and MUL"
+        return (
+            "Use UNIDIRECTIONAL_SEQUENCE_LSTM or SVDF, or unroll it into FULLY_CONNECTED, LOGISTIC, TANH, ADD and MUL"
+        )
     if code in _INSTEAD:
         return _INSTEAD[code]
     near = CONVERTERS.near(code)

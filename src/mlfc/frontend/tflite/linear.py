@@ -205,6 +205,19 @@ def _hybrid(node: Node, name: str, weights: Constant, axis: int, data: Expr, att
     return node.call("multiply", real, node.call("multiply", scale, scales))
 
 
+def hybrid_dense(node: Node, data: Expr, weights: Expr, weight_scale: npt.ArrayLike, *, asymmetric: bool) -> Expr:
+    """Return a dense layer of float data with int8 weights; each row of the data has a scale of its own.
+
+    `weight_scale`: one number, or one for each unit.
+    """
+    rank = len(ir.tensor_type(data).shape)
+    codes, scale = _dynamic_codes(node, data, (rank - 1,), asymmetric=asymmetric)
+    one, zero, scales = const(1.0, "float32"), const(0, "int32"), const(weight_scale, "float32")
+    sums = node.call("qnn.dense", codes, weights, zero, zero, one, one, units=ir.tensor_type(weights).shape[0],
+                     out_dtype="int32")  # fmt: skip
+    return node.call("multiply", node.call("cast", sums, dtype="float32"), node.call("multiply", scale, scales))
+
+
 def _dynamic_codes(node: Node, data: Expr, axes: tuple[int, ...], *, asymmetric: bool) -> tuple[Expr, Expr]:
     """Return float data as integers centred at zero, and their scale, one for each batch element."""
     if not asymmetric:

@@ -71,6 +71,7 @@ class OperatorRecord:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     table: Any
+    intermediates: tuple[int, ...] = ()  # tensors that tell scales of what the operator keeps to itself
 
     def options(self, kind: str) -> Any:
         """Return the options as the table class `kind`; an operator without options gets None."""
@@ -214,7 +215,11 @@ def _operator(graph: Any, index: int, codes: list[str], tensor_count: int, data:
         outputs = _indices(record.OutputsAsNumpy(), record.OutputsLength(), tensor_count)
         if -1 in outputs:
             raise ModelError("an output is missing")
-        return OperatorRecord(index, codes[number], inputs, outputs, record.BuiltinOptions())
+        _count("intermediates of an operator", record.IntermediatesLength(), data)
+        between = _indices(record.IntermediatesAsNumpy(), record.IntermediatesLength(), tensor_count)
+        if -1 in between:
+            raise ModelError("an intermediate tensor is missing")
+        return OperatorRecord(index, codes[number], inputs, outputs, record.BuiltinOptions(), between)
 
 
 def _tensor(model: Any, graph: Any, index: int, data: bytes) -> TfliteTensor:

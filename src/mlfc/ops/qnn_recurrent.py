@@ -1,0 +1,202 @@
+"""The steps of TFLite's integer LSTM: int8 data and weights, gates and cell state of 16 bits, bit for bit.
+
+What the inputs contribute to the gates is a dense layer over all steps, requantized to 16 bits, as in `ops.recurrent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mlfc.errors import TypeCheckError, UnsupportedError
+from mlfc.kernels import templates
+from mlfc.kernels.templates import Weights
+from mlfc.ops.qnn import rescaled, saturate
+from mlfc.ops.recurrent import refuse_device
+from mlfc.ops.rules import declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Tensor
+from mlfc.tir.intrinsics.fixed_point import rounding_divide_by_pot
+from mlfc.tir.intrinsics.fixed_point16 import logistic_q15, tanh_q15
+from mlfc.tir.ir import Buffer, Expr
+
+GATE_BITS = 3
+"""Integer bits of the gates before their functions: they are in units of 2**-12."""
+
+_ONE = (1 << 15) - 1
+
+
+def cell_bytes(batch: int, cells: int) -> int:
+    """Return how many bytes the new cell state has at the end of the result."""
+    return 2 * batch * cells
+
+
+def _dtypes(attrs: Attrs) -> list[str]:
+    """Return the dtypes of the tensors."""
+    peephole = ["int16"] if attrs["peephole_scales"] else []
+    return ["int16", "int8", "int8", "int16", *peephole, *(["int8", "int32"] if attrs["projection_scale"] else [])]
+
+
+def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
+    """Check the tensors; the result has the bytes of all steps, then the low and the high ones of the cell state.
+
+    Of `types`: gates (batch, steps, gates * cells) or, if time is major, (steps, batch, ...), int16; weight (gates *
+    cells, units), int8; hidden (batch, units), int8; cell (batch, cells), int16; if there are `peephole_scales`, the
+    peephole (gates - 1, cells), int16; if there is a `projection_scale`, the projection (units, cells), int8, and its
+    bias (units,), int32.
+    """
+    wanted = _dtypes(attrs)
+    if [kind.dtype for kind in types] != wanted:
+        raise TypeCheckError(f"{name}: expected tensors of {', '.join(wanted)}, got {', '.join(map(str, types))}")
+    data, weight, hidden, cell, *others = (kind.shape for kind in types)
+    if [len(shape) for shape in (data, weight, hidden, cell)] != [3, 2, 2, 2] or 0 in (*data, *hidden, *cell):
+        raise TypeCheckError(f"{name}: gates of shape {data}, a hidden state of {hidden}, a cell state of {cell}")
+    steps, batch = data[:2] if attrs["time_major"] else (data[1], data[0])
+    units, cells, gates = hidden[1], cell[1], 3 if attrs["couples_input"] else 4
+    fits = data[2] == gates * cells and weight == (gates * cells, units) and hidden[0] == cell[0] == batch
+    expected: list[tuple[int, ...]] = [(gates - 1, cells)] if attrs["peephole_scales"] else []
+    expected += [(units, cells), (units,)] if attrs["projection_scale"] else []
+    if not fits or others != expected or not (attrs["projection_scale"] or units == cells):
+        raise TypeCheckError(f"{name}: tensors of {', '.join(str(kind.shape) for kind in types)} do not fit")
+    if not -15 <= attrs["cell_exponent"] <= -9:
+        raise TypeCheckError(f"{name}: expected a cell state in units of 2**-15 to 2**-9, got {attrs['cell_exponent']}")
+    counts = [len(attrs[title]) for title in ("recurrent_scales", "peephole_scales")]
+    if counts not in ([gates, gates - 1], [gates, 0]):
+        raise TypeCheckError(f"{name}: expected {gates} and {gates - 1} scales, got {counts}")
+    return TensorType((steps * batch * units + cell_bytes(batch, cells),), "int8")
+
+
+class _Layer:
+    """The loops of one layer."""
+
+    def __init__(self, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+        self.ctx, self.attrs, self.out = ctx, attrs, out
+        self.data, self.weight, self.first_hidden, self.first_cell, *others = inputs
+        self.peephole = others.pop(0) if attrs["peephole_scales"] else None
+        self.projection = others
+        self.batch, self.units = self.first_hidden.shape
+        self.cells = self.first_cell.shape[1]
+        self.steps = self.data.shape[0 if attrs["time_major"] else 1]
+        self.gates = len(attrs["recurrent_scales"])
+        self.hidden = ctx.scratch("hidden", (1, self.batch, self.units), "int8")
+        self.cell = ctx.scratch("cell", (self.batch, self.cells), "int16")
+        self.sums = ctx.scratch("sums", (1, self.batch, self.gates * self.cells), "int32")
+        self.shown = ctx.scratch("shown", (1, self.batch, self.cells), "int8") if self.projection else self.hidden
+
+    def emit(self) -> None:
+        """Write everything."""
+        stmts = self.ctx.stmts
+        for buffer, first in ((self.hidden, self.first_hidden), (self.cell, self.first_cell)):
+            with self.ctx.loops(first.shape, "s") as at:
+                stmts.store(buffer, [0, *at][-len(buffer.shape) :], first.read(at))
+        weights = Weights(np.ascontiguousarray(self.weight.array().T), self.attrs["hidden_zero"])
+        with stmts.loop(self.steps, "step") as step:
+            self._multiply(self.hidden, weights, self.sums)
+            with stmts.loop(self.batch, "row") as row, stmts.loop(self.cells, "unit", "vectorized") as unit:
+                self._update(step, row, unit)
+            if self.projection:
+                self._project(step)
+        self._store_cell()
+
+    def _multiply(self, data: Buffer, weights: Weights, sums: Buffer) -> None:
+        def store(at: Sequence[Expr], value: Expr) -> None:
+            self.ctx.stmts.store(sums, at, value)
+
+        templates.dense(self.ctx, data, weights, Output(sums.shape, "int32", store))
+
+    def _argument(self, step: Expr, row: Expr, unit: Expr, gate: int) -> Expr:
+        """Return the sum of what inputs and hidden state contribute to a gate."""
+        place = gate * self.cells + unit
+        given = self.data(*((step, row) if self.attrs["time_major"] else (row, step)), place)
+        product = rescaled(tb.load(self.sums, [0, row, place]), self.attrs["recurrent_scales"][gate])
+        return self._narrow("argument", tb.cast(given, "int32") + product)
+
+    def _seen(self, argument: Expr, gate: int, unit: Expr, cell: Expr) -> Expr:
+        """Return the argument of a gate that sees the cell state."""
+        if self.peephole is None:
+            return argument
+        product = tb.cast(self.peephole(gate, unit), "int32") * cell
+        return self._narrow("argument", argument + rescaled(product, self.attrs["peephole_scales"][gate]))
+
+    def _narrow(self, name: str, value: Expr) -> Expr:
+        return self.ctx.stmts.let(name, tb.clamp(value, *dtypes.limits("int16")))
+
+    def _update(self, step: Expr, row: Expr, unit: Expr) -> None:
+        """Write the new cell state of a unit and what it shows."""
+        stmts, attrs, bits = self.ctx.stmts, self.attrs, tb.const(GATE_BITS)
+        forget, inner, outer = range(self.gates - 3, self.gates)
+        before = stmts.let("before", tb.cast(tb.load(self.cell, [row, unit]), "int32"))
+        arguments = [self._argument(step, row, unit, gate) for gate in range(self.gates)]
+        kept = stmts.let("kept", logistic_q15(self._seen(arguments[forget], forget, unit, before), bits))
+        if self.gates == 3:
+            taken = stmts.let("taken", tb.const(_ONE) - kept)
+        else:
+            taken = stmts.let("taken", logistic_q15(self._seen(arguments[0], 0, unit, before), bits))
+        candidate = stmts.let("candidate", tanh_q15(arguments[inner], bits))
+        old = rounding_divide_by_pot(kept * before, tb.const(15))
+        added = rounding_divide_by_pot(taken * candidate, tb.const(30 + attrs["cell_exponent"]))
+        new = self._narrow("new", old + tb.cast(tb.cast(added, "int16"), "int32"))
+        if attrs["cell_clip"]:
+            new = stmts.let("clipped", tb.clamp(new, -attrs["cell_clip"], attrs["cell_clip"]))
+        stmts.store(self.cell, [row, unit], tb.cast(new, "int16"))
+        opened = stmts.let("opened", logistic_q15(self._seen(arguments[outer], self.gates - 2, unit, new), bits))
+        size = stmts.let("size", tanh_q15(new, tb.const(15 + attrs["cell_exponent"])))
+        scaled = rescaled(opened * size, attrs["shown_scale"]) + attrs["shown_zero"]
+        shown = stmts.let("result", saturate(scaled, "int8"))
+        stmts.store(self.shown, [0, row, unit], shown)
+        if not self.projection:
+            self._finish(step, row, unit, shown)
+
+    def _finish(self, step: Expr, row: Expr, unit: Expr, value: Expr) -> None:
+        place = step * self.batch + row if self.attrs["time_major"] else row * self.steps + step
+        self.out.store([place * self.units + unit], value)
+
+    def _project(self, step: Expr) -> None:
+        """Write the projection of what the cells show, which is the new hidden state."""
+        stmts, attrs = self.ctx.stmts, self.attrs
+        sums = self.ctx.scratch("projected", (1, self.batch, self.units), "int32")
+        projection, bias = self.projection
+        weights = Weights(np.ascontiguousarray(projection.array().T), attrs["shown_zero"])
+        self._multiply(self.shown, weights, sums)
+        clip = attrs["projection_clip"]
+        with stmts.loop(self.batch, "row") as row, stmts.loop(self.units, "unit", "vectorized") as unit:
+            total = tb.load(sums, [0, row, unit]) + bias(unit)
+            value = saturate(rescaled(total, attrs["projection_scale"]) + attrs["hidden_zero"], "int8")
+            value = tb.clamp(value, -clip, clip) if clip else value
+            value = stmts.let("result", value)
+            stmts.store(self.hidden, [0, row, unit], value)
+            self._finish(step, row, unit, value)
+
+    def _store_cell(self) -> None:
+        """Write the bytes of the new cell state behind the steps: the low ones, then the high ones."""
+        first, size = self.steps * self.batch * self.units, self.batch * self.cells
+        for shift, begin in ((0, first), (8, first + size)):
+            with self.ctx.loops((self.batch, self.cells), "s") as (row, unit):
+                value = tb.cast(tb.load(self.cell, [row, unit]), "int32") >> shift
+                self.out.store([row * self.cells + unit + begin], tb.cast(value, "int8"))
+
+
+def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    refuse_device(ctx)
+    weights = [inputs[1], *([inputs[-2]] if attrs["projection_scale"] else [])]
+    if any(tensor.value is None for tensor in weights):
+        raise UnsupportedError("qnn.lstm_steps needs weights that are known at compile time")
+    _Layer(ctx, inputs, attrs, out).emit()
+
+
+def _macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> int:
+    rows = types[0].size // types[0].shape[2]
+    return rows * (types[1].size + (types[-2].size if attrs["projection_scale"] else 0))
+
+
+declare("qnn.lstm_steps", None, _infer, Kind.ANCHOR, (
+            Attr("recurrent_scales", REQUIRED), Attr("peephole_scales", ()), Attr("shown_scale", REQUIRED, True),
+            Attr("shown_zero", 0), Attr("projection_scale", 0.0, True), Attr("hidden_zero", 0), Attr("cell_exponent"),
+            Attr("cell_clip", 0), Attr("projection_clip", 0), Attr("couples_input", False),
+            Attr("time_major", False),
+        ), emit=_emit, macs=_macs, contract="bit-exact to TFLite",
+        doc="The steps of TFLite's integer LSTM, given the inputs' part of its gates")  # fmt: skip

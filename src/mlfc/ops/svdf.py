@@ -1,0 +1,57 @@
+"""The second half of an SVDF layer: what its filters have seen in the last steps, weighted by how long ago."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.rules import declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Tensor
+from mlfc.tir.ir import Expr
+
+_SUMS = {"int16": "int32", "float32": "float32"}
+
+
+def _infer(name: str, attrs: Attrs, feature: TensorType, state: TensorType, weights: TensorType) -> TensorType:
+    """Check feature (batch, filters), state (batch, filters, memory) and weights (filters, memory)."""
+    if feature.dtype not in _SUMS or not feature.dtype == state.dtype == weights.dtype:
+        raise TypeCheckError(f"{name}: expected tensors of int16 or float32, got {feature}, {state} and {weights}")
+    if len(feature.shape) != 2 or len(weights.shape) != 2 or 0 in (*feature.shape, *weights.shape):
+        raise TypeCheckError(f"{name}: expected matrices that are not empty, got {feature.shape} and {weights.shape}")
+    filters, memory = weights.shape
+    if feature.shape[1] != filters or state.shape != (*feature.shape, memory):
+        raise TypeCheckError(f"{name}: tensors of {feature.shape}, {state.shape} and {weights.shape} do not fit")
+    if attrs["rank"] < 1 or filters % attrs["rank"]:
+        raise TypeCheckError(f"{name}: {filters} filters are no units of {attrs['rank']} each")
+    return TensorType((feature.shape[0], filters // attrs["rank"]), _SUMS[feature.dtype])
+
+
+def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    feature, state, weights = inputs
+    stmts, memory, rank = ctx.stmts, weights.shape[1], attrs["rank"]
+    with stmts.loop(out.shape[0], "row") as row, stmts.loop(out.shape[1], "unit") as unit:
+        total = stmts.local("total", (1,), out.dtype)
+        stmts.store(total, [0], 0)
+
+        def add(a: Expr, b: Expr) -> None:
+            product = tb.cast(a, out.dtype) * tb.cast(b, out.dtype)
+            stmts.store(total, [0], tb.load(total, [0]) + product)
+
+        with stmts.loop(rank, "part") as part:
+            place = unit * rank + part
+            with stmts.loop(memory - 1, "step") as step:
+                add(state(row, place, step + 1), weights(place, step))
+            add(feature(row, place), weights(place, memory - 1))
+        out.store([row, unit], tb.load(total, [0]))
+
+
+def _macs(types: Sequence[TensorType], _: Attrs, __: TensorType) -> int:
+    return types[0].shape[0] * types[2].size
+
+
+declare("nn.svdf_time", 3, _infer, Kind.REDUCE, (Attr("rank", REQUIRED),), emit=_emit, macs=_macs,
+        contract="exact on int16, with int32 sums; floats in the order of the steps",
+        doc="Sums of filters over the last steps: the feature, and what the state keeps but the oldest")  # fmt: skip

@@ -1,0 +1,203 @@
+"""TFLite models of one recurrent layer with random weights, and what LiteRT makes of several runs of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+from tests.tflite_builder import Op, T, build
+
+Array = npt.NDArray[Any]
+RELU, TANH = 1, 4
+UNIT = 2.0**-12
+
+
+RUNS = 7
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: its tensors, of which ``x`` is fed and ``y`` read, and what it is fed, run by run."""
+
+    name: str
+    tensors: list[T]
+    op: Op
+    frames: list[Array]
+
+    def named(self) -> Layer:
+        """Return the layer with its name in front of those of its tensors."""
+        front = f"{self.name}/"
+        tensors = [replace(tensor, name=front + tensor.name) for tensor in self.tensors]
+        lists = (self.op.inputs, self.op.outputs, self.op.intermediates)
+        inputs, outputs, between = ([name and front + name for name in names] for names in lists)
+        return replace(
+            self, tensors=tensors, op=replace(self.op, inputs=inputs, outputs=outputs, intermediates=between)
+        )
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of some layers, side by side."""
+
+    layers: list[Layer]
+
+    @cached_property
+    def data(self) -> bytes:
+        """The file."""
+        named = [layer.named() for layer in self.layers]
+        tensors = [tensor for layer in named for tensor in layer.tensors]
+        names = [layer.name for layer in self.layers]
+        return build(
+            tensors, [layer.op for layer in named], [f"{name}/x" for name in names], [f"{name}/y" for name in names]
+        )
+
+    def feeds(self, run: int) -> dict[str, Array]:
+        """Return the inputs of a run."""
+        return {f"{layer.name}/x": layer.frames[run] for layer in self.layers}
+
+    def expected(self) -> tuple[list[dict[str, Array]], dict[str, Array]]:
+        """Return the outputs of LiteRT's reference kernels, run by run, and the variables after the last one."""
+        reference = Interpreter(
+            model_content=self.data, experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+            experimental_preserve_all_tensors=True,
+        )  # fmt: skip
+        reference.allocate_tensors()
+        places = {item["name"]: item["index"] for item in reference.get_tensor_details()}
+        found = []
+        for run in range(RUNS):
+            for name, frame in self.feeds(run).items():
+                reference.set_tensor(places[name], frame)
+            reference.invoke()
+            names = [f"{layer.name}/y" for layer in self.layers]
+            found.append({name: np.array(reference.get_tensor(places[name])) for name in names})
+        variables = [tensor.name for layer in self.layers for tensor in layer.named().tensors if tensor.is_variable]
+        return found, {name: np.array(reference.get_tensor(places[name])) for name in variables}
+
+
+def _frames(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> list[Array]:
+    if dtype == "int8":
+        return [rng.integers(-128, 128, shape).astype(np.int8) for _ in range(RUNS)]
+    frames = [rng.standard_normal(shape).astype(np.float32) for _ in range(RUNS)]
+    frames[1][:] = 0
+    return frames
+
+
+def svdf(
+    name: str, kind: str = "int8", *, rank: int = 1, memory: int = 5, batch: int = 1, bias: bool = True,
+    asymmetric: bool = False, activation: int = RELU,
+) -> Layer:  # fmt: skip
+    """Return an SVDF of `kind` int8, float or hybrid."""
+    rng = np.random.default_rng(len(name) + rank + memory)
+    units, size = 6, 7
+    filters = units * rank
+    integer = kind == "int8"
+    feature = rng.integers(-127, 128, (filters, size)).astype(np.int8)
+    time = rng.integers(-3000, 3000, (filters, memory)).astype(np.int16)
+    if not integer:
+        time = rng.integers(-127, 128, time.shape).astype(np.int8)
+    if kind == "float":
+        feature, time = (rng.standard_normal(item.shape).astype(np.float32) for item in (feature, time))
+    biases = rng.integers(-9000, 9000, units) if integer else rng.standard_normal(units)
+    scales = (0.02, 0.008, 0.0003, 0.004, 0.05) if integer else (None, 0.01, 0.02, None, None)
+    if kind == "float":
+        scales = (None,) * 5
+    dtypes = ("int8", "int8", "int16", "int16", "int8") if integer else ("float32",) * 5
+    tensors = [
+        T("x", (batch, size), dtypes[0], scale=scales[0], zero=-3),
+        T("feature", feature.shape, str(feature.dtype), feature, scales[1]),
+        T("time", time.shape, str(time.dtype), time, scales[2]),
+        T("bias", (units,), "int32" if integer else "float32", biases),
+        T("state", (batch, filters * memory), dtypes[3], scale=scales[3], is_variable=True),
+        T("y", (batch, units), dtypes[4], scale=scales[4], zero=-20),
+    ]
+    inputs = ["x", "feature", "time", "bias" if bias else "", "state"]
+    fields = {"Rank": rank, "FusedActivationFunction": activation, "AsymmetricQuantizeInputs": asymmetric}
+    op = Op("SVDF", inputs, ["y"], "SVDFOptions", fields, version=3)
+    return Layer(name, tensors, op, _frames(rng, (batch, size), dtypes[0]))
+
+
+def lstm(
+    name: str, kind: str = "int8", *, steps: int = 3, batch: int = 2, size: int = 5, cells: int = 6,
+    units: int | None = None, couples_input: bool = False, peephole: bool = False, time_major: bool = False,
+    cell_clip: float = 0.0, projection_clip: float = 0.0, projection_bias: bool = True, exponent: int = -11,
+    zeros: tuple[int, int] = (0, 0), activation: int = TANH, asymmetric: bool = False,
+) -> Layer:  # fmt: skip
+    """Return an LSTM of `kind` int8, float or hybrid; `units` asks for a projection; `zeros`: of hidden and shown."""
+    rng = np.random.default_rng(len(name) + cells + steps)
+    integer, projects = kind == "int8", units is not None
+    units = cells if units is None else units
+    tensors: list[T] = []
+    names = [""] * 24
+
+    def add(position: int, title: str, shape: tuple[int, ...], dtype: str, scale: float | None, largest: int) -> None:
+        if dtype == "float32":
+            value: Array = rng.standard_normal(shape).astype(np.float32) * np.float32(0.4)
+        else:
+            value = rng.integers(-largest, largest + 1, shape)
+        tensors.append(T(title, shape, dtype, value, scale))
+        names[position] = title
+
+    byte = "int8" if kind != "float" else "float32"
+    wide = "int32" if integer else "float32"
+    gates = [gate for gate in range(4) if gate or not couples_input]
+    for gate in gates:
+        add(1 + gate, f"input{gate}", (cells, size), byte, 0.008 + 0.001 * gate if byte == "int8" else None, 127)
+        add(5 + gate, f"recurrent{gate}", (cells, units), byte, 0.006 + 0.001 * gate if byte == "int8" else None, 127)
+        add(12 + gate, f"bias{gate}", (cells,), wide, None, 5000)
+    if peephole:
+        for gate in range(1 if couples_input else 0, 3):
+            kept = ("int16" if integer else byte), (0.0001 + 0.00002 * gate if byte == "int8" else None)
+            add(9 + gate, f"peephole{gate}", (cells,), *kept, 3000 if integer else 127)
+    if projects:
+        add(16, "projection", (units, cells), byte, 0.01 if byte == "int8" else None, 127)
+        if projection_bias:
+            add(17, "projection_bias", (units,), wide, None, 3000)
+    hidden, shown = zeros
+    data = "int8" if integer else "float32"
+    state = (0.0078, hidden) if integer else (None, 0)
+    shape = (steps, batch, size) if time_major else (batch, steps, size)
+    tensors += [
+        T("x", shape, data, scale=0.02 if integer else None, zero=5),
+        T("state", (batch, units), data, scale=state[0], zero=state[1], is_variable=True),
+        T("cell", (batch, cells), "int16" if integer else "float32", scale=2.0**exponent if integer else None,
+          is_variable=True),
+        T("y", (*shape[:2], units), data, scale=state[0], zero=state[1]),
+        *(T(f"between{index}", (), "float32") for index in range(4)),
+        T("shown", (), "int8" if integer else "float32", scale=0.0071 if projects else 0.0078, zero=shown),
+    ]  # fmt: skip
+    names[0], names[18], names[19] = "x", "state", "cell"
+    fields = {
+        "FusedActivationFunction": activation, "CellClip": cell_clip, "ProjClip": projection_clip,
+        "TimeMajor": time_major, "AsymmetricQuantizeInputs": asymmetric,
+    }  # fmt: skip
+    between = [*(f"between{index}" for index in range(4)), "shown"] if integer else []
+    op = Op("UNIDIRECTIONAL_SEQUENCE_LSTM", names, ["y"], "UnidirectionalSequenceLSTMOptions", fields, 1, between)
+    return Layer(name, tensors, op, _frames(rng, shape, data))
+
+
+def integer_layers() -> list[Layer]:
+    """Return layers of integers, whose results are LiteRT's bit for bit."""
+    return [
+        svdf("svdf"), svdf("svdf rank", rank=2, batch=2), svdf("svdf bare", bias=False, memory=2),
+        svdf("svdf without memory", memory=1, rank=3),
+        lstm("lstm"), lstm("lstm time major", time_major=True, batch=1), lstm("lstm coupled", couples_input=True),
+        lstm("lstm peephole", peephole=True), lstm("lstm both", peephole=True, couples_input=True, batch=1),
+        lstm("lstm projection", units=4), lstm("lstm without bias", units=9, projection_bias=False, batch=1),
+        lstm("lstm zero points", units=4, zeros=(7, 100)), lstm("lstm zero point", zeros=(6, -3)),
+        lstm("lstm clips", units=4, cell_clip=0.5, projection_clip=0.3), lstm("lstm units", exponent=-9, cells=17),
+        lstm("lstm fine cell", exponent=-15, steps=1),
+    ]  # fmt: skip
+
+
+def float_layers() -> list[Layer]:
+    """Return layers of floats, and of floats with weights of int8."""
+    return [
+        *(svdf(f"svdf {kind}", kind) for kind in ("float", "hybrid")),
+        svdf("svdf asymmetric", "hybrid", asymmetric=True, rank=2, batch=2, activation=0),
+        svdf("svdf float rank", "float", rank=3, batch=2, bias=False, memory=9),
+    ]

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -133,13 +133,39 @@ def quick_builds() -> Generator[None, None, None]:
     """Let libraries of this machine be built in a third of the time: whole models, whose operators are tested alone.
 
     Products and sums are fused as with -O3, so floats have the same bits; clang always does, and warns of the flag.
+    LLVM's code says itself what is fused, and is not optimized at all.
     """
+    from mlfc.codegen.llvm import objects
+    from mlfc.codegen.llvm.machine import Machine
     from mlfc.library import toolchain
+    from mlfc.target.llvm import architecture, host_triple
+
+    optimize_module, target_machine = objects.optimize_module, Machine.target_machine
+
+    def is_here(machine: Machine) -> bool:
+        return architecture(machine.triple) == architecture(host_triple())
+
+    def optimized(parsed: Any, machine: Machine, optimize: str = "speed") -> None:
+        if optimize != "speed" or not is_here(machine):
+            optimize_module(parsed, machine, optimize)
+
+    def generator(machine: Machine, level: int = 3) -> Any:
+        return target_machine(machine, 0 if level == 3 and is_here(machine) else level)
 
     quick = ("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argument")
     flags = [word for flag in toolchain.FLAGS for word in (quick if flag == "-O3" else (flag,))]
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(toolchain, "FLAGS", tuple(flags))
+        monkeypatch.setattr(objects, "optimize_module", optimized)
+        monkeypatch.setattr(Machine, "target_machine", generator)
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_kernels() -> Generator[None, None, None]:
+    """Let the driver's compiler of OpenCL not optimize: for whole models, whose kernels are tested alone."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # pyopencl adds them to those of a program
         yield
 
 

@@ -38,6 +38,14 @@ def compiled(
     return BothPrinters(loaded, mlfc.build(module, params=params, module_name=name, **other).runtime)
 
 
+def loaded_by_llvm(module: ir.IRModule, params: Mapping[str, Array], **options: Any) -> Any:
+    """Return a module that LLVM compiled in this process, which needs neither archive nor compiler."""
+    factory = mlfc.build(module, "llvm", params, module_name="tested", **options)
+    for kernel in factory.program.kernels:
+        verify(kernel)
+    return factory.runtime
+
+
 @lru_cache(maxsize=16)
 def built(path: Path, target: str, executor: str = "aot") -> Any:
     """Return the factory of a model file, compiled once for all tests of a process that only read it."""

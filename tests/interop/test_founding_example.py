@@ -14,24 +14,30 @@ import mlfc
 from mlfc.factory import Factory
 from tests.conftest import need_opencl
 
+# what is told here is what the library has and does, not the driver's code
+pytestmark = pytest.mark.usefixtures("quick_builds", "quick_kernels")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "resnet18"
+# a small image and half of the stages: a processor that stands in for the device compiles each shape anew
+SIZE, STAGES = 64, 2
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sys.path.insert(0, str(EXAMPLES))
     try:
-        from write_model import resnet18
+        import write_model
     finally:
         sys.path.remove(str(EXAMPLES))
     path = tmp_path_factory.mktemp("resnet") / "resnet18.onnx"
-    onnx.save(resnet18(), path)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(write_model, "STAGES", write_model.STAGES[:STAGES])
+        onnx.save(write_model.resnet18(SIZE), path)
     return path
 
 
 @pytest.fixture(scope="module")
 def image() -> np.ndarray:
-    return np.random.default_rng(3).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    return np.random.default_rng(3).standard_normal((1, 3, SIZE, SIZE)).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

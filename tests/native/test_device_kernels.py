@@ -15,7 +15,6 @@ from mlfc import (
     transform,
 )
 from mlfc.codegen.device import device_kernels
-from mlfc.library.device_modules import compile_cuda
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
@@ -24,6 +23,7 @@ from mlfc.tir.verify import verify
 from mlfc.tir.visitor import launches
 from tests import operator_cases
 from tests.image_cases import block_cases, resize_cases
+from tests.native.cuda_on_host import assert_nvrtc_takes
 from tests.native.device_runner import CudaOnHost, OnOpencl, RunKernel, run_program
 from tests.operator_cases import Case
 from tests.reduction_cases import reduce_cases
@@ -175,7 +175,7 @@ def test_opencl(family: str) -> None:
 def test_cuda_text(family: str) -> None:
     def build(programs: Sequence[Program]) -> RunKernel:
         built = CudaOnHost([kernel for program in programs for kernel in program.kernels])
-        assert compile_cuda(built.source).format == "ptx"
+        assert_nvrtc_takes(built.source)
         return built
 
     assert not failures(FAMILIES[family](), build)

@@ -10,12 +10,12 @@ import pytest
 
 from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.device import device_kernels, device_source
-from mlfc.library.device_modules import compile_cuda
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import launches
 from mlfc.transform.lower_group import LoweredGroup, lower_group
+from tests.native.cuda_on_host import assert_nvrtc_takes
 from tests.native.device_products import ProductCase, product_cases
 from tests.native.device_runner import CudaOnHost, OnOpencl
 
@@ -51,10 +51,20 @@ def unfused(groups: list[LoweredGroup]) -> tuple[OnOpencl, CudaOnHost]:
     return OnOpencl(prims, contracts=False), CudaOnHost(prims, contracts=False)
 
 
+KNOWN: dict[int, np.ndarray] = {}
+
+
+def meaning(place: int, groups: list[LoweredGroup]) -> np.ndarray:
+    """Return what a case's launches mean, computed once."""
+    if place not in KNOWN:
+        KNOWN[place] = interpreter.run(groups[place].prim, CASES[place].inputs, groups[place].constants)
+    return KNOWN[place]
+
+
 @pytest.mark.parametrize("place", PLACES, ids=LABELS)
 def test_meaning(place: int, groups: list[LoweredGroup]) -> None:
     case: ProductCase = CASES[place]
-    case.check(interpreter.run(groups[place].prim, case.inputs, groups[place].constants))
+    case.check(meaning(place, groups))
 
 
 @pytest.mark.parametrize("place", PLACES, ids=LABELS)
@@ -70,7 +80,7 @@ def test_cuda_text(place: int, groups: list[LoweredGroup], cuda: CudaOnHost) -> 
 
 
 def test_cuda_text_compiles(cuda: CudaOnHost) -> None:
-    assert compile_cuda(cuda.source).format == "ptx"
+    assert_nvrtc_takes(cuda.source)
 
 
 def test_small_results_are_shared_out_along_the_reduction(groups: list[LoweredGroup]) -> None:
@@ -93,7 +103,7 @@ def test_sums_without_fused_multiply_adds_are_the_same_everywhere(
     place: int, groups: list[LoweredGroup], unfused: tuple[OnOpencl, CudaOnHost]
 ) -> None:
     case, group = CASES[place], groups[place]
-    expected = interpreter.run(group.prim, case.inputs, group.constants)
+    expected = meaning(place, groups)
     for run in unfused:
         np.testing.assert_array_equal(run(group.prim, case.inputs, group.constants), expected)
 
@@ -105,11 +115,16 @@ def test_products_that_are_not_fused_are_said_so_in_cuda(groups: list[LoweredGro
 
 
 @pytest.mark.parametrize("place", PLACES, ids=LABELS)
-def test_small_devices_get_what_they_can_hold(place: int) -> None:
+def test_small_devices_get_what_they_can_hold(place: int, groups: list[LoweredGroup]) -> None:
     features = replace(DEVICE, group_items=64, shared_bytes=4096)
     group = lower_group(CASES[place].group, features)
     verify(group.prim)
-    for kernel in device_kernels(group.prim, "small"):
+    kernels = device_kernels(group.prim, "same")
+    for kernel in kernels:
         assert prod(kernel.block) <= 64
         assert kernel.shared_bytes <= 4096
-    CASES[place].check(interpreter.run(group.prim, CASES[place].inputs, group.constants))
+    # many are those of larger devices, whose meaning is known
+    theirs = device_kernels(groups[place].prim, "same")
+    blocks = [[kernel.block for kernel in made] for made in (kernels, theirs)]
+    if blocks[0] != blocks[1] or device_source(kernels, "opencl") != device_source(theirs, "opencl"):
+        CASES[place].check(interpreter.run(group.prim, CASES[place].inputs, group.constants))

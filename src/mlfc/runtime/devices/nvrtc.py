@@ -17,6 +17,7 @@ from mlfc.support.text import first_lines
 NEXT_STEP = "Run: pip install mlfc[cuda]"
 
 _NAME = "kernels.cu"
+_OPTIONS = ("--std=c++17",)
 _FILES = ("lib/libnvrtc.so.*", "bin/nvrtc64_*.dll", "bin/x86_64/nvrtc64_*.dll")
 # a wheel of CUDA 12 is the package nvidia.cuda_nvrtc, those of later ones share the folder of their CUDA
 _PACKAGES = ("cuda_nvrtc", "cu13")
@@ -48,7 +49,7 @@ class Nvrtc:
 
     def compile(self, source: str, arch: str) -> bytes:
         """Compile for ``compute_75`` to PTX or for ``sm_90`` to machine code; raise ToolchainError with the log."""
-        options = [f"--gpu-architecture={arch}", "--std=c++17"]
+        options = [f"--gpu-architecture={arch}", *_OPTIONS]
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), _NAME.encode(), 0, None, None)
         try:

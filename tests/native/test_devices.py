@@ -27,7 +27,7 @@ from tests.onnx_graphs import GraphMaker
 from tests.unit.test_device_placement import refusing
 from tests.unit.test_passes import image
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("quick_builds", "quick_kernels")
 
 # integers are the same to the bit; of floats a device may sum in another order
 TOLERANCE = 1e-5

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,12 +130,12 @@ def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, Non
         yield
 
 
-@pytest.fixture(scope="module")
-def quick_builds() -> Generator[None, None, None]:
-    """Let libraries of this machine be built in a third of the time: whole models, whose operators are tested alone.
+@contextmanager
+def _flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
+    """Build libraries of this machine with other flags than -O3, and without AVX2.
 
-    Products and sums are fused as with -O3, so floats have the same bits; clang always does, and warns of the flag.
-    LLVM's code says itself what is fused, and is not optimized at all.
+    Compilers then need not read the header of all instructions, which takes half a second a file. LLVM's code says
+    itself what is fused, and is not optimized at all.
     """
     from mlfc.codegen.llvm import objects
     from mlfc.codegen.llvm.machine import Machine
@@ -152,12 +154,37 @@ def quick_builds() -> Generator[None, None, None]:
     def generator(machine: Machine, level: int = 3) -> Any:
         return target_machine(machine, 0 if level == 3 and is_here(machine) else level)
 
-    quick = ("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argument")
     flags = [word for flag in toolchain.FLAGS for word in (quick if flag == "-O3" else (flag,))]
+    real = toolchain.run_tool
+
+    def run_tool(command: Sequence[str], folder: Path) -> None:
+        # zig has names of its own for what processors have
+        native = (toolchain.NATIVE, "-mno-avx2") if "ziglang" not in command else (toolchain.NATIVE,)
+        real([word for each in command for word in (native if each == toolchain.NATIVE else (each,))], folder)
+
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(toolchain, "FLAGS", tuple(flags))
         monkeypatch.setattr(objects, "optimize_module", optimized)
         monkeypatch.setattr(Machine, "target_machine", generator)
+        if platform.machine() in ("x86_64", "AMD64"):
+            monkeypatch.setattr(toolchain, "run_tool", run_tool)
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_builds() -> Generator[None, None, None]:
+    """Let libraries of this machine be built in a third of the time: whole models, whose operators are tested alone.
+
+    Products and sums are fused as with -O3, so floats have the same bits; clang always does, and warns of the flag.
+    """
+    with _flags_for_o3(("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argument")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def unoptimized_builds() -> Generator[None, None, None]:
+    """Let libraries of this machine be built in a tenth of the time: of integers, or of floats for one another."""
+    with _flags_for_o3(("-O0",)):
         yield
 
 

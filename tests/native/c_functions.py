@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from mlfc.codegen.c import print_file, print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.tir.ir import PrimFunc
-from tests.native.llvm_functions import beside_c, run_kernel
+from tests.native.llvm_functions import LlvmLibrary, contracts_with, library_of, machine_for, run_kernel
 from tests.shared_library import compile_shared
 
 Array = npt.NDArray[Any]
@@ -29,7 +30,7 @@ class Functions:
     def __init__(self, prims: Sequence[PrimFunc], folder: Path, flags: Sequence[str] = EXACT) -> None:
         self.source = print_file([print_function(prim) for prim in prims])
         self._library = ctypes.CDLL(str(compile_shared({"functions.c": self.source.encode()}, folder / "f.so", flags)))
-        self._llvm = beside_c({prim.name: prim for prim in prims}, flags)
+        self._llvm = _by_llvm(tuple(prims), NATIVE in flags, contracts_with(flags))
 
     def call(self, prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = ()) -> Array:
         """Run a function and return its output."""
@@ -37,3 +38,10 @@ class Functions:
         ours, other = run_kernel(getattr(self._library, prim.name), prim, arrays), self._llvm.call(prim, arrays)
         assert ours.tobytes() == other.tobytes(), f"{prim.name}: LLVM's object computes something else than the C"
         return ours
+
+
+@lru_cache(maxsize=4)
+def _by_llvm(prims: tuple[PrimFunc, ...], is_native: bool, contracts: bool) -> LlvmLibrary:
+    """Return what is beside the C of several compilers and processors, of which LLVM makes code for two."""
+    machine = machine_for((NATIVE,) if is_native else ())
+    return library_of({prim.name: prim for prim in prims}, machine, contracts=contracts)

@@ -93,7 +93,7 @@ def linked(runs: Sequence[KernelRun], target: str, zig_target: str, path: Path) 
     for number, run in enumerate(runs):
         emit_kernel(module, run.prim, f"kernel{number}", machine=machine, contracts=False)
     (path.parent / "kernels.o").write_bytes(compile_object(module, machine))
-    (path.parent / "main.c").write_text(_main(runs))
+    (path.parent / "main.c").write_text(main_text(runs))
     link_program(zig_target, "main.c", ["kernels.o"], path)
 
 
@@ -114,7 +114,8 @@ def outputs(runs: Sequence[KernelRun], data: bytes) -> list[Array]:
     return found
 
 
-def _main(runs: Sequence[KernelRun]) -> str:
+def main_text(runs: Sequence[KernelRun]) -> str:
+    """Return the C file that runs kernels called kernel0, kernel1, ... on what it reads, and writes their outputs."""
     lines = ["#include <stdint.h>", "#include <stdio.h>"]
     body = []
     for number, run in enumerate(runs):

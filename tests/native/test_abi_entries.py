@@ -27,7 +27,7 @@ from tests.conftest import need
 from tests.native.extracted import imported
 from tests.shared_library import compile_shared
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
 INPUT, OUTPUT = "serving_default_dense_input:0", "StatefulPartitionedCall:0"
@@ -40,7 +40,7 @@ def exported(
     models: Path, folder: Path, name: str = "hello", abi: Sequence[str] = ("classic",), **options: Any
 ) -> Path:
     factory = imported(models / "hello_world_int8.tflite", name, **options)
-    path: Path = factory.export_library(folder / f"{name}.so", abi=abi, options=["-O1"])
+    path: Path = factory.export_library(folder / f"{name}.so", abi=abi, options=["-O0"])
     return path
 
 

@@ -21,7 +21,7 @@ import mlfc
 from mlfc.factory import Factory
 from tests.native.extracted import WARNINGS, extracted, make
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 Array = npt.NDArray[Any]
 EXECUTORS = ("aot", "graph")

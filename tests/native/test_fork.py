@@ -24,7 +24,10 @@ from tests.conftest import need
 from tests.native.crt_build import STRICT, write_tree
 from tests.native.extracted import imported
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+    pytest.mark.usefixtures("quick_builds"),
+]
 WATCHDOG_S = 120
 FORKS = 6
 GATE = Path(__file__).parent / "crt" / "check_gate.c"

@@ -28,7 +28,7 @@ from mlfc.verify.litert import Reference
 from tests.harness import interface, module_of, seeded_inputs
 from tests.native.extracted import WARNINGS, extracted, imported, make
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 TWO = [Pool("fast", 3000), Pool("slow")]
 HOT = ConstantPool("tcm", 4096)

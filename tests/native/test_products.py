@@ -1,8 +1,14 @@
-"""Dense layers, matrix products, convolutions of other ranks and transposed ones, against numpy and ONNX Runtime."""
+"""Dense layers, matrix products, convolutions of other ranks and transposed ones, against numpy and ONNX Runtime.
+
+The kernels of all are built together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,16 +26,14 @@ Array = npt.NDArray[Any]
 TARGETS = {"wide": Features(vector_registers=32), "default": Features(), "plain": Features(vector_bytes=0, dot4=False)}
 
 
-def check(body: ir.Expr, params: Sequence[ir.Var], inputs: Sequence[Array], expected: Array) -> None:
-    """Fail unless the kernels of all targets compute what they must: floats nearly."""
-    group = group_of(body, params)
-    kernels = Kernels({name: (group, features) for name, features in TARGETS.items()})
-    for name in TARGETS:
-        result = kernels[name](*inputs)
-        if result.dtype.kind == "f":
-            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=2e-5, err_msg=name)
-        else:
-            np.testing.assert_array_equal(result, expected, err_msg=name)
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A product of variables and constants, what the variables are, and what comes out."""
+
+    body: ir.Expr
+    params: Sequence[ir.Var]
+    inputs: Sequence[Array]
+    expected: Array
 
 
 def var(name: str, array: Array) -> ir.Var:
@@ -44,18 +48,15 @@ def integers(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
 
 
-@pytest.mark.parametrize("shape", [(1, 300), (5, 17), (3, 1, 4, 8), (2, 3, 33), (23,)])
-@pytest.mark.parametrize("units", [1, 10, 130])
-def test_dense_layer_with_bias(shape: tuple[int, ...], units: int) -> None:
+def dense(shape: tuple[int, ...], units: int) -> Product:
     data, weights, bias = floats(1, *shape), floats(2, units, shape[-1]), floats(3, units)
     x = var("x", data)
     call = ir.call("nn.dense", [x, ir.const(weights)], units=units)
     body = ir.call("nn.bias_add", [call, ir.const(bias)], axis=len(shape) - 1)
-    check(body, [x], [data], data.astype(np.float64) @ weights.T + bias)
+    return Product(body, [x], [data], data.astype(np.float64) @ weights.T + bias)
 
 
-@pytest.mark.parametrize(("rows", "reduction", "units"), [(1, 640, 128), (3, 7, 5), (9, 64, 48)])
-def test_quantized_dense_layer_is_exact(rows: int, reduction: int, units: int) -> None:
+def quantized_dense(rows: int, reduction: int, units: int) -> Product:
     data, weights = integers(1, rows, reduction), integers(2, units, reduction)
     x = var("x", data)
     call = ir.call(
@@ -64,43 +65,39 @@ def test_quantized_dense_layer_is_exact(rows: int, reduction: int, units: int) -
         units=units, out_dtype="int32",
     )  # fmt: skip
     expected = (data.astype(np.int64) + 3) @ (weights.T.astype(np.int64) - 2)
-    check(call, [x], [data], expected)
+    return Product(call, [x], [data], expected)
 
 
-@pytest.mark.parametrize("transpose_a", [False, True])
-@pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize("batches", [(3, 3), (4, 1), (1, 2)])
-def test_product_of_two_computed_batches(batches: tuple[int, int], transpose_b: bool, transpose_a: bool) -> None:
+def batch_product(batches: tuple[int, int], transpose_b: bool, transpose_a: bool) -> Product:
     a, b = floats(1, batches[0], 13, 21), floats(2, batches[1], 21, 37)
     left = np.ascontiguousarray(a.swapaxes(1, 2)) if transpose_a else a
     right = np.ascontiguousarray(b.swapaxes(1, 2)) if transpose_b else b
     x, y = var("x", left), var("y", right)
     call = ir.call("nn.batch_matmul", [x, y], transpose_a=transpose_a, transpose_b=transpose_b)
-    check(call, [x, y], [left, right], a.astype(np.float64) @ b)
+    return Product(call, [x, y], [left, right], a.astype(np.float64) @ b)
 
 
-@pytest.mark.parametrize("shape", [(9,), (1, 9), (6, 9), (2, 6, 9)])
-def test_matmul_of_computed_weights(shape: tuple[int, ...]) -> None:
+def computed_matmul(shape: tuple[int, ...]) -> Product:
     a, b = floats(1, *shape), floats(2, 9, 20)
     x, y = var("x", a), var("y", b)
     call = ir.call("nn.matmul", [x, y], units=None)
-    check(call, [x, y], [a, b], a.astype(np.float64) @ b)
+    return Product(call, [x, y], [a, b], a.astype(np.float64) @ b)
 
 
-def test_matmul_with_constant_right_side() -> None:
+def constant_matmul() -> Product:
     a, b = floats(1, 2, 6, 9), floats(2, 9, 20)
     x = var("x", a)
     call = ir.call("nn.matmul", [x, ir.const(b)], units=None)
-    check(call, [x], [a], a.astype(np.float64) @ b)
+    return Product(call, [x], [a], a.astype(np.float64) @ b)
 
 
-def test_quantized_product_of_two_computed_batches_is_exact() -> None:
+def quantized_batches() -> Product:
     a, b = integers(1, 2, 5, 19), integers(2, 2, 18, 19)
     x, y = var("x", a), var("y", b)
     zeros = [ir.const(4), ir.const(-9), ir.const(0.5), ir.const(0.5)]
     call = ir.call("qnn.batch_matmul", [x, y, *zeros], transpose_b=True, out_dtype="int32")
     expected = (a.astype(np.int64) - 4) @ (b.astype(np.int64) + 9).swapaxes(1, 2)
-    check(call, [x, y], [a, b], expected)
+    return Product(call, [x, y], [a, b], expected)
 
 
 def onnx_runtime(operator: str, data: Array, weights: Array, **attributes: Any) -> Array:
@@ -116,8 +113,7 @@ def onnx_runtime(operator: str, data: Array, weights: Array, **attributes: Any) 
     return session.run(None, {"x": data})[0]
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_convolution_over_one_dimension(groups: int) -> None:
+def conv1d(groups: int) -> Product:
     data, weights = floats(1, 2, 6, 31), floats(2, 9, 6 // groups, 4)
     expected = onnx_runtime("Conv", data, weights, strides=[2], pads=[1, 2], dilations=[3], group=groups)
     last = np.ascontiguousarray(data.transpose(0, 2, 1))
@@ -126,10 +122,10 @@ def test_convolution_over_one_dimension(groups: int) -> None:
         "nn.conv1d", [x, ir.const(weights)], strides=(2,), padding=(1, 2), dilation=(3,), groups=groups,
         data_layout="NWC", kernel_layout="OIW",
     )  # fmt: skip
-    check(call, [x], [last], expected.transpose(0, 2, 1))
+    return Product(call, [x], [last], expected.transpose(0, 2, 1))
 
 
-def test_convolution_over_three_dimensions() -> None:
+def conv3d() -> Product:
     data, weights = floats(1, 1, 4, 6, 7, 5), floats(2, 6, 2, 3, 2, 3)
     expected = onnx_runtime("Conv", data, weights, strides=[1, 2, 1], pads=[1, 0, 1, 0, 1, 1], group=2)
     last = np.ascontiguousarray(data.transpose(0, 2, 3, 4, 1))
@@ -138,7 +134,7 @@ def test_convolution_over_three_dimensions() -> None:
         "nn.conv3d", [x, ir.const(weights)], strides=(1, 2, 1), padding=(1, 0, 1, 0, 1, 1), groups=2,
         data_layout="NDHWC", kernel_layout="OIDHW",
     )  # fmt: skip
-    check(call, [x], [last], expected.transpose(0, 2, 3, 4, 1))
+    return Product(call, [x], [last], expected.transpose(0, 2, 3, 4, 1))
 
 
 TRANSPOSED = {
@@ -151,9 +147,7 @@ TRANSPOSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TRANSPOSED)
-def test_transposed_convolution(name: str) -> None:
-    shape, kernel, attributes = TRANSPOSED[name]
+def transposed_convolution(shape: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any]) -> Product:
     data, weights = floats(1, *shape), floats(2, *kernel)
     expected = onnx_runtime("ConvTranspose", data, weights, **attributes)
     last = np.ascontiguousarray(data.transpose(0, 2, 3, 1))
@@ -165,10 +159,10 @@ def test_transposed_convolution(name: str) -> None:
         output_padding=attributes.get("output_padding", (0, 0)),
     )  # fmt: skip
     assert call.op.macs([x.type, call.args[1].type], call.attrs, call.type) == data.size * weights[0].size
-    check(call, [x], [last], expected.transpose(0, 2, 3, 1))
+    return Product(call, [x], [last], expected.transpose(0, 2, 3, 1))
 
 
-def test_quantized_transposed_convolution_is_exact() -> None:
+def quantized_transposed() -> Product:
     data, weights = integers(1, 1, 5, 4, 3), integers(2, 3, 6, 3, 3)
     centered = data.astype(np.int64) - 11
     expected = onnx_runtime(
@@ -180,4 +174,49 @@ def test_quantized_transposed_convolution_is_exact() -> None:
         "qnn.conv2d_transpose", [x, *constants], strides=(2, 2), data_layout="NHWC", kernel_layout="IOHW",
         out_dtype="int32",
     )  # fmt: skip
-    check(call, [x], [data], expected.transpose(0, 2, 3, 1).astype(np.int64))
+    return Product(call, [x], [data], expected.transpose(0, 2, 3, 1).astype(np.int64))
+
+
+MAKERS: dict[str, Callable[[], Product]] = {
+    **{
+        f"dense-{units}-{shape}": partial(dense, shape, units)
+        for units, shape in product((1, 10, 130), [(1, 300), (5, 17), (3, 1, 4, 8), (2, 3, 33), (23,)])
+    },
+    **{
+        f"quantized-dense-{sizes}": partial(quantized_dense, *sizes)
+        for sizes in [(1, 640, 128), (3, 7, 5), (9, 64, 48)]
+    },
+    **{
+        f"batches-{batches}-{transpose_b}-{transpose_a}": partial(batch_product, batches, transpose_b, transpose_a)
+        for batches, transpose_b, transpose_a in product([(3, 3), (4, 1), (1, 2)], (False, True), (False, True))
+    },
+    **{f"matmul-{shape}": partial(computed_matmul, shape) for shape in [(9,), (1, 9), (6, 9), (2, 6, 9)]},
+    "matmul-constant": constant_matmul,
+    "quantized-batches": quantized_batches,
+    **{f"conv1d-{groups}": partial(conv1d, groups) for groups in (1, 3)},
+    "conv3d": conv3d,
+    **{f"transposed-{name}": partial(transposed_convolution, *case) for name, case in TRANSPOSED.items()},
+    "quantized-transposed": quantized_transposed,
+}
+
+
+@cache
+def products() -> dict[str, Product]:
+    return {name: make() for name, make in MAKERS.items()}
+
+
+@cache
+def kernels() -> Kernels[tuple[str, str]]:
+    groups = {name: group_of(made.body, made.params) for name, made in products().items()}
+    return Kernels({(name, key): (groups[name], features) for name in groups for key, features in TARGETS.items()})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", MAKERS)
+def test_kernels_compute_what_they_must(name: str, target: str) -> None:
+    made = products()[name]
+    result = kernels()[name, target](*made.inputs)
+    if result.dtype.kind == "f":
+        np.testing.assert_allclose(result, made.expected, rtol=1e-5, atol=2e-5)
+    else:
+        np.testing.assert_array_equal(result, made.expected)

@@ -23,14 +23,14 @@ from mlfc.verify.litert import Reference
 from tests.conftest import need
 from tests.harness import edge_inputs, seeded_inputs
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 # each kind of processor has convolutions, depthwise ones and dense layers of the first model; of the others, each has
 # what only it has: additions, shared functions by both executors, the most shared functions
 PAIRS = [
     *(("kws_ref_model", cpu) for cpu in ("generic", "cortex-m4", "cortex-m55", "cortex-m3")),
-    *(("pretrainedResnet_quant", cpu) for cpu in ("generic", "cortex-m3")),
-    *(("ad01_int8", cpu) for cpu in ("generic", "cortex-m4", "cortex-m55")),
+    ("pretrainedResnet_quant", "cortex-m3"),
+    ("ad01_int8", "cortex-m4"),
     ("vww_96_int8", "cortex-m4"),
 ]
 

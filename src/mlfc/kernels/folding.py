@@ -16,7 +16,7 @@ from math import prod
 from mlfc.kernels import templates
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader
-from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.ir import Buffer, Expr, Select
 
 # A tile of results, and the accumulators of one result; both fill whole vectors of every target.
 COLUMNS = 64
@@ -216,10 +216,15 @@ class _FoldTile:
         parts = [tb.load(total, [lane]) for lane in range(self.lanes)]
         while len(parts) > 1:
             parts = [
-                self.fold.step(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at]
+                self._folded(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at]
                 for at in range(0, len(parts), 2)
             ]
         out.store(self.axes.result(self.first), tb.cast(self.fold.finish(parts[0]), out.dtype))
+
+    def _folded(self, one: Expr, other: Expr) -> Expr:
+        """Return two lanes as one, by name where a step reads them more than once: steps of steps would double."""
+        value = self.fold.step(one, other)
+        return self.ctx.stmts.let("best", value) if isinstance(value, Select) else value
 
 
 @dataclass(frozen=True)

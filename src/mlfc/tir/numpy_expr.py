@@ -70,6 +70,10 @@ class Evaluator:
 
     def run(self, expr: Expr, guarded: bool = False) -> Array:
         """Return the value; `guarded` limits indices of loads, for a branch that is not always taken."""
+        if type(expr) is ir.Const:  # most nodes are leaves, which are known already
+            return self._const(expr, guarded)
+        if type(expr) is ir.Var:
+            return self._var(expr, guarded)
         known = self._guarded if guarded else self._values
         value = known.get(id(expr))
         if value is None:
@@ -80,10 +84,10 @@ class Evaluator:
         return _number(expr.value, expr.dtype) if type(expr.value) is int else _array(expr.value, expr.dtype)
 
     def _var(self, expr: ir.Var, _: bool) -> Array:
-        if expr not in self._env:
-            raise InternalError(f"tir: {expr.name} is read outside the statement that binds it")
-        value: Array = self._env[expr]
-        return value
+        try:
+            return self._env[expr]
+        except KeyError:
+            raise InternalError(f"tir: {expr.name} is read outside the statement that binds it") from None
 
     def _binary(self, expr: ir.Binary, guarded: bool) -> Array:
         value: Array = _BINARY[expr.op](self.run(expr.a, guarded), self.run(expr.b, guarded))
@@ -169,6 +173,10 @@ def _converted(value: Array, dtype: str) -> Array:
     return value.astype(dtypes.to_numpy(dtype), copy=False)
 
 
+# `array.min` and `array.max` are functions of Python that call them
+_least, _most = np.minimum.reduce, np.maximum.reduce
+
+
 def _lanes(buffer: Buffer, dtype: str) -> int:
     """Return how many elements of `buffer` one access of `dtype` touches."""
     return 1 if dtypes.lanes(buffer.dtype) > 1 else dtypes.lanes(dtype)
@@ -177,13 +185,16 @@ def _lanes(buffer: Buffer, dtype: str) -> int:
 def check_bounds(buffer: Buffer, indices: Sequence[Array], dtype: str) -> None:
     """Raise InternalError where an access of `dtype` leaves the buffer."""
     lanes = _lanes(buffer, dtype)
-    for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
-        last = extent - lanes if axis == len(buffer.shape) - 1 else extent - 1
+    rest = len(buffer.shape)
+    for index, extent in zip(indices, buffer.shape, strict=True):
+        rest -= 1
+        last = extent - 1 if rest else extent - lanes
         if index.ndim == 0:
-            is_within = bool(0 <= index <= last)
+            is_within = 0 <= index.item() <= last
         else:
-            is_within = not index.size or bool(index.min() >= 0 and index.max() <= last)
+            is_within = not index.size or bool(_least(index, None) >= 0 and _most(index, None) <= last)
         if not is_within:
+            axis = len(buffer.shape) - rest - 1
             raise InternalError(f"tir: index {axis} of {buffer.name}{list(buffer.shape)} leaves its bounds")
 
 

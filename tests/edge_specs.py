@@ -48,6 +48,7 @@ def specs() -> Iterator[Spec]:
     yield from _shapes()
     yield from _pools()
     yield from _products()
+    yield from _recurrent()
     yield from _quantized()
     yield from _quantized_products()
 
@@ -78,15 +79,31 @@ def _products() -> Iterator[Spec]:
         layout = {"data_layout": f"N{letters}C"}
         yield Spec(f"nn.conv{rank}d", (Given(shape), _real_weights(*kernel, 2, 3)),
                    {**attrs, **layout, "kernel_layout": f"{letters}IO"})  # fmt: skip
-        if rank < 3:
-            yield Spec(f"nn.conv{rank}d_transpose", (Given(shape), _real_weights(2, 3, *kernel)),
-                       {**attrs, **layout, "kernel_layout": f"IO{letters}", "strides": (2,) * rank})  # fmt: skip
+        yield Spec(f"nn.conv{rank}d_transpose", (Given(shape), _real_weights(2, 3, *kernel)),
+                   {**attrs, **layout, "kernel_layout": f"IO{letters}", "strides": (2,) * rank})  # fmt: skip
     yield Spec("nn.conv2d", (Given((1, 5, 5, 4)), _real_weights(3, 3, 4, 1)),
                {"channels": 4, "groups": 4, "kernel_size": (3, 3), "padding": (1, 1, 1, 1), "data_layout": "NHWC",
                 "kernel_layout": "HWOI"}, "depthwise")  # fmt: skip
     yield Spec("nn.dense", (Given((3, 37)), Given((5, 37))), {"units": 5})
     yield Spec("nn.matmul", (Given((3, 37)), Given((37, 5))), {"units": 5})
     yield Spec("nn.batch_matmul", (Given((2, 3, 37)), Given((2, 5, 37))), {"transpose_b": True})
+
+
+def _recurrent() -> Iterator[Spec]:
+    """Yield cells of two directions whose sequences end early, late and nowhere."""
+    directions, batch, units = 2, 3, 2
+    state, lengths = Given((directions, batch, units)), Given((batch,), "int32")
+    for name, gates, functions, more in (
+        ("lstm", 4, ("sigmoid", "tanh", "tanh"), (state, Given((directions, 3 * units)))),
+        ("gru", 3, ("sigmoid", "tanh"), (Given((directions, units)),)),
+        ("rnn", 1, ("tanh",), ()),
+    ):
+        data = Given((3, batch, directions * gates * units))
+        numbers = (0.0,) * (directions * len(functions))
+        attrs = {"activations": functions * directions, "alphas": numbers, "betas": numbers,
+                 "direction": "bidirectional", "returns": ("all", "hidden")}  # fmt: skip
+        weights = _real_weights(directions, gates * units, units)
+        yield Spec(f"nn.{name}_steps", (data, weights, state, lengths, *more), attrs)
 
 
 _OF_CODES = ("abs", "elu", "erf", "exp", "gelu", "hardswish", "leaky_relu", "log", "rsqrt", "sigmoid")
@@ -139,5 +156,9 @@ def _quantized_products() -> Iterator[Spec]:
                    {"channels": 2, "kernel_size": (2, 2), "strides": (2, 2), "data_layout": "NHWC",
                     "kernel_layout": "IOHW", "out_dtype": "int32"}, dtype)  # fmt: skip
         yield Spec("qnn.dense", (Given((2, 37), dtype), _weights(5, 37), *around), {"units": 5}, dtype)
+    for dtype in ("int8", "uint8"):
+        yield Spec("qnn.conv2d", (Given((1, 5, 5, 4), dtype), Given((3, 3, 4, 3), dtype), *around),
+                   {"padding": (1, 1, 1, 1), "data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": "int32"},
+                   f"late-{dtype}")  # fmt: skip
     yield Spec("qnn.batch_matmul", (Given((2, 3, 37), "int8"), Given((2, 5, 37), "int8"), *around),
                {"out_dtype": "int32", "transpose_b": True})  # fmt: skip

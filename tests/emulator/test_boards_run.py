@@ -18,7 +18,7 @@ from mlfc.verify.litert import Reference
 from tests.emulator.conftest import need_board
 from tests.harness import built, edge_inputs, module_of, seeded_inputs
 
-# every model runs on the mps2-an386 and the mps3-an547, and one on the mps2-an385, where their memory is compared, in
+# every model runs on the mps2-an386 or the mps3-an547, and one on the mps2-an385, where their memory is compared, in
 # test_memory_truth.py, and on this machine in tests/native; here the other boards run a model, and every family of
 # kernels convolutions
 CASES = [("hello_world_int8", board) for board in ("microbit", "arduino_mega")]

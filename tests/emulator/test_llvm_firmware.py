@@ -17,7 +17,8 @@ from mlfc.micro.project.generate import generate_project
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
 from mlfc.relay import ir
 from mlfc.verify.litert import Reference
-from tests.emulator.conftest import need_board
+from tests.emulator.conftest import CMSIS_NN, need_board
+from tests.emulator.test_graph_firmware import WARNINGS as GRAPH_FLAGS
 from tests.harness import built as built_once
 from tests.harness import edge_inputs, module_of, seeded_inputs
 
@@ -30,6 +31,7 @@ BOARDS = {
     "mps3-an547": "-mcpu=cortex-m55",
     "qemu-riscv32": "-mcpu=generic-rv32",
 }
+SHARES = {"mps2-an386": 0.6, "mps3-an547": 0.65}
 KWS = ("mps2-an386", "mps3-an547", "qemu-riscv32")
 
 
@@ -49,12 +51,16 @@ def firmware(path: Path, board: str, **options: Any) -> EmulatedModule:
     [("kws_ref_model" if board in KWS else "hello_world_int8", board) for board in BOARDS],
 )
 def test_objects_give_what_the_reference_gives(name: str, board: str, models: Path) -> None:
+    """In two thirds of the instructions of the best other."""
     path = models / f"{name}.tflite"
     made, reference = firmware(path, board), Reference(path)
     for inputs in (seeded_inputs(made.inputs, 1), edge_inputs(made.inputs)[0]):
-        expected = reference.run(inputs)
-        for tensor, output in made.run(inputs).items():
+        run, expected = made.measure(inputs), reference.run(inputs)
+        for tensor, output in run.outputs.items():
             np.testing.assert_array_equal(output, expected[tensor])
+        if (name, board) in CMSIS_NN:
+            assert run.instructions < SHARES[board] * CMSIS_NN[name, board]
+            assert run.stack_bytes < 1536
 
 
 @pytest.mark.parametrize("convention", ["softfp", "hard"])
@@ -79,8 +85,9 @@ def test_floats_are_passed_as_the_objects_pass_them(convention: str) -> None:
 
 def test_objects_run_behind_the_graph_executor(models: Path) -> None:
     path = models / "hello_world_int8.tflite"
-    factory = built_once(path, f"llvm {BOARDS['mps2-an386']}", "graph")
-    made, reference = emulated_factory(factory, need_board("mps2-an386"), cflags="-O1"), Reference(path)
+    # with the model, the board and the flags of test_graph_firmware.py, for which the runtime is built anyway
+    factory = built_once(path, f"llvm {BOARDS['microbit']}", "graph")
+    made, reference = emulated_factory(factory, need_board("microbit"), cflags=GRAPH_FLAGS), Reference(path)
     inputs = seeded_inputs(made.inputs, 1)
     for tensor, output in made.run(inputs).items():
         np.testing.assert_array_equal(output, reference.run(inputs)[tensor])
@@ -92,7 +99,7 @@ def placed(table: MemoryTable) -> list[tuple[str | None, int]]:
 
 
 def test_memories_are_where_the_linker_script_wants_them(models: Path) -> None:
-    path = models / "kws_ref_model.tflite"
+    path = models / "hello_world_int8.tflite"
     made, reference = firmware(path, "mps2-an386", pools=[Pool("psram")], workspace_io=True), Reference(path)
     inputs = seeded_inputs(made.inputs, 1)
     for tensor, output in made.run(inputs).items():

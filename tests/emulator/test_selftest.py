@@ -10,13 +10,17 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mlfc
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import find_board
+from mlfc.micro.memory.memory_table import STATE
+from mlfc.micro.run.emulator import emulated_archive
 from mlfc.micro.run.project_run import run_selftest
 from tests.native.extracted import imported, make
+from tests.state_models import FEATURES, GRU_STATES, WIDTH, gru, gru_steps
 from tests.unit.test_cli import mlfc as run_mlfc
 
 # what this machine computes is not what is tested here
@@ -111,3 +115,18 @@ def test_what_a_self_test_takes_is_said(models: Path, tmp_path: Path) -> None:
     result = run_mlfc("run", "bare.tar", "--selftest", "--profile", cwd=tmp_path)
     assert result.returncode == 2
     assert "Remove --inputs" in result.stderr
+
+
+def test_vectors_of_a_model_with_state_are_steps(tmp_path: Path) -> None:
+    begin = {"h_in": np.linspace(-1, 1, WIDTH, dtype=np.float32).reshape(1, WIDTH)}
+    model = mlfc.compile(gru(), "c -mcpu=cortex-m4", states=GRU_STATES, state_init=begin, module_name="cell")
+    archive = model.export(tmp_path / "cell.tar", test_vectors=3)
+    found = run_selftest(archive, find_board("mps2-an386"), cflags="-O1")
+    assert found.passed, found.lines
+    assert len(found.lines) == 4
+    first = gru_steps([np.zeros((1, FEATURES), np.float32)], begin["h_in"])[0][0]
+    firmware = emulated_archive(archive, find_board("mps2-an386"))
+    for _ in range(2):  # firmware begins anew each time it starts
+        np.testing.assert_allclose(firmware.run({"x": np.zeros((1, FEATURES), np.float32)})["y"], first, atol=1e-5)
+    planned, linked = firmware.memory()
+    assert planned.total(STATE, "ram") == linked.total(STATE, "ram") == 4 * WIDTH

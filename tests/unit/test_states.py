@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import json
+import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import mlfc
@@ -17,7 +21,9 @@ from mlfc.memory import prove
 from mlfc.relay.ir import State
 from mlfc.relay.text import from_text, to_text
 from mlfc.relay.verify import state_faults
-from tests.state_models import DELAYS, GRU_STATES, WIDTH, delay_line, gru
+from mlfc.verify import verify
+from tests.state_models import DELAYS, GRU_STATES, WIDTH, delay_line, frames, gru
+from tests.unit.test_cli import mlfc as mlfc_command
 
 
 def test_a_tied_pair_is_neither_input_nor_output() -> None:
@@ -162,3 +168,73 @@ def test_the_header_says_what_is_kept() -> None:
     assert "from byte 0: h_in: 1 x 8 float32" in header
     for declaration in ("state_reset(void)", "state_save(void *to)", "state_restore(const void *from)"):
         assert f"int32_t tvmgen_cell_{declaration};" in header
+
+
+def test_commands_run_steps_and_carry_state(tmp_path: Path) -> None:
+    onnx.save(gru(), tmp_path / "cell.onnx")
+    steps = np.concatenate(frames(3))
+    np.savez(tmp_path / "all.npz", x=steps)
+    np.savez(tmp_path / "first.npz", x=steps[:1])
+    np.savez(tmp_path / "rest.npz", x=steps[1:])
+    tie = ("--state", "h_in=h_out")
+    at = {"cwd": tmp_path}
+    result = mlfc_command("run", "cell.onnx", *tie, "--inputs", "all.npz", "--outputs", "y.npz", "--json", **at)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["steps"] == 3
+    expected = np.load(tmp_path / "y.npz")["y"]
+    assert expected.shape == (3,)
+    made = mlfc_command("compile", "cell.onnx", *tie, "--state-init", "zeros", "-o", "cell.tar", **at)
+    assert "state" in made.stdout.splitlines()[-2]
+    mlfc_command("run", "cell.tar", "--inputs", "first.npz", "--state-out", "held.npz", **at)
+    result = mlfc_command(
+        "run", "cell.tar", "--inputs", "rest.npz", "--state-in", "held.npz", "--outputs", "y.npz", **at
+    )
+    assert "2 steps; of the last one:" in result.stdout
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected[1:], atol=1e-6)
+    shown = json.loads(mlfc_command("inspect", "cell.tar", "--json", **at).stdout)["modules"]["cell"]
+    assert shown["memory"]["state_bytes"] == 4 * WIDTH
+    assert [(item["name"], item["next"], item["bytes"]) for item in shown["states"]] == [("h_in", "h_out", 32)]
+    tight = mlfc_command("compile", "cell.onnx", *tie, "--ram", "100", "-o", "tight.tar", **at)
+    assert tight.returncode == 1
+    assert "state 32" in tight.stderr
+
+
+def test_verify_compares_steps(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx.save(gru(), tmp_path / "cell.onnx")
+    begin = {"h_in": np.ones((1, WIDTH), np.float32)}
+    result = verify(tmp_path / "cell.onnx", states=GRU_STATES, state_init=begin, samples=2, layers=True, target="llvm")
+    assert result.is_within
+    assert "h_out" in [item.tensor for item in result.layers]
+    archive = mlfc.compile(gru(), "llvm", states=GRU_STATES, state_init=begin, module_name="cell").export(
+        tmp_path / "cell.tar"
+    )
+    assert verify(tmp_path / "cell.onnx", archive, samples=2).is_within
+    wrong = mlfc.compile(gru(), "llvm", states=GRU_STATES, module_name="cell").export(tmp_path / "wrong.tar")
+    stepping = verify(tmp_path / "cell.onnx", wrong, samples=2)
+    assert stepping.is_within  # the archive says what it begins with
+
+
+def test_archives_with_wrong_states_are_found(tmp_path: Path) -> None:
+    model = mlfc.compile(delay_line(), states=DELAYS, module_name="line")
+    path = model.export(tmp_path / "line.tar")
+    for old, new, message in (
+        ('"offset": 16', '"offset": 8', "overlaps what ends at byte 12"),
+        ('"state_bytes": 28', '"state_bytes": 29', "the states take 28"),
+        (
+            '"next": "d2_next",\n            "offset": 16',
+            '"next": "d2_next",\n            "offset": null',
+            "has no offset",
+        ),
+    ):
+        changed = tmp_path / "changed.tar"
+        with tarfile.open(path) as source, tarfile.open(changed, "w") as target:
+            for member in source.getmembers():
+                data = source.extractfile(member)
+                content = data.read() if data else b""
+                if member.name.endswith("metadata.json"):
+                    assert old.encode() in content
+                    content = content.replace(old.encode(), new.encode())
+                    member.size = len(content)
+                target.addfile(member, io.BytesIO(content))
+        assert any(message in str(fault) for fault in mlfc.validate(changed)), message

@@ -15,6 +15,7 @@ from mlfc.support.text import printable
 if TYPE_CHECKING:
     from mlfc.factory import Factory
     from mlfc.micro.board.board import Board
+    from mlfc.runtime.modules.runnable import Runnable
     from mlfc.support.arrays import Array
     from mlfc.support.tensor_info import TensorInfo
 
@@ -59,3 +60,29 @@ def given_inputs(path: Path | None, fill: str, seed: int, infos: Sequence[Tensor
     from mlfc.runtime.tensor.npz import read_npz
 
     return filled(infos, fill, seed) if path is None else read_npz(path, infos)
+
+
+def begin_state(model: Runnable, path: Path | None) -> None:
+    """Give a model the states in a file, if one is named."""
+    from mlfc.runtime.tensor.npz import read_npz
+
+    if path is None:
+        return
+    _require_state(model, "--state-in")
+    model.state.update(read_npz(path, model.state.infos))
+
+
+def save_state(model: Runnable, path: Path) -> None:
+    """Write a model's states to a file."""
+    from mlfc.runtime.tensor.npz import write_npz
+
+    _require_state(model, "--state-out")
+    write_npz(path, dict(model.state))
+
+
+def _require_state(model: Runnable, flag: str) -> None:
+    if not len(model.state):
+        raise OptionError(
+            f"option {flag} requires a model with state",
+            next_step="Compile it with --state INPUT=OUTPUT, or leave it out",
+        )

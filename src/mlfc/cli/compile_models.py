@@ -275,23 +275,21 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
         }
         print_json({"output": str(place), "modules": modules, **({"board": table.as_json()} if table else {})})
         return
-    rows = [
-        (
-            name,
-            item.memory.workspace_bytes,
-            item.memory.workspace_lower_bound_bytes,
-            item.memory.constants_bytes,
-            item.memory.io_bytes,
-        )
-        for name, item in details.items()
-    ]
+    columns = {
+        "workspace": [item.memory.workspace_bytes for item in details.values()],
+        "lower bound": [item.memory.workspace_lower_bound_bytes for item in details.values()],
+        "constants": [item.memory.constants_bytes for item in details.values()],
+        "inputs and outputs": [item.memory.io_bytes for item in details.values()],
+    }
+    if any(item.states for item in details.values()):
+        columns["state"] = [item.memory.state_bytes for item in details.values()]
     for factory, item in zip(factories, details.values(), strict=True):
         if item.tiling:
             typer.echo(printable(tiling_line(item.tiling.to_json(), len(item.operators))))
         on_device = device_line([call.to_json() for call in item.operators], factory.target.device)
         if on_device:
             typer.echo(printable(on_device))
-    print_table(f"{place}: bytes", ("module", "workspace", "lower bound", "constants", "inputs and outputs"), rows)
+    print_table(f"{place}: bytes", ("module", *columns), list(zip(details, *columns.values(), strict=True)))
     if table is not None:
         print_memory(table)
 

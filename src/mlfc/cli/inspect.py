@@ -158,7 +158,7 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         typer.echo(printable(f"  made from {source['name']}, SHA-256 {source.get('sha256', '-')}"))
     for title, value in module["facts"].items():
         typer.echo(printable(f"  {title}: {value:,}" if isinstance(value, int) else f"  {title}: {value}"))
-    tensors = [(kind, tensor) for kind in ("inputs", "outputs") for tensor in module[kind]]
+    tensors = [(kind, tensor) for kind in ("inputs", "outputs", "states") for tensor in module[kind]]
     if tensors:
         print_table(
             "tensors",
@@ -174,7 +174,7 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
     memory = [
         (key.removesuffix("_bytes").replace("_", " "), size)
         for key, size in module["memory"].items()
-        if size is not None
+        if size is not None and (size or key != "state_bytes")
     ]
     if module["workspace_io"]:
         memory.append(("of these in the workspace: io", module["memory"]["io_bytes"]))
@@ -309,7 +309,7 @@ def _show_library(path: Path, as_json: bool) -> None:
 def _print_library_module(name: str, module: Mapping[str, Any]) -> None:
     rows = [
         (kind, tensor["name"], describe_tensor(tensor))
-        for kind, tensors in (("input", module["inputs"]), ("output", module["outputs"]))
+        for kind, tensors in (("input", module["inputs"]), ("output", module["outputs"]), ("state", module["states"]))
         for tensor in tensors or ()
     ]
     print_table(f"module {name}: {module['executor']}", ("", "name", "type"), rows)

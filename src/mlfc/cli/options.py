@@ -78,7 +78,10 @@ OPTIONS = {
     "force": _option("Overwrite existing files.", flags="--force -f"),
     "format_version": _archive("7 (default), or 5 or 6 for older readers."),
     "host_driven": _option("Run the graph on this machine and every operator on the board."),
-    "inputs": _option(".npz with the inputs by name, or arr_0, arr_1, ... by position."),
+    "inputs": _option(
+        ".npz with the inputs by name, or arr_0, arr_1, ... by position. Of a model with state, several sets along a"
+        " leading axis are steps."
+    ),
     "labels": _option("The class of each set of --inputs, .npy or one a line: counts how many are right."),
     "layers": _option("Each operator: live memory, bytes moved, MACs."),
     "limit_factor": _code("Multiply the limits on memory and work for compiling one model.", "N"),
@@ -126,6 +129,8 @@ OPTIONS = {
         "Keep an input: the output after = is its value in the next run, and neither is passed; repeatable.",
         "NAME=OUTPUT",
     ),
+    "state_in": _option("Begin with the state in this .npz file.", "FILE"),
+    "state_out": _option("Write the state after the last run to this .npz file.", "FILE"),
     "state_init": _option(
         "What state begins with: zeros, or a .npz file with arrays by the names of inputs or variables. Default: as the"
         " model says, else zeros.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import compiled_model, core_warnings, given_inputs, is_compiled
+from mlfc.cli.artifacts import begin_state, compiled_model, core_warnings, given_inputs, is_compiled, save_state
 from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_driven, run_firmware
 from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
@@ -28,6 +28,7 @@ EXAMPLES = (
     "mlfc run kws.tar --inputs in.npz --outputs out.npz",
     "mlfc run kws.tar --fill random --seed 1 --repeat 100",
     "mlfc run kws.tflite --top 3",
+    "mlfc run wakeword.tar --inputs frames.npz --outputs scores.npz",
     "mlfc run kws.tar --profile --repeat 100 --top 5",
     "mlfc run resnet18.onnx --device opencl",
     "mlfc run kws.tflite --board mps2-an386 --profile",
@@ -64,6 +65,8 @@ def run_model(
     value: list[str] | None = None,
     state: list[str] | None = None,
     state_init: str | None = None,
+    state_in: Path | None = None,
+    state_out: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
@@ -98,9 +101,14 @@ def run_model(
             place="--memory",
             next_step="Add --board, or remove --profile",
         )
-    for path in (outputs, tensors):
+    for path in (outputs, tensors, state_out):
         if path is not None:
             check_writable(path)
+    if (state_in or state_out) and (on_board is not None or profile):
+        raise OptionError(
+            "options --state-in and --state-out require a run on this machine without --profile",
+            next_step="Remove them, or --board, --host-driven and --profile",
+        )
     given = partial(given_inputs, inputs, fill, seed)
     fixed = Inputs.of(shape, value, state, state_init)
     if host_driven and on_board:
@@ -127,8 +135,34 @@ def run_model(
     else:
         with stage(f"loading {artifact}"):
             compiled = _load(artifact, module, fixed, devices)
-        results, times = _timed(compiled, given(compiled.inputs), runs, artifact)
+        begin_state(compiled, state_in)
+        if len(compiled.state) and inputs is not None:
+            results, times = _steps(compiled, inputs, runs, artifact)
+        else:
+            results, times = _timed(compiled, given(compiled.inputs), runs, artifact)
+        if state_out is not None:
+            save_state(compiled, state_out)
         _report(compiled, results, times, None, outputs, top, as_json)
+
+
+def _steps(
+    compiled: Runnable, inputs: Path, runs: int, artifact: Path
+) -> tuple[Mapping[str, Array], tuple[float, ...]]:
+    """Run a model with state on every set of inputs in a file, in order; outputs have the steps as their first axis."""
+    import numpy as np
+
+    from mlfc.verify.inputs import read_sets
+
+    sets = [given for _, given in read_sets(inputs, compiled.inputs)]
+    if len(sets) == 1:
+        return _timed(compiled, sets[0], runs, artifact)
+    found: list[Mapping[str, Array]] = []
+    times: list[float] = []
+    for given in sets:
+        results, taken = _timed(compiled, given, 1, artifact)
+        found.append(results)
+        times += taken
+    return {name: np.stack([results[name] for results in found]) for name in found[0]}, tuple(times)
 
 
 def _timed(
@@ -200,7 +234,9 @@ def _report(
 
     if outputs is not None:
         write_npz(outputs, results)
-    tensors = summaries(compiled.outputs, results, top if operators is None else 0)
+    steps = {len(results[info.name]) for info in compiled.outputs if results[info.name].shape != info.shape}
+    last = {name: array[-1] for name, array in results.items()} if steps else results
+    tensors = summaries(compiled.outputs, last, top if operators is None else 0)
     milliseconds = {
         "runs": len(times),
         "median_ms": statistics.median(times) * 1e3,
@@ -209,10 +245,14 @@ def _report(
     }
     if as_json:
         document: dict[str, Any] = {"outputs": tensors, "time": milliseconds}
+        if steps:
+            document["steps"] = steps.pop()
         if operators is not None:
             document["operators"] = as_rows(operators, top)
         print_json(document)
         return
+    if steps:
+        typer.echo(f"{steps.pop()} steps; of the last one:")
     print_outputs(tensors)
     if operators is not None:
         print_profile(operators, top)

@@ -10,7 +10,7 @@ from mlfc.codegen.constants import section_macro
 from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.launch import IMPORTED, LAUNCHES
 from mlfc.codegen.host.packed import ARGUMENT, BOOL_CODE, CHECKS
-from mlfc.codegen.host.state_functions import STATE_ARRAY
+from mlfc.codegen.host.state_functions import STATE_ARRAY, STATE_FLAG
 from mlfc.codegen.writer import PIECES, Writer
 from mlfc.memory.pools import DEFAULT_POOL, STATE_SECTION, pool_array, pool_section
 from mlfc.tir.host import Function
@@ -30,8 +30,10 @@ def entry_file(functions: AotFunctions) -> str:
             writer.lines(pool_definition(f"static uint8_t {pool_array(pool.name)}", pool.nbytes, pool.name))
     if interface.states and not interface.external_workspace:
         macro = section_macro("MLF_STATE", STATE_SECTION)
-        nbytes = interface.state_bytes + interface.has_state_flag
-        writer.lines([*macro, f"static uint8_t {STATE_ARRAY}[{nbytes}] MLF_STATE;", ""])
+        writer.lines([*macro, f"static uint8_t {STATE_ARRAY}[{interface.state_bytes}] MLF_STATE;"])
+        if interface.has_state_flag:
+            writer.line(f"static uint8_t {STATE_FLAG}; /* start-up code makes it 0 */")
+        writer.line()
     writer.lines([prototype(functions.main_declaration), ""])
     written = (*functions.mappers(), *functions.states.functions(), functions.entry())
     return writer.text() + "\n".join(map(c_function, written))

@@ -65,7 +65,7 @@ class Interface:
 
     @property
     def has_state_flag(self) -> bool:
-        """Whether a byte behind a static array of states says that they have been set: they do not begin as zeros."""
+        """Whether a variable beside a static array of states says that they have been set: they are no zeros."""
         return not self.external_workspace and any(state.image.any() for state in self.states)
 
     def state_function(self, what: str) -> str:

@@ -76,20 +76,60 @@ def bias_values(out: Output) -> Array | None:
     return out.bias.astype(dtypes.to_numpy(accumulator_dtype(out)))
 
 
+def _packed(ctx: Context, weights: Weights, positions: Array) -> Buffer:
+    """Write loops that copy weights less their zero point into scratch, each to where its position is."""
+    late, zero = weights.late, weights.zero
+    assert late is not None
+    assert isinstance(zero, int)
+    wide = late.dtype if not zero else "int16" if dtypes.bits(late.dtype) == 8 else "int32"
+    buffer = ctx.scratch("packed", positions.shape, wide)
+    with serial_loops(ctx, positions.shape, "w") as at:
+        ctx.stmts.store(buffer, at, factor(late.read(_indices(positions, late.shape, at)), zero, wide))
+    return buffer
+
+
+def _indices(positions: Array, shape: Sequence[int], at: Sequence[Expr]) -> list[Expr]:
+    """Return the indices of what lies at `at` in an arrangement of a tensor, given the positions in the tensor.
+
+    Each axis of the arrangement goes along one axis of the tensor in equal steps, or along two that follow each other.
+    """
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    steps = [0 if size == 1 else int(positions.take(1, axis).flat[0]) for axis, size in enumerate(positions.shape)]
+    apart = [[0] * len(steps) for _ in shape]
+    for axis, step in enumerate(steps):
+        if step:
+            along = next(own for own, stride in enumerate(strides) if shape[own] > 1 and stride <= step)
+            apart[along][axis] = step // strides[along]
+    reach = [sum(step * (size - 1) for step, size in zip(own, positions.shape, strict=True)) for own in apart]
+    if all(last < extent for last, extent in zip(reach, shape, strict=True)):
+        return [_sum(at, own) for own in apart]
+    position = _sum(at, steps)
+    return [position // stride % extent for stride, extent in zip(strides, shape, strict=True)]
+
+
+def _sum(at: Sequence[Expr], steps: Sequence[int]) -> Expr:
+    terms = [index * step for index, step in zip(at, steps, strict=True) if step]
+    return sum(terms[1:], start=terms[0]) if terms else tb.const(0)
+
+
 class FilterSums:
     """Accumulators of a few filters at once, over weights ordered (group and block, steps..., filter).
 
-    `rows` are (steps..., groups, filters of a group), the steps in the order of the loops.
+    `rows` are the weights, or their positions, as (steps..., groups, filters of a group), the steps in the order of the
+    loops.
     """
 
-    def __init__(self, ctx: Context, rows: Array, out: Output) -> None:
+    def __init__(self, ctx: Context, weights: Weights, rows: Array, out: Output) -> None:
         self.ctx, self.out = ctx, out
         *steps, groups, filters = rows.shape
         self.filters = filters
         self.width = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
         self.blocks = filters // self.width
         ordered = np.moveaxis(rows.reshape(*steps, groups * self.blocks, self.width), -2, 0)
-        self.weights = ctx.constant("weights", np.ascontiguousarray(ordered))
+        is_known = weights.late is None
+        self.weights = (
+            ctx.constant("weights", np.ascontiguousarray(ordered)) if is_known else _packed(ctx, weights, ordered)
+        )
         bias = bias_values(out)
         self.bias = None if bias is None else ctx.constant("bias", bias.reshape(-1, self.width))
         self.dtype = accumulator_dtype(out)
@@ -202,7 +242,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     """Write a convolution over any number of dimensions."""
     stmts = ctx.stmts
     centered = weights.centered().reshape(*conv.kernel, conv.group_channels, conv.groups, conv.group_filters)
-    sums = FilterSums(ctx, centered, out)
+    sums = FilterSums(ctx, weights, centered, out)
     with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
         with stmts.loop(conv.groups, "group") as group, sums.over(group, place) as (_, add, end_piece):
@@ -215,7 +255,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over any number of dimensions: a few channels share the loops over taps."""
     multiplier = conv.filters // conv.channels
-    sums = FilterSums(ctx, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
+    sums = FilterSums(ctx, weights, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
     with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
         with sums.over(tb.const(0), place) as (first, add, _), _windows(ctx, conv, ranges) as (positions, taps):
@@ -231,7 +271,7 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     inner = conv.filters // conv.groups
     made = conv.channels // conv.groups
     grouped = weights.centered().reshape(*conv.kernel, conv.groups, inner, made)
-    sums = FilterSums(ctx, np.swapaxes(grouped, -2, -3), out)
+    sums = FilterSums(ctx, weights, np.swapaxes(grouped, -2, -3), out)
     with serial_loops(ctx, (conv.batch, *conv.spatial), "o") as place, stmts.loop(conv.groups, "group") as group:
         with sums.over(group, place) as (_, add, end_piece), serial_loops(ctx, conv.kernel, "k") as taps:
             positions, checks = _gathered(conv, place, taps, data)
@@ -268,7 +308,7 @@ def _when(ctx: Context, condition: Expr) -> Iterator[Any]:
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     rows = weights.centered()[:, None, :]
-    sums = FilterSums(ctx, rows, out)
+    sums = FilterSums(ctx, weights, rows, out)
     with serial_loops(ctx, data.shape[:-1], "row") as place:
         with sums.over(tb.const(0), place) as (_, add, end_piece), sums.steps(rows.shape[0], end_piece) as k:
             add([k], factor(tb.load(data, [*place, k]), weights.data_zero, sums.dtype))

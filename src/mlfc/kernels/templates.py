@@ -27,14 +27,21 @@ Emitter = TypeVar("Emitter", bound=Callable[..., None])
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Weights known at compile time, and the zero points of quantized operands."""
+    """Weights, and the zero points of quantized operands.
+
+    Of weights that come when the model runs, `values` are the positions in the tensor `late`: what arranges values
+    arranges positions just so, and says where each weight goes.
+    """
 
     values: Array  # (kernel..., group channels, filters) of a convolution, (reduction, columns) of a dense layer
     data_zero: int = 0  # what is subtracted from each element of the data before it is multiplied
     zero: int | Array = 0  # what is subtracted from each weight: one for all, or one for each filter
+    late: Tensor | None = None
 
     def centered(self) -> Array:
         """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""
+        if self.late is not None:
+            return self.values
         if dtypes.is_float(dtypes.from_numpy(self.values.dtype)):  # numpy does not know that bfloat16 is one
             return self.values
         wide = self.values.astype(np.int64) - np.asarray(self.zero, np.int64)
@@ -92,11 +99,12 @@ def _plainly(kind: str, ctx: Context, conv: Conv, data: Buffer, weights: Weights
     """Write a convolution with the target's template, or with the plain one where padding shows in the result.
 
     Padding adds nothing. The plain templates leave it out; the others multiply it, as zeros, with weights, which makes
-    NaN of infinities.
+    NaN of infinities. They alone take weights that come when the model runs.
     """
     values = weights.values
-    is_float = dtypes.is_float(dtypes.from_numpy(values.dtype))
-    if is_float and conv.padded and not np.all(np.isfinite(values.astype(np.float64))):
+    is_float = weights.late is None and dtypes.is_float(dtypes.from_numpy(values.dtype))
+    is_infinite = is_float and conv.padded and not np.all(np.isfinite(values.astype(np.float64)))
+    if is_infinite or weights.late is not None:
         TEMPLATES.get(f"{kind}/plain")[0].emit(ctx, conv, data, weights, out)
     else:
         emit(kind, ctx, conv, data, weights, out)
@@ -109,7 +117,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write the transpose of `conv`; its weights are (kernel..., input channels, group's output channels)."""
-    emit("transposed", ctx, conv, data, weights, out)
+    _plainly("transposed", ctx, conv, data, weights, out)
 
 
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:

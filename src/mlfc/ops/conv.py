@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -207,10 +208,17 @@ def declare_conv(
     def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
         _check_channels_last(name, attrs, rank)
         data, weight = inputs[:2]
-        value = _constant_weights(name, weight)
+        late = weight if weight.value is None else None
+        value = np.arange(prod(weight.shape)).reshape(weight.shape) if weight.value is None else weight.value
         conv = geometry(name, TensorType(data.shape, data.dtype), TensorType(weight.shape, weight.dtype), attrs)
         values = _transposed_weights(value, attrs) if transposed else _ordered_weights(value, attrs, conv)
-        weights = templates.Weights(values, *zeros(name, inputs))
+        data_zero, zero = zeros(name, inputs)
+        if late is not None and not isinstance(zero, int):
+            raise UnsupportedError(
+                f"{name} needs weights that are known at compile time where each filter has a zero point of its own",
+                next_step="Make the weights initializers of the model, or quantize them with one zero point",
+            )
+        weights = templates.Weights(values, data_zero, zero, late)
         write = templates.transposed if transposed else templates.convolution
         write(ctx, conv, data.in_memory(ctx), weights, out)
 
@@ -220,16 +228,6 @@ def declare_conv(
     attrs = transpose_attrs(rank) if transposed else conv_attrs(rank)
     declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, contract=contract,
             doc=doc)  # fmt: skip
-
-
-def _constant_weights(name: str, weight: Tensor) -> Any:
-    """Return the weights' value; templates pack it at compile time."""
-    if weight.value is None:
-        raise UnsupportedError(
-            f"{name} needs weights that are known at compile time",
-            next_step="Make the weights initializers of the model",
-        )
-    return weight.value
 
 
 def _check_channels_last(name: str, attrs: Attrs, rank: int) -> None:
@@ -262,7 +260,4 @@ for _rank in (1, 2, 3):
     _dimensions = f"{_rank} dimension{'s' * (_rank > 1)}"
     _doc = f"Convolution over {_dimensions}, with stride, dilation, padding and groups."
     declare_conv(f"nn.conv{_rank}d", _rank, _doc)
-    if _rank < 3:
-        declare_conv(
-            f"nn.conv{_rank}d_transpose", _rank, f"Transposed convolution over {_dimensions}.", transposed=True
-        )
+    declare_conv(f"nn.conv{_rank}d_transpose", _rank, f"Transposed convolution over {_dimensions}.", transposed=True)

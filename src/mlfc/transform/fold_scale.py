@@ -24,7 +24,7 @@ from mlfc.transform.matching import (
 )
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
-_TRANSPOSED = ("nn.conv1d_transpose", "nn.conv2d_transpose")
+_TRANSPOSED = ("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
 _ANCHORS = (*_CONVOLUTIONS, *_TRANSPOSED, "nn.dense")
 
 

@@ -313,7 +313,8 @@ def _with_units(axes: list[int], shape: tuple[int, ...]) -> list[int]:
 
 _RULES: dict[str, LayoutRule] = {
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d", "qnn.conv2d"), _convolution),
-    **dict.fromkeys(("nn.conv1d_transpose", "nn.conv2d_transpose", "qnn.conv2d_transpose"), _convolution),
+    **dict.fromkeys((f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)), _convolution),
+    "qnn.conv2d_transpose": _convolution,
     **dict.fromkeys(("image.grid_sample", "image.crop_and_resize"), _logical),
     **dict.fromkeys(
         (

@@ -142,7 +142,7 @@ class _ProgramBuilder:
             if value.root.kind != "intermediate" or not value.is_whole or value.device != before.device or taken:
                 value = self._copied_next(value, state.output, before.device)
             after = value.root
-            written = Value(before.name, after.shape, after.dtype, "state", device=before.device)
+            written = Value(state.output, after.shape, after.dtype, "state", device=before.device)
             found.append(StateValue(before, after, written, self._copy_call(after, written), state.initial))
         return tuple(found)
 

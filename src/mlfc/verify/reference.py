@@ -9,6 +9,7 @@ from typing import Protocol
 
 from mlfc.archive.read.load import artifact_kind
 from mlfc.errors import OptionError
+from mlfc.frontend.common import unique_name
 from mlfc.relay.ir import Constant, Expr, IRModule, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
 from mlfc.support.arrays import Array
@@ -106,5 +107,10 @@ def with_all_tensors(module: IRModule) -> IRModule:
     # an output that is an input, or whose node lost its name, has not been met above
     for name, head in own.items():
         found.setdefault(name, head)
+    states = []
+    for state in module.states:  # the next value is a tensor to look at, too
+        again = unique_name(f"{state.output} (next)", found)
+        found[again] = found[state.output]
+        states.append(replace(state, output=again))
     main = replace(module.main, body=Tuple(tuple(found.values())))
-    return replace(module.with_main(main), output_names=tuple(found))
+    return replace(module.with_main(main), output_names=tuple(found), states=tuple(states))

@@ -19,7 +19,7 @@ from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import OptionError
 
-POOLS: Final = ("workspace_bytes", "storages_bytes", "scratch_bytes", "io_bytes", "constants_bytes")
+POOLS: Final = ("workspace_bytes", "storages_bytes", "scratch_bytes", "io_bytes", "constants_bytes", "state_bytes")
 _FACTS = ("executor", "target", "source", "build", "exported")
 _OPERATOR_FACTS = ("function", "macs", "bytes", "workspace_bytes", "live_bytes")
 _CHUNK = 1 << 20
@@ -214,7 +214,8 @@ def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
         return {"ram_bytes": None, "constants_bytes": None}
     apart = sum(item["workspace_bytes"] for name, item in memory.items() if name not in together)
     tensors = sum(memory[name]["io_bytes"] for name, module in modules.items() if not module["workspace_io"])
-    ram = apart + tensors + (shared["workspace_bytes"] if together else 0)
+    states = sum(memory[name]["state_bytes"] or 0 for name, module in modules.items() if module["executor"] == "aot")
+    ram = apart + tensors + states + (shared["workspace_bytes"] if together else 0)
     flash = sum(item["constants_bytes"] for item in memory.values())
     if shared.get("constants_bytes"):
         known = [item for module in modules.values() for item in module["constants"] or ()]

@@ -24,10 +24,10 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     -------
     dict
         ``version``, ``form``, ``style``, ``writer``, ``shared``, ``modules`` by name and ``files``; of each module
-        ``executor``, ``target``, ``inputs``, ``outputs``, ``memory``, ``operators``, ``peak``, ``constants``,
-        ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``stripes``, ``constant_pools``,
-        ``build``, ``source``, ``exported``, ``facts`` by title, and ``untold``, a list of what the archive does not
-        say; such facts are None.
+        ``executor``, ``target``, ``inputs``, ``outputs``, ``states``, ``memory``, ``operators``, ``peak``,
+        ``constants``, ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``stripes``,
+        ``constant_pools``, ``build``, ``source``, ``exported``, ``facts`` by title, and ``untold``, a list of what the
+        archive does not say; such facts are None.
 
     Raises
     ------
@@ -82,6 +82,7 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
         "target": list(module.targets),
         "inputs": inputs,
         "outputs": outputs,
+        "states": _states(module),
         "memory": _memory(module, graph, operators),
         "operators": operators,
         "peak": module_peak(module, operators),
@@ -129,6 +130,11 @@ def _tensors(module: ModuleRecord, kind: str, graph: GraphMemory | None) -> list
     ]
 
 
+def _states(module: ModuleRecord) -> list[dict[str, Any]]:
+    known = module.details.states if module.details else ()
+    return [{**info.to_json(), "bytes": info.nbytes} for info in known]
+
+
 def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | None) -> list[int] | None:
     if tensor.shape is not None:
         return list(tensor.shape)
@@ -156,6 +162,7 @@ def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dic
         **(found if module.main else dict.fromkeys(found)),
         "scratch_bytes": max(scratch) if scratch else None,
         "storages_bytes": graph.storage_bytes if graph else None,
+        "state_bytes": module.details.memory.state_bytes if module.details else None,
     }
 
 

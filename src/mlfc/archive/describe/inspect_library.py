@@ -27,7 +27,7 @@ _MAX_DESCRIPTION = 64 << 20
 _FFI = "__tvm_ffi_"
 _FFI_OWN = "__tvm_ffi__"
 _VERSION_BYTES = 4
-_KEPT = ("executor", "entry", "inputs", "outputs", "memory")
+_KEPT = ("executor", "entry", "inputs", "outputs", "states", "memory")
 
 
 def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "functions": _functions(symbols, described),
                 "trees": trees,
             },
-            "modules": {name: {key: item.to_json()[key] for key in _KEPT} for name, item in described.items()},
+            "modules": {name: {key: item.to_json().get(key, []) for key in _KEPT} for name, item in described.items()},
             "files": [{"path": Path(path).name, "bytes": len(view), "sha256": sha256_stream(file)}],
         }
 

@@ -80,9 +80,13 @@ def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Iterato
     header = parse_header(bytes(archive.tar.view(path)).decode("utf-8", "replace"))
     prefix = PurePosixPath(path).stem
     main = module.main[0]
-    macro = f"{prefix.upper()}_WORKSPACE_SIZE"
-    if (found := header.macros.get(macro)) is not None and found != str(main.workspace_bytes):
-        yield Fault("code", path, f"{macro} is {found[:40]}, the metadata say {main.workspace_bytes}")
+    said = {"WORKSPACE": main.workspace_bytes}
+    if module.details is not None and module.details.states:
+        said["STATE"] = module.details.memory.state_bytes
+    for what, nbytes in said.items():
+        macro = f"{prefix.upper()}_{what}_SIZE"
+        if (found := header.macros.get(macro)) is not None and found != str(nbytes):
+            yield Fault("code", path, f"{macro} is {found[:40]}, the metadata say {nbytes}")
     in_order = module.details is not None
     for kind, tensors in (("inputs", main.inputs), ("outputs", main.outputs)):
         for cause in _tensor_faults(header, prefix, kind, tensors, in_order=in_order):

@@ -144,6 +144,7 @@ def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
         if operator.function not in (*known, COPY):
             yield f"mlfc.operators[{index}].function: {operator.function} is not among operator_functions"
     yield from _memory_faults(details)
+    yield from _state_faults(details)
     for index, constant in enumerate(details.constants or ()):
         size = prod(constant.shape) * dtypes.nbytes(constant.dtype)
         if size != constant.nbytes:
@@ -165,6 +166,26 @@ def _memory_faults(details: ModuleInfo) -> Iterator[str]:
         yield f"mlfc.peak.function: no operator has the function {peak.function}"
     if peak.live_bytes != memory.workspace_lower_bound_bytes:
         yield f"mlfc.peak.live_bytes: {peak.live_bytes} is not the workspace's lower bound"
+
+
+def _state_faults(details: ModuleInfo) -> Iterator[str]:
+    """Yield states that are not where the metadata say they are."""
+    names = [info.name for info in (*details.inputs, *details.states)]
+    for name in _twice(names):
+        yield f"mlfc.states: '{name}' is there twice, or an input, too"
+    placed = [(info.offset, info) for info in details.states if info.offset is not None]
+    if details.executor == "graph":
+        placed = []
+    elif len(placed) != len(details.states):
+        yield "mlfc.states: a state has no offset"
+    end = 0
+    for offset, info in sorted(placed, key=lambda item: item[0]):
+        if offset < end:
+            yield f"mlfc.states: '{info.name}' at byte {offset} overlaps what ends at byte {end}"
+        end = offset + info.nbytes
+    total = sum(info.nbytes for info in details.states) if details.executor == "graph" else end
+    if details.memory.state_bytes != total:
+        yield f"mlfc.memory.state_bytes: {details.memory.state_bytes}, but the states take {total}"
 
 
 def _shared_faults(shared: SharedInfo, modules: Mapping[str, ModuleRecord]) -> Iterator[str]:

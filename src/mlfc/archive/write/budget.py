@@ -42,9 +42,14 @@ class _Module:
         return self.code.sizes.io
 
     @property
+    def state(self) -> int:
+        """States of AOT modules; those of the graph executor are among what it loads."""
+        return self.factory.plan.state_bytes if self.code.graph is None else 0
+
+    @property
     def ram(self) -> int:
-        """All blocks of the graph executor, or what counts of workspace, inputs and outputs of the AOT executor."""
-        return self.code.sizes.workspace + self.io + self.loaded
+        """All blocks of the graph executor, or what counts of workspace, inputs, outputs and state of the AOT one."""
+        return self.code.sizes.workspace + self.io + self.loaded + self.state
 
 
 def check_budget(
@@ -57,8 +62,8 @@ def check_budget(
 ) -> None:
     """Raise BudgetError if the modules together need more than is allowed, of RAM, of flash or of a memory.
 
-    `ram`: bytes for the workspaces, inputs and outputs, and for what the graph executor loads. Of modules that share
-    their workspace the largest counts.
+    `ram`: bytes for the workspaces, states, inputs and outputs, and for what the graph executor loads. Of modules that
+    share their workspace the largest counts.
     `flash`: bytes for the constants, those that modules share once. The machine code comes on top: its size is known
     after a C compiler ran.
         `lent`: count the inputs and outputs, too, which callers of AOT modules provide.
@@ -116,6 +121,7 @@ def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit:
     if linked.workspace_bytes:
         cause += f", with one workspace of {linked.workspace_bytes:,} for {len(linked.workspace_modules)} modules"
     loaded = f", loaded constants {heaviest.loaded:,}" if heaviest.loaded else ""
+    loaded += f", state {heaviest.state:,}" if heaviest.state else ""
     if peak is None:
         return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
     own = f", inputs and outputs {heaviest.io:,}" if heaviest.io else ""

@@ -10,6 +10,8 @@ from mlfc.tir.host import INT32, NULL, UINT8, VOID, Body, Expr, Function, Name, 
 
 STATE_ARRAY = "mlfc_state"
 """The static array of a module's states in generated code."""
+STATE_FLAG = "mlfc_state_is_set"
+"""The static variable beside it, where states do not begin as zeros."""
 
 _BYTES, _READ_ONLY = pointer(UINT8), pointer(const(UINT8))
 
@@ -18,8 +20,8 @@ _BYTES, _READ_ONLY = pointer(UINT8), pointer(const(UINT8))
 class StateFunctions:
     """``..._state_reset``, ``..._state_save`` and ``..._state_restore``.
 
-    A static array begins as zeros. Where that is not what states begin with, the byte behind them is 1 once they have
-    been set: whoever comes first resets them.
+    A static array begins as zeros. Where that is not what states begin with, a variable is 1 once they have been set:
+    whoever comes first resets them.
     """
 
     interface: Interface
@@ -35,7 +37,7 @@ class StateFunctions:
     def set_first(self, body: Body) -> None:
         """Reset states that are not zeros, unless they have been set."""
         if self.interface.has_state_flag:
-            with body.where(self.memory[self.interface.state_bytes].eq(0)):
+            with body.where(host.Global(UINT8, STATE_FLAG).eq(0)):
                 body.requires(self._function("reset")(*self.given))
 
     def functions(self) -> tuple[Function, ...]:
@@ -87,7 +89,7 @@ class StateFunctions:
 
     def _note_set(self, body: Body) -> None:
         if self.interface.has_state_flag:
-            body.assign(self.memory[self.interface.state_bytes], 1)
+            body.assign(host.Global(UINT8, STATE_FLAG), 1)
 
     def _function(self, what: str, body: Body | None = None, *others: Name) -> Function:
         name = self.interface.state_function(what)

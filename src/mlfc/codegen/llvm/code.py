@@ -26,7 +26,7 @@ from mlfc.codegen.host import tvm
 from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_declaration, packed_function
-from mlfc.codegen.host.state_functions import STATE_ARRAY
+from mlfc.codegen.host.state_functions import STATE_ARRAY, STATE_FLAG
 from mlfc.codegen.llvm.host import HostFunctions, constant_global, static_array, workspace_array
 from mlfc.codegen.llvm.kernels import emit_kernel, emit_kernels, empty_module, kernel_names
 from mlfc.codegen.llvm.llvm_types import INT8, POINTER
@@ -93,8 +93,10 @@ def _entry_module(host: AotFunctions, machine: Machine) -> ir.Module:
         for pool in host.plan.pools:
             workspace_array(module, pool_array(pool.name), pool, is_elf=is_elf(machine))
     if host.interface.states and not host.interface.external_workspace:
-        nbytes = host.interface.state_bytes + host.interface.has_state_flag
-        static_array(module, STATE_ARRAY, nbytes, STATE_SECTION if is_elf(machine) else "")
+        section = STATE_SECTION if is_elf(machine) else ""
+        static_array(module, STATE_ARRAY, host.interface.state_bytes, section)
+        if host.interface.has_state_flag:
+            static_array(module, STATE_FLAG, 1, "")
     functions = HostFunctions(module)
     for function in (host.entry(), *host.mappers(), *host.states.functions()):
         functions.define(function)

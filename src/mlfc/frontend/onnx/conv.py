@@ -120,17 +120,7 @@ def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] 
             f"of a tensor of {node.rank(data)} dimensions with a kernel of {spatial + 2} is not supported",
             f"Supported: {', '.join(map(str, ranks))} spatial dimensions",
         )
-    check_weights(node, weight)
     return window(node, node.shape(data)[2:], shape_of(weight)[2:])
-
-
-def check_weights(node: Node, weight: Expr) -> None:
-    """Refuse weights that depend on an input: they are packed when the model is compiled."""
-    if not node.is_fixed(weight):
-        node.unsupported(
-            "with weights that are only known when the model runs is not supported",
-            "Make the weights constants of the model",
-        )
 
 
 def conv_attributes(node: Node, weight: Expr, shape: WindowAttributes) -> dict[str, Any]:
@@ -155,10 +145,10 @@ def as_image(node: Node, x: Expr) -> Expr:
 def _conv_transpose(node: Node) -> Expr:
     x, weight = node.input(0), node.input(1)
     spatial = node.rank(1) - 2
-    if spatial not in (1, 2) or node.rank(0) != spatial + 2:
+    if spatial not in (1, 2, 3) or node.rank(0) != spatial + 2:
         node.unsupported(
             f"of a tensor of {node.rank(0)} dimensions is not supported",
-            "Transposed convolutions over one and two spatial dimensions are supported",
+            "Transposed convolutions over one, two and three spatial dimensions are supported",
         )
     groups = node.integer("group", 1)
     strides, dilations = node.integers("strides", (1,) * spatial), node.integers("dilations", (1,) * spatial)
@@ -174,15 +164,15 @@ def _conv_transpose(node: Node) -> Expr:
     # an output larger than the input reaches: what is beyond is the bias alone
     beyond = [(max(0, -before), max(0, -after)) for before, after in zip(begin, end, strict=True)]
     begin, end = [max(0, pad) for pad in begin], [max(0, pad) for pad in end]
-    check_weights(node, weight)
     lift = spatial == 1
     padding = (0, begin[0], 0, end[0]) if lift else (*begin, *end)
     if lift:
         kernel, strides, dilations, extra = (1, *kernel), (1, *strides), (1, *dilations), (0, *extra)
+    letters = "DHW"[-len(kernel) :]
     result = node.call(
-        "nn.conv2d_transpose", as_image(node, x), as_image(node, weight), channels=node.shape(1)[1] * groups,
-        kernel_size=kernel, strides=strides, padding=padding, output_padding=extra, dilation=dilations, groups=groups,
-        data_layout="NCHW", kernel_layout="IOHW",
+        f"nn.conv{len(kernel)}d_transpose", as_image(node, x), as_image(node, weight),
+        channels=node.shape(1)[1] * groups, kernel_size=kernel, strides=strides, padding=padding, output_padding=extra,
+        dilation=dilations, groups=groups, data_layout=f"NC{letters}", kernel_layout=f"IO{letters}",
     )  # fmt: skip
     if any(map(any, beyond)):
         widths = ((0, 0), (0, 0), *([(0, 0)] if lift else []), *beyond)

@@ -38,6 +38,7 @@ from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrup
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.text import shortened
 
 _MEASURED = "compiled alone"
 _LATER = "known after the build"
@@ -102,7 +103,8 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
         yield Row(IO, ram, 0, "in the workspace")
     else:
         yield Row(IO, ram, memory.io_bytes)
-    yield Row(STATE, ram, 0, "modules keep nothing between inferences")
+    names = ", ".join(state.name for state in details.states)
+    yield Row(STATE, ram, memory.state_bytes, shortened(names) or "the module keeps nothing between inferences")
     home = ram if board.arch in _CONSTANTS_IN_RAM else flash
     placed = Counter({home: memory.constants_bytes})
     for pool in details.constant_pools:

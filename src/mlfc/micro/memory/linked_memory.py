@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from mlfc.errors import MlfcError, ToolchainError
+from mlfc.memory.pools import STATE_SECTION
 from mlfc.micro.board.board import Board
 from mlfc.micro.memory.memory_table import (
     CODE,
@@ -179,6 +180,8 @@ class LinkedProgram:
             yield PADDING, piece.nbytes
         elif piece.section.startswith(_POOL_SECTION):
             yield WORKSPACE, piece.nbytes
+        elif piece.section.startswith(STATE_SECTION):
+            yield STATE, piece.nbytes
         elif piece.section.startswith(_IO_SECTION):
             yield from self._split(piece, {IO: _is_tensor, WORKSPACE: _is_workspace}, PADDING)
         elif owner != MODEL and piece.section.startswith(_CONSTANT_SECTION):
@@ -243,7 +246,8 @@ def linked_table(program: LinkedProgram, details: ModuleInterface, board: Board)
             found[INITIAL, _region(piece.load, board)] += piece.nbytes
     ram = region_name(board, "ram")
     rows = [Row(what, region, nbytes) for (what, region), nbytes in found.items() if nbytes]
-    rows.append(Row(STATE, ram, 0))
+    if not any(what == STATE for what, _ in found):
+        rows.append(Row(STATE, ram, 0))
     reserved = _reserved(program.named)
     stack = _linked_stack(program, details, board)
     bound = "" if stack.nbytes is None else f"an inference takes at most {stack.nbytes:,}"

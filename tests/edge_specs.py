@@ -49,6 +49,8 @@ def specs() -> Iterator[Spec]:
     yield from _pools()
     yield from _products()
     yield from _recurrent()
+
+    yield from _recurrent_codes()
     yield from _quantized()
     yield from _quantized_products()
 
@@ -104,6 +106,27 @@ def _recurrent() -> Iterator[Spec]:
                  "direction": "bidirectional", "returns": ("all", "hidden")}  # fmt: skip
         weights = _real_weights(directions, gates * units, units)
         yield Spec(f"nn.{name}_steps", (data, weights, state, lengths, *more), attrs)
+
+
+def _recurrent_codes() -> Iterator[Spec]:
+    """Yield TFLite's integer cells, with and without what is optional."""
+    steps, batch, units, cells = 3, 2, 4, 5
+    for dtype in ("int16", "float32"):
+        state, weights = Given((batch, 6, 4), dtype), Given((6, 4), dtype)
+        yield Spec("nn.svdf_time", (Given((batch, 6), dtype), state, weights), {"rank": 2})
+    for gates, exponent, more in ((4, -15, True), (3, -9, True), (4, -12, False)):
+        wide = cells if more else units
+        args = [Given((batch, steps, gates * wide), "int16"), _weights(gates * wide, units),
+                Given((batch, units), "int8"), Given((batch, wide), "int16")]  # fmt: skip
+        attrs: dict[str, Any] = {
+            "recurrent_scales": (0.02, 3.0, 1e-9, 0.5)[:gates], "shown_scale": 1e-7, "shown_zero": -128,
+            "hidden_zero": 127, "cell_exponent": exponent, "couples_input": gates == 3,
+        }  # fmt: skip
+        if more:
+            args += [Given((gates - 1, wide), "int16"), _weights(units, wide), Given((units,), "int32")]
+            attrs |= {"peephole_scales": (2.0, 1e-3, 0.3)[: gates - 1], "projection_scale": 5.0, "cell_clip": 9,
+                      "projection_clip": 100}  # fmt: skip
+        yield Spec("qnn.lstm_steps", tuple(args), attrs, f"{gates} gates, 2**{exponent}")
 
 
 _OF_CODES = ("abs", "elu", "erf", "exp", "gelu", "hardswish", "leaky_relu", "log", "rsqrt", "sigmoid")

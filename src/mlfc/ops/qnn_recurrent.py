@@ -112,7 +112,7 @@ class _Layer:
         """Return the sum of what inputs and hidden state contribute to a gate."""
         place = gate * self.cells + unit
         given = self.data(*((step, row) if self.attrs["time_major"] else (row, step)), place)
-        product = rescaled(tb.load(self.sums, [0, row, place]), self.attrs["recurrent_scales"][gate])
+        product = _scaled(tb.load(self.sums, [0, row, place]), self.attrs["recurrent_scales"][gate])
         return self._narrow("argument", tb.cast(given, "int32") + product)
 
     def _seen(self, argument: Expr, gate: int, unit: Expr, cell: Expr) -> Expr:
@@ -120,7 +120,7 @@ class _Layer:
         if self.peephole is None:
             return argument
         product = tb.cast(self.peephole(gate, unit), "int32") * cell
-        return self._narrow("argument", argument + rescaled(product, self.attrs["peephole_scales"][gate]))
+        return self._narrow("argument", argument + _scaled(product, self.attrs["peephole_scales"][gate]))
 
     def _narrow(self, name: str, value: Expr) -> Expr:
         return self.ctx.stmts.let(name, tb.clamp(value, *dtypes.limits("int16")))
@@ -145,7 +145,7 @@ class _Layer:
         stmts.store(self.cell, [row, unit], tb.cast(new, "int16"))
         opened = stmts.let("opened", logistic_q15(self._seen(arguments[outer], self.gates - 2, unit, new), bits))
         size = stmts.let("size", tanh_q15(new, tb.const(15 + attrs["cell_exponent"])))
-        scaled = rescaled(opened * size, attrs["shown_scale"]) + attrs["shown_zero"]
+        scaled = _scaled(opened * size, attrs["shown_scale"]) + attrs["shown_zero"]
         shown = stmts.let("result", saturate(scaled, "int8"))
         stmts.store(self.shown, [0, row, unit], shown)
         if not self.projection:
@@ -164,8 +164,9 @@ class _Layer:
         self._multiply(self.shown, weights, sums)
         clip = attrs["projection_clip"]
         with stmts.loop(self.batch, "row") as row, stmts.loop(self.units, "unit", "vectorized") as unit:
-            total = tb.load(sums, [0, row, unit]) + bias(unit)
-            value = saturate(rescaled(total, attrs["projection_scale"]) + attrs["hidden_zero"], "int8")
+            total = tb.cast(tb.load(sums, [0, row, unit]), "uint32") + tb.cast(bias(unit), "uint32")
+            scaled = _scaled(tb.cast(total, "int32"), attrs["projection_scale"])
+            value = saturate(scaled + attrs["hidden_zero"], "int8")
             value = tb.clamp(value, -clip, clip) if clip else value
             value = stmts.let("result", value)
             stmts.store(self.hidden, [0, row, unit], value)
@@ -178,6 +179,11 @@ class _Layer:
             with self.ctx.loops((self.batch, self.cells), "s") as (row, unit):
                 value = tb.cast(tb.load(self.cell, [row, unit]), "int32") >> shift
                 self.out.store([row * self.cells + unit + begin], tb.cast(value, "int8"))
+
+
+def _scaled(value: Expr, scale: float) -> Expr:
+    """Return a value times a scale, within limits beyond which its sum with another number is saturated anyway."""
+    return tb.clamp(rescaled(value, scale), -(1 << 20), 1 << 20)
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:

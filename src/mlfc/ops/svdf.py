@@ -29,6 +29,11 @@ def _infer(name: str, attrs: Attrs, feature: TensorType, state: TensorType, weig
     return TensorType((feature.shape[0], filters // attrs["rank"]), _SUMS[feature.dtype])
 
 
+def _plus(a: Expr, b: Expr) -> Expr:
+    """Return a sum, of integers modulo 2**32."""
+    return a + b if a.dtype != "int32" else tb.cast(tb.cast(a, "uint32") + tb.cast(b, "uint32"), "int32")
+
+
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     feature, state, weights = inputs
     stmts, memory, rank = ctx.stmts, weights.shape[1], attrs["rank"]
@@ -38,7 +43,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 
         def add(a: Expr, b: Expr) -> None:
             product = tb.cast(a, out.dtype) * tb.cast(b, out.dtype)
-            stmts.store(total, [0], tb.load(total, [0]) + product)
+            stmts.store(total, [0], _plus(tb.load(total, [0]), product))
 
         with stmts.loop(rank, "part") as part:
             place = unit * rank + part

@@ -57,6 +57,21 @@ def delay_line(size: int = 3) -> onnx.ModelProto:
 DELAYS = {"d1": "d1_next", "d2": "d2_next"}
 
 
+def window(length: int = 5, size: int = 3) -> onnx.ModelProto:
+    """Return the mean of the last frames, which are shifted by one a step."""
+    nodes = [
+        helper.make_node("Slice", ["frames", "first", "end", "axis"], ["kept"]),
+        helper.make_node("Concat", ["kept", "x"], ["frames_next"], axis=1),
+        helper.make_node("ReduceMean", ["frames_next"], ["y"], axes=[1], keepdims=0),
+    ]
+    bounds = {"first": np.array([1]), "end": np.array([length]), "axis": np.array([1])}
+    shape = (1, length, size)
+    return _model(nodes, {"x": (1, 1, size), "frames": shape}, {"y": (1, size), "frames_next": shape}, bounds)
+
+
+WINDOW = {"frames": "frames_next"}
+
+
 def _model(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Sequence[int]],

@@ -106,6 +106,7 @@ def build(
             lower(),
             memory_options,
             reorder=not host.features.vector_bytes,
+            in_arenas=executor == "aot",
             ram=ram if executor == "aot" else None,
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )

@@ -15,11 +15,13 @@ from tests.state_models import (
     DELAYS,
     GRU_STATES,
     WIDTH,
+    WINDOW,
     delay_line,
     frames,
     gru,
     gru_steps,
     streaming_convolution,
+    window,
 )
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
@@ -87,6 +89,15 @@ def test_states_that_move_from_one_to_the_next() -> None:
         found = [float(model.run({"x": number})["y"][0, 0]) for number in numbers]
         assert found == [1, 12, 124, 1240]
         assert {name: float(array[0, 0]) for name, array in model.state.items()} == {"d1": 1000, "d2": 100}
+
+
+@pytest.mark.parametrize("options", [{}, {"executor": "graph"}, {"optimize": "size"}])
+def test_a_window_that_is_shifted(options: dict[str, Any]) -> None:
+    for target in ("c", "c -mcpu=cortex-m4", "llvm"):
+        model = mlfc.compile(window(), target, states=WINDOW, **options)
+        steps = [np.full((1, 1, 3), value, np.float32) for value in (5, 10, 20, 40, 80, 160)]
+        found = [float(model.run({"x": step})["y"][0, 0]) for step in steps]
+        assert found == [1, 3, 7, 15, 31, 62]
 
 
 def test_the_mapping_of_states_refuses_what_does_not_fit() -> None:

@@ -22,7 +22,7 @@ from mlfc.relay.ir import State
 from mlfc.relay.text import from_text, to_text
 from mlfc.relay.verify import state_faults
 from mlfc.verify import verify
-from tests.state_models import DELAYS, GRU_STATES, WIDTH, delay_line, frames, gru
+from tests.state_models import DELAYS, GRU_STATES, WIDTH, WINDOW, delay_line, frames, gru, window
 from tests.unit.test_cli import mlfc as mlfc_command
 
 
@@ -96,6 +96,22 @@ def test_a_state_is_written_in_place_where_nobody_reads_the_old_one_later() -> N
     assert state.before in writer.inputs  # element by element
     assert program.calls[-1].inputs == (state.written,)  # the sum reads the new value
     assert not any("copy" in kernel.name for kernel in program.kernels)
+
+
+def test_a_window_is_shifted_in_its_place_where_code_knows_of_overlaps() -> None:
+    factory = mlfc.compile(window(), "c -mcpu=cortex-m4", states=WINDOW).factory
+    assert factory.plan.workspace_bytes == 0
+    (state,) = factory.program.states
+    assert factory.plan.aliased_inputs[0] == (state.before,)
+    code = bytes(factory.code.files[f"src/{factory.module_name}_lib1.c"]).decode()
+    head = next(line for line in code.splitlines() if "concatenate(const" in line)
+    assert "restrict p1" in head
+    assert "restrict p0" not in head
+    assert "restrict output" not in head
+    for other in ({"target": "c"}, {"target": "c -mcpu=cortex-m4", "executor": "graph"}):
+        program = mlfc.compile(window(), states=WINDOW, dry_run=True, **other).factory.program
+        assert program.calls[-1].output is program.states[0].written
+        assert len(program.calls) == 3
 
 
 def test_values_that_are_no_calls_result_are_copied_without_losing_one() -> None:

@@ -25,20 +25,25 @@ def choose_plan(
     memory_options: MemoryOptions,
     *,
     reorder: bool,
+    in_arenas: bool = True,
     ram: int | None = None,
     tile_for_ram: Callable[[Planned, int, Planner], Planned] | None = None,
 ) -> Planned:
     """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace.
 
     `reorder`: whether its calls may take place in another order, if that takes less memory.
+    `in_arenas`: whether kernels know of outputs that reach into inputs; those of the graph executor do not.
     `ram`: bytes for the workspace, inputs and outputs.
     `tile_for_ram`: tiles layers by rows where the workspace exceeds `ram`.
     Raises BudgetError if the workspace does not fit the pools.
     """
 
     def planner(lowered: Program, limit: int = 0) -> Planned:
-        moved = commit_states(with_workspace_io(lowered) if memory_options.workspace_io else lowered)
+        moved = committed(with_workspace_io(lowered) if memory_options.workspace_io else lowered)
         return moved, plan_of(moved, limit)
+
+    def committed(program: Program) -> Program:
+        return commit_states(program, overlap=program.overlaps and in_arenas)
 
     def plan_of(program: Program, limit: int = 0) -> Plan:
         pools = memory_options.pools
@@ -47,7 +52,7 @@ def choose_plan(
     whole = with_workspace_io(program) if memory_options.workspace_io else program
     plans: list[Planned] = []
     refused: list[BudgetError] = []
-    orders = [commit_states(order) for order in dict.fromkeys((whole, reordered(whole) if reorder else whole))]
+    orders = [committed(order) for order in dict.fromkeys((whole, reordered(whole) if reorder else whole))]
     for order in orders:
         try:
             plans.append((order, plan_of(order)))

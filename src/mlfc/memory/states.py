@@ -11,18 +11,21 @@ from dataclasses import replace
 
 from mlfc.memory.liveness import alignment_of
 from mlfc.memory.planner import Plan
-from mlfc.memory.reuse import allows_inplace
+from mlfc.memory.reuse import allows_inplace, call_overlap_distance
 from mlfc.tir.ir import KernelCall, Program, StateValue, Value
 
 _ALIGNMENT = 16
 
 
-def commit_states(program: Program) -> Program:
-    """Return the program with calls that write the new values of its states, in the order of the calls it has."""
+def commit_states(program: Program, *, overlap: bool) -> Program:
+    """Return the program with calls that write the new values of its states, in the order of the calls it has.
+
+    `overlap`: whether a call may write over an old value while it reads other elements of it, where that is proven.
+    """
     if not program.states:
         return program
     calls = program.calls
-    states = [state for state in program.states if _is_direct(state, calls)]
+    states = [state for state in program.states if _is_direct(state, calls, overlap=overlap)]
     moved = {state.after: state.written for state in states}
 
     def move(value: Value) -> Value:
@@ -44,7 +47,7 @@ def commit_states(program: Program) -> Program:
     )
 
 
-def _is_direct(state: StateValue, calls: Sequence[KernelCall]) -> bool:
+def _is_direct(state: StateValue, calls: Sequence[KernelCall], *, overlap: bool) -> bool:
     """Tell whether the call that computes the new value may write it over the old one."""
     writers = [index for index, call in enumerate(calls) if call.output.root is state.after]
     if len(writers) != 1 or state.after.device != state.before.device:
@@ -55,7 +58,15 @@ def _is_direct(state: StateValue, calls: Sequence[KernelCall]) -> bool:
         return False
     if not all(value.is_whole for value in writer.inputs if value.root is state.before):
         return False
-    return writer.output is state.after and allows_inplace(writer, state.before)
+    if writer.output is not state.after:
+        return False
+    return allows_inplace(writer, state.before) or (overlap and _reads_ahead(writer, state.before))
+
+
+def _reads_ahead(writer: KernelCall, before: Value) -> bool:
+    """Tell whether a call has read every byte of a value before it writes there: what shifts a window does."""
+    distance = call_overlap_distance(writer, before)
+    return distance is not None and distance.allows(0)
 
 
 def with_states(program: Program, plan: Plan) -> Plan:
@@ -67,4 +78,17 @@ def with_states(program: Program, plan: Plan) -> Plan:
         offset = -(-end // align) * align
         offsets[state.before] = offsets[state.written] = offset
         end = offset + state.before.nbytes
-    return replace(plan, state_offsets=offsets, state_bytes=end) if offsets else plan
+    if not offsets:
+        return plan
+    written = {state.written: state.before for state in program.states}
+    aliased = tuple(
+        (*roots, *_overwritten(call, written.get(call.output)))
+        for call, roots in zip(program.calls, plan.aliased_inputs, strict=True)
+    )
+    return replace(plan, state_offsets=offsets, state_bytes=end, aliased_inputs=aliased)
+
+
+def _overwritten(call: KernelCall, before: Value | None) -> tuple[Value, ...]:
+    """Return the old value that a call reads and writes over, but not element by element."""
+    reads = before is not None and any(value.root is before for value in call.inputs)
+    return (before,) if before is not None and reads and not allows_inplace(call, before) else ()

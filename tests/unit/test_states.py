@@ -16,11 +16,12 @@ import pytest
 
 import mlfc
 from mlfc.cli.options import Inputs, parse_states
-from mlfc.errors import InternalError, MlfcError, OptionError
+from mlfc.errors import InputError, InternalError, MlfcError, OptionError
 from mlfc.memory import prove
 from mlfc.relay.ir import State
 from mlfc.relay.text import from_text, to_text
 from mlfc.relay.verify import state_faults
+from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.verify import verify
 from tests.state_models import DELAYS, GRU_STATES, WIDTH, WINDOW, delay_line, frames, gru, window
 from tests.unit.test_cli import mlfc as mlfc_command
@@ -254,3 +255,34 @@ def test_archives_with_wrong_states_are_found(tmp_path: Path) -> None:
                     member.size = len(content)
                 target.addfile(member, io.BytesIO(content))
         assert any(message in str(fault) for fault in mlfc.validate(changed)), message
+
+
+def test_a_graph_names_its_states() -> None:
+    text = mlfc.compile(gru(), executor="graph", states=GRU_STATES, dry_run=True).factory.graph_json
+    document = json.loads(text)
+    assert document["attrs"]["mlfc_states"] == ["list_int", [1]]
+    kept = parse_graph(text).kept
+    assert kept == {1}
+    ids = document["attrs"]["storage_id"][1]
+    writer = len(ids) - 1 - ids[::-1].index(ids[1])
+    later = next(index for index, node in enumerate(document["nodes"]) if [writer, 0, 0] in node["inputs"])
+    reading_old = [[1, 0, 0] if item == [writer, 0, 0] else item for item in document["nodes"][later]["inputs"]]
+    for change, message in (
+        (lambda graph: graph["attrs"].pop("mlfc_states"), "another tensor would be written over the input 'h_in'"),
+        (lambda graph: graph["attrs"].update(mlfc_states=["list_int", [99]]), "node 99 is not one with the op 'null'"),
+        (lambda graph: graph["attrs"].update(mlfc_states=["list_int", [writer]]), "is not one with the op 'null'"),
+        (lambda graph: graph["attrs"].update(mlfc_states=["list_int", ["1"]]), "expected an integer"),
+        (lambda graph: graph["attrs"].update(mlfc_states=["list_str", [1]]), "an unknown attribute"),
+        (lambda graph: graph["attrs"]["dltype"][1].__setitem__(writer, "int32"), "with tensors of another type"),
+        (lambda graph: graph["nodes"][later].update(inputs=reading_old), "would be written over entry 1, still in use"),
+    ):
+        changed = json.loads(text)
+        change(changed)
+        with pytest.raises(MlfcError, match=message):
+            parse_graph(json.dumps(changed))
+
+
+def test_an_executor_is_not_described_with_other_states() -> None:
+    model = mlfc.compile(gru(), executor="graph", states=GRU_STATES)
+    with pytest.raises(InputError, match="the graph keeps 1 tensors between runs; it is described as keeping 2"):
+        model.model.executor.keys_of_states(["a", "b"])  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ MAX_NODE_NAME = 119
 _HASH = 17
 _ONE_LINE = 10
 _REFERENCES = ("inputs", "heads")
+_STATES = "mlfc_states"  # the attribute with the nodes of states, which other executors skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class _GraphBuilder:
         self.nodes: list[dict[str, Any]] = []
         self.entries: list[_Entry] = []
         self.params: dict[str, Value] = {}
+        self.states: list[int] = []  # the numbers of their nodes
         self.rows = [0]
         self._ids: dict[Value, int] = {}
         self._names: set[str] = set()
@@ -60,6 +62,7 @@ class _GraphBuilder:
         for state, title in zip(self._program.states, titles, strict=True):
             name = self._unique(title)
             self.params[name] = replace(state.before, data=state.begin)
+            self.states.append(len(self.nodes))
             self._null(state.before, name)
         for call in self._program.calls:
             sources = (*call.inputs, *call.constants)
@@ -108,6 +111,7 @@ class _GraphBuilder:
                 "device_index": ["list_int", [entry.device_type for entry in self.entries]],
                 "storage_id": ["list_int", [entry.storage for entry in self.entries]],
                 "shape": ["list_shape", [list(entry.shape) for entry in self.entries]],
+                **({_STATES: ["list_int", self.states]} if self.states else {}),
             },
             "node_row_ptr": self.rows,
         }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ NOP, COPY = "__nop", "__copy"
 _KEYS = ("nodes", "arg_nodes", "heads", "attrs", "node_row_ptr")
 _NODE_KEYS = {"op", "name", "inputs", "attrs", "attr", "control_deps"}
 _OP_ATTRS = ("func_name", "num_inputs", "num_outputs", "flatten_data")
+_STATES = "mlfc_states"  # the attribute with the nodes of states, which other executors skip
 _TAGS = {
     "dltype": "list_str",
     "shape": "list_shape",
@@ -77,6 +77,8 @@ class Graph:
     arg_nodes: tuple[int, ...]  # the nodes of inputs and parameters
     heads: tuple[int, ...]  # the entries of the model's outputs
     entries: tuple[Entry, ...]
+    # the entries of arguments that nodes write, too: what the model keeps from one run to the next
+    kept: frozenset[int] = frozenset()
 
     @property
     def arguments(self) -> dict[str, int]:
@@ -95,23 +97,6 @@ class Graph:
         for entry in self.entries:
             sizes[entry.storage_id] = max(sizes.get(entry.storage_id, 0), entry.nbytes)
         return sizes
-
-    @cached_property
-    def kept(self) -> frozenset[int]:
-        """The arguments that nodes write, too: what a model keeps from one run to the next."""
-        roots = self.roots()
-        written: dict[int, list[Entry]] = {}
-        for node in self.nodes:
-            for entry in node.outputs if node.function is not None else ():
-                if roots[entry] == entry:
-                    written.setdefault(self.entries[entry].storage_id, []).append(self.entries[entry])
-        arguments = {entry: self.entries[entry] for entry in self.arguments.values()}
-        return frozenset(
-            entry
-            for entry, item in arguments.items()
-            if item.storage_id in written
-            and all((other.nbytes, other.dtype) == (item.nbytes, item.dtype) for other in written[item.storage_id])
-        )
 
     def places(self) -> list[int]:
         """Return for each entry the one whose memory it has: as `roots`, but what writes a kept argument has its."""
@@ -200,7 +185,8 @@ class _Reader:
             self._reference(head, f"heads[{index}]", nodes)
             for index, head in enumerate(self.items(keys["heads"], "heads"))
         )
-        graph = Graph(nodes, arguments, heads, entries)
+        kept = self._kept(keys["attrs"].get(_STATES), arguments, nodes)
+        graph = Graph(nodes, arguments, heads, entries, kept)
         for fault in storage_faults(graph):
             raise self.fault("attrs.storage_id", fault)
         return graph
@@ -296,6 +282,15 @@ class _Reader:
                 raise self.fault("attrs", f"the key '{key}' is missing")
         return tuple(self._entry(index, columns) for index in range(count))
 
+    def _kept(self, attribute: Any, arguments: tuple[int, ...], nodes: tuple[Node, ...]) -> frozenset[int]:
+        """Return the entries of the states, which an attribute lists by the numbers of their nodes."""
+        where = f"attrs.{_STATES}"
+        numbers = [] if attribute is None else self.items(attribute[1], where)
+        for number in numbers:
+            if self.integer(number, where) not in arguments:
+                raise self.fault(where, f"node {number} is not one with the op 'null'")
+        return frozenset(nodes[number].outputs.start for number in numbers)
+
     def _entry(self, index: int, columns: Mapping[str, list[Any]]) -> Entry:
         where = f"attrs.shape[1][{index}]"
         extents = self.items(columns["shape"][index], where)
@@ -353,7 +348,12 @@ def storage_faults(graph: Graph) -> Iterator[str]:
                 yield f"storage id {item.storage_id} has two device types"
     for name, entry in graph.arguments.items():
         storage = graph.entries[entry].storage_id
-        if len(sharing[storage]) > 1 and entry not in graph.kept:
+        others = [graph.entries[other] for other in sharing[storage]]
+        if entry in graph.kept and any(
+            (other.nbytes, other.dtype) != (graph.entries[entry].nbytes, graph.entries[entry].dtype) for other in others
+        ):
+            yield f"storage id {storage}: the state '{name[:80]}' shares it with tensors of another type"
+        if len(others) > 1 and entry not in graph.kept:
             yield f"storage id {storage}: another tensor would be written over the input '{name[:80]}'"
     outputs = {roots[head] for head in graph.heads}
     owner: dict[int, int] = {}

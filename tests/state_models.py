@@ -72,6 +72,25 @@ def window(length: int = 5, size: int = 3) -> onnx.ModelProto:
 WINDOW = {"frames": "frames_next"}
 
 
+def moving_average() -> onnx.ModelProto:
+    """Return ``y = (x + held) / 2``, which is held, on tensors that are worth a device; and keep the input before."""
+    nodes = [
+        helper.make_node("Add", ["x", "held"], ["sum"]),
+        helper.make_node("Mul", ["sum", "half"], ["held_next"]),
+        helper.make_node("Identity", ["x"], ["last_next"]),
+        helper.make_node("Identity", ["last"], ["seen_next"]),
+        helper.make_node("Mul", ["seen", "none"], ["nothing"]),
+        helper.make_node("Add", ["held_next", "nothing"], ["y"]),
+    ]
+    names = ("x", "held", "last", "seen")
+    shape = (64, 1024)
+    outputs = dict.fromkeys(("y", *AVERAGES.values()), shape)
+    return _model(nodes, dict.fromkeys(names, shape), outputs, {"half": np.float32(0.5), "none": np.float32(0)})
+
+
+AVERAGES = {"held": "held_next", "last": "last_next", "seen": "seen_next"}
+
+
 def _model(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Sequence[int]],

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import mlfc
+from mlfc.archive.read.load import load_factory
 from mlfc.errors import InputError, MlfcError
-from tests.native.extracted import extracted, make
+from tests.conftest import need_opencl
+from tests.native.extracted import WARNINGS, extracted, make
 from tests.state_models import (
+    AVERAGES,
     DELAYS,
     GRU_STATES,
     WIDTH,
@@ -20,6 +23,7 @@ from tests.state_models import (
     frames,
     gru,
     gru_steps,
+    moving_average,
     streaming_convolution,
     window,
 )
@@ -128,12 +132,44 @@ def test_archives_and_libraries_keep_states(tmp_path: Path) -> None:
 
 
 def test_the_demo_of_an_archive_takes_its_vectors_as_steps(tmp_path: Path) -> None:
-    for name, form in (("cell", {}), ("given", FORMS["external"]), ("graph", FORMS["graph"])):
-        model = mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name=name, **form)
-        (tmp_path / name).mkdir()
-        folder = extracted(model.factory, tmp_path / name, test_vectors=3)
-        assert "graph" in name or f"tvmgen_{name}_state_reset(" in (folder / "demo" / "demo.c").read_text()
-        make(folder, "selftest")
+    forms = {"cell": {}, "given": FORMS["external"], "graph": FORMS["graph"]}
+    factories = [
+        mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name=name, **form).factory
+        for name, form in forms.items()
+    ]
+    folder = extracted(factories, tmp_path, test_vectors=3)
+    demo = (folder / "demo" / "demo.c").read_text()
+    assert "tvmgen_cell_state_reset() != 0" in demo
+    assert "tvmgen_given_state_reset(&pools) != 0" in demo
+    make(folder, "selftest", f"CFLAGS={WARNINGS}")
+
+
+def test_packed_functions_keep_the_state_of_their_library(tmp_path: Path) -> None:
+    steps = frames(3)
+    expected, _ = gru_steps(steps, BEGIN)
+    for form in ({}, FORMS["external"]):
+        model = mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name="packed", **form)
+        library = mlfc.load_module(model.export_library(tmp_path / f"packed{len(form)}.so")).lib
+        for frame, output in zip(steps, expected, strict=True):
+            found = np.zeros((), np.float32)
+            library["tvmgen_packed___tvm_main__"](frame, found)
+            np.testing.assert_allclose(found, output, atol=1e-5)
+
+
+def test_a_device_keeps_states() -> None:
+    device = need_opencl()
+    factory = mlfc.compile(moving_average(), "opencl", states=AVERAGES).factory
+    assert {state.before.device for state in factory.program.states} == {"opencl"}
+    model = load_factory(factory, [device])
+    buffer = np.ones((64, 1024), np.float32)
+    found = [float(model.run({"x": buffer * step})["y"][0, 0]) for step in (1, 2, 3)]
+    assert found == [0.5, 1.25, 2.125]
+    call = model.bind({"x": buffer * 4})
+    assert call() == 0
+    assert float(call.outputs["y"][0, 0]) == 3.0625
+    np.testing.assert_array_equal(model.state["seen"], buffer * 3)
+    model.reset_state()
+    assert float(model.run({"x": buffer})["y"][0, 0]) == 0.5
 
 
 def test_variables_of_tflite_are_those_of_litert() -> None:

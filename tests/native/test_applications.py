@@ -12,6 +12,7 @@ import pytest
 import mlfc
 from mlfc.runtime.tensor.arrays import fill
 from tests.projects import NAME, archive, odd_archive, printed_output, project, reference_output
+from tests.state_models import GRU_STATES, gru
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
@@ -52,6 +53,22 @@ def test_odd_modules_print_their_outputs(template: str, compiler: str, odd: Path
     for line, expected in zip(lines, module.run(inputs).values(), strict=False):
         numbers = [float(word) for word in line.rpartition(":")[2].split()]
         np.testing.assert_allclose(numbers, expected.reshape(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", [{}, {"external_workspace": True}])
+def test_an_application_begins_with_the_state_of_the_model(form: dict[str, bool], tmp_path: Path) -> None:
+    begin = {"h_in": np.ones((1, 8), np.float32)}
+    model = mlfc.compile(gru(), states=GRU_STATES, state_init=begin, module_name="cell", **form)
+    folder = project("zephyr", model.export(tmp_path / "cell.tar"), tmp_path / "project", BOARDS["zephyr"])
+    assert "It keeps 32 bytes from one run to the next." in (folder / "zephyr" / "Kconfig").read_text()
+    code = [*(folder / "model/codegen/host/src").glob("*.c"), *(folder / "module").glob("*.c")]
+    code += (folder / "app").rglob("*.c")
+    includes = ["-I", folder / "model/codegen/host/include", "-I", folder / "module"]
+    command = ["gcc", *WARNINGS, *includes, *code, "-lm", "-o", tmp_path / "app"]
+    subprocess.run([str(word) for word in command], check=True)
+    text = subprocess.run([str(tmp_path / "app")], check=True, capture_output=True, text=True).stdout
+    expected = model.run({"x": np.zeros((1, 4), np.float32)})["y"]
+    np.testing.assert_allclose(float(text.splitlines()[0].rpartition(":")[2]), expected, rtol=1e-5)
 
 
 def test_inputs_in_the_workspace_are_zeros_without_test_vectors(models: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 import mlfc
 from mlfc.archive.read.load import load_factory
-from mlfc.errors import InputError, MlfcError
+from mlfc.errors import ArchiveError, InputError, MlfcError
+from mlfc.runtime import AotModule
 from tests.conftest import need_opencl
 from tests.native.extracted import WARNINGS, extracted, make
 from tests.state_models import (
@@ -116,6 +118,15 @@ def test_the_mapping_of_states_refuses_what_does_not_fit() -> None:
     with pytest.raises(MlfcError, match="its dtype is float64"):
         model.state.update({"h_in": np.zeros((1, WIDTH))})
     assert len(mlfc.compile(gru()).state) == 0
+
+
+def test_a_description_of_states_that_cannot_be_is_refused() -> None:
+    factory = mlfc.compile(gru(), "llvm", states=GRU_STATES, module_name="cell").factory
+    description = factory.interface()
+    for offset in (None, 4):
+        wrong = replace(description, states=(replace(description.states[0], offset=offset),))
+        with pytest.raises(ArchiveError, match="the state 'h_in' is not within the 32 bytes of all states"):
+            AotModule(factory.lib.executable(), wrong)
 
 
 def test_archives_and_libraries_keep_states(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.errors import MlfcError
+from mlfc.errors import LimitError, MlfcError
 from mlfc.relay.ir import Constant
 from tests.tflite_builder import Graph, Op, T, build_graphs
 
@@ -131,6 +131,10 @@ def test_what_is_assigned_before_it_is_read_is_no_state() -> None:
             "expected a handle and a value that is computed before",
         ),
         (
+            accumulator(assigning(), ops=[handle("h", "sum"), Op("ASSIGN_VARIABLE", ["h", "x"], ["new"])]),
+            "ASSIGN_VARIABLE has no outputs, this has 1",
+        ),
+        (
             accumulator(assigning(), ops=[handle("h", "sum"), handle("h", "other")]),
             "expected one output, which no other operator has",
         ),
@@ -164,3 +168,17 @@ def test_a_tensor_that_operators_write_begins_with_what_stands_for_zero() -> Non
     model = build_graphs(Graph(tensors, [Op("ADD", ["x", "held"], ["y"], **ADD)], ["x"], ["y"]))
     module, _ = mlfc.import_model(model)
     np.testing.assert_array_equal(module.states[0].initial, np.full((1, 2), 3, np.int8))
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_what_a_small_file_keeps_is_limited(zero: int) -> None:
+    shape = [1 << 15, 1 << 15]
+    tensors = [
+        T("x", shape, "int8", scale=0.5, zero=zero),
+        *(T(name, shape, "int8", scale=0.5, zero=zero, is_variable=True) for name in "abcde"),
+        *(T(f"y{name}", shape, "int8", scale=0.5, zero=zero) for name in "abcde"),
+    ]
+    ops = [Op("ADD", ["x", name], [f"y{name}"], **ADD) for name in "abcde"]
+    model = build_graphs(Graph(tensors, ops, ["x"], [f"y{name}" for name in "abcde"]))
+    with pytest.raises(LimitError):
+        mlfc.compile(model, dry_run=True)

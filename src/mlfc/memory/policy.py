@@ -66,7 +66,7 @@ def choose_plan(
         lent += chosen[1].state_bytes
         if _workspace(chosen) + lent > ram:
             chosen = min(chosen, tile_for_ram(plans[0], max(0, ram - lent), planner), key=_workspace)
-    spend("workspace", _workspace(chosen))
+    spend("workspace", _workspace(chosen) + chosen[1].state_bytes)
     prove(*chosen)
     prove_pools(*chosen, memory_options.pools)
     return chosen

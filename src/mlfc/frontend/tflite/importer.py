@@ -11,7 +11,7 @@ from mlfc.errors import InputError, MlfcError, ModelError, UnsupportedError, unk
 from mlfc.frontend.common import Params, Problems, Values, finish, frozen_input, numbered
 from mlfc.frontend.tflite.node import CONVERTERS, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
-from mlfc.frontend.tflite.variables import ASSIGN, OPERATORS, READ, Variables
+from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlfc.relay.visitor import with_span
 from mlfc.support.cost import give_nodes
@@ -93,13 +93,14 @@ class _Conversion:
             self.variables = Variables.of(self.file, self.file.once, [var.name for var in self.inputs.values()])
             self.exprs |= self.variables.tensors()
         for record in self.file.operators:
-            node = Node(record, self.file.tensors, self.exprs, self.numerics)
+            node, known = Node(record, self.file.tensors, self.exprs, self.numerics), len(problems)
             with problems.collecting(), guarded(node.label):
                 if record.code in OPERATORS:
                     self._use_variable(record)
                 else:
                     self._convert(node)
-            self._assume(record)
+            if len(problems) > known:
+                self._assume(record)
         missing = [index for index in self.file.outputs if index not in self.exprs]
         if missing and not len(problems):
             raise ModelError(f"no operator computes the output '{self.file.tensors[missing[0]].name}'")
@@ -138,6 +139,8 @@ class _Conversion:
 
     def _use_variable(self, record: OperatorRecord) -> None:
         """Follow the value of a variable; what runs once has run."""
+        if record.outputs and record.code in (ASSIGN, CALL_ONCE):
+            raise ModelError(f"{record.code} has no outputs, this has {len(record.outputs)}")
         if record.code == READ:
             value = self.variables.read(record, self.file.tensors)
             self._check_new(record)

@@ -18,6 +18,7 @@ from mlfc.frontend.common import unique_name
 from mlfc.frontend.tflite.schema import OperatorRecord, Subgraph, TfliteTensor, guarded
 from mlfc.relay.ir import Constant, Expr, Span, State, TensorType, Var, tensor_type
 from mlfc.support import dtypes
+from mlfc.support.cost import spend
 
 HANDLE, READ, ASSIGN, CALL_ONCE = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"
 OPERATORS = frozenset((HANDLE, READ, ASSIGN, CALL_ONCE))
@@ -28,7 +29,8 @@ class Variable:
     """What may be kept between runs."""
 
     name: str
-    initial: npt.NDArray[Any] | None = None  # None where nothing was assigned before the first run
+    kind: TensorType | None = None  # None where nothing was assigned before the first run
+    initial: npt.NDArray[Any] | None = None  # None for zeros
     is_assigned: bool = False  # by operators that run each time
     begin: Var | None = None  # its value before a run, if a run reads it
     current: Expr | None = None  # its value so far in a run
@@ -62,7 +64,9 @@ class Variables:
         for tensor in main.tensors:
             if tensor.is_variable and tensor.index in read and tensor.index not in main.inputs:
                 with guarded(f"variable '{tensor.name[:80]}'"):
-                    variables._add(tensor.index, tensor.name, initial=_zeros(tensor), is_assigned=True, facts=tensor)
+                    kind = _kind_of(tensor)
+                    known = {"kind": kind, "initial": _zero(tensor, kind), "is_assigned": True, "facts": tensor}
+                    variables._add(tensor.index, tensor.name, **known)
         return variables
 
     def _add(self, key: object, name: str, **known: Any) -> None:
@@ -116,7 +120,9 @@ class Variables:
                 tensor = graph.tensors[record.inputs[1]]
                 if tensor.data is None:
                     raise UnsupportedError("the first value of a variable must be a constant")
-                self._at(record, handles).initial = tensor.data
+                variable = self._at(record, handles)
+                variable.initial = tensor.data
+                variable.kind = TensorType(tensor.data.shape, dtypes.from_numpy(tensor.data.dtype))
 
     def read(self, record: OperatorRecord, tensors: tuple[TfliteTensor, ...]) -> Expr:
         """Return the value of a variable as an operator reads it."""
@@ -129,12 +135,13 @@ class Variables:
     def value(self, variable: Variable, kind: TensorType) -> Expr:
         """Return the value of a variable so far; ModelError if it is of another type, or none yet."""
         if variable.current is None:
-            if variable.initial is None:
+            if variable.kind is None:
                 raise ModelError(f"variable '{variable.name}' is read before anything is assigned to it")
             if variable.is_assigned:
-                variable.begin = Var(variable.name, _type_of(variable.initial), Span((), variable.name))
+                variable.begin = Var(variable.name, variable.kind, Span((), variable.name))
                 variable.current = variable.begin
             else:
+                assert variable.initial is not None, "a tensor that operators write is assigned"
                 variable.current = Constant(variable.initial, variable.name)
         found = tensor_type(variable.current)
         if found != kind:
@@ -146,21 +153,15 @@ class Variables:
         self._set(self.of_handle(record), value, name)
 
     def _set(self, variable: Variable, value: Expr, name: str) -> None:
-        known = variable.current.type if variable.current is not None else None
-        if known is None and variable.initial is not None:
-            known = _type_of(variable.initial)
+        known = variable.current.type if variable.current is not None else variable.kind
         if known is not None and known != value.type:
             raise ModelError(f"variable '{variable.name}' holds {known}, and is assigned {value.type}")
         variable.current, variable.last = value, name
 
     def tensors(self) -> dict[int, Expr]:
         """Return the values before a run of the tensors that operators write, by their indices."""
-        found = {key: item for key, item in self.found.items() if isinstance(key, int) and item.facts is not None}
-        return {
-            index: self.value(item, TensorType(item.facts.shape, item.facts.dtype))
-            for index, item in found.items()
-            if item.facts is not None
-        }
+        found = {key: item for key, item in self.found.items() if isinstance(key, int)}
+        return {index: self.value(item, item.kind) for index, item in found.items() if item.kind is not None}
 
     def assign_tensor(self, index: int, value: Expr) -> None:
         """Give a tensor that operators write another value; ModelError if it is no such tensor, or of another type."""
@@ -186,14 +187,17 @@ class Variables:
         return found
 
 
-def _type_of(array: npt.NDArray[Any]) -> TensorType:
-    return TensorType(array.shape, dtypes.from_numpy(array.dtype))
-
-
-def _zeros(tensor: TfliteTensor) -> npt.NDArray[Any]:
-    """Return what a variable tensor begins with: what stands for zero."""
+def _kind_of(tensor: TfliteTensor) -> TensorType:
     if not tensor.dtype:
         raise UnsupportedError(f"its type {tensor.type_name} is not supported")
+    return TensorType(tensor.shape, tensor.dtype)
+
+
+def _zero(tensor: TfliteTensor, kind: TensorType) -> npt.NDArray[Any] | None:
+    """Return what a variable tensor begins with, which stands for zero; None where that is zeros."""
     known = tensor.quantization
-    point = int(known.zero_points[0]) if known is not None and tensor.dtype == "int8" else 0
-    return np.full(tensor.shape, point, dtypes.to_numpy(tensor.dtype))
+    point = int(known.zero_points[0]) if known is not None and kind.dtype == "int8" else 0
+    if point == 0:
+        return None
+    spend("constants", kind.nbytes, tensor.name)
+    return np.full(kind.shape, point, dtypes.to_numpy(kind.dtype))

@@ -168,6 +168,12 @@ class AotModule(Displayed):
 
     def _keep_states(self, library: str | os.PathLike[str] | NativeCode, description: ModuleInterface) -> None:
         size = description.memory.state_bytes
+        for info in description.states:
+            if info.offset is None or info.offset + info.nbytes > size:
+                raise ArchiveError(
+                    f"the state '{info.name}' is not within the {size:,} bytes of all states",
+                    next_step="Export the archive again",
+                )
         prefix = (description.entry or "").removesuffix("_run")
 
         def function(what: str) -> Any:

@@ -22,6 +22,7 @@ from benchmarks import (
     llvm,
     memory,
     microcontrollers,
+    recurrent,
     verify_public,
 )
 from benchmarks.models import find
@@ -31,7 +32,20 @@ COUNTED = ["digits_int8", "kws_ref_model", "densenet121"]
 
 # downloads models from the package index; takes an hour
 PUBLIC = "public"
-TABLES = ["memory", "compile", "latency", "archive", "crt", "start", "mcu", "call", "library", "llvm", "limits"]
+TABLES = [
+    "memory",
+    "compile",
+    "latency",
+    "archive",
+    "crt",
+    "start",
+    "mcu",
+    "call",
+    "library",
+    "llvm",
+    "limits",
+    "recurrent",
+]
 
 
 def main() -> None:
@@ -84,6 +98,8 @@ def main() -> None:
             show(llvm.firmware(find(options.models)))
         if "limits" in tables:
             show(limits.table(find(options.models or COUNTED), folder))
+        if "recurrent" in tables:
+            show(recurrent.table(options.seconds))
         if PUBLIC in tables:
             show(verify_public.table(options.models))
 

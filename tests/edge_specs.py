@@ -51,6 +51,7 @@ def specs() -> Iterator[Spec]:
     yield from _recurrent()
 
     yield from _recurrent_codes()
+    yield from _recurrent_ranges()
     yield from _quantized()
     yield from _quantized_products()
 
@@ -106,6 +107,19 @@ def _recurrent() -> Iterator[Spec]:
                  "direction": "bidirectional", "returns": ("all", "hidden")}  # fmt: skip
         weights = _real_weights(directions, gates * units, units)
         yield Spec(f"nn.{name}_steps", (data, weights, state, lengths, *more), attrs)
+
+
+def _recurrent_ranges() -> Iterator[Spec]:
+    """Yield cells that quantize states of any range."""
+    directions, batch, units = 2, 2, 3
+    columns, state = 4 * units, Given((directions, batch, units))
+    for form in ("symmetric", "asymmetric", "whole"):
+        data, lengths = Given((3, batch, directions * columns)), Given((batch,), "int32")
+        args = (data, _weights(directions, columns, units), state, lengths, state, Given((directions, 3 * units)),
+                Given((directions, columns)))  # fmt: skip
+        attrs = {"activations": ("sigmoid", "relu", "affine") * directions, "alphas": (1.0,) * 6, "betas": (0.0,) * 6,
+                 "direction": "bidirectional", "quantizes": form, "cell_clip": 2.0}  # fmt: skip
+        yield Spec("qnn.dynamic_lstm_steps", args, attrs, form)
 
 
 def _recurrent_codes() -> Iterator[Spec]:

@@ -27,7 +27,10 @@ class Layer:
 
     def expected(self) -> list[Array]:
         """Return what ONNX Runtime computes."""
-        session = onnxruntime.InferenceSession(self.model.SerializeToString(), providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # several threads quantize states a part of the batch at a time
+        data = self.model.SerializeToString()
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         return [np.asarray(value) for value in session.run(None, self.inputs)]
 
 
@@ -130,3 +133,60 @@ def _activations(first: int) -> list[Layer]:
     number += 1
     found.append(layer("GRU", number, prefix=f"m{number}_", activations=["LeakyRelu", "Elu"]))
     return found
+
+
+def dynamic_layer(
+    seed: int, *, dtype: str = "int8", direction: str = "forward", per_column: bool = False, bare: bool = False,
+    batch: int = 2, units: int = 7, prefix: str = "", **attrs: Any,
+) -> Layer:  # fmt: skip
+    """Return a model of a DynamicQuantizeLSTM.
+
+    Its weights have 7 bits: processors without VNNI saturate ONNX Runtime's sums of products of 8 bits.
+    """
+    rng = np.random.default_rng(seed)
+    steps, size, directions = 5, 6, 1 + (direction == "bidirectional")
+    middle = 128 if dtype == "uint8" else 0
+    point = middle + 5 if dtype == "uint8" else 0
+    shape = (directions, 4 * units) if per_column else (directions,)
+
+    def floats(*shape: int) -> Array:
+        return (rng.standard_normal(shape) * 0.4).astype(np.float32)
+
+    def scales() -> Array:
+        return (rng.random(shape) * 0.01 + 0.005).astype(np.float32)
+
+    def integers(rows: int) -> Array:
+        return (middle + rng.integers(-63, 64, (directions, rows, 4 * units))).astype(dtype)
+
+    constants = {
+        "w": integers(size), "r": integers(units), "b": floats(directions, 8 * units),
+        "p": floats(directions, 3 * units), "ws": scales(), "wz": np.full(shape, point, dtype), "rs": scales(),
+        "rz": np.full(shape, point, dtype),
+    }  # fmt: skip
+    inputs = {
+        "x": floats(steps, batch, size), "h": floats(directions, batch, units), "c": floats(directions, batch, units)
+    }  # fmt: skip
+    names = ["x", "w", "r", "b", "", "h", "c", "p", "ws", "wz", "rs", "rz"]
+    names = ["" if bare and name in "bhcp" else name and prefix + name for name in names]
+    made = [prefix + name for name in ("all", "hidden", "cell")]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", names, made, name=f"{prefix}layer", domain="com.microsoft", hidden_size=units,
+        direction=direction, **attrs,
+    )  # fmt: skip
+    fed = {prefix + name: value for name, value in inputs.items() if prefix + name in names}
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info(name, 1, value.shape) for name, value in fed.items()],
+        [helper.make_tensor_value_info(name, 1, None) for name in made],
+        [numpy_helper.from_array(value, prefix + name) for name, value in constants.items() if prefix + name in names],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return Layer(prefix or "dynamic", helper.make_model(graph, opset_imports=opsets, ir_version=8), fed)
+
+
+def dynamic_layers() -> list[Layer]:
+    """Return layers with each form of their weights."""
+    options: list[dict[str, Any]] = [
+        {}, {"dtype": "uint8"}, {"per_column": True}, {"dtype": "uint8", "per_column": True, "bare": True},
+        {"direction": "bidirectional", "batch": 1}, {"direction": "reverse", "units": 33}, {"clip": 0.5},
+    ]  # fmt: skip
+    return [dynamic_layer(number, prefix=f"d{number}_", **option) for number, option in enumerate(options)]

@@ -200,4 +200,16 @@ def float_layers() -> list[Layer]:
         *(svdf(f"svdf {kind}", kind) for kind in ("float", "hybrid")),
         svdf("svdf asymmetric", "hybrid", asymmetric=True, rank=2, batch=2, activation=0),
         svdf("svdf float rank", "float", rank=3, batch=2, bias=False, memory=9),
+        *(
+            lstm(f"lstm {kind} {number}", kind, **options)
+            for kind in ("float", "hybrid")
+            for number, options in enumerate(_float_options())
+        ),
     ]
+
+
+def _float_options() -> list[dict[str, Any]]:
+    return [
+        {}, {"couples_input": True, "asymmetric": True}, {"peephole": True, "couples_input": True, "batch": 1},
+        {"peephole": True, "time_major": True, "cells": 17}, {"cell_clip": 0.2, "activation": RELU, "steps": 1},
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 import mlfc
 from tests.harness import compiled
 from tests.merged import merge
-from tests.recurrent_models import Layer, layer, random_layers
+from tests.recurrent_models import Layer, dynamic_layers, layer, random_layers
 
 
 def _differences(layers: list[Layer], folder: Path, **options: str) -> list[str]:
@@ -31,6 +31,11 @@ def _differences(layers: list[Layer], folder: Path, **options: str) -> list[str]
 @pytest.mark.usefixtures("quick_builds")
 def test_layers_with_every_option_are_those_of_onnx_runtime(tmp_path: Path) -> None:
     assert _differences(random_layers(), tmp_path) == []
+
+
+@pytest.mark.usefixtures("quick_builds")
+def test_layers_that_quantize_their_state_are_those_of_onnx_runtime(tmp_path: Path) -> None:
+    assert _differences(dynamic_layers(), tmp_path) == []
 
 
 def test_large_layers_are_those_of_onnx_runtime(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 import mlfc
 from mlfc.errors import MlfcError, TypeCheckError
 from mlfc.relay import ir
-from tests.recurrent_models import GATES, Layer, layer
+from tests.recurrent_models import GATES, Layer, dynamic_layer, layer
 from tests.relay_run import run_main
 
 FUNCTIONS = {"activations": ("sigmoid", "tanh", "tanh"), "alphas": (0.0,) * 3, "betas": (0.0,) * 3}
@@ -134,6 +134,26 @@ def _reshaped(item: Layer, name: str, shape: tuple[int, ...]) -> Layer:
 )
 def test_each_wrong_input_is_one_error(item: Layer, message: str) -> None:
     assert message in refused(item)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("w", np.zeros((1, 6, 27), np.int8), "do not fit data"),
+        ("w", np.zeros((1, 6, 28), np.int16), "expected weights of int8 or uint8"),
+        ("wz", np.zeros(1, np.uint8), "expected weights of int8 or uint8"),
+        ("rz", np.zeros(3, np.int8), "zero points of shape (3,)"),
+        ("ws", np.ones((1, 27), np.float32), "scales of shape (1, 27)"),
+    ],
+)
+def test_each_wrong_quantized_weight_is_one_error(name: str, value: Any, message: str) -> None:
+    item = dynamic_layer(1)
+    for constant in item.model.graph.initializer:
+        if constant.name == name:
+            constant.CopyFrom(numpy_helper.from_array(value, name))
+    with pytest.raises(MlfcError) as caught:
+        mlfc.import_model(item.model.SerializeToString())
+    assert message in str(caught.value)
 
 
 def test_type_rules_name_what_is_wrong() -> None:

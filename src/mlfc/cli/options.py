@@ -125,13 +125,13 @@ OPTIONS = {
         "Keep the model's own weights (default), so that the archive can be compiled again.",
         flags="--source-params/--no-source-params",
     ),
-    "state": _option(
+    "state": _memory(
         "Keep an input: the output after = is its value in the next run, and neither is passed; repeatable.",
         "NAME=OUTPUT",
     ),
     "state_in": _option("Begin with the state in this .npz file.", "FILE"),
     "state_out": _option("Write the state after the last run to this .npz file.", "FILE"),
-    "state_init": _option(
+    "state_init": _memory(
         "What state begins with: zeros, or a .npz file with arrays by the names of inputs or variables. Default: as the"
         " model says, else zeros.",
         "zeros|FILE",

@@ -73,6 +73,18 @@ def _pools() -> Iterator[Spec]:
             yield Spec(f"nn.adaptive_{kind}_pool{rank}d", (Given(shape),), {"output_size": (2,) * rank})
             attrs = {"pool_size": (3,) * rank, "strides": (2,) * rank, "padding": (1,) * (2 * rank)}
             yield Spec(f"nn.{kind}_pool{rank}d", (Given(shape),), {**attrs, "layout": f"NC{letters}"}, "padded")
+    yield from _samples()
+
+
+def _samples() -> Iterator[Spec]:
+    for rank, layout in ((1, "NWC"), (2, "NCHW"), (3, "NCDHW")):
+        shape, places = (2, *(4, 3, 5)[:rank]), (6, 2, 3)[:rank]
+        data = (1, *shape[1:], 2) if layout == "NWC" else (1, *shape)
+        for padding in ("zeros", "border", "reflection"):
+            for method in ("nearest", "bilinear", "bicubic")[: 3 if rank < 3 else 2]:
+                attrs = {"method": method, "layout": layout, "padding_mode": padding,
+                         "align_corners": method != "bilinear"}  # fmt: skip
+                yield Spec("image.grid_sample", (Given(data), Given((1, rank, *places))), attrs, f"{method}-{padding}")
 
 
 def _products() -> Iterator[Spec]:

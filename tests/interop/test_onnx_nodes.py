@@ -40,6 +40,7 @@ FIXED = {
     **dict.fromkeys(("Tile", "Unsqueeze", "Upsample"), (1,)),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), (1,)),
     **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), (1,)),
+    "AffineGrid": (1,),
     "ConstantOfShape": (0,),
     "Conv": (1,),
     "ConvInteger": (1, 2, 3),

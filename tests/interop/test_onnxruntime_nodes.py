@@ -52,9 +52,10 @@ def pool_with_places() -> bytes:
     return model(nodes, {"y": 1, "z": 6})
 
 
-def grid_sample() -> bytes:
-    grid = RNG.uniform(-1, 1, (1, 3, 3, 2)).astype(np.float32)
-    return model([node("GridSample", "x grid", "s"), node("Tanh", "s", "y")], {"y": 1}, {"grid": grid})
+def regions() -> bytes:
+    boxes = np.array([[0, 0, 0, 4, 3], [0, 1, 2, 5, 5]], np.float32)
+    pool = node("MaxRoiPool", "x boxes", "s", pooled_shape=[2, 2])
+    return model([pool, node("Tanh", "s", "y")], {"y": 1}, {"boxes": boxes})
 
 
 def skip_norm_between_compiled_layers() -> bytes:
@@ -147,7 +148,7 @@ MODELS: dict[str, Callable[[], bytes]] = {
     make.__name__: make
     for make in (
         pool_with_places,
-        grid_sample,
+        regions,
         skip_norm_between_compiled_layers,
         two_in_a_row_and_a_view,
         branches_that_read_what_is_around_them,

@@ -66,6 +66,13 @@ def _expand(node: Node, convert: Convert) -> Results | None:
     return None if shape is None else convert(node.with_value(1, shape))
 
 
+@_late("AffineGrid")
+def _affine_grid(node: Node, convert: Convert) -> Results | None:
+    """Take the size from the shape of the grid; how many channels it is for changes nothing."""
+    shape = _stated(node)
+    return None if shape is None or len(shape) < 4 else convert(node.with_value(1, [shape[0], 1, *shape[1:-1]]))
+
+
 @_late("Tile")
 def _tile(node: Node, convert: Convert) -> Results | None:
     shape, old = _stated(node), node.shape(0)

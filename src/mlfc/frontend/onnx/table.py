@@ -119,7 +119,6 @@ _ADVICE = {
     ("", "MaxUnpool"): "Resize and ConvTranspose are supported",
     ("", "MaxRoiPool"): _CUT,
     ("", "RoiAlign"): _CUT,
-    ("", "GridSample"): "Resize with constant sizes is supported",
     ("", "LpPool"): "AveragePool and MaxPool are supported",
     ("", "DeformConv"): "Conv is supported",
     ("", "RandomNormal"): "Make the numbers outside and pass them in as an input",

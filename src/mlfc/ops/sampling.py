@@ -1,0 +1,200 @@
+"""Elements of images at places that come as numbers: ``image.grid_sample``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.elementwise import converted
+from mlfc.ops.image import spatial_axes
+from mlfc.ops.rules import check_choice, check_dtype, declare
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import Attr, Kind
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Tensor
+from mlfc.tir.ir import Expr
+
+_METHODS = ("nearest", "bilinear", "bicubic")
+_PADDINGS = ("zeros", "border", "reflection")
+# Keys' coefficient, as in PyTorch, ONNX and TVM
+_CUBIC_A = -0.75
+# a cubic reads two elements on either side: what lies further out reads nothing of the image
+_MARGIN = 3
+
+
+def _infer(name: str, attrs: Attrs, data: TensorType, grid: TensorType) -> TensorType:
+    """Check data against a grid of (batch, coordinates, *places); the first coordinate counts along the last axis."""
+    check_choice(name, "method", attrs["method"], _METHODS)
+    check_choice(name, "padding_mode", attrs["padding_mode"], _PADDINGS)
+    check_dtype(name, data.dtype, "number" if attrs["method"] == "nearest" else "float")
+    check_dtype(name, grid.dtype, "float")
+    rank = len(data.shape) - 2
+    if not 1 <= rank <= 3:
+        raise TypeCheckError(f"{name}: expected data of 3 to 5 dimensions, got {len(data.shape)}")
+    axes = spatial_axes(name, attrs["layout"], rank)
+    batch = attrs["layout"].index("N")
+    if len(grid.shape) != rank + 2 or grid.shape[:2] != (data.shape[batch], rank):
+        raise TypeCheckError(f"{name}: a grid of shape {grid.shape} does not fit data of shape {data.shape}")
+    # float32 coordinates do not count further
+    if any(not 1 <= data.shape[axis] < 1 << 22 for axis in axes):
+        raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be sampled")
+    shape = list(data.shape)
+    for axis, extent in zip(axes, grid.shape[2:], strict=True):
+        shape[axis] = extent
+    return TensorType(tuple(shape), data.dtype)
+
+
+@dataclass(frozen=True)
+class _Tap:
+    """An element that a place is made of: its position, its weight, and whether it lies inside."""
+
+    position: Expr
+    weight: Expr | None
+    inside: Expr | None
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One spatial axis, and how it is sampled."""
+
+    ctx: Context
+    extent: int
+    method: str
+    padding: str
+    corners: bool  # whether -1 and 1 are the middles of the first and last element, not their outer edges
+
+    def taps(self, place: Expr, weigh: str) -> list[_Tap]:
+        """Return the elements that the coordinate `place` is made of, with weights of the dtype `weigh`."""
+        let = self.ctx.stmts.let
+        at = (place + _like(1, place)) * _like(0.5, place) * _like(self.extent - 1, place)
+        if not self.corners:
+            at = ((place + _like(1, place)) * _like(self.extent, place) - _like(1, place)) * _like(0.5, place)
+        if self.method == "nearest":
+            at = tb.intrinsic("round_even", at)
+        at = let("at", self._limited(let("at", at)))
+        below = let("below", tb.intrinsic("floor", at))
+        first = let("first", tb.truncated(below, "int32"))
+        if self.method == "nearest":
+            return [self._tap(first, None)]
+        fraction = let("fraction", tb.cast(at - below, weigh))
+        weights = _linear(fraction) if self.method == "bilinear" else _cubic(fraction)
+        steps = range(1 - len(weights) // 2, 1 + len(weights) // 2)
+        return [self._tap(first + step, let("weight", weight)) for step, weight in zip(steps, weights, strict=True)]
+
+    def _limited(self, at: Expr) -> Expr:
+        """Return a coordinate in or near the axis for any, NaN included, which counts as the lowest."""
+        if self.padding == "zeros":
+            return tb.clamp(at, _like(-_MARGIN, at), _like(self.extent - 1 + _MARGIN, at))
+        if self.padding == "reflection":
+            at = self._reflected(at)
+        low, high = self._edges
+        if self.padding == "reflection":
+            return tb.clamp(at, _like(low, at), _like(high, at))
+        nearest = tb.clamp(at, _like(0, at), _like(self.extent - 1, at))
+        # half an element beyond the middle of the last counts as inside: a cubic reads other elements there
+        return tb.select(self._is_inside(at), at, nearest) if self.method == "bicubic" else nearest
+
+    def _is_inside(self, at: Expr) -> Expr:
+        low, high = self._edges
+        return tb.land(tb.binary("ge", at, _like(low, at)), tb.binary("le", at, _like(high, at)))
+
+    @property
+    def _edges(self) -> tuple[float, float]:
+        return (0.0, self.extent - 1.0) if self.corners else (-0.5, self.extent - 0.5)
+
+    def _reflected(self, at: Expr) -> Expr:
+        low, high = self._edges
+        if low == high:
+            return _like(0, at)
+        let, around = self.ctx.stmts.let, 2 * (high - low)
+        from_low = let("from_low", at - _like(low, at))
+        turns = tb.intrinsic("floor", from_low / _like(around, at))
+        rest = let("rest", from_low - turns * _like(around, at))
+        back = tb.minimum(rest, _like(around, at) - rest) + _like(low, at)
+        # what is inside keeps all its bits
+        return tb.select(self._is_inside(at), at, back)
+
+    def _tap(self, position: Expr, weight: Expr | None) -> _Tap:
+        last = self.extent - 1
+        let = self.ctx.stmts.let
+        if self.padding == "zeros":
+            position = let("position", position)
+            inside = tb.land(tb.binary("ge", position, 0), tb.binary("le", position, last))
+            return _Tap(let("position", tb.clamp(position, 0, last)), weight, let("inside", inside))
+        if self.padding == "reflection" and last > 0:
+            around = 2 * last if self.corners else 2 * last + 2
+            position = let("position", position % around)
+            position = tb.minimum(position, (around if self.corners else around - 1) - position)
+        return _Tap(let("position", tb.clamp(position, 0, last)), weight, None)
+
+
+def _like(value: float, expr: Expr) -> Expr:
+    return tb.const(value, expr.dtype)
+
+
+def _linear(fraction: Expr) -> list[Expr]:
+    return [_like(1, fraction) - fraction, fraction]
+
+
+def _cubic(fraction: Expr) -> list[Expr]:
+    a, one = _CUBIC_A, _like(1, fraction)
+
+    def near(x: Expr) -> Expr:
+        return (_like(a + 2, x) * x - _like(a + 3, x)) * x * x + one
+
+    def far(x: Expr) -> Expr:
+        return ((_like(a, x) * x - _like(5 * a, x)) * x + _like(8 * a, x)) * x - _like(4 * a, x)
+
+    rest = one - fraction
+    return [far(fraction + one), near(fraction), near(rest), far(rest + one)]
+
+
+def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    """Work out the taps of a place once, and sum them for every channel."""
+    data, grid = inputs
+    layout, rank, stmts = attrs["layout"], len(data.shape) - 2, ctx.stmts
+    axes = spatial_axes("image.grid_sample", layout, rank)
+    weigh = "float64" if data.dtype == "float64" else "float32"
+    counted = "float64" if grid.dtype == "float64" else "float32"
+    with ctx.loops(grid.shape[:1] + grid.shape[2:]) as (image, *place):
+        taps = []
+        for number, axis in enumerate(axes):
+            given = _Axis(ctx, data.shape[axis], attrs["method"], attrs["padding_mode"], bool(attrs["align_corners"]))
+            coordinate = stmts.let("coordinate", tb.cast(grid(image, rank - 1 - number, *place), counted))
+            taps.append(given.taps(coordinate, weigh))
+        channel_axis = layout.index("C")
+        kind = "vectorized" if channel_axis == rank + 1 else "serial"
+        with stmts.loop(data.shape[channel_axis], "channel", kind) as channel:
+            at = {layout.index("N"): image, channel_axis: channel}
+            total: Expr | None = None
+            for combination in product(*taps):
+                element = _weighted(data, {**at, **dict(zip(axes, combination, strict=True))}, weigh)
+                total = element if total is None else total + element
+            assert total is not None
+            to = {**at, **dict(zip(axes, place, strict=True))}
+            out.store([to[axis] for axis in range(rank + 2)], converted(total, out.dtype))
+
+
+def _weighted(data: Tensor, at: dict[int, Expr | _Tap], weigh: str) -> Expr:
+    taps = [part for part in at.values() if isinstance(part, _Tap)]
+    indices = [at[axis] for axis in range(len(at))]
+    element = data.read([part.position if isinstance(part, _Tap) else part for part in indices])
+    inside = [tap.inside for tap in taps if tap.inside is not None]
+    if inside:
+        element = tb.select(tb.land(*inside), element, tb.const(0, element.dtype))
+    weights = [tap.weight for tap in taps if tap.weight is not None]
+    if not weights:
+        return element
+    weight = weights[0]
+    for more in weights[1:]:
+        weight = weight * more
+    return tb.cast(element, weigh) * weight
+
+
+declare("image.grid_sample", 2, _infer, Kind.ANCHOR,
+        (Attr("method", "bilinear"), Attr("layout", "NCHW"), Attr("padding_mode", "zeros"),
+         Attr("align_corners", True)),
+        emit=_emit, contract="nearest exact where coordinates are; a coordinate that is NaN counts as the lowest",
+        doc="Sample images at the places of a grid, whose coordinates go from -1 to 1")  # fmt: skip

@@ -78,15 +78,6 @@ def compile_models(
             " For several models: MODEL:NAME=16000.",
         ),
     ] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=OUTPUT",
-            help="Keep an input: the output after = is its value in the next run, and neither is passed; repeatable."
-            " For several models: MODEL:NAME=OUTPUT.",
-        ),
-    ] = None,
-    state_init: str | None = None,
     module_name: str | None = None,
     optimize: str | None = None,
     numerics: str | None = None,
@@ -107,6 +98,16 @@ def compile_models(
     load_constants: list[str] | None = None,
     share_workspace: bool | None = None,
     share_weights: bool | None = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=OUTPUT",
+            rich_help_panel="Memory",
+            help="Keep an input: the output after = is its value in the next run, and neither is passed; repeatable."
+            " For several models: MODEL:NAME=OUTPUT.",
+        ),
+    ] = None,
+    state_init: str | None = None,
     abi: str | None = None,
     triple: str | None = None,
     cc: str | None = None,

@@ -13,7 +13,7 @@ import mlfc
 from mlfc.errors import MlfcError, TypeCheckError
 from mlfc.relay import ir
 from tests.recurrent_models import GATES, Layer, dynamic_layer, layer
-from tests.relay_run import run_main
+from tests.relay_run import operators, run_main
 
 FUNCTIONS = {"activations": ("sigmoid", "tanh", "tanh"), "alphas": (0.0,) * 3, "betas": (0.0,) * 3}
 
@@ -191,3 +191,11 @@ def test_type_rules_name_what_is_wrong() -> None:
         changed = {name: given.pop(name) for name in list(given) if name in names}
         with pytest.raises(TypeCheckError, match=message):
             call(given, **changed)
+
+
+@pytest.mark.parametrize("outputs", [("all", "hidden"), ("all", "hidden", "cell"), ("all", "", "cell"), ("all",)])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_steps_are_taken_once(outputs: tuple[str, ...], direction: str) -> None:
+    item = layer("LSTM", outputs=outputs, direction=direction)
+    module, _ = mlfc.import_model(item.model.SerializeToString())
+    assert operators(module).count("nn.lstm_steps") == 1

@@ -14,7 +14,8 @@ from mlfc.frontend.onnx.quantized import dynamic_quantize_linear
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.ops.cell_functions import CELL_FUNCTIONS
 from mlfc.ops.recurrent import DIRECTIONS
-from mlfc.relay.ir import Constant, Expr
+from mlfc.relay.ir import Constant, Expr, Span
+from mlfc.relay.visitor import with_span
 
 _HALVES = ("float16", "bfloat16")
 
@@ -206,6 +207,9 @@ class _Layer:
             self.cell.operator, gates, weight, initial, self.lengths(), *more,
             **self.functions(), direction=self.direction, clip=clip, returns=tuple(returns), **attrs,
         )  # fmt: skip
+        if derives and returns == ["all"] and not self.layout and dtype_of(found) == node.dtype(0):
+            # it is an output itself: named later, it would be another expression than the one that the states are of
+            found = with_span(found, Span((node.name,), node.outputs[0]))
         parts: dict[str, Expr] = {}
         begin = 0
         for name in returns:

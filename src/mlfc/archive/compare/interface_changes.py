@@ -67,8 +67,17 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
         partners = [", ".join(sorted(face.shares)) or None for face in (a, b)]
         changes.append(Change(WARNING if b.shares - a.shares else NOTE, "may not run at the same time as", *partners))
     changes += _tensor_changes(a, b, fields_say_names=bool(a.header and header))
+    changes += _state_changes(a.module["states"], b.module["states"])
     changes += _buffer_changes(a.module["functions"] or {}, b.module["functions"] or {})
     return sorted(changes, key=lambda change: _LEVELS.index(change.level))
+
+
+def _state_changes(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Iterator[Change]:
+    """Yield whether states that a caller saved are others, or elsewhere among the bytes."""
+    old, new = ([(item["offset"], item["dtype"], *item["shape"], item["name"]) for item in group] for group in (a, b))
+    if a and b and old != new:
+        names = [", ".join(item["name"] for item in group) for group in (a, b)]
+        yield Change(WARNING, "states that were saved do not fit", *names)
 
 
 def _struct_changes(a: Header, b: Header) -> Iterator[Change]:

@@ -43,7 +43,7 @@ def choose_plan(
         return moved, plan_of(moved, limit)
 
     def committed(program: Program) -> Program:
-        return commit_states(program, overlap=program.overlaps and in_arenas)
+        return commit_states(program, overlap=in_arenas)
 
     def plan_of(program: Program, limit: int = 0) -> Plan:
         pools = memory_options.pools

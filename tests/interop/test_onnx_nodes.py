@@ -41,12 +41,14 @@ FIXED = {
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"), (1,)),
     **dict.fromkeys(("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), (1,)),
     "AffineGrid": (1,),
-    "ConstantOfShape": (0,),
+    **dict.fromkeys(("BlackmanWindow", "ConstantOfShape", "HammingWindow", "HannWindow"), (0,)),
     "Conv": (1,),
     "ConvInteger": (1, 2, 3),
     "ConvTranspose": (1,),
+    "DFT": (1, 2),
     "DequantizeLinear": (1, 2),
     "MatMulInteger": (2, 3),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
     "NonZero": (0,),
     "Pad": (1, 3),
     "QLinearConv": (1, 2, 3, 4, 5, 6, 7),
@@ -54,6 +56,7 @@ FIXED = {
     "QuantizeLinear": (1, 2),
     "Range": (0, 1, 2),
     "Resize": (1, 2, 3),
+    "STFT": (1, 3),
     "Slice": (1, 2, 3, 4),
     "TopK": (1,),
 }
@@ -99,7 +102,7 @@ class Case:
 def _array(value: Any) -> Array | None:
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
-    return value if isinstance(value, np.ndarray) else None
+    return np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else None
 
 
 def _case(index: int, source: Any) -> Case | None:

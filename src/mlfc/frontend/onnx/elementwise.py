@@ -44,6 +44,17 @@ for _name, _operator in _VARIADIC.items():
     add_importer(_name, _folded(_operator))
 
 
+@importer("BitCast", since=26)
+def _bit_cast(node: Node) -> Expr:
+    dtype = dtype_name(node.integer("to"), node.name)
+    if dtypes.bits(dtype) != dtypes.bits(node.dtype(0)):
+        node.wrong(f"{node.dtype(0)} and {dtype} differ in size")
+    if dtype == "bool":  # which has no bits but one
+        x = node.call("reinterpret", node.input(0), dtype="uint8")
+        return node.call("not_equal", x, node.like(0, x))
+    return node.call("reinterpret", node.input(0), dtype=dtype)
+
+
 @importer("Mean")
 def _mean(node: Node) -> Expr:
     parts = node.all_inputs()

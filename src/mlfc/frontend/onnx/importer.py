@@ -40,7 +40,7 @@ from mlfc.support.cost import apart, give_nodes, spend
 import_module("mlfc.ops")
 for _family in (
     "activation", "conv", "elementwise", "encoders", "image", "index", "linear", "losses", "microsoft", "ml",
-    "normalization", "quantized", "recurrent", "reduce", "sampling", "shape", "svm", "trees",
+    "normalization", "quantized", "recurrent", "reduce", "sampling", "shape", "signal", "svm", "trees",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")
 

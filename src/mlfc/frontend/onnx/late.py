@@ -66,6 +66,12 @@ def _expand(node: Node, convert: Convert) -> Results | None:
     return None if shape is None else convert(node.with_value(1, shape))
 
 
+@_late("BlackmanWindow", "HammingWindow", "HannWindow")
+def _window(node: Node, convert: Convert) -> Results | None:
+    shape = _stated(node)
+    return None if shape is None else convert(node.with_value(0, prod(shape)))
+
+
 @_late("AffineGrid")
 def _affine_grid(node: Node, convert: Convert) -> Results | None:
     """Take the size from the shape of the grid; how many channels it is for changes nothing."""

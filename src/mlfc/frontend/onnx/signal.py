@@ -1,0 +1,211 @@
+"""Signals: Fourier transforms as products with tables, and the windows and filters that go with them.
+
+A transform of n elements takes n products for each of its results. Tables are made in float64 from angles below a whole
+turn, so that they are exact to the last bit of their dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.table import importer
+from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.relay.ir import Expr
+from mlfc.support import cost, dtypes
+
+Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
+
+_LONGEST = 1 << 24
+
+
+@importer("DFT", since=17)
+def _dft_axis_attribute(node: Node) -> Expr:
+    return _transformed(node, node.integer("axis", 1))
+
+
+@importer("DFT", since=20)
+def _dft(node: Node) -> Expr:
+    axis = -2
+    if node.has(2):
+        (axis,) = _one(node, 2, "axis")
+    return _transformed(node, axis)
+
+
+def _one(node: Node, index: int, what: str) -> tuple[int]:
+    values = node.int_values(index, what)
+    if len(values) != 1:
+        node.wrong(f"'{what}' must be one number, not {len(values)}")
+    return (values[0],)
+
+
+def _transformed(node: Node, axis: int) -> Expr:
+    """Transform along `axis` by a product with a table, whose rows take the real and imaginary parts of an element."""
+    x, rank, shape = node.input(0), node.rank(0), node.shape(0)
+    inverse, onesided = bool(node.integer("inverse", 0)), bool(node.integer("onesided", 0))
+    if rank < 2 or shape[-1] not in (1, 2):
+        node.wrong(f"the last dimension of a tensor of shape {shape} is not one number or two, real and imaginary")
+    axis = node.axis(axis, rank)
+    if axis == rank - 1:
+        node.wrong("the last axis holds the parts of a number")
+    length = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
+    if node.has(1):
+        (length,) = _one(node, 1, "dft_length")
+    _check_length(node, length)
+    if 0 in shape:
+        node.unsupported("of a tensor without elements is not supported")
+    table = (_real_back if inverse and onesided else _forward_or_back)(node, length, shape[axis], inverse, onesided)
+    parts = table.shape[3]
+    table = table[:, : shape[-1]]
+    taken = table.shape[0]
+    # the axis comes last but one, beside the parts of its numbers
+    order = (*(other for other in range(rank - 1) if other != axis), axis, rank - 1)
+    rows = node.transpose(node.cut(x, axis, 0, taken), order)
+    leading = shape_of(rows)[:-2]
+    dtype = dtype_of(x)
+    wide = dtype if dtype == "float64" else "float32"
+    rows = node.reshape(node.cast(rows, wide), (*leading, taken * shape[-1]))
+    weights = node.constant(np.ascontiguousarray(table.reshape(taken * shape[-1], -1).T), wide)
+    result = node.call("nn.dense", rows, weights, units=shape_of(weights)[0])
+    result = node.reshape(node.cast(result, dtype), (*leading, table.shape[2], parts))
+    return node.transpose(result, np.argsort(order).tolist())
+
+
+def _check_length(node: Node, length: int) -> None:
+    if not 1 <= length < _LONGEST:
+        node.wrong(f"a transform of {length} elements is not possible")
+
+
+def _angles(node: Node, length: int, taken: int, given: int, parts: int) -> Floats:
+    """Return the angle of each pair of a taken and a given element; `parts` is what becomes of one of the pairs."""
+    cost.require("constants", 8 * taken * given * parts, node.name)
+    turns = np.outer(np.arange(taken, dtype=np.int64), np.arange(given, dtype=np.int64)) % length
+    return turns * (2.0 * np.pi / length)
+
+
+def _forward_or_back(node: Node, length: int, extent: int, inverse: bool, onesided: bool) -> Floats:
+    """Return the table (elements taken, parts of each, elements given, parts of each)."""
+    taken, given = min(length, extent), length // 2 + 1 if onesided else length
+    angles = _angles(node, length, taken, given, 6)
+    real, imaginary = np.cos(angles), np.sin(angles)
+    if inverse:
+        real, imaginary = real / length, imaginary / length
+    else:
+        imaginary = -imaginary
+    return np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
+
+
+def _real_back(node: Node, length: int, extent: int, _inverse: bool, _onesided: bool) -> Floats:
+    """Return the table that gives real elements from half of the frequencies: the other half are their conjugates."""
+    taken = min(length // 2 + 1, extent)
+    angles = _angles(node, length, taken, length, 4)
+    here = np.arange(taken)
+    alone = (here == 0) | (2 * here == length)
+    weights = np.where(alone, 1.0, 2.0)[:, None] / length
+    # of the frequencies that are alone, the imaginary parts count for nothing
+    imaginary = np.where(alone[:, None], 0.0, -np.sin(angles))
+    return np.stack([weights * np.cos(angles), weights * imaginary], 1)[..., None]
+
+
+@importer("STFT", since=17)
+def _stft(node: Node) -> Expr:
+    """Convolve the signal with the table of a transform: each step of the convolution is a frame."""
+    x = node.input(0)
+    if node.rank(0) == 2:
+        x = node.reshape(x, (*node.shape(0), 1))
+    shape = shape_of(x)
+    if len(shape) != 3 or shape[2] not in (1, 2) or 0 in shape:
+        node.wrong(f"{node.shape(0)} is not the shape of signals")
+    (step,) = _one(node, 1, "frame_step")
+    length = _frame_length(node, shape[1])
+    if not 1 <= length <= shape[1] or step < 1:
+        node.wrong(f"frames of {length} elements every {step} do not fit signals of {shape[1]}")
+    onesided = bool(node.integer("onesided", 1))
+    table = _forward_or_back(node, length, length, inverse=False, onesided=onesided)[:, : shape[2]]
+    bins, dtype = table.shape[2], dtype_of(x)
+    wide = dtype if dtype == "float64" else "float32"
+    kernel = _windowed(node, table.reshape(length, shape[2], -1), wide)
+    frames = node.call(
+        "nn.conv1d", node.cast(x, wide), kernel, strides=(step,), padding=(0, 0), dilation=(1,), groups=1,
+        channels=2 * bins, kernel_size=(length,), data_layout="NWC", kernel_layout="WIO",
+    )  # fmt: skip
+    return node.cast(node.reshape(frames, (shape[0], shape_of(frames)[1], bins, 2)), dtype)
+
+
+def _frame_length(node: Node, signal: int) -> int:
+    lengths = list(_one(node, 3, "frame_length")) if node.has(3) else []
+    if node.has(2):
+        if node.rank(2) != 1:
+            node.wrong(f"a window of shape {node.shape(2)} is not a list of numbers")
+        lengths += node.shape(2)
+    if len(set(lengths)) > 1:
+        node.wrong(f"a window of {lengths[1]} elements does not fit frames of {lengths[0]}")
+    return lengths[0] if lengths else signal
+
+
+def _windowed(node: Node, table: Floats, dtype: str) -> Expr:
+    """Return the table with every element weighted by the window, which may come when the model runs."""
+    if not node.has(2):
+        return node.constant(table, dtype)
+    window = node.known(2)
+    if window is not None:
+        return node.constant(table * window.astype(np.float64)[:, None, None], dtype)
+    column = node.reshape(node.cast(node.input(2), dtype), (len(table), 1, 1))
+    return node.call("multiply", node.constant(table, dtype), column)
+
+
+Window: TypeAlias = "Callable[[Floats], Floats]"
+# by the phase of each element, which goes once around
+_WINDOWS: dict[str, Window] = {
+    "HannWindow": lambda phase: np.sin(phase / 2) ** 2,
+    "HammingWindow": lambda phase: 25 / 46 - 21 / 46 * np.cos(phase),
+    "BlackmanWindow": lambda phase: 0.42 - 0.5 * np.cos(phase) + 0.08 * np.cos(2 * phase),
+}
+
+
+@importer(*_WINDOWS, since=17)
+def _window(node: Node) -> Expr:
+    (size,) = _one(node, 0, "size")
+    if not 0 <= size < _LONGEST:
+        node.wrong(f"a window of {size} elements is not possible")
+    cost.require("constants", 32 * size, node.name)
+    around = size if node.integer("periodic", 1) else size - 1
+    # of a symmetric window of one element ONNX's formula divides by zero; its middle is 1, as in PyTorch
+    phase = np.arange(size) * (2 * np.pi / around) if around > 0 else np.full(size, np.pi)
+    return _output(node, _WINDOWS[node.operator](phase))
+
+
+def _output(node: Node, values: npt.NDArray[Any]) -> Expr:
+    dtype = dtype_name(node.integer("output_datatype", 1), node.name)
+    # the values of windows and filters are from 0 to 1, up to rounding
+    return node.constant(values.astype(dtypes.to_numpy(dtype)), dtype)
+
+
+@importer("MelWeightMatrix", since=17)
+def _mel_weight_matrix(node: Node) -> Expr:
+    """Compute triangles over the bins of a spectrum, as ONNX's evaluator does: edges are whole bins."""
+    names = ("num_mel_bins", "dft_length", "sample_rate")
+    count, length, rate = (_one(node, index, name)[0] for index, name in enumerate(names))
+    low, high = (
+        float(node.value(index, name).reshape(())) for index, name in ((3, "lower_edge_hertz"), (4, "upper_edge_hertz"))
+    )
+    if min(count, length, rate) < 1 or max(count, length) >= _LONGEST or not 0 <= low <= high < np.inf:
+        node.wrong(f"{count} filters from {low} Hz to {high} Hz of {length} samples at {rate} Hz are not possible")
+    bins = length // 2 + 1
+    cost.require("constants", 8 * bins * count, node.name)
+    mels = 2595 * np.log10(1 + np.asarray([low, high]) / 700)
+    steps = mels[0] + np.arange(count + 2) * ((mels[1] - mels[0]) / (count + 2))
+    edges = ((length + 1) * 700 * (10 ** (steps / 2595) - 1) // rate).astype(np.int64)
+    if edges[-2] >= bins or edges[-1] > bins:
+        node.wrong(f"filters up to {high} Hz exceed the spectrum of {length} samples at {rate} Hz")
+    at = np.arange(bins)[:, None]
+    left, middle, right = edges[:-2], edges[1:-1], edges[2:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rising = np.where((at >= left) & (at <= middle), (at - left) / (middle - left), 0.0)
+        falling = np.where((at >= middle) & (at < right), (right - at) / (right - middle), 0.0)
+    rising = np.where(middle == left, at == middle, rising)
+    return _output(node, np.where((at >= middle) & (right > middle) & (at < right), falling, rising))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,9 @@ from mlfc.support.cost import apart, give_nodes, spend
 
 import_module("mlfc.ops")
 for _family in (
-    "activation", "conv", "elementwise", "encoders", "image", "index", "linear", "losses", "microsoft", "ml",
-    "normalization", "quantized", "recurrent", "reduce", "sampling", "shape", "signal", "svm", "trees",
+    "activation", "attention", "conv", "elementwise", "encoders", "image", "index", "linear", "losses", "microsoft",
+    "microsoft_attention", "ml", "normalization", "quantized", "recurrent", "reduce", "sampling", "sequences", "shape",
+    "signal", "svm", "trees",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")
 
@@ -291,7 +293,8 @@ class _Importer:
         # weights that meet an input are left as they are in the model; what follows from constants alone is computed
         folds = found.folds and all(value is None or isinstance(value, Constant) for value in inputs)
         stated = [scope.stated.get(tensor) for tensor in proto.output]
-        node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated)
+        graphs = partial(self._graph, scope=scope, name=name)
+        node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs)
         results = _converted(node, found, as_opset_7=is_old)
         for tensor, result in zip(proto.output, results, strict=False):
             if tensor:
@@ -386,6 +389,24 @@ class _Importer:
         for result, actual in zip(results, proto.output, strict=False):
             if actual:
                 scope.values[actual] = _renamed(inner.values[result], actual)
+
+    def _graph(self, graph: onnx.GraphProto, arguments: Sequence[Expr], scope: _Scope, name: str) -> list[Expr]:
+        """Import a graph that a node applies to `arguments`; return its results."""
+        self._check_depth(scope, name)
+        if len(graph.input) != len(arguments):
+            raise ModelError(
+                f"the graph '{graph.name}' takes {len(graph.input)} inputs, the node gives it {len(arguments)}",
+                place=f"node '{name}'",
+            )
+        values = {**scope.values, **{item.name: value for item, value in zip(graph.input, arguments, strict=True)}}
+        inner = replace(scope, values=values, prefix=f"{name}/", depth=scope.depth + 1, declared={}, stated={})
+        self._initializers(graph, inner)
+        self._body(graph.node, inner, [output.name for output in graph.output])
+        results = [inner.values[output.name] for output in graph.output]
+        found = [result for result in results if result is not None]
+        if len(found) < len(results):
+            raise ModelError(f"the graph '{graph.name}' gives no result", place=f"node '{name}'")
+        return found
 
     def _check_depth(self, scope: _Scope, name: str) -> None:
         if scope.depth >= NESTING_LIMIT:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from mlfc.errors import ModelError, UnsupportedError
 from mlfc.ops.evaluate import evaluate
@@ -39,6 +40,8 @@ class Node:
     note_quantization: Callable[[Expr, Quantization], None] = field(repr=False)
     # shapes that the model states of the outputs; None where it leaves dimensions open or says nothing
     stated: Sequence[tuple[int, ...] | None] = ()
+    # imports a graph that is an attribute of the node, in whose scope it is, and returns its results
+    import_graph: Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]] | None = field(default=None, repr=False)
     read_attributes: set[str] = field(default_factory=set)
 
     # Inputs
@@ -148,6 +151,13 @@ class Node:
     def given(self, name: str) -> bool:
         """Tell whether the node has the attribute."""
         return self.attribute(name) is not None
+
+    def graph(self, name: str, arguments: Sequence[Expr]) -> list[Expr]:
+        """Return the results of a graph, which is an attribute, of these arguments."""
+        found = self._typed(name, None, lambda value: isinstance(value, onnx.GraphProto), "a graph")
+        if self.import_graph is None:
+            self.unsupported(f"with the graph '{name}' is not supported")
+        return self.import_graph(found, arguments)
 
     def _typed(self, name: str, default: Any, fits: Callable[[Any], bool], kind: str) -> Any:
         value = self.attribute(name)

@@ -53,22 +53,32 @@ def _layer_norm(node: Node, x: Expr, axis: int, scale: Expr, bias: Expr | None, 
     return node.reshape(node.call("nn.layer_norm", flat, gamma, beta, axis=-1, epsilon=epsilon), shape)
 
 
-@importer("SkipLayerNormalization", domain=MICROSOFT)
-def _skip_layer_normalization(node: Node) -> Expr:
-    if any(node.wants(index) for index in (1, 2, 3)):
-        node.unsupported("with more than one output is not supported")
+@importer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def _skip_layer_normalization(node: Node) -> list[Expr]:
+    """Return the result, and as the fourth output the sum that is normalized; the statistics are for training."""
+    if node.wants(1) or node.wants(2):
+        node.unsupported("with its mean or deviation as output is not supported")
+    simplified = "Simplified" in node.operator
+    bias, epsilon = 3 if simplified else 4, node.real("epsilon", 1e-12)
     total = node.call("add", node.input(0), node.input(1))
-    if node.has(4):
-        total = node.call("add", total, node.input(4))
-    return _layer_norm(node, total, node.rank(0) - 1, node.input(2), node.optional(3), node.real("epsilon", 1e-12))
+    if node.has(bias):
+        total = node.call("add", total, node.input(bias))
+    axis = len(shape_of(total)) - 1
+    if simplified:
+        result = _rms_norm(node, total, [axis], node.input(2), epsilon)
+    else:
+        result = _layer_norm(node, total, axis, node.input(2), node.optional(3), epsilon)
+    return [result, total, total, total]
 
 
 @importer("RMSNormalization", "SimplifiedLayerNormalization", ignores=("stash_type",))
 def _rms_normalization(node: Node) -> Expr:
-    x = node.input(0)
     axes = range(node.axis(node.integer("axis", -1), node.rank(0)), node.rank(0))
-    root = _deviation(node, x, axes, node.real("epsilon", 1e-5))
-    return node.call("multiply", node.call("divide", x, root), node.input(1))
+    return _rms_norm(node, node.input(0), axes, node.input(1), node.real("epsilon", 1e-5))
+
+
+def _rms_norm(node: Node, x: Expr, axes: Sequence[int], scale: Expr, epsilon: float) -> Expr:
+    return node.call("multiply", node.call("divide", x, _deviation(node, x, axes, epsilon)), scale)
 
 
 def _deviation(node: Node, centred: Expr, axes: Sequence[int], epsilon: float) -> Expr:

@@ -115,7 +115,6 @@ _ADVICE = {
     ("", "NonZero"): f"{_DEPENDS}. {_CUT}",
     ("", "Unique"): f"{_DEPENDS}. {_CUT}",
     ("", "Compress"): f"{_DEPENDS}; Gather with constant indices is supported. {_CUT}",
-    ("", "Attention"): "Export with opset 22 or older, where attention is MatMul, Softmax and MatMul",
     ("", "MaxUnpool"): "Resize and ConvTranspose are supported",
     ("", "MaxRoiPool"): _CUT,
     ("", "RoiAlign"): _CUT,

@@ -1,0 +1,327 @@
+"""Scaled dot-product attention: the core that all forms share, and ONNX's own operators.
+
+Masks are comparisons of positions, which are vectors: nothing of the size of the scores is a constant of the model.
+Halves are computed in float32, as in ONNX Runtime. A row of scores in which every key is masked gives zeros, as ONNX
+defines it since opset 23, although a softmax of minus infinities alone is not a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+from math import sqrt
+
+import numpy as np
+from onnx import TensorProto
+
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
+from mlfc.frontend.onnx.table import importer
+from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.relay.ir import Constant, Expr
+
+PREVIEW = "ai.onnx.preview"
+_HALVES = ("float16", "bfloat16")
+_PRECISIONS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+
+
+@dataclass(eq=False)
+class Masks:
+    """What decides which key a query sees, each broadcast to (batch, heads, queries, keys)."""
+
+    allowed: list[Expr] = field(default_factory=list)  # bool: where the query sees the key
+    biases: list[Expr] = field(default_factory=list)  # added to the scores; minus infinity masks
+    may_empty_rows: bool = False  # whether a query may see no key
+
+
+@dataclass(eq=False)
+class Attention:
+    """Queries, keys and values, each (batch, heads, positions, size), with the steps from one to the next."""
+
+    node: Node
+    q: Expr
+    k: Expr
+    v: Expr
+
+    def __post_init__(self) -> None:
+        shapes = [shape_of(part) for part in (self.q, self.k, self.v)]
+        if any(len(shape) != 4 for shape in shapes):
+            self.node.wrong(f"expected Q, K and V of 4 dimensions, got {', '.join(map(str, shapes))}")
+        q, k, v = shapes
+        if not q[0] == k[0] == v[0] or q[3] != k[3] or k[1:3] != v[1:3]:
+            self.node.wrong(f"Q, K and V of shapes {', '.join(map(str, shapes))} do not fit together")
+        if 0 in (*q, *k, *v):
+            self.node.unsupported(f"of tensors of shapes {q}, {k}, {v} is not supported", "None may be empty")
+        if q[1] % k[1]:
+            self.node.wrong(f"{q[1]} heads of queries are not a multiple of {k[1]} heads of keys")
+        self.batch, self.heads, self.queries, self.size = q
+        self.groups, self.keys = k[1], k[2]
+        self.dtype = dtype_of(self.q)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The shape of the scores."""
+        return self.batch, self.heads, self.queries, self.keys
+
+    def scores(self, scale: float | None) -> Expr:
+        """Return the scaled products of queries and keys, wide where the inputs are halves."""
+        node = self.node
+        factor = 1 / sqrt(self.size) if scale is None else scale
+        q, k = wide(node, self.q), wide(node, self.k)
+        if factor != 1.0:
+            q = node.call("multiply", q, node.like(factor, q))
+        # queries of one group share their keys, so they are rows of one product: keys are not repeated
+        rows = self.heads // self.groups * self.queries
+        q = node.reshape(q, (self.batch * self.groups, rows, self.size))
+        k = node.reshape(k, (self.batch * self.groups, self.keys, self.size))
+        product = node.call("nn.batch_matmul", q, k, transpose_a=False, transpose_b=True)
+        return node.reshape(product, self.shape)
+
+    def masked(self, scores: Expr, masks: Masks) -> Expr:
+        """Return the scores plus the biases, and minus infinity where a mask says so, whatever the score is."""
+        node, allowed = self.node, list(masks.allowed)
+        for bias in masks.biases:
+            added = node.cast(bias, dtype_of(scores))
+            scores = node.call("add", scores, added)
+            if masks.may_empty_rows:
+                allowed.append(node.call("not_equal", bias, node.like(-np.inf, bias)))
+        if not allowed:
+            return scores
+        seen = reduce(lambda left, right: node.call("logical_and", left, right), allowed)
+        return node.call("where", seen, scores, node.like(-np.inf, scores))
+
+    def probabilities(self, scores: Expr, masks: Masks, sink: Expr | None = None) -> Expr:
+        """Return the softmax over the keys, zeros where a query sees none.
+
+        `sink` is one more score a head, (1, heads, 1, 1), of a key without a value.
+        """
+        node = self.node
+        if sink is not None:
+            beside = node.broadcast(node.cast(sink, dtype_of(scores)), (*self.shape[:3], 1))
+            every = node.call("nn.softmax", node.concatenate([scores, beside], 3), axis=3)
+            return node.cut(every, 3, 0, self.keys)
+        found = node.call("nn.softmax", scores, axis=3)
+        if not masks.may_empty_rows:
+            return found
+        largest = node.call("max", scores, axis=(3,), keepdims=True)
+        empty = node.call("equal", largest, node.like(-np.inf, scores))
+        return node.call("where", empty, node.like(0.0, found), found)
+
+    def mixed(self, probabilities: Expr) -> Expr:
+        """Return the values weighed by the probabilities, (batch, heads, queries, size of values)."""
+        node, size = self.node, shape_of(self.v)[3]
+        rows = self.heads // self.groups * self.queries
+        weights = node.reshape(probabilities, (self.batch * self.groups, rows, self.keys))
+        values = node.reshape(node.cast(self.v, dtype_of(weights)), (self.batch * self.groups, self.keys, size))
+        product = node.call("nn.batch_matmul", weights, values, transpose_a=False, transpose_b=False)
+        return node.cast(node.reshape(product, (self.batch, self.heads, self.queries, size)), self.dtype)
+
+    def window(self, masks: Masks, offset: Expr | int, left: int, right: int) -> None:
+        """Mask all but the keys from `left` before to `right` behind each query; -1 stands for no limit.
+
+        The first query is at position `offset`, an int or one for each row of the batch.
+        """
+        node = self.node
+        first = positions(node, self.queries, 2)
+        if isinstance(offset, int):
+            first = positions(node, self.queries, 2, offset)
+            every = range(self.keys)
+            sees = [
+                every[max(0, at - left) if left >= 0 else 0 : max(0, at + right + 1) if right >= 0 else None]
+                for at in range(offset, offset + self.queries)
+            ]
+            if all(len(keys) == self.keys for keys in sees):
+                return
+            masks.may_empty_rows |= not all(sees) or bool(masks.allowed or masks.biases)
+        else:
+            first = node.call("add", first, offset)
+            masks.may_empty_rows = True
+        keys = positions(node, self.keys, 3)
+        if right >= 0:
+            last = node.call("add", first, node.like(right, first)) if right else first
+            masks.allowed.append(node.call("less_equal", keys, last))
+        if left >= 0:
+            begin = node.call("subtract", first, node.like(left, first)) if left else first
+            masks.allowed.append(node.call("greater_equal", keys, begin))
+
+    def lengths(self, masks: Masks, lengths: Expr) -> None:
+        """Mask the keys from `lengths` on, int32 of shape (batch, 1, 1, 1)."""
+        masks.allowed.append(self.node.call("less", positions(self.node, self.keys, 3), lengths))
+        masks.may_empty_rows = True
+
+
+def wide(node: Node, expr: Expr) -> Expr:
+    """Return a tensor in the dtype of the computation."""
+    return node.cast(expr, "float32") if dtype_of(expr) in _HALVES else expr
+
+
+def positions(node: Node, count: int, axis: int, first: int = 0) -> Expr:
+    """Return the int32 positions from `first` on along one axis of four."""
+    shape = [1, 1, 1, 1]
+    shape[axis] = count
+    return node.constant(np.arange(first, first + count).reshape(shape), "int32")
+
+
+def per_batch(node: Node, index: int, batch: int, what: str) -> Expr:
+    """Return an input of one integer for each row of the batch as int32, (batch, 1, 1, 1)."""
+    given = node.input(index)
+    if shape_of(given) not in ((batch,), (batch, 1)) or dtype_of(given) not in ("int32", "int64"):
+        node.wrong(f"expected {batch} integers as {what}, got {dtype_of(given)} of shape {shape_of(given)}")
+    return node.reshape(node.cast(given, "int32"), (batch, 1, 1, 1))
+
+
+def split_heads(node: Node, expr: Expr, heads: int, what: str) -> Expr:
+    """Return (batch, positions, heads * size) as (batch, heads, positions, size)."""
+    batch, count, width = shape_of(expr)
+    if heads < 1 or width % heads:
+        node.wrong(f"{what} of shape {shape_of(expr)} has no {heads} heads of equal size")
+    return node.transpose(node.reshape(expr, (batch, count, heads, width // heads)), (0, 2, 1, 3))
+
+
+def join_heads(node: Node, expr: Expr) -> Expr:
+    """Return (batch, heads, positions, size) as (batch, positions, heads * size)."""
+    batch, heads, count, size = shape_of(expr)
+    return node.reshape(node.transpose(expr, (0, 2, 1, 3)), (batch, count, heads * size))
+
+
+def with_past(node: Node, new: Expr, index: int, what: str) -> Expr:
+    """Return keys or values behind those of the past, which is input `index`."""
+    if not node.has(index):
+        return new
+    past, (batch, heads, _, size) = node.shape(index), shape_of(new)
+    if len(past) != 4 or (past[0], past[1], past[3]) != (batch, heads, size) or node.dtype(index) != dtype_of(new):
+        node.wrong(f"expected {what} ({batch}, {heads}, ..., {size}), got {node.dtype(index)} of shape {past}")
+    return node.concatenate([node.input(index), new], 2) if past[2] else new
+
+
+@importer("Attention", since=23)
+def _attention(node: Node) -> list[Expr]:
+    parts = [node.input(index) for index in range(3)]
+    ranks = [len(shape_of(part)) for part in parts]
+    if ranks not in ([3, 3, 3], [4, 4, 4]):
+        shapes = ", ".join(str(shape_of(part)) for part in parts)
+        node.wrong(f"expected Q, K and V of 3 or of 4 dimensions, got {shapes}")
+    is_flat = ranks[0] == 3
+    if is_flat:
+        queries, keys = node.integer("q_num_heads"), node.integer("kv_num_heads")
+        names = (("Q", queries), ("K", keys), ("V", keys))
+        parts = [split_heads(node, part, heads, name) for part, (name, heads) in zip(parts, names, strict=True)]
+    else:
+        _check_heads(node, parts)
+    if node.has(4) != node.has(5):
+        node.wrong("past_key and past_value are given together")
+    if node.has(4) and node.has(6):
+        node.wrong("nonpad_kv_seqlen cannot be combined with past_key and past_value")
+    k, v = with_past(node, parts[1], 4, "past_key"), with_past(node, parts[2], 5, "past_value")
+    core = Attention(node, parts[0], k, v)
+    result, shown = _attended(node, core)
+    return [join_heads(node, result) if is_flat else result, k, v, shown]
+
+
+def _check_heads(node: Node, parts: list[Expr]) -> None:
+    for name, part in (("q_num_heads", parts[0]), ("kv_num_heads", parts[1])):
+        heads = shape_of(part)[1]
+        if node.given(name) and node.integer(name) != heads:
+            node.wrong(f"{name} is {node.integer(name)}, but the tensor of shape {shape_of(part)} has {heads} heads")
+
+
+def _attended(node: Node, core: Attention) -> tuple[Expr, Expr]:
+    """Return the result by heads, and what the node shows of the scores."""
+    mode = node.integer("qk_matmul_output_mode", 0)
+    if mode not in range(4):
+        node.wrong(f"expected a qk_matmul_output_mode from 0 to 3, got {mode}")
+    scale = node.real("scale") if node.given("scale") else None
+    cap = node.real("softcap", 0.0)
+    if cap < 0 or (scale is not None and scale < 0):
+        node.wrong(f"expected a scale and a softcap of 0 or more, got {scale} and {cap}")
+    masks = _masks(node, core)
+    raw = core.scores(scale)
+    capped = soft_capped(node, raw, cap)
+    biased = core.masked(capped, masks)
+    chances = core.probabilities(_in_precision(node, biased), masks)
+    result = core.mixed(node.cast(chances, dtype_of(raw)))
+    return result, node.cast((raw, capped, biased, chances)[mode], core.dtype)
+
+
+def soft_capped(node: Node, scores: Expr, cap: float) -> Expr:
+    """Return scores that do not exceed `cap`, in either direction; 0 leaves them as they are."""
+    if cap == 0.0:
+        return scores
+    inner = node.call("tanh", node.call("divide", scores, node.like(cap, scores)))
+    return node.call("multiply", inner, node.like(cap, scores))
+
+
+def _in_precision(node: Node, scores: Expr) -> Expr:
+    """Return the scores in the dtype of the softmax: the one asked for, but float32 for halves."""
+    precision = node.integer("softmax_precision", 0)
+    if precision == 0:
+        return scores
+    if precision not in _PRECISIONS:
+        node.wrong(f"softmax_precision {precision} is no floating-point type")
+    wanted = dtype_name(precision, node.name)
+    return node.cast(scores, "float32" if wanted in _HALVES else wanted)
+
+
+def _masks(node: Node, core: Attention) -> Masks:
+    masks = Masks()
+    left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
+    if left < -1 or right < -1:
+        node.wrong(f"expected window sizes of -1 or more, got {left} and {right}")
+    if node.integer("is_causal", 0):
+        right = 0
+    if node.has(3):
+        add_mask(core, masks, padded(node, node.input(3), core.keys))
+    offset: Expr | int = node.shape(4)[2] if node.has(4) else 0
+    if node.has(6):
+        lengths = per_batch(node, 6, core.batch, "nonpad_kv_seqlen")
+        core.lengths(masks, lengths)
+        offset = node.call("subtract", lengths, node.like(core.queries, lengths))
+    if left >= 0 or right >= 0:
+        core.window(masks, offset, left, right)
+    return masks
+
+
+def add_mask(core: Attention, masks: Masks, mask: Expr) -> None:
+    """Add a mask that is broadcast to the scores: True where a query sees a key, or what is added."""
+    node, shape = core.node, shape_of(mask)
+    aligned = (1,) * (4 - len(shape)) + shape
+    if len(shape) > 4 or any(own not in (1, size) for own, size in zip(aligned, core.shape, strict=True)):
+        node.wrong(f"a mask of shape {shape} does not fit scores of shape {core.shape}")
+    mask = node.reshape(mask, aligned)
+    if dtype_of(mask) == "bool":
+        masks.allowed.append(mask)
+    elif is_float(mask):
+        masks.biases.append(mask)
+    else:
+        node.wrong(f"expected a mask of bool or floating-point numbers, got {dtype_of(mask)}")
+    masks.may_empty_rows |= not (isinstance(mask, Constant) and is_float(mask) and bool(np.isfinite(mask.data).all()))
+
+
+def padded(node: Node, mask: Expr, keys: int) -> Expr:
+    """Return a mask with the keys that it lacks at the end, which no query sees."""
+    shape = shape_of(mask)
+    if not shape:
+        node.wrong("the mask is a scalar")
+    missing = keys - shape[-1]
+    if missing <= 0:
+        return mask
+    outside = np.full((*shape[:-1], missing), False if dtype_of(mask) == "bool" else -np.inf)
+    return node.concatenate([mask, node.constant(outside, dtype_of(mask))], len(shape) - 1)
+
+
+@importer("FlexAttention", domain=PREVIEW)
+def _flex_attention(node: Node) -> Expr:
+    core = Attention(node, node.input(0), node.input(1), node.input(2))
+    scale = node.real("scale") if node.given("scale") else None
+    scores = _modified(node, "score_mod", _in_precision(node, core.scores(scale)))
+    chances = _modified(node, "prob_mod", core.probabilities(scores, Masks()))
+    return node.cast(core.mixed(chances), node.dtype(2))
+
+
+def _modified(node: Node, name: str, value: Expr) -> Expr:
+    """Return what a graph that is an attribute of the node makes of a tensor, which keeps its type."""
+    if not node.given(name):
+        return value
+    results = node.graph(name, [value])
+    if len(results) != 1 or shape_of(results[0]) != shape_of(value) or dtype_of(results[0]) != dtype_of(value):
+        node.wrong(f"{name} must give one {dtype_of(value)} tensor of shape {shape_of(value)}")
+    return results[0]

@@ -1,0 +1,309 @@
+"""Attention as ONNX Runtime's optimizer and its tools for language models write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from mlfc.frontend.onnx.attention import (
+    Attention,
+    Masks,
+    add_mask,
+    join_heads,
+    padded,
+    per_batch,
+    positions,
+    soft_capped,
+    split_heads,
+    with_past,
+)
+from mlfc.frontend.onnx.linear import matmul
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.sequences import angles, scattered, turned
+from mlfc.frontend.onnx.table import MICROSOFT, importer
+from mlfc.relay.ir import Expr
+
+
+def _scale(node: Node) -> float | None:
+    """Return the scale of the scores; 0 stands for the default, too."""
+    return node.real("scale", 0.0) or None
+
+
+def _attended(node: Node, core: Attention, mask: Expr | None, bias: int) -> tuple[Expr, Expr]:
+    """Return the result by heads and the scores; `bias` is the input that is added to them."""
+    masks = Masks()
+    if node.integer("unidirectional", 0):
+        core.window(masks, core.keys - core.queries, -1, 0)
+    if node.has(bias):
+        add_mask(core, masks, node.input(bias))
+    if mask is not None:
+        masks.biases.append(mask)
+    scores = core.scores(_scale(node))
+    chances = core.probabilities(core.masked(scores, masks), masks)
+    return core.mixed(chances), node.cast(scores, core.dtype)
+
+
+def _filled(node: Node, index: int, core: Attention) -> Expr | None:
+    """Return a mask of integers as what is added to the scores: `mask_filter_value` where it is not above 0.
+
+    One integer a row is the number of its keys, two are the end and the begin of them.
+    """
+    filler = node.real("mask_filter_value", -10000.0)
+    if not node.has(index):
+        return None
+    mask, shape = node.cast(node.input(index), "int32"), node.shape(index)
+    batch, keys = core.batch, core.keys
+    past = keys - core.queries
+    if shape in ((batch,), (2 * batch,)):
+        at = positions(node, keys, 3)
+        ends = node.reshape(node.cut(mask, 0, 0, batch), (batch, 1, 1, 1))
+        seen = node.call("less", at, ends)
+        if shape != (batch,):
+            begins = node.reshape(node.cut(mask, 0, batch, 2 * batch), (batch, 1, 1, 1))
+            seen = node.call("logical_and", seen, node.call("greater_equal", at, begins))
+    else:
+        if len(shape) == 4 and shape[:2] == (batch, 1) and shape[2] == shape[3] >= keys and past >= 0:
+            mask = node.cut(node.cut(mask, 2, past, keys), 3, 0, keys)
+        elif shape == (batch, keys):
+            mask = node.reshape(mask, (batch, 1, 1, keys))
+        elif shape == (batch, core.queries, keys):
+            mask = node.reshape(mask, (batch, 1, core.queries, keys))
+        else:
+            node.unsupported(f"with a mask of shape {shape} for scores of shape {core.shape} is not supported")
+        seen = node.call("greater", mask, node.like(0, mask))
+    zero = node.constant(0.0, "float32")
+    return node.call("where", seen, zero, node.like(filler, zero))
+
+
+# MultiHeadAttention
+
+
+@importer("MultiHeadAttention", domain=MICROSOFT)
+def _multi_head_attention(node: Node) -> list[Expr]:
+    for index, name in ((8, "past_sequence_length"), (9, "cache_indirection")):
+        if node.has(index):
+            node.unsupported(f"with the input '{name}' is not supported", "Export with keys and values of the past")
+    q, k, v = _projections(node, node.integer("num_heads"))
+    k, v = with_past(node, k, 6, "past_key"), with_past(node, v, 7, "past_value")
+    core = Attention(node, q, k, v)
+    result, scores = _attended(node, core, _filled(node, 4, core), 5)
+    return [join_heads(node, result), k, v, scores]
+
+
+def _projections(node: Node, heads: int) -> tuple[Expr, Expr, Expr]:
+    """Return queries, keys and values by heads, whichever of them share a tensor."""
+    ranks = tuple(node.rank(index) if node.has(index) else 0 for index in range(3))
+    forms = ((5, 0, 0), (3, 5, 0), (3, 4, 4), (3, 3, 3))
+    if ranks not in forms or (5 in ranks and node.has(3)):
+        found = ", ".join(str(node.shape(index)) for index in range(3) if node.has(index))
+        node.unsupported(f"of tensors of shapes {found} is not supported", "Give query, key and value a tensor each")
+    if ranks == (5, 0, 0):
+        q, k, v = (_unpacked(node, node.input(0), heads, part, 3) for part in range(3))
+        return q, k, v
+    biases = _biases(node) if node.has(3) else [None, None, None]
+    q = _biased(node, node.input(0), biases[0], heads, "query")
+    if ranks[1] == 5:
+        return q, _unpacked(node, node.input(1), heads, 0, 2), _unpacked(node, node.input(1), heads, 1, 2)
+    if ranks[1] == 4:  # of the other sequence, computed before
+        return q, node.input(1), node.input(2)
+    return (
+        q,
+        _biased(node, node.input(1), biases[1], heads, "key"),
+        _biased(node, node.input(2), biases[2], heads, "value"),
+    )
+
+
+def _unpacked(node: Node, packed: Expr, heads: int, part: int, parts: int) -> Expr:
+    shape = shape_of(packed)
+    if shape[2] != heads or shape[3] != parts:
+        node.wrong(f"expected {parts} tensors of {heads} heads in one, got the shape {shape}")
+    own = node.reshape(node.cut(packed, 3, part, part + 1), (*shape[:3], shape[4]))
+    return node.transpose(own, (0, 2, 1, 3))
+
+
+def _biases(node: Node) -> list[Expr | None]:
+    """Return the parts of the bias for queries, keys and values."""
+    width = node.shape(0)[2]
+    if node.rank(3) != 1 or node.shape(3)[0] <= 2 * width:
+        node.wrong(f"a bias of shape {node.shape(3)} does not fit queries of {width} elements")
+    ends = (0, width, 2 * width, node.shape(3)[0])
+    return [node.cut(node.input(3), 0, begin, end) for begin, end in pairwise(ends)]
+
+
+def _biased(node: Node, x: Expr, bias: Expr | None, heads: int, what: str) -> Expr:
+    if bias is not None and shape_of(bias)[0] != shape_of(x)[2]:
+        node.wrong(f"a bias of {shape_of(bias)[0]} elements does not fit a {what} of shape {shape_of(x)}")
+    return split_heads(node, x if bias is None else node.call("add", x, bias), heads, what)
+
+
+# Attention
+
+
+@importer("Attention", domain=MICROSOFT)
+def _attention(node: Node) -> list[Expr]:
+    if node.integer("do_rotary", 0) or node.integer("past_present_share_buffer", 0) or node.has(6):
+        node.unsupported("with do_rotary or a shared buffer of the past is not supported")
+    heads = node.integer("num_heads")
+    sizes = node.integers("qkv_hidden_sizes", ())
+    if node.rank(0) != 3 or node.rank(1) != 2 or node.shape(1)[0] != node.shape(0)[2]:
+        node.wrong(f"weights of shape {node.shape(1)} do not fit an input of shape {node.shape(0)}")
+    columns = node.shape(1)[1]
+    sizes = sizes or (columns // 3,) * 3
+    if len(sizes) != 3 or sum(sizes) != columns or min(sizes) < 1:
+        node.wrong(f"{columns} columns of weights are not those of Q, K and V of sizes {sizes}")
+    every = matmul(node, node.input(0), node.input(1))
+    every = node.call("add", every, node.input(2)) if node.has(2) else every
+    parts, begin = [], 0
+    for size, what in zip(sizes, ("query", "key", "value"), strict=True):
+        parts.append(split_heads(node, node.cut(every, 2, begin, begin + size), heads, what))
+        begin += size
+    q, k, v = parts
+    if node.has(4):
+        k, v = _with_stacked_past(node, k, v)
+    core = Attention(node, q, k, v)
+    result, _ = _attended(node, core, _filled(node, 3, core), 5)
+    results = [join_heads(node, result)]
+    if node.wants(1):
+        results.append(node.concatenate([node.reshape(part, (1, *shape_of(part))) for part in (k, v)], 0))
+    return results
+
+
+def _with_stacked_past(node: Node, k: Expr, v: Expr) -> tuple[Expr, Expr]:
+    """Return keys and values behind those of input 4, in which both are one tensor."""
+    past, (batch, heads, _, size) = node.shape(4), shape_of(k)
+    if shape_of(v) != shape_of(k) or len(past) != 5 or (past[:3], past[4]) != ((2, batch, heads), size):
+        node.wrong(f"expected a past of shape (2, {batch}, {heads}, ..., {size}), got {past}")
+    parts = [node.reshape(node.cut(node.input(4), 0, index, index + 1), past[1:]) for index in range(2)]
+    found = [node.concatenate([old, new], 2) if past[3] else new for old, new in zip(parts, (k, v), strict=True)]
+    return found[0], found[1]
+
+
+# GroupQueryAttention
+
+_NOT_SUPPORTED = (
+    (12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seqlens"),
+)  # fmt: skip
+
+
+@importer("GroupQueryAttention", domain=MICROSOFT)
+def _group_query_attention(node: Node) -> list[Expr]:
+    for index, name in _NOT_SUPPORTED:
+        if node.has(index):
+            node.unsupported(f"with the input '{name}' is not supported")
+    for name in ("k_quant_type", "v_quant_type"):
+        if node.string(name, "NONE") != "NONE":
+            node.unsupported(f"with {name} is not supported", "Keep keys and values as floating-point numbers")
+    cache = _Cache(node)
+    q, k, v = _groups(node)
+    if node.integer("do_rotary", 0):
+        q, k = cache.turned(q), cache.turned(k)
+    k, v = cache.updated(k, 3, 1, "past_key"), cache.updated(v, 4, 2, "past_value")
+    core = Attention(node, q, k, v)
+    masks = Masks()
+    window = node.integer("local_window_size", -1)
+    if node.integer("causal", 1):
+        core.window(masks, cache.offset, window - 1 if window > 0 else -1, 0)
+        masks.may_empty_rows = False  # a query sees itself
+    else:
+        core.lengths(masks, cache.lengths)
+    if node.has(10):
+        add_mask(core, masks, padded(node, node.input(10), core.keys))
+    scores = soft_capped(node, core.scores(_scale(node)), node.real("softcap", 0.0))
+    chances = core.probabilities(core.masked(scores, masks), masks, _sink(node, core))
+    return [join_heads(node, core.mixed(chances)), k, v]
+
+
+def _sink(node: Node, core: Attention) -> Expr | None:
+    """Return the score of a key without a value, 0 for a smooth softmax."""
+    if node.has(11):
+        return node.reshape(node.input(11), (1, core.heads, 1, 1))
+    smooth = node.integer("smooth_softmax", 0) == 1
+    return node.constant(np.zeros((1, core.heads, 1, 1)), "float32") if smooth else None
+
+
+def _groups(node: Node) -> tuple[Expr, Expr, Expr]:
+    """Return queries, keys and values by heads; they may be one tensor."""
+    heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
+    if node.rank(0) != 3 or heads < 1 or groups < 1:
+        node.wrong(f"expected a query of 3 dimensions and numbers of heads, got {node.shape(0)}, {heads}, {groups}")
+    if node.has(1) != node.has(2):
+        node.wrong("key and value are given together")
+    if node.has(1):
+        if node.rank(1) != 3 or node.rank(2) != 3:
+            node.wrong(f"expected key and value of 3 dimensions, got {node.shape(1)} and {node.shape(2)}")
+        parts = [node.input(index) for index in range(3)]
+    else:
+        size = node.shape(0)[2] // (heads + 2 * groups)
+        ends = (0, heads * size, (heads + groups) * size, node.shape(0)[2])
+        parts = [node.cut(node.input(0), 2, begin, end) for begin, end in pairwise(ends)]
+    q, k, v = (
+        split_heads(node, part, count, what)
+        for part, count, what in zip(parts, (heads, groups, groups), ("query", "key", "value"), strict=True)
+    )
+    return q, k, v
+
+
+@dataclass(eq=False)
+class _Cache:
+    """Where the new keys and values are among those of the past: behind as many as each row of the batch has."""
+
+    node: Node
+
+    def __post_init__(self) -> None:
+        node = self.node
+        if node.rank(0) != 3:
+            node.wrong(f"expected a query of 3 dimensions, got {node.shape(0)}")
+        self.batch, self.count = node.shape(0)[:2]
+        self.capacity = node.shape(3)[2] if node.has(3) and node.rank(3) == 4 else 0
+        last = per_batch(node, 5, self.batch, "seqlens_k")
+        self.lengths = node.call("add", last, node.like(1, last))
+        before = node.call("subtract", self.lengths, node.like(self.count, last))
+        # rows of a first prompt may be shorter than it
+        self.begin = node.call("maximum", before, node.like(0, last))
+        self.offset: Expr | int = self.begin if self.capacity else 0
+        self.rotation: tuple[Expr, Expr] | None = None
+
+    def turned(self, x: Expr) -> Expr:
+        """Return queries or keys rotated by their positions."""
+        node = self.node
+        if self.rotation is None:
+            steps = node.constant(np.arange(self.count).reshape(1, self.count), "int32")
+            ids = node.call("add", steps, node.reshape(self.begin, (self.batch, 1)))
+            ids = node.cast(node.input(9), "int32") if node.has(9) else ids
+            tables = [
+                angles(node, node.input(index), ids, (self.batch, self.count), 2 * node.shape(index)[-1])
+                for index in (7, 8)
+            ]
+            cos, sin = (node.reshape(found, (self.batch, 1, *shape_of(found)[1:])) for found in tables)
+            self.rotation = cos, sin
+        return turned(node, x, *self.rotation, interleaved=bool(node.integer("rotary_interleaved", 0)))
+
+    def updated(self, new: Expr, index: int, output: int, what: str) -> Expr:
+        """Return the keys or values of the past, input `index`, with the new ones."""
+        node = self.node
+        if not self.capacity:
+            return new
+        past, (batch, heads, _, size) = node.shape(index), shape_of(new)
+        if past != (batch, heads, self.capacity, size) or node.dtype(index) != dtype_of(new):
+            node.wrong(
+                f"expected {what} of shape ({batch}, {heads}, {self.capacity}, {size}), "
+                f"got {node.dtype(index)} of shape {past}"
+            )
+        total = self._total(output)
+        if total < max(self.capacity, self.count):
+            node.wrong(f"{total} keys in all are fewer than the {self.capacity} of {what} or the {self.count} new ones")
+        old = node.input(index)
+        if total > self.capacity:
+            room = node.constant(np.zeros((batch, heads, total - self.capacity, size)), dtype_of(new))
+            old = node.concatenate([old, room], 2)
+        return scattered(node, old, new, self.begin, 2)
+
+    def _total(self, output: int) -> int:
+        """Return how many keys come out: as many as the cache holds, or more where it grows."""
+        node = self.node
+        stated = node.stated[output] if output < len(node.stated) else None
+        if stated is not None and len(stated) == 4 and node.known(6) is None:
+            return stated[2]
+        return max(self.capacity, int(node.value(6, "total_sequence_length").reshape(())))

@@ -32,7 +32,7 @@ def _scale(node: Node) -> float | None:
 
 
 def _attended(node: Node, core: Attention, mask: Expr | None, bias: int) -> tuple[Expr, Expr]:
-    """Return the result by heads and the scores; `bias` is the input that is added to them."""
+    """Return the result by heads and the masked scores; `bias` is the input that is added to them."""
     masks = Masks()
     if node.integer("unidirectional", 0):
         core.window(masks, core.keys - core.queries, -1, 0)
@@ -40,8 +40,8 @@ def _attended(node: Node, core: Attention, mask: Expr | None, bias: int) -> tupl
         add_mask(core, masks, node.input(bias))
     if mask is not None:
         masks.biases.append(mask)
-    scores = core.scores(_scale(node))
-    chances = core.probabilities(core.masked(scores, masks), masks)
+    scores = core.masked(core.scores(_scale(node)), masks)
+    chances = core.probabilities(scores, masks)
     return core.mixed(chances), node.cast(scores, core.dtype)
 
 

@@ -199,3 +199,12 @@ def test_steps_are_taken_once(outputs: tuple[str, ...], direction: str) -> None:
     item = layer("LSTM", outputs=outputs, direction=direction)
     module, _ = mlfc.import_model(item.model.SerializeToString())
     assert operators(module).count("nn.lstm_steps") == 1
+
+
+def test_steps_stay_on_the_host_beside_a_device() -> None:
+    item = layer("GRU", sizes=(40, 8, 300, 64), outputs=("all",))
+    module, params = mlfc.import_model(item.model.SerializeToString())
+    calls = mlfc.build(module, "opencl", params, module_name="gru").program.calls
+    places = {call.kernel.device for call in calls if "gru_steps" in call.kernel.name}
+    assert places == {None}
+    assert {call.kernel.device for call in calls} == {None, "opencl"}

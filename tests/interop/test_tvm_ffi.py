@@ -17,6 +17,7 @@ import mlfc
 from mlfc.errors import InputError, RunError
 from tests.conftest import need
 from tests.native.extracted import imported
+from tests.state_models import GRU_STATES, WIDTH, frames, gru, gru_steps
 
 tvm_ffi = pytest.importorskip("tvm_ffi", reason="pip install apache-tvm-ffi")
 
@@ -301,3 +302,19 @@ def test_long_descriptions_are_whole(tmp_path: Path) -> None:
     assert names[39] in loaded.get_function_doc("sum40")
     (result,) = np.from_dlpack(loaded.sum40(*(np.full(1, number, np.float32) for number in range(40))))
     assert result == sum(range(40))
+
+
+@pytest.mark.parametrize("form", [{}, {"external_workspace": True}])
+def test_a_function_resets_the_state_of_a_library(form: dict[str, bool], tmp_path: Path) -> None:
+    begin = np.linspace(-1, 1, WIDTH, dtype=np.float32).reshape(1, WIDTH)
+    model = mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": begin}, module_name="cell", **form)
+    strict = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    library = tvm_ffi.load_module(str(model.export_library(tmp_path / "cell.so", options=strict)))
+    steps = frames(2)
+    expected, _ = gru_steps(steps, begin)
+    for _ in range(2):
+        found = [np.from_dlpack(library.cell(tvm_ffi.from_dlpack(frame))) for frame in steps]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        library.cell_state_reset()
+    with pytest.raises(TypeError, match="cell_state_reset: num_args should be 0"):
+        library.cell_state_reset(tvm_ffi.from_dlpack(steps[0]))

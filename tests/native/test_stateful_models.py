@@ -11,7 +11,7 @@ import pytest
 
 import mlfc
 from mlfc.archive.read.load import load_factory
-from mlfc.errors import ArchiveError, InputError, MlfcError
+from mlfc.errors import ArchiveError, InputError, MlfcError, RunError
 from mlfc.runtime import AotModule
 from tests.conftest import need_opencl
 from tests.native.extracted import WARNINGS, extracted, make
@@ -161,10 +161,14 @@ def test_packed_functions_keep_the_state_of_their_library(tmp_path: Path) -> Non
     for form in ({}, FORMS["external"]):
         model = mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name="packed", **form)
         library = mlfc.load_module(model.export_library(tmp_path / f"packed{len(form)}.so")).lib
-        for frame, output in zip(steps, expected, strict=True):
-            found = np.zeros((), np.float32)
-            library["tvmgen_packed___tvm_main__"](frame, found)
-            np.testing.assert_allclose(found, output, atol=1e-5)
+        for _ in range(2):
+            for frame, output in zip(steps, expected, strict=True):
+                found = np.zeros((), np.float32)
+                library["tvmgen_packed___tvm_main__"](frame, found)
+                np.testing.assert_allclose(found, output, atol=1e-5)
+            library["mlfc_packed_packed_state_reset"]()
+        with pytest.raises(RunError, match="packed_state_reset: num_args should be 0, it is 1"):
+            library["mlfc_packed_packed_state_reset"](found)
 
 
 def test_a_device_keeps_states() -> None:

@@ -28,6 +28,12 @@ def classic_entries(entry: AotEntry, *, alone: bool) -> str:
             writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
             writer.line("return mlfc_classic_entry(&function, args, type_codes, num_args, tensors, data);")
         writer.line()
+    if entry.keeps_state:
+        with writer.block(f"TVM_DLL {packed_head(f'mlfc_packed_{entry.unit.module}_state_reset')}"):
+            writer.lines(["const DLTensor *tensors[1];", "void *data[1];"])
+            writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
+            writer.line("return mlfc_classic_entry(&reset_function, args, type_codes, num_args, tensors, data);")
+        writer.line()
     _tables(writer, entry)
     names = [f"{entry.prefix}_get_c_metadata", *(["get_c_metadata"] if alone else [])]
     for name in names:

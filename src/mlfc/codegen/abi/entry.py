@@ -96,6 +96,18 @@ class RunFunction:
         """Whether the C interface takes memories of its caller."""
         return bool(self.pools) or self.state_bytes > 0
 
+    def write_reset(self, writer: Writer, name: str, run: str = "run") -> None:
+        """Write a function that resets the states with which the function `run` goes on."""
+        writer.line()
+        with writer.block(f"static int32_t {name}(void *const *data)"):
+            if self.state_bytes:
+                writer.line(f"struct {self.prefix}_workspace_pools pools;")
+            writer.line("(void)data;")
+            if self.state_bytes:
+                self._take_states(writer, f"{run}_state")
+            writer.line(f"return {self.prefix}_state_reset({'&pools' if self.state_bytes else ''});")
+        writer.line()
+
     def _take_states(self, writer: Writer, array: str) -> None:
         writer.line(f"pools.state = {array} + ({_ALIGNMENT} - (uintptr_t){array} % {_ALIGNMENT}) % {_ALIGNMENT};")
         with writer.block(f"if (!{array}_is_set)"):
@@ -177,7 +189,17 @@ class AotEntry:
         name = c_string(self.unit.module)
         writer.line(f"  {name}, parameters, {len(inputs)}, {len(outputs)}, run, {gate},")
         writer.line("};")
+        if self.keeps_state:
+            self._run.write_reset(writer, "reset")
+            writer.line("static const struct mlfc_function reset_function = {")
+            writer.line(f"  {c_string(f'{self.unit.module}_state_reset')}, parameters, 0, 0, reset, {gate},")
+            writer.line("};")
         return writer.text()
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps tensors between runs, so that there is a function that resets them."""
+        return bool(self.unit.program.states)
 
     def _tables(self, writer: Writer) -> None:
         for index, tensor in enumerate(self.all_tensors):

@@ -35,6 +35,11 @@ def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
             writer.line("(void)handle;")
             writer.line("return mlfc_ffi_entry(&function, args, num_args, result, tensors, data);")
         writer.line()
+    if entry.keeps_state:
+        with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}{module}_state_reset')}"):
+            writer.lines(["const DLTensor *tensors[1];", "void *data[1];", "(void)handle;"])
+            writer.line("return mlfc_ffi_entry(&reset_function, args, num_args, result, tensors, data);")
+        writer.line()
     for kind, text in (("metadata", _metadata(entry)), ("doc", _doc(entry))):
         with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}_{kind}_{module}')}"):
             _write_text(writer, text)

@@ -273,7 +273,8 @@ def _masks(node: Node, core: Attention) -> Masks:
     offset: Expr | int = node.shape(4)[2] if node.has(4) else 0
     if node.has(6):
         lengths = per_batch(node, 6, core.batch, "nonpad_kv_seqlen")
-        core.lengths(masks, lengths)
+        if right != 0:  # else the last query sees no key behind itself
+            core.lengths(masks, lengths)
         offset = node.call("subtract", lengths, node.like(core.queries, lengths))
     if left >= 0 or right >= 0:
         core.window(masks, offset, left, right)

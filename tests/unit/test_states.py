@@ -23,7 +23,17 @@ from mlfc.relay.text import from_text, to_text
 from mlfc.relay.verify import state_faults
 from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.verify import verify
-from tests.state_models import DELAYS, GRU_STATES, WIDTH, WINDOW, delay_line, frames, gru, window
+from tests.state_models import (
+    DELAYS,
+    GRU_STATES,
+    WIDTH,
+    WINDOW,
+    delay_line,
+    frames,
+    gru,
+    streaming_convolution,
+    window,
+)
 from tests.unit.test_cli import mlfc as mlfc_command
 
 
@@ -229,6 +239,17 @@ def test_verify_compares_steps(tmp_path: Path) -> None:
     wrong = mlfc.compile(gru(), "llvm", states=GRU_STATES, module_name="cell").export(tmp_path / "wrong.tar")
     stepping = verify(tmp_path / "cell.onnx", wrong, samples=2)
     assert stepping.is_within  # the archive says what it begins with
+
+
+def test_verify_needs_the_first_values_of_variables(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    path = tmp_path / "stream.tflite"
+    path.write_bytes(streaming_convolution())
+    assert verify(path, samples=2, target="llvm").is_within
+    archive = mlfc.compile(path, "llvm", state_init="zeros").export(tmp_path / "zeros.tar")
+    for arguments in ((path, archive), (path,)):
+        with pytest.raises(OptionError, match="the reference begins with the model's own value of 'window'"):
+            verify(*arguments, state_init="zeros", target="llvm")
 
 
 def test_a_change_of_what_was_saved_is_seen(tmp_path: Path) -> None:

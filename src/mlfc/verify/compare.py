@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -242,22 +242,25 @@ def verify(
         "limit_factor": limit_factor,
     }
     path = Path(model)
+    as_it_is = partial(import_model, path, values=values, limit_factor=limit_factor)
     title, reference = open_reference(path, layers=layers)
     chosen = None if board is None else find_board(board)
     if artifact is not None:
         compiled = _loaded(artifact, module, chosen)
-        known = {info.name: info.shape for info in compiled.inputs}
+        kept, begin = _states_of(artifact, module, compiled)
+        tied = [info for info in kept if info.name in reference.input_names]
+        known = {info.name: info.shape for info in (*compiled.inputs, *tied)}
         imported = cache(lambda: import_model(path, **{**importing, "shapes": known, "byoc": ()}))
         if values:
             reference = WithFrozen(reference, imported()[0].frozen)
-        reference = _stepping(reference, *_states_of(artifact, module, compiled), chosen)
+        reference = _stepping(reference, kept, begin, chosen, partial(as_it_is, shapes=known))
         return _compared(asked, path, title, reference, compiled, imported)
     imported = cache(lambda: import_model(path, **importing))
     if values:
         reference = WithFrozen(reference, imported()[0].frozen)
     factory = asked.built(*imported(), chosen.target if chosen else None)
     begin = {state.before.name: state.begin for state in factory.program.states}
-    reference = _stepping(reference, factory.interface().states, begin, chosen)
+    reference = _stepping(reference, factory.interface().states, begin, chosen, partial(as_it_is, shapes=shapes))
     if chosen and layers:
         return _compared_on_board(asked, path, title, reference, factory, chosen, imported)
     compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
@@ -266,10 +269,29 @@ def verify(
 
 
 def _stepping(
-    reference: Reference, states: Sequence[StateInfo], initial: Mapping[str, Array], board: Board | None
+    reference: Reference,
+    states: Sequence[StateInfo],
+    initial: Mapping[str, Array],
+    board: Board | None,
+    as_it_is: Imported,
 ) -> Reference:
-    """Return a reference that keeps the states of the compiled model, if it has any."""
-    return Stepping(reference, states, initial, always_new=board is not None) if states else reference
+    """Return a reference that keeps the states of the compiled model, if it has any.
+
+    `as_it_is`: imports the model with the first values that it has itself. Raises OptionError if variables of the
+    compiled model begin with others, which the reference does not know.
+    """
+    if not states:
+        return reference
+    variables = [info for info in states if info.name not in reference.input_names]
+    own = {state.input: state.initial for state in as_it_is()[0].states} if variables else {}
+    for info in variables:
+        first = own.get(info.name)
+        if not np.array_equal(initial[info.name], np.zeros(info.shape, info.numpy_dtype) if first is None else first):
+            raise OptionError(
+                f"the reference begins with the model's own value of '{info.name}', and this with another",
+                next_step="Compile the model without --state-init to compare it",
+            )
+    return Stepping(reference, states, initial, always_new=board is not None)
 
 
 def _states_of(

@@ -45,7 +45,7 @@ def node(kind: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
 def pool_with_places() -> bytes:
     nodes = [
         node("Relu", "x", "r"),
-        node("MaxPool", "r", "values indices", kernel_shape=[2, 2]),
+        node("MaxPool", "r", "values indices", kernel_shape=[2, 2], storage_order=1),
         node("Add", "values values", "y"),
         node("Cast", "indices", "z", to=TensorProto.INT32),
     ]
@@ -87,7 +87,7 @@ def embedding_between_compiled_layers() -> bytes:
 
 def two_in_a_row_and_a_view() -> bytes:
     nodes = [
-        node("MaxPool", "x", "p i", kernel_shape=[2, 2]),
+        node("MaxPool", "x", "p i", kernel_shape=[2, 2], storage_order=1),
         node("GlobalLpPool", "p", "g"),
         node("Flatten", "g", "v"),
         node("Mul", "v v", "y"),
@@ -269,7 +269,7 @@ def test_a_damaged_node_in_relay_text_is_an_error(text: str) -> None:
 def test_more_weights_than_onnx_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
     nodes = [
-        node("MaxPool", "w", "v i", kernel_shape=[2, 2]),
+        node("MaxPool", "w", "v i", kernel_shape=[2, 2], storage_order=1),
         node("ReduceSum", "v", "s", keepdims=0),
         node("Add", "x s", "y"),
     ]

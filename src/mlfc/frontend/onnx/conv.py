@@ -204,13 +204,6 @@ def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[li
     return _halves(total, auto_pad)
 
 
-@importer("MaxPool", ignores=("storage_order",))
-def _max_pool(node: Node) -> Expr:
-    if node.wants(1):
-        node.unsupported("with the output Indices is not supported")
-    return _pooled(node, node.input(0), "max", pool_window(node))
-
-
 @importer("AveragePool")
 def _average_pool(node: Node) -> Expr:
     return average_pool(node, node.input(0))
@@ -227,7 +220,7 @@ def average_pool(node: Node, x: Expr) -> Expr:
         none = (0,) * len(shape.begin)
         shape = WindowAttributes(shape.kernel, shape.strides, shape.dilations, none, none, shape.overhang, shape.out)
         counted = False
-    return _pooled(node, x, "avg", shape, count_include_pad=counted)
+    return pooled(node, x, "avg", shape, count_include_pad=counted)
 
 
 def pool_window(node: Node) -> WindowAttributes:
@@ -243,7 +236,8 @@ def pool_window(node: Node) -> WindowAttributes:
     return shape
 
 
-def _pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attributes: Any) -> Expr:
+def pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attributes: Any) -> Expr:
+    """Return a pool (``avg``, ``max``) of `x`."""
     image = shape.as_image()
     rank = len(image.kernel)
     result = node.call(
@@ -273,5 +267,5 @@ def _lp_pool(node: Node) -> Expr:
     size = prod(shape.kernel)
     magnitude = node.call("abs", x)
     raised = magnitude if power == 1 else node.call("power", magnitude, node.like(power, x))
-    total = node.call("multiply", _pooled(node, raised, "avg", shape, count_include_pad=True), node.like(size, x))
+    total = node.call("multiply", pooled(node, raised, "avg", shape, count_include_pad=True), node.like(size, x))
     return total if power == 1 else node.call("power", total, node.constant(1.0 / power, dtype_of(x)))

@@ -169,8 +169,9 @@ def _cast_like(node: Node) -> Expr:
 
 @importer("Identity", "Dropout", ignores=("ratio", "seed", "is_test"))
 def _identity(node: Node) -> Expr | list[Expr]:
-    training = node.known(2)
-    if node.has(2) and (training is None or training.any()):
+    training, ratio = node.known(2), node.known(1)
+    drops = ratio is None or ratio.any() if node.has(1) else True
+    if node.has(2) and (training is None or training.any()) and drops:
         node.unsupported("in training mode is not supported", "Export the model in inference mode")
     if not node.wants(1):
         return node.input(0)

@@ -72,6 +72,12 @@ def _window(node: Node, convert: Convert) -> Results | None:
     return None if shape is None else convert(node.with_value(0, prod(shape)))
 
 
+@_late("MaxUnpool")
+def _max_unpool(node: Node, convert: Convert) -> Results | None:
+    shape = _stated(node)
+    return None if shape is None else convert(node.with_value(2, shape))
+
+
 @_late("AffineGrid")
 def _affine_grid(node: Node, convert: Convert) -> Results | None:
     """Take the size from the shape of the grid; how many channels it is for changes nothing."""

@@ -111,41 +111,81 @@ def _times(node: Node, x: Expr, factor: float) -> Expr:
 
 @importer("Einsum")
 def _einsum(node: Node) -> Expr:
-    operands = node.all_inputs()
-    terms, wanted = _equation(node, operands)
-    shapes = [shape_of(operand) for operand in operands]
+    terms, wanted = _equation(node, [shape_of(operand) for operand in node.all_inputs()])
+    parts = [_diagonal(node, operand, term) for operand, term in zip(node.all_inputs(), terms, strict=True)]
     sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=True):
-        for label, size in zip(term, shape, strict=True):
-            if sizes.setdefault(label, size) != size:
+    for operand, term in parts:
+        for label, size in zip(term, shape_of(operand), strict=True):
+            if not label.isalpha() and 1 in (size, sizes.get(label)):  # dimensions of an ellipsis broadcast
+                sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label]
+            elif sizes.setdefault(label, size) != size:
                 node.wrong(f"label '{label}' stands for both {sizes[label]} and {size}")
-    result, labels = _without_unused(node, operands[0], terms[0], set(wanted).union(*terms[1:]))
-    for position, operand in enumerate(operands[1:], 1):
-        needed = set(wanted).union(*terms[position + 1 :])
-        other, other_labels = _without_unused(node, operand, terms[position], needed.union(labels))
+    parts = [_without_ones(node, operand, term) for operand, term in parts]
+    result, labels = _without_unused(node, *parts[0], set(wanted).union(*(term for _, term in parts[1:])))
+    for position, (operand, term) in enumerate(parts[1:], 1):
+        needed = set(wanted).union(*(term for _, term in parts[position + 1 :]))
+        other, other_labels = _without_unused(node, operand, term, needed.union(labels))
         result, labels = _contracted(node, result, labels, other, other_labels, needed)
-    return node.transpose(result, [labels.index(label) for label in wanted])
+    # dimensions of an ellipsis of extent 1 everywhere were left out
+    ones = "".join(label for label in wanted if label not in labels)
+    result = node.reshape(result, (*(1,) * len(ones), *shape_of(result)))
+    return node.transpose(result, [(ones + labels).index(label) for label in wanted])
 
 
-def _equation(node: Node, operands: Sequence[Expr]) -> tuple[list[str], str]:
-    """Return the labels of each operand and of the result."""
+def _equation(node: Node, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
+    """Return the labels of each operand and of the result; the dimensions of an ellipsis have digits, the last is 0."""
     text = node.string("equation").replace(" ", "")
     left, arrow, wanted = text.partition("->")
     terms = left.split(",")
-    if len(terms) != len(operands):
-        node.wrong(f"the equation '{text}' has {len(terms)} operands, the node {len(operands)}")
-    if "." in text:
-        node.unsupported(f"with an ellipsis ('{text}') is not supported", "Write every dimension as a letter")
+    if len(terms) != len(shapes):
+        node.wrong(f"the equation '{text}' has {len(terms)} operands, the node {len(shapes)}")
     if not arrow:
-        wanted = "".join(sorted(label for label in set(left) - {","} if left.count(label) == 1))
-    for term, operand in zip(terms, operands, strict=True):
-        if len(term) != len(shape_of(operand)) or (term and not term.isalpha()):
-            node.wrong(f"'{term}' of the equation '{text}' does not fit a tensor of shape {shape_of(operand)}")
-        if len(set(term)) != len(term):
-            node.unsupported(f"with a label twice in one operand ('{text}') is not supported")
-    if len(set(wanted)) != len(wanted) or not set(wanted) <= set("".join(terms)):
+        alone = sorted(label for label in set(left) - {",", "."} if left.count(label) == 1)
+        wanted = ("..." if "..." in left else "") + "".join(alone)
+    hidden = [len(shape) - len(term) + 3 if "..." in term else 0 for term, shape in zip(terms, shapes, strict=True)]
+    if not 0 <= min(hidden) <= max(hidden) <= len(_DIGITS):
+        node.wrong(f"the equation '{text}' does not fit tensors of shapes {', '.join(map(str, shapes))}")
+    given = [term.replace("...", _hidden(count), 1) for term, count in zip(terms, hidden, strict=True)]
+    wanted = wanted.replace("...", _hidden(max(hidden)), 1)
+    for term, labels, shape in zip(terms, given, shapes, strict=True):
+        letters = term.replace("...", "", 1)
+        if len(labels) != len(shape) or (letters and not letters.isalpha()):
+            node.wrong(f"'{term}' of the equation '{text}' does not fit a tensor of shape {shape}")
+    if len(set(wanted)) != len(wanted) or not set(wanted) <= set("".join(given)):
         node.wrong(f"the result of the equation '{text}' is malformed")
-    return terms, wanted
+    return given, wanted
+
+
+_DIGITS = "76543210"
+
+
+def _hidden(count: int) -> str:
+    return _DIGITS[len(_DIGITS) - count :]
+
+
+def _diagonal(node: Node, x: Expr, labels: str) -> tuple[Expr, str]:
+    """Return the elements whose indices agree along all dimensions of one label, each label once."""
+    for label in sorted(set(labels)):
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            others = [axis for axis in range(len(labels)) if axis not in (first, second)]
+            size = shape_of(x)[first]
+            if shape_of(x)[second] != size:
+                node.wrong(f"label '{label}' stands for both {size} and {shape_of(x)[second]}")
+            turned = node.transpose(x, [*others, first, second])
+            kept = shape_of(turned)[:-2]
+            flat = node.reshape(turned, (*kept, size * size))
+            x = node.call("take", flat, node.constant(np.arange(size) * (size + 1), "int32"), axis=len(kept))
+            labels = "".join(labels[axis] for axis in others) + label
+    return x, labels
+
+
+def _without_ones(node: Node, x: Expr, labels: str) -> tuple[Expr, str]:
+    """Leave out dimensions of an ellipsis of extent 1: what they meet is broadcast."""
+    pairs = zip(labels, shape_of(x), strict=True)
+    kept = [(label, size) for label, size in pairs if label.isalpha() or size != 1]
+    return node.reshape(x, [size for _, size in kept]), "".join(label for label, _ in kept)
 
 
 def _without_unused(node: Node, x: Expr, labels: str, needed: set[str]) -> tuple[Expr, str]:

@@ -13,8 +13,10 @@ from mlfc.relay.ir import Expr, TupleGetItem
 
 
 @importer("BatchNormalization", ignores=("momentum", "consumed_inputs"))
-def _batch_normalization(node: Node) -> Expr:
-    if node.integer("training_mode", 0) or any(node.wants(index) for index in range(1, 5)):
+def _batch_normalization(node: Node) -> Expr | list[Expr]:
+    if node.integer("training_mode", 0) and node.opset >= 14:
+        return _batch_statistics(node)
+    if any(node.wants(index) for index in range(1, 5)):
         node.unsupported("in training mode is not supported", "Export the model in inference mode")
     if not node.integer("spatial", 1):
         node.unsupported("with spatial=0 is not supported", "Statistics must be one number a channel")
@@ -23,6 +25,29 @@ def _batch_normalization(node: Node) -> Expr:
         node.wrong(f"a tensor of shape {node.shape(0)} has no channels")
     epsilon = node.real("epsilon", 1e-5)
     return TupleGetItem(node.call("nn.batch_norm", *arguments, axis=1, epsilon=epsilon), 0)
+
+
+def _batch_statistics(node: Node) -> list[Expr]:
+    """Normalize by the statistics of the batch itself; the outputs after the first are the running ones."""
+    x, rank = node.input(0), node.rank(0)
+    if rank < 2 or 0 in node.shape(0):
+        node.wrong(f"a tensor of shape {node.shape(0)} has no channels with statistics")
+    momentum, axes = node.real("momentum", 0.9), (0, *range(2, rank))
+    scale, bias, *running = (node.input(index) for index in range(1, 5))
+    wide = x if dtype_of(x) == "float64" else node.cast(x, "float32")
+    column = (1, node.shape(0)[1], *(1,) * (rank - 2))
+    mean = node.call("mean", wide, axis=axes, keepdims=True)
+    centred = node.call("subtract", wide, mean)
+    variance = node.call("mean", node.call("multiply", centred, centred), axis=axes, keepdims=True)
+    slope, offset = (node.cast(node.reshape(each, column), dtype_of(wide)) for each in (scale, bias))
+    deviation = node.call("sqrt", node.call("add", variance, node.like(node.real("epsilon", 1e-5), variance)))
+    y = node.call("add", node.call("multiply", slope, node.call("divide", centred, deviation)), offset)
+    kept = []
+    for old, new in zip(running, (mean, variance), strict=True):
+        flat = node.cast(node.reshape(new, column[1:2]), dtype_of(old))
+        before = node.call("multiply", old, node.like(momentum, old))
+        kept.append(node.call("add", before, node.call("multiply", flat, node.like(1.0 - momentum, old))))
+    return [node.cast(y, dtype_of(x)), *kept]
 
 
 @importer("LayerNormalization", ignores=("stash_type",))

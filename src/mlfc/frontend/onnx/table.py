@@ -115,7 +115,6 @@ _ADVICE = {
     ("", "NonZero"): f"{_DEPENDS}. {_CUT}",
     ("", "Unique"): f"{_DEPENDS}. {_CUT}",
     ("", "Compress"): f"{_DEPENDS}; Gather with constant indices is supported. {_CUT}",
-    ("", "MaxUnpool"): "Resize and ConvTranspose are supported",
     ("", "MaxRoiPool"): _CUT,
     ("", "RoiAlign"): _CUT,
     ("", "LpPool"): "AveragePool and MaxPool are supported",

@@ -12,6 +12,9 @@ from onnx.reference import ReferenceEvaluator
 
 import mlfc
 from mlfc.errors import MlfcError
+from mlfc.relay.ir import Constant
+from mlfc.relay.visitor import post_order
+from mlfc.transform.fold_constant import FoldConstant
 from tests.attention_models import CAPACITY, DECODER_STATES, Array, decoder, single_node
 from tests.relay_run import run_main
 
@@ -138,6 +141,18 @@ def test_a_cache_takes_what_is_inside_of_it() -> None:
     wanted = inputs["past"].copy()
     wanted[0, :2], wanted[1, 3:], wanted[2, 2:] = inputs["new"][0], inputs["new"][1, :1], inputs["new"][2]
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_masks_of_positions_are_not_stored() -> None:
+    inputs = {name: reals(1, 4, 96, 4) for name in "qkv"}
+    model = single_node("Attention", inputs, is_causal=1, left_window_size=8, opset=25)
+    module = FoldConstant()(FoldConstant()(mlfc.import_model(model)[0]))
+    sizes = [part.type.nbytes for part in post_order(module.main.body) if isinstance(part, Constant)]
+    assert max(sizes) == 96 * 4
+    compiled = mlfc.compile(model, target="llvm")
+    assert {value.dtype for call in compiled.factory.program.calls for value in call.inputs} == {"float32"}
+    (wanted,) = ReferenceEvaluator(model).run(None, inputs)
+    np.testing.assert_allclose(*compiled.run(inputs).values(), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_decoder_generates_token_by_token_with_its_cache_as_state() -> None:

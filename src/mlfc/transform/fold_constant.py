@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from mlfc.errors import UnsupportedError
 from mlfc.ops.evaluate import evaluate
-from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType
-from mlfc.relay.op import Operator
-from mlfc.relay.visitor import rewrite
-from mlfc.transform.matching import flat_args
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, op_name, tensor_type
+from mlfc.relay.op import Kind, Operator
+from mlfc.relay.visitor import rewrite, users, with_children
+from mlfc.transform.matching import COMPARISONS, LOGIC, flat_args
 
 
 @dataclass(frozen=True)
 class FoldConstant:
-    """Replace calls whose arguments are all constants by their value."""
+    """Replace calls whose arguments are all constants by their value.
+
+    A mask that compares the positions of rows with those of columns stays a comparison where one operator reads it:
+    that computes it element by element, in the loop that it has anyway.
+    """
 
     max_growth: int = 4  # largest ratio of a result's bytes to its arguments' that is still stored as data
     always_bytes: int = 1 << 20  # results up to this size are stored whatever their ratio is
+    mask_bytes: int = 1 << 10  # masks up to this size are stored whatever their ratio is
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those calls replaced."""
-        return module.with_body(rewrite(module.main.body, self._visit))
+        folded: dict[Expr, Call] = {}
+        body = rewrite(module.main.body, partial(self._visit, folded))
+        return module.with_body(self._with_masks(body, folded))
 
-    def _visit(self, node: Expr) -> Expr:
+    def _with_masks(self, body: Expr, folded: Mapping[Expr, Call]) -> Expr:
+        """Return the body with masks of positions as comparisons, where that fuses with what reads them."""
+        masks: dict[Expr, Expr] = {}
+        readers = users(body) if folded else {}
+        for constant in folded:
+            mask, found = self._comparison(constant, folded), readers.get(constant, [])
+            if mask is not None and len(found) == 1 and _is_elementwise(found[0]):
+                masks[constant] = mask
+        return rewrite(body, lambda node: masks.get(node, node)) if masks else body
+
+    def _comparison(self, constant: Expr, folded: Mapping[Expr, Call]) -> Expr | None:
+        """Return the comparison of vectors that gave a large mask, or the logic of some; None if nothing like that."""
+        call = folded.get(constant)
+        if call is None or tensor_type(constant).nbytes <= self.mask_bytes:
+            return None
+        if op_name(call) in LOGIC:
+            inner = [self._comparison(arg, folded) for arg in call.args]
+            parts = [part for part in inner if part is not None]
+            return with_children(call, parts) if len(parts) == len(inner) else None
+        given = sum(tensor_type(arg).size for arg in call.args)
+        grows = tensor_type(constant).size > self.max_growth * given
+        return call if op_name(call) in COMPARISONS and grows else None
+
+    def _visit(self, folded: dict[Expr, Call], node: Expr) -> Expr:
         if not isinstance(node, Call) or not isinstance(node.op, Operator) or not isinstance(node.type, TensorType):
             return node
         args = flat_args(node)
@@ -38,4 +70,14 @@ class FoldConstant:
         if value is None:
             return node
         name = node.span.tensor or next((constant.name for constant in constants if constant.name), None)
-        return Constant(value, name, node.span)
+        constant = Constant(value, name, node.span)
+        folded[constant] = node
+        return constant
+
+
+def _is_elementwise(reader: Expr) -> bool:
+    return (
+        isinstance(reader, Call)
+        and isinstance(reader.op, Operator)
+        and reader.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST)
+    )

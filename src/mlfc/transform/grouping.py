@@ -17,7 +17,7 @@ from mlfc.relay.op import Kind, Operator
 from mlfc.target.features import Features
 from mlfc.tir import ir, visitor
 from mlfc.tir.context import Context, Indices, Tensor
-from mlfc.transform.matching import flat_args, operator_of, shape_of, value_of
+from mlfc.transform.matching import compares_constants, flat_args, operator_of, shape_of, value_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _LOOPS = (Kind.ANCHOR, Kind.REDUCE)
@@ -153,7 +153,8 @@ class Grouping:
         repeats = self._evaluations(call, group) / max(_size(call), 1)
         limit = 1.0 if operator_of(call).expensive else _MAX_CHEAP_REPEATS
         moves_data = kind_of(call) is Kind.INJECTIVE and op_name(call) not in _SAMPLES
-        if repeats > limit and not moves_data:
+        # to compare two constants costs what it costs to read a mask
+        if repeats > limit and not moves_data and not compares_constants(call):
             return None
         copies, index_copies = self._copies(call, group)
         return group if copies * index_copies <= _MAX_COPIES else None

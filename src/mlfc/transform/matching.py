@@ -30,11 +30,22 @@ from mlfc.relay.visitor import Rewriter, post_order, with_span
 
 Array: TypeAlias = npt.NDArray[Any]
 Rule: TypeAlias = Callable[[Call], "Expr | None"]
+COMPARISONS = frozenset(("equal", "greater", "greater_equal", "less", "less_equal", "not_equal"))
+LOGIC = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
 
 
 def match_call(expr: Expr, *names: str) -> Call | None:
     """Return the expression as a Call if it applies one of the operators, else None."""
     return expr if isinstance(expr, Call) and op_name(expr) in names else None
+
+
+def compares_constants(expr: Expr) -> bool:
+    """Tell whether an expression is a comparison of constants, or the logic of several: a mask of positions."""
+    if not isinstance(expr, Call):
+        return False
+    if op_name(expr) in LOGIC:
+        return all(compares_constants(arg) for arg in expr.args)
+    return op_name(expr) in COMPARISONS and all(isinstance(arg, Constant) for arg in expr.args)
 
 
 def value_of(expr: Expr) -> Array | None:

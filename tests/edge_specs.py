@@ -74,6 +74,20 @@ def _pools() -> Iterator[Spec]:
             attrs = {"pool_size": (3,) * rank, "strides": (2,) * rank, "padding": (1,) * (2 * rank)}
             yield Spec(f"nn.{kind}_pool{rank}d", (Given(shape),), {**attrs, "layout": f"NC{letters}"}, "padded")
     yield from _samples()
+    yield from _selections()
+
+
+def _selections() -> Iterator[Spec]:
+    number, limit = np.asarray(2, np.int64), np.asarray(0.5, np.float32)
+    for centred in (False, True):
+        yield Spec("vision.select_boxes",
+                   (Given((2, 5, 4)), Given((2, 2, 5)), number, limit, np.asarray(-np.inf, np.float32)),
+                   {"rows": 7, "center_point_box": centred}, "edges" if not centred else "middles")  # fmt: skip
+    yield Spec("vision.select_boxes",
+               (Given((1, 6, 4)), Given((1, 1, 6)), Given((1,), "int64"), Given((1,)), Given((1,))),
+               {"rows": 2}, "late")  # fmt: skip
+    yield Spec("linalg.det", (Given((3, 3, 3)),))
+    yield Spec("linalg.det", (Given((1, 1)),), label="one")
 
 
 def _samples() -> Iterator[Spec]:

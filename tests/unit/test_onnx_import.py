@@ -153,7 +153,7 @@ def test_shapes_that_do_not_fit_are_refused(shapes: dict[str, tuple[int, ...]], 
 
 def test_every_unsupported_node_is_named_at_once() -> None:
     nodes = [
-        helper.make_node("NonMaxSuppression", ["x", "x"], ["a"], name="select"),
+        helper.make_node("MaxRoiPool", ["x", "x"], ["a"], name="select"),
         helper.make_node("Foo", ["a"], ["b"], domain="my.domain"),
         helper.make_node("MaxPool", ["x"], ["c"], kernel_shape=[2] * 4, name="pool"),
         helper.make_node("Relu", ["b"], ["d"]),

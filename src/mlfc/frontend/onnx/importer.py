@@ -40,9 +40,9 @@ from mlfc.support.cost import apart, give_nodes, spend
 
 import_module("mlfc.ops")
 for _family in (
-    "activation", "attention", "conv", "elementwise", "encoders", "image", "index", "linear", "losses", "microsoft",
-    "microsoft_attention", "ml", "normalization", "patches", "quantized", "recurrent", "reduce", "sampling",
-    "sequences", "shape", "signal", "svm", "trees",
+    "activation", "attention", "conv", "detection", "elementwise", "encoders", "image", "index", "linear", "losses",
+    "microsoft", "microsoft_attention", "ml", "normalization", "patches", "quantized", "recurrent", "reduce",
+    "sampling", "sequences", "shape", "signal", "svm", "trees",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")
 

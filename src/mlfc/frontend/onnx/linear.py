@@ -109,6 +109,11 @@ def _times(node: Node, x: Expr, factor: float) -> Expr:
     return x if factor == 1.0 else node.call("multiply", x, node.constant(factor, dtype_of(x)))
 
 
+@importer("Det")
+def _determinant(node: Node) -> Expr:
+    return node.call("linalg.det", node.input(0))
+
+
 @importer("Einsum")
 def _einsum(node: Node) -> Expr:
     terms, wanted = _equation(node, [shape_of(operand) for operand in node.all_inputs()])

@@ -111,7 +111,6 @@ _UNROLL = "Export the model with the loop unrolled: a fixed sequence length make
 _ADVICE = {
     ("", "Loop"): _UNROLL,
     ("", "Scan"): _UNROLL,
-    ("", "NonMaxSuppression"): f"{_DEPENDS}. {_CUT}",
     ("", "NonZero"): f"{_DEPENDS}. {_CUT}",
     ("", "Unique"): f"{_DEPENDS}. {_CUT}",
     ("", "Compress"): f"{_DEPENDS}; Gather with constant indices is supported. {_CUT}",

@@ -70,8 +70,8 @@ def link_program(zig_target: str, main: str, objects: Sequence[str], path: Path,
     """Link a program of a C file `main` and objects, all in the folder of `path`.
 
     It gets the C library that the emulator has, as a shared library: zig would compile its own of each system first.
-    Of WebAssembly zig has the only one, and builds it once for all that is linked with ``-s -O2``, as libraries are. The
-    others keep their symbols, by which an emulator names what it runs.
+    Of WebAssembly zig has the only one, and builds it once for all that is linked with ``-s -O2``, as libraries are.
+    The others keep their symbols, by which an emulator names what it runs.
     """
     pytest.importorskip("ziglang")
     compiler, folder = (*ZIG, "-target", zig_target), path.parent

@@ -163,7 +163,9 @@ def _recurrent_codes() -> Iterator[Spec]:
             "hidden_zero": 127, "cell_exponent": exponent, "couples_input": gates == 3,
         }  # fmt: skip
         if more:
-            args += [Given((gates - 1, wide), "int16"), _weights(units, wide), Given((units,), "int32")]
+            args += [Given((gates - 1, wide), "int16"), Given((gates, wide), "int16"), Given((gates, wide), "int32"),
+                     _weights(units, wide), Given((units,), "int32")]  # fmt: skip
+            attrs |= {"norm_scales": (1e-4, 3.0, 1e-9, 0.2)[:gates], "norm_guards": (1, 9999, 3, 1)[:gates]}
             attrs |= {"peephole_scales": (2.0, 1e-3, 0.3)[: gates - 1], "projection_scale": 5.0, "cell_clip": 9,
                       "projection_clip": 100}  # fmt: skip
         yield Spec("qnn.lstm_steps", tuple(args), attrs, f"{gates} gates, 2**{exponent}")

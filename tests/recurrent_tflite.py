@@ -125,7 +125,7 @@ def lstm(
     name: str, kind: str = "int8", *, steps: int = 3, batch: int = 2, size: int = 5, cells: int = 6,
     units: int | None = None, couples_input: bool = False, peephole: bool = False, time_major: bool = False,
     cell_clip: float = 0.0, projection_clip: float = 0.0, projection_bias: bool = True, exponent: int = -11,
-    zeros: tuple[int, int] = (0, 0), activation: int = TANH, asymmetric: bool = False,
+    zeros: tuple[int, int] = (0, 0), activation: int = TANH, asymmetric: bool = False, norm: bool = False,
 ) -> Layer:  # fmt: skip
     """Return an LSTM of `kind` int8, float or hybrid; `units` asks for a projection; `zeros`: of hidden and shown."""
     rng = np.random.default_rng(len(name) + cells + steps)
@@ -153,6 +153,9 @@ def lstm(
         for gate in range(1 if couples_input else 0, 3):
             kept = ("int16" if integer else byte), (0.0001 + 0.00002 * gate if byte == "int8" else None)
             add(9 + gate, f"peephole{gate}", (cells,), *kept, 3000 if integer else 127)
+    if norm:
+        for gate in gates:
+            add(20 + gate, f"norm{gate}", (cells,), "int16", 0.00004 + 0.00001 * gate, 32000)
     if projects:
         add(16, "projection", (units, cells), byte, 0.01 if byte == "int8" else None, 127)
         if projection_bias:
@@ -167,7 +170,8 @@ def lstm(
         T("cell", (batch, cells), "int16" if integer else "float32", scale=2.0**exponent if integer else None,
           is_variable=True),
         T("y", (*shape[:2], units), data, scale=state[0], zero=state[1]),
-        *(T(f"between{index}", (), "float32") for index in range(4)),
+        *(T(f"between{index}", (), *(("int16", None, 0.0003 + 0.0001 * index) if norm else ("float32",)))
+          for index in range(4)),
         T("shown", (), "int8" if integer else "float32", scale=0.0071 if projects else 0.0078, zero=shown),
     ]  # fmt: skip
     names[0], names[18], names[19] = "x", "state", "cell"
@@ -188,9 +192,11 @@ def integer_layers() -> list[Layer]:
         lstm("lstm"), lstm("lstm time major", time_major=True, batch=1), lstm("lstm coupled", couples_input=True),
         lstm("lstm peephole", peephole=True), lstm("lstm both", peephole=True, couples_input=True, batch=1),
         lstm("lstm projection", units=4), lstm("lstm without bias", units=9, projection_bias=False, batch=1),
-        lstm("lstm zero points", units=4, zeros=(7, 100)), lstm("lstm zero point", zeros=(6, -3)),
-        lstm("lstm clips", units=4, cell_clip=0.5, projection_clip=0.3), lstm("lstm units", exponent=-9, cells=17),
-        lstm("lstm fine cell", exponent=-15, steps=1),
+        lstm("lstm projected peephole", units=4, peephole=True), lstm("lstm zero points", units=4, zeros=(7, 100)),
+        lstm("lstm zero point", zeros=(6, -3)), lstm("lstm clips", units=4, cell_clip=0.5, projection_clip=0.3),
+        lstm("lstm units", exponent=-9, cells=17), lstm("lstm fine cell", exponent=-15, steps=1),
+        lstm("lstm norm", norm=True, peephole=True, units=4), lstm("lstm long norm", norm=True, cells=33),
+        lstm("lstm coupled norm", norm=True, couples_input=True, cells=16),
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.templates import Weights
+from mlfc.ops.integer_norm import IntegerNorm
 from mlfc.ops.qnn import rescaled, saturate
 from mlfc.ops.recurrent import refuse_device
 from mlfc.ops.rules import declare
@@ -38,7 +39,9 @@ def cell_bytes(batch: int, cells: int) -> int:
 def _dtypes(attrs: Attrs) -> list[str]:
     """Return the dtypes of the tensors."""
     peephole = ["int16"] if attrs["peephole_scales"] else []
-    return ["int16", "int8", "int8", "int16", *peephole, *(["int8", "int32"] if attrs["projection_scale"] else [])]
+    norm = ["int16", "int32"] if attrs["norm_scales"] else []
+    projection = ["int8", "int32"] if attrs["projection_scale"] else []
+    return ["int16", "int8", "int8", "int16", *peephole, *norm, *projection]
 
 
 def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
@@ -59,7 +62,10 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     units, cells, gates = hidden[1], cell[1], 3 if attrs["couples_input"] else 4
     fits = data[2] == gates * cells and weight == (gates * cells, units) and hidden[0] == cell[0] == batch
     expected: list[tuple[int, ...]] = [(gates - 1, cells)] if attrs["peephole_scales"] else []
+    expected += [(gates, cells)] * 2 if attrs["norm_scales"] else []
     expected += [(units, cells), (units,)] if attrs["projection_scale"] else []
+    if attrs["peephole_scales"] and units > cells:
+        raise TypeCheckError(f"{name}: a peephole of {cells} cells with a projection to {units}, which TFLite misreads")
     if not fits or others != expected or not (attrs["projection_scale"] or units == cells):
         raise TypeCheckError(f"{name}: tensors of {', '.join(str(kind.shape) for kind in types)} do not fit")
     if not -15 <= attrs["cell_exponent"] <= -9:
@@ -67,6 +73,10 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     counts = [len(attrs[title]) for title in ("recurrent_scales", "peephole_scales")]
     if counts not in ([gates, gates - 1], [gates, 0]):
         raise TypeCheckError(f"{name}: expected {gates} and {gates - 1} scales, got {counts}")
+    if max(attrs["norm_scales"], default=0.0) >= 1 << 15:
+        raise TypeCheckError(f"{name}: a scale of the norm is too large: {max(attrs['norm_scales'])}")
+    if [len(attrs["norm_scales"]), len(attrs["norm_guards"])] not in ([gates] * 2, [0, 0]):
+        raise TypeCheckError(f"{name}: expected a scale and a guard of the norm for each of {gates} gates")
     return TensorType((steps * batch * units + cell_bytes(batch, cells),), "int8")
 
 
@@ -77,12 +87,17 @@ class _Layer:
         self.ctx, self.attrs, self.out = ctx, attrs, out
         self.data, self.weight, self.first_hidden, self.first_cell, *others = inputs
         self.peephole = others.pop(0) if attrs["peephole_scales"] else None
+        norm = [others.pop(0), others.pop(0)] if attrs["norm_scales"] else []
         self.projection = others
+        numbers = enumerate(zip(attrs["norm_scales"], attrs["norm_guards"], strict=True))
+        self.norms = [IntegerNorm(norm[0], norm[1], gate, *pair) for gate, pair in numbers]
         self.batch, self.units = self.first_hidden.shape
         self.cells = self.first_cell.shape[1]
         self.steps = self.data.shape[0 if attrs["time_major"] else 1]
         self.gates = len(attrs["recurrent_scales"])
         self.hidden = ctx.scratch("hidden", (1, self.batch, self.units), "int8")
+        if self.norms:
+            self.arguments = ctx.scratch("arguments", (self.gates, self.cells), "int32")
         self.cell = ctx.scratch("cell", (self.batch, self.cells), "int16")
         self.sums = ctx.scratch("sums", (1, self.batch, self.gates * self.cells), "int32")
         self.shown = ctx.scratch("shown", (1, self.batch, self.cells), "int8") if self.projection else self.hidden
@@ -96,8 +111,8 @@ class _Layer:
         weights = Weights(np.ascontiguousarray(self.weight.array().T), self.attrs["hidden_zero"])
         with stmts.loop(self.steps, "step") as step:
             self._multiply(self.hidden, weights, self.sums)
-            with stmts.loop(self.batch, "row") as row, stmts.loop(self.cells, "unit", "vectorized") as unit:
-                self._update(step, row, unit)
+            with stmts.loop(self.batch, "row") as row:
+                self._row(step, row)
             if self.projection:
                 self._project(step)
         self._store_cell()
@@ -108,42 +123,71 @@ class _Layer:
 
         templates.dense(self.ctx, data, weights, Output(sums.shape, "int32", store))
 
-    def _argument(self, step: Expr, row: Expr, unit: Expr, gate: int) -> Expr:
-        """Return the sum of what inputs and hidden state contribute to a gate."""
+    def _seen(self, step: Expr, row: Expr, unit: Expr, gate: int, cell: Expr) -> Expr:
+        """Return the sum of what inputs, hidden state and, of gates that see it, cell state contribute to a gate."""
         place = gate * self.cells + unit
         given = self.data(*((step, row) if self.attrs["time_major"] else (row, step)), place)
         product = _scaled(tb.load(self.sums, [0, row, place]), self.attrs["recurrent_scales"][gate])
-        return self._narrow("argument", tb.cast(given, "int32") + product)
-
-    def _seen(self, argument: Expr, gate: int, unit: Expr, cell: Expr) -> Expr:
-        """Return the argument of a gate that sees the cell state."""
-        if self.peephole is None:
+        argument = self._narrow("argument", tb.cast(given, "int32") + product)
+        if self.peephole is None or gate == self.gates - 2:
             return argument
-        product = tb.cast(self.peephole(gate, unit), "int32") * cell
-        return self._narrow("argument", argument + _scaled(product, self.attrs["peephole_scales"][gate]))
+        eye = min(gate, self.gates - 2)
+        product = tb.cast(self.peephole(eye, unit), "int32") * cell
+        scaled = _scaled(product, self.attrs["peephole_scales"][eye])
+        if self.units < self.cells:
+            # the reference takes the cells for as many as the projection has results
+            scaled = tb.select(tb.binary("lt", unit, self.units), scaled, 0)
+        return self._narrow("argument", argument + scaled)
 
     def _narrow(self, name: str, value: Expr) -> Expr:
         return self.ctx.stmts.let(name, tb.clamp(value, *dtypes.limits("int16")))
 
-    def _update(self, step: Expr, row: Expr, unit: Expr) -> None:
-        """Write the new cell state of a unit and what it shows."""
+    def _row(self, step: Expr, row: Expr) -> None:
+        """Write the new cell state of a row and what it shows."""
+        stmts, outer = self.ctx.stmts, self.gates - 1
+        if not self.norms:
+            with stmts.loop(self.cells, "unit", "vectorized") as unit:
+                before = self._before(row, unit)
+                arguments = [self._seen(step, row, unit, gate, before) for gate in range(outer)]
+                new = self._update(row, unit, before, arguments)
+                self._show(step, row, unit, new, self._seen(step, row, unit, outer, new))
+            return
+        numbers = self.arguments
+        with stmts.loop(self.cells, "unit", "vectorized") as unit:
+            before = self._before(row, unit)
+            for gate in range(outer):
+                stmts.store(numbers, [gate, unit], self._seen(step, row, unit, gate, before))
+        for norm in self.norms[:-1]:
+            norm.emit(self.ctx, numbers)
+        with stmts.loop(self.cells, "unit", "vectorized") as unit:
+            arguments = [stmts.let("argument", tb.load(numbers, [gate, unit])) for gate in range(outer)]
+            new = self._update(row, unit, self._before(row, unit), arguments)
+            stmts.store(numbers, [outer, unit], self._seen(step, row, unit, outer, new))
+        self.norms[-1].emit(self.ctx, numbers)
+        with stmts.loop(self.cells, "unit", "vectorized") as unit:
+            self._show(step, row, unit, self._before(row, unit), tb.load(numbers, [outer, unit]))
+
+    def _before(self, row: Expr, unit: Expr) -> Expr:
+        return self.ctx.stmts.let("before", tb.cast(tb.load(self.cell, [row, unit]), "int32"))
+
+    def _update(self, row: Expr, unit: Expr, before: Expr, arguments: Sequence[Expr]) -> Expr:
+        """Write the new cell state of a unit and return it."""
         stmts, attrs, bits = self.ctx.stmts, self.attrs, tb.const(GATE_BITS)
-        forget, inner, outer = range(self.gates - 3, self.gates)
-        before = stmts.let("before", tb.cast(tb.load(self.cell, [row, unit]), "int32"))
-        arguments = [self._argument(step, row, unit, gate) for gate in range(self.gates)]
-        kept = stmts.let("kept", logistic_q15(self._seen(arguments[forget], forget, unit, before), bits))
-        if self.gates == 3:
-            taken = stmts.let("taken", tb.const(_ONE) - kept)
-        else:
-            taken = stmts.let("taken", logistic_q15(self._seen(arguments[0], 0, unit, before), bits))
-        candidate = stmts.let("candidate", tanh_q15(arguments[inner], bits))
+        kept = stmts.let("kept", logistic_q15(arguments[-2], bits))
+        taken = stmts.let("taken", tb.const(_ONE) - kept if self.gates == 3 else logistic_q15(arguments[0], bits))
+        candidate = stmts.let("candidate", tanh_q15(arguments[-1], bits))
         old = rounding_divide_by_pot(kept * before, tb.const(15))
         added = rounding_divide_by_pot(taken * candidate, tb.const(30 + attrs["cell_exponent"]))
         new = self._narrow("new", old + tb.cast(tb.cast(added, "int16"), "int32"))
         if attrs["cell_clip"]:
             new = stmts.let("clipped", tb.clamp(new, -attrs["cell_clip"], attrs["cell_clip"]))
         stmts.store(self.cell, [row, unit], tb.cast(new, "int16"))
-        opened = stmts.let("opened", logistic_q15(self._seen(arguments[outer], self.gates - 2, unit, new), bits))
+        return new
+
+    def _show(self, step: Expr, row: Expr, unit: Expr, new: Expr, argument: Expr) -> None:
+        """Write what a unit shows of its cell state."""
+        stmts, attrs = self.ctx.stmts, self.attrs
+        opened = stmts.let("opened", logistic_q15(argument, tb.const(GATE_BITS)))
         size = stmts.let("size", tanh_q15(new, tb.const(15 + attrs["cell_exponent"])))
         scaled = _scaled(opened * size, attrs["shown_scale"]) + attrs["shown_zero"]
         shown = stmts.let("result", saturate(scaled, "int8"))
@@ -199,10 +243,11 @@ def _macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> int:
     return rows * (types[1].size + (types[-2].size if attrs["projection_scale"] else 0))
 
 
-declare("qnn.lstm_steps", None, _infer, Kind.ANCHOR, (
-            Attr("recurrent_scales", REQUIRED), Attr("peephole_scales", ()), Attr("shown_scale", REQUIRED, True),
-            Attr("shown_zero", 0), Attr("projection_scale", 0.0, True), Attr("hidden_zero", 0), Attr("cell_exponent"),
-            Attr("cell_clip", 0), Attr("projection_clip", 0), Attr("couples_input", False),
-            Attr("time_major", False),
-        ), emit=_emit, macs=_macs, contract="bit-exact to TFLite",
+_ATTRS = (
+    Attr("recurrent_scales", REQUIRED), Attr("peephole_scales", ()), Attr("norm_scales", ()), Attr("norm_guards", ()),
+    Attr("shown_scale", REQUIRED, True), Attr("shown_zero", 0), Attr("projection_scale", 0.0, True),
+    Attr("hidden_zero", 0), Attr("cell_exponent"), Attr("cell_clip", 0), Attr("projection_clip", 0),
+    Attr("couples_input", False), Attr("time_major", False),
+)  # fmt: skip
+declare("qnn.lstm_steps", None, _infer, Kind.ANCHOR, _ATTRS, emit=_emit, macs=_macs, contract="bit-exact to TFLite",
         doc="The steps of TFLite's integer LSTM, given the inputs' part of its gates")  # fmt: skip

@@ -94,8 +94,6 @@ _INPUT, _RECURRENT, _PEEPHOLE, _BIAS, _PROJECTION, _HIDDEN, _CELL, _NORM = 1, 5,
 @converts("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def _lstm(node: Node) -> Expr:
     layer = _Lstm(node)
-    if node.has(_NORM + 1):
-        node.refuse("an LSTM with layer normalization is not supported", "Export it without")
     kinds = node.input(0).dtype, node.input(_INPUT + 1).dtype
     if kinds == ("int8", "int8"):
         return layer.integer()
@@ -104,6 +102,8 @@ def _lstm(node: Node) -> Expr:
             f"an LSTM with data and weights of types {kinds[0]} and {kinds[1]} is not supported",
             "Use float32 or int8 throughout, or float32 data with int8 weights",
         )
+    if node.has(_NORM + 1):
+        node.refuse("layer normalization in a float LSTM is not supported", "Quantize it to int8, or export it without")
     if node.has(_PROJECTION):
         node.refuse("a projection of a float LSTM is not supported", "Quantize it to int8, or multiply its result")
     return layer.floats(is_hybrid=kinds[1] == "int8")
@@ -148,21 +148,23 @@ class _Lstm:
 
     def integer(self) -> Expr:
         """Return the layer on int8, whose gates and cell state have 16 bits."""
-        node, unit = self.node, np.float32(2.0**-12)
+        node, units = self.node, self._units()
         data, hidden, cell = node.input(0), node.input(_HIDDEN), node.input(_CELL)
         data_scale, data_zero = node.quantization(data)
         sums = node.call(
             "qnn.dense", node.expr(0), self.joined(_INPUT), data_zero, const(0, "int32"), data_scale, const(1.0),
             units=len(self.gates) * self.cells, out_dtype="int32",
         )  # fmt: skip
-        sums = node.call("nn.bias_add", sums, self.joined(_BIAS), axis=2)
-        scales = [scale * node.scale(data) / unit for scale in self.scales(_INPUT)]
+        if not node.has(_NORM + 1):
+            sums = node.call("nn.bias_add", sums, self.joined(_BIAS), axis=2)
+        scales = [scale * node.scale(data) / unit for scale, unit in zip(self.scales(_INPUT), units, strict=True)]
         gates = _rescaled(node, sums, np.repeat(np.asarray(scales, np.float64), self.cells), "int16")
         shown = node.tensors[node.record.intermediates[4]] if len(node.record.intermediates) == 5 else None
         if shown is None:
             raise ModelError(f"expected 5 intermediate tensors, got {len(node.record.intermediates)}")
+        recurrent = zip(self.scales(_RECURRENT), units, strict=True)
         attrs = {
-            "recurrent_scales": tuple(float(scale * node.scale(hidden) / unit) for scale in self.scales(_RECURRENT)),
+            "recurrent_scales": tuple(float(scale * node.scale(hidden) / unit) for scale, unit in recurrent),
             "shown_scale": float(np.float32(2.0**-30 / np.float64(node.scale(shown)))),
             # LiteRT counts it from the other side where there is a projection
             "shown_zero": node.zero_point(shown) * (-1 if node.has(_PROJECTION) else 1),
@@ -172,7 +174,7 @@ class _Lstm:
             "couples_input": self.couples_input,
             "time_major": self.time_major,
         }
-        more = self._peephole(attrs) + self._projection(attrs, node.scale(shown))
+        more = self._peephole(attrs, units) + self._norm(attrs) + self._projection(attrs, node.scale(shown))
         result = node.call(
             "qnn.lstm_steps", gates, self.joined(_RECURRENT), node.expr(_HIDDEN), node.expr(_CELL), *more, **attrs
         )
@@ -254,7 +256,32 @@ class _Lstm:
         node.assign(_CELL, node.call("reshape", _cut(node, result, steps, steps + 1), newshape=shape))
         return whole if self.time_major else node.call("transpose", whole, axes=(1, 0, 2))
 
-    def _peephole(self, attrs: dict[str, Any]) -> list[Expr]:
+    def _units(self) -> list[np.float32]:
+        """Return the unit of each gate before its function, or before its normalization."""
+        if not self.node.has(_NORM + 1):
+            return [np.float32(2.0**-12)] * len(self.gates)
+        if len(self.node.record.intermediates) != 5:
+            raise ModelError(f"expected 5 intermediate tensors, got {len(self.node.record.intermediates)}")
+        return [self.node.scale(self.node.tensors[self.node.record.intermediates[gate]]) for gate in self.gates]
+
+    def _norm(self, attrs: dict[str, Any]) -> list[Expr]:
+        """Return weights and bias of the layer normalization, and add its numbers to the attributes."""
+        node = self.node
+        if not node.has(_NORM + 1):
+            return []
+        weights, bias = ([node.value(first + gate) for gate in self.gates] for first in (_NORM, _BIAS))
+        if any(value.shape != (self.cells,) or value.dtype != np.int16 for value in weights):
+            raise ModelError("a layer normalization that is not one int16 for each cell")
+        scales = self.scales(_NORM)
+        attrs["norm_scales"] = tuple(map(float, scales))
+        attrs["norm_guards"] = tuple(max(1, int(np.float32(10000) * scale)) for scale in scales)
+        span = node.span
+        return [
+            Constant(np.stack(weights), f"{node.label} norm", span),
+            Constant(np.stack(bias), f"{node.label} bias", span),
+        ]
+
+    def _peephole(self, attrs: dict[str, Any], units: list[np.float32]) -> list[Expr]:
         """Return what gates see of the cell state, and add its scales to the attributes."""
         node = self.node
         if not node.has(_PEEPHOLE + 2):
@@ -266,7 +293,8 @@ class _Lstm:
         if any(value.shape != (self.cells,) or value.dtype != np.int16 for value in values):
             raise ModelError("a peephole that is not one int16 for each cell")
         unit = np.float32(2.0 ** attrs["cell_exponent"])
-        scales = [unit * node.scale(node.input(position)) / np.float32(2.0**-12) for position in gates]
+        of_gates = [*units[:-2], units[-1]]
+        scales = [unit * node.scale(node.input(place)) / other for place, other in zip(gates, of_gates, strict=True)]
         attrs["peephole_scales"] = tuple(map(float, scales))
         return [Constant(np.stack(values), f"{node.label} peephole", node.span)]
 

@@ -58,6 +58,10 @@ def specs() -> Iterator[Spec]:
 
 def _shapes() -> Iterator[Spec]:
     yield Spec("broadcast_to_like", (Given((1, 5)), Given((3, 5))))
+    for dtype in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"):
+        for mode in ("up", "down", "nearest") if dtype == "float8_e8m0fnu" else ("up",):
+            attrs = {"dtype": dtype, "saturate": False, "round_mode": mode}
+            yield Spec("cast_narrow", (Given((100,)),), attrs, f"{dtype}-{mode}")
     yield Spec("slice_like", (Given((4, 5)), Given((2, 3))), {"axes": ()})
     yield Spec("nn.layer_norm", (Given((3, 37)), Given((37,)), Given((37,))))
     yield Spec("nn.fast_softmax", (Given((3, 37)),), {"axis": -1})

@@ -126,6 +126,8 @@ def alike(one: object, other: object, partners: dict[int, object]) -> bool:
 def agree(found: Array, expected: Array) -> bool:
     """Tell whether integers are the same and floats nearly; NaN is NaN, and infinity infinity."""
     dtype = dtypes.from_numpy(expected.dtype)
+    if dtypes.is_narrow(dtype):
+        return bool(np.array_equal(found.view(np.uint8), expected.view(np.uint8)))
     if not dtypes.is_float(dtype):
         return bool(np.array_equal(found, expected))
     with np.errstate(all="ignore"):

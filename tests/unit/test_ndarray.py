@@ -86,7 +86,21 @@ def test_the_stored_form_is_tvms() -> None:
         NDArray.load_from_bytes(data[:40] + struct.pack("<q", 9) + data[48:])
 
 
-@pytest.mark.parametrize("dtype", [name for name in dtypes.SCALARS if name != "bfloat16"])
+def test_elements_below_a_byte_say_that_they_are_padded() -> None:
+    made = array([1, -2, 3], dtype="int4")
+
+    class Holder:
+        def __dlpack__(self, **_: Any) -> Any:
+            return made.__dlpack__(max_version=(1, 1))
+
+    taken = from_dlpack(Holder())
+    assert (taken.dtype, taken.shape) == ("int4", (3,))
+    np.testing.assert_array_equal(taken.numpy(), made.numpy())
+    with pytest.raises(ExchangeError, match="lie in a byte each"):
+        made.__dlpack__()
+
+
+@pytest.mark.parametrize("dtype", sorted({*dtypes.SCALARS} - {"bfloat16", *dtypes.NARROW}))
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0, 4), (1, 1), (2, 3)])
 def test_numpy_takes_the_memory_itself(dtype: str, shape: tuple[int, ...]) -> None:
     made = array(np.ones(shape), dtype=dtype)

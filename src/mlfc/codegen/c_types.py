@@ -28,6 +28,7 @@ def scalar_type(dtype: str) -> str:
         return f"{element}_t"
     known = {"float32": "float", "float64": "double", "bool": "uint8_t"}
     known.update(dict.fromkeys(HALF_FLOATS, "uint16_t"))
+    known.update(dict.fromkeys(dtypes.NARROW, "uint8_t"))  # in interfaces alone: kernels see bytes
     if element not in known:
         raise InternalError(f"C has no type for {dtype}")
     return known[element]
@@ -68,6 +69,8 @@ def literal(value: float, dtype: str) -> str:
     """Return a C expression of scalar `dtype` whose value is exactly `value`."""
     if dtype == "bool":
         return "1" if value else "0"
+    if dtypes.is_narrow(dtype):
+        return str(int(np.asarray(value, dtypes.to_numpy(dtype)).view(np.uint8)))
     if dtype in HALF_FLOATS:
         bits = np.asarray(value, dtypes.to_numpy(dtype)).view(np.uint16)
         return f"0x{int(bits):04x}"

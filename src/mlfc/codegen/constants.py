@@ -301,6 +301,8 @@ def _literals(item: Constant) -> Sequence[str]:
         return ["0"]
     if dtype in ("int8", "uint8", "int16", "uint16"):
         return [str(number) for number in flat.tolist()]
+    if dtypes.is_narrow(dtype):
+        return [str(number) for number in flat.view(np.uint8).tolist()]
     if dtype in HALF_FLOATS:
         return [str(number) for number in flat.view(np.uint16).tolist()]
     if dtype == "float32" and np.isfinite(flat).all():

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.rules import Element, check_dtype, declare
+from mlfc.ops.rules import Element, check_choice, check_dtype, declare
 from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Tensor
-from mlfc.tir.intrinsics import float32
+from mlfc.tir.intrinsics import float32, narrow
 from mlfc.tir.ir import Expr
 
 LIBM_CONTRACT = "what the target's math.h gives: within 2 ULP on common C libraries"
@@ -153,7 +153,7 @@ declare_unary("negative", negated, "The value with its sign changed", takes="num
 declare_unary("sign", _sign, "-1, 0 or 1 by the sign; NaN for NaN", takes="number")
 declare_unary("logical_not", _bitwise_not, "Logical negation", takes="bool")
 declare_unary("bitwise_not", _bitwise_not, "All bits inverted", takes="bits")
-declare_unary("copy", lambda x: x, "The same value", takes="any")
+declare_unary("copy", lambda x: x, "The same value", takes="any", takes_narrow=True)
 declare_unary("zeros_like", lambda x: _number(0, x), "Zeros of the argument's type", takes="any")
 declare_unary("ones_like", lambda x: _number(1, x), "Ones of the argument's type", takes="any")
 declare_unary("isnan", lambda x: tb.binary("ne", x, x), "Whether the value is NaN", result="bool")
@@ -202,7 +202,31 @@ def _infer_cast(_: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 
 def _cast(of: Element, data: Tensor, *_: Tensor) -> Expr:
-    return converted(data.read(of.at), of.out.dtype)
+    return _between(data.read(of.at), data.dtype, of.out.dtype)
+
+
+def _between(x: Expr, source: str, target: str, **how: Any) -> Expr:
+    """Return an element of dtype `source` as `target`; what stands between narrow ones is an int32 or a float32."""
+    wide = narrow.widened(x, source) if dtypes.is_narrow(source) else x
+    if not dtypes.is_narrow(target):
+        return converted(wide, target)
+    through = "int32" if target in dtypes.NARROW_INTEGERS else "float32"
+    return narrow.narrowed(converted(wide, through), target, **how)
+
+
+def _infer_cast_narrow(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    check_choice(name, "dtype", attrs["dtype"], dtypes.NARROW_FLOATS)
+    check_choice(name, "round_mode", attrs["round_mode"], narrow.ROUND_MODES)
+    return TensorType(data.shape, attrs["dtype"])
+
+
+def _cast_narrow(of: Element, data: Tensor) -> Expr:
+    how = {"saturate": bool(of.attrs["saturate"]), "round_mode": of.attrs["round_mode"]}
+    return _between(data.read(of.at), data.dtype, of.out.dtype, **how)
+
+
+def _cast_narrow_in_tvm(args: Sequence[relay.Expr], attrs: Attrs, _: TensorType) -> relay.Expr:
+    return relay.call("cast", args, dtype=attrs["dtype"])
 
 
 def _infer_reinterpret(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -213,12 +237,18 @@ def _infer_reinterpret(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 _CAST_CONTRACT = (
     "exact; floats truncate, NaN gives 0; to int32 and int64 they saturate, to uint8, int8, uint16 and int16 they "
-    "go through int32 and to uint32 through int64, whose low bits count; to uint64 they saturate from -2**63 to 2**64"
+    "go through int32 and to uint32 through int64, whose low bits count; to uint64 they saturate from -2**63 to 2**64; "
+    "to int4, uint4, int2 and uint2 through int32; to 8-bit and 4-bit floats through float32, to the nearest, ties to "
+    "even, saturated (to float8_e8m0fnu to the next power of two of the same or a larger magnitude)"
 )
 declare("cast", 1, _infer_cast, Kind.ELEMENTWISE, (Attr("dtype"),), _cast, contract=_CAST_CONTRACT,
-        doc="Converts to another dtype")  # fmt: skip
+        takes_narrow=True, doc="Converts to another dtype")  # fmt: skip
 declare("cast_like", 2, lambda _, __, data, like: TensorType(data.shape, like.dtype), Kind.INJECTIVE, (), _cast,
-        contract=_CAST_CONTRACT, doc="Converts to the second argument's dtype")  # fmt: skip
+        contract=_CAST_CONTRACT, takes_narrow=True, doc="Converts to the second argument's dtype")  # fmt: skip
+declare("cast_narrow", 1, _infer_cast_narrow, Kind.ELEMENTWISE,
+        (Attr("dtype"), Attr("saturate", True), Attr("round_mode", "up")), _cast_narrow, takes_narrow=True,
+        in_tvm=_cast_narrow_in_tvm, contract="as onnx casts, by way of float32",
+        doc="Converts to a float of 8 or 4 bits; not saturated, what is too large becomes infinity or NaN")  # fmt: skip
 declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), doc="The same bits as another dtype")
 
 

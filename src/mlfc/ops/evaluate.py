@@ -19,7 +19,7 @@ from mlfc.relay.op import Kind, Operator
 from mlfc.support import cost, dtypes
 from mlfc.target.features import Features
 from mlfc.tir import interpreter, visitor
-from mlfc.tir.context import Context, Indices, Output, Tensor, from_buffer
+from mlfc.tir.context import Context, Indices, Output, Tensor, buffer_of, from_buffer
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Var
 
 Array = npt.NDArray[Any]
@@ -47,7 +47,8 @@ def evaluate(call: relay.Call) -> Array | None:
         return values[0].view(dtypes.to_numpy(kind.dtype)).reshape(kind.shape)
     place = ", ".join(call.span.nodes) or operator.name
     cost.require("constants", kind.nbytes, place)
-    buffers = [Buffer(f"a{index}", array.shape, dtypes.from_numpy(array.dtype)) for index, array in enumerate(values)]
+    kinds = [dtypes.from_numpy(array.dtype) for array in values]
+    buffers = [buffer_of(f"a{index}", array.shape, kinds[index]) for index, array in enumerate(values)]
     inputs = [from_buffer(buffer, array) for buffer, array in zip(buffers, values, strict=True)]
     if operator.compute is not None:
         return _at_once(operator, call.attrs, kind, inputs, place)
@@ -65,7 +66,12 @@ def _constant_args(call: relay.Call) -> list[Array] | None:
 
 
 def _memory(ctx: Context, inputs: Sequence[Tensor]) -> dict[Buffer, Array]:
-    return {**{tensor.in_memory(): tensor.array() for tensor in inputs}, **dict(ctx.constants)}
+    return {**{tensor.in_memory(): _stored(tensor.array()) for tensor in inputs}, **dict(ctx.constants)}
+
+
+def _stored(array: Array) -> Array:
+    """Return an array as loop-level code sees it: narrow numbers as bytes."""
+    return array.view(dtypes.to_numpy(dtypes.stored(dtypes.from_numpy(array.dtype))))
 
 
 def _at_once(
@@ -77,13 +83,13 @@ def _at_once(
     indices = [Var(f"i{axis}") for axis in range(len(kind.shape))]
     element = operator.compute(ctx, inputs, attrs, kind)(indices)
     cost.spend("steps", kind.size * len(set(visitor.walk_expr(element))), place)
-    result = np.empty(kind.shape, dtypes.to_numpy(kind.dtype))
+    result = np.empty(kind.shape, dtypes.to_numpy(dtypes.stored(kind.dtype)))
     memory = _memory(ctx, inputs)
     for part in _parts(kind.shape):
         grids = np.ogrid[part] if part else ()
         env = {var: grid.astype(np.int32) for var, grid in zip(indices, grids, strict=True)}
         result[part] = interpreter.evaluate_expr(element, env, memory)
-    return result
+    return result.view(dtypes.to_numpy(kind.dtype))
 
 
 def _parts(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
@@ -104,7 +110,7 @@ def _interpreted(
 ) -> Array | None:
     """Emit the operator's loops and run them."""
     ctx = Context(Features())
-    result = Buffer("result", kind.shape, kind.dtype)
+    result = buffer_of("result", kind.shape, kind.dtype)
 
     def store(indices: Indices, value: Expr) -> None:
         ctx.stmts.store(result, indices, value)
@@ -118,11 +124,11 @@ def _interpreted(
         operator.name, tuple(tensor.in_memory() for tensor in inputs), tuple(buffer for buffer, _ in ctx.constants),
         result, tuple(ctx.scratch_buffers), ctx.stmts.finish(),
     )  # fmt: skip
-    values = [tensor.array() for tensor in inputs]
+    values = [_stored(tensor.array()) for tensor in inputs]
     try:
         constants = [array for _, array in ctx.constants]
         value, statements = interpreter.run_counted(prim, values, constants, step_limit=_STEP_LIMIT)
     except interpreter.StepLimitError:
         value, statements = None, _STEP_LIMIT
     cost.spend("steps", statements * cost.STATEMENT_STEPS, place)
-    return value
+    return None if value is None else value.view(dtypes.to_numpy(kind.dtype))

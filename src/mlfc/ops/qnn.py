@@ -21,11 +21,13 @@ from mlfc.support import dtypes
 from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Tensor
+from mlfc.tir.intrinsics import narrow
 from mlfc.tir.ir import Const, Expr
 
 REQUANTIZE_ROUNDINGS = ("None", "UPWARD", "TONEAREST", "TONEVEN", "SINGLE", "DOUBLE")
 QUANTIZE_ROUNDINGS = ("TONEAREST", "TONEVEN")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
+_STORED = (*_INTEGERS[:-1], *dtypes.NARROW_INTEGERS)
 
 
 def check_pairs(name: str, *kinds: TensorType) -> None:
@@ -125,7 +127,7 @@ def _infer_quantize(name: str, attrs: Attrs, data: TensorType, *pair: TensorType
     check_choice(name, "data of", data.dtype, ("float32",))
     _check_pairs(name, data, attrs, *pair)
     check_choice(name, "rounding", attrs["rounding"], QUANTIZE_ROUNDINGS)
-    return TensorType(data.shape, _out_dtype(name, attrs, _INTEGERS[:-1], "int8"))
+    return TensorType(data.shape, _out_dtype(name, attrs, _STORED, "int8"))
 
 
 def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: str = "TONEAREST") -> Expr:
@@ -138,7 +140,8 @@ def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: 
         limited = tb.clamp(nearest, float(low - shift), float(high - shift))
     else:
         limited = tb.clamp(nearest, tb.const(float(low), "float32") - offset, tb.const(float(high), "float32") - offset)
-    return tb.cast(tb.truncated(limited, "int32") + zero_point, dtype)
+    whole = tb.truncated(limited, "int32") + zero_point
+    return narrow.narrowed(whole, dtype) if dtypes.is_narrow(dtype) else tb.cast(whole, dtype)
 
 
 def _pair(of: Element, name: str, *inputs: Tensor) -> tuple[Expr, Expr]:
@@ -155,14 +158,16 @@ def _quantize(of: Element, data: Tensor, *pair: Tensor) -> Expr:
 
 
 def _infer_dequantize(name: str, attrs: Attrs, data: TensorType, *pair: TensorType) -> TensorType:
-    check_choice(name, "data of", data.dtype, _INTEGERS)
+    check_choice(name, "data of", data.dtype, (*_INTEGERS, *dtypes.NARROW_INTEGERS))
     _check_pairs(name, data, attrs, *pair)
     return TensorType(data.shape, _out_dtype(name, attrs, ("float32",), "float32"))
 
 
 def _dequantize(of: Element, data: Tensor, *pair: Tensor) -> Expr:
     scale, zero_point = _pair(of, "qnn.dequantize", data, *pair)
-    return tb.cast(tb.cast(data.read(of.at), "int32") - zero_point, "float32") * scale
+    stored = data.read(of.at)
+    whole = narrow.widened(stored, data.dtype) if dtypes.is_narrow(data.dtype) else tb.cast(stored, "int32")
+    return tb.cast(whole - zero_point, "float32") * scale
 
 
 def _infer_requantize(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
@@ -233,11 +238,11 @@ _NEAREST_IN_TVM = dict.fromkeys(("TONEVEN", "SINGLE", "DOUBLE"), "TONEAREST")
 _AXIS, _OUT_DTYPE = Attr("axis", -1), Attr("out_dtype", None)
 
 declare("qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE,
-        (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST", in_tvm={})), _quantize, expensive=True,
+        (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST", in_tvm={})), _quantize, expensive=True, takes_narrow=True,
         contract="exact in float32 arithmetic; saturates",
         doc="Real numbers to integers; ties away from zero (TFLite), or with rounding=\"TONEVEN\" to even (ONNX).",
         )  # fmt: skip
-declare("qnn.dequantize", 3, _infer_dequantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS), _dequantize,
+declare("qnn.dequantize", 3, _infer_dequantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS), _dequantize, takes_narrow=True,
         contract="exact in float32 arithmetic", doc="Integers to the real numbers that they stand for.")  # fmt: skip
 declare("qnn.requantize", 5, _infer_requantize, Kind.ELEMENTWISE,
         (_AXIS, Attr("rounding", "None", in_tvm=_NEAREST_IN_TVM), Attr("compute_dtype", "None"), _OUT_DTYPE),

@@ -257,7 +257,7 @@ for _name, _infer_joined, _emit, _doc in (
 ):
     OPERATORS.add(_name, Operator(_name, 1, _infer_joined, Kind.REDUCE, (Attr("axis", 0),), emit=_emit, doc=_doc))
 _INJECTIVE = Kind.INJECTIVE
-declare("transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose,
+declare("transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose, takes_narrow=True,
         doc="Dimensions in another order; None reverses them")  # fmt: skip
 declare("broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)),
         lambda of, data: broadcast_read(data, of.at), doc="Repeats dimensions of extent 1 to a shape")  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError, MlfcError, TypeCheckError
-from mlfc.relay.op import OPERATORS, Operator
+from mlfc.relay.op import OPERATORS, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.support.cost import spend
 from mlfc.support.text import Displayed, shortened
@@ -276,6 +276,7 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
         if operator.num_inputs is not None and len(args) != operator.num_inputs:
             raise TypeCheckError(f"{name} takes {operator.num_inputs} arguments, not {len(args)}")
         result = operator.infer([arg.type for arg in args], full)
+        _check_narrow(operator, [arg.type for arg in args], result)
     except TypeCheckError as error:
         raise TypeCheckError(error.cause, place=error.place or place, next_step=error.next_step) from None
     except MlfcError:
@@ -286,6 +287,16 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
         raise TypeCheckError(f"{name} does not take ({given}) with {attributes}: {error}", place=place) from error
     spend("operators", 1, place)
     return Call(operator, tuple(args), full, result, span)
+
+
+def _check_narrow(operator: Operator, types: Sequence[Type], result: Type) -> None:
+    """Refuse tensors of narrow dtypes unless the operator knows them; views take whatever lies in memory."""
+    if operator.takes_narrow or operator.kind in (Kind.VIEW, Kind.OPAQUE):
+        return
+    for kind in (*types, result):
+        for item in kind.fields if isinstance(kind, TupleType) else (kind,):
+            if isinstance(item, TensorType) and dtypes.is_narrow(item.dtype):
+                raise TypeCheckError(f"{operator.name} takes no {item.dtype} tensors", next_step="Put a cast before it")
 
 
 def call_function(function: Function | GlobalVar, args: Sequence[Expr], *, span: Span = NO_SPAN) -> Call:

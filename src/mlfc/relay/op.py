@@ -75,6 +75,9 @@ class Operator:
     # ``(args, attrs, out_type) -> Expr``: what Relay text has in its place, of TVM's operators, where TVM does not
     # have it; None where it has
     in_tvm: Callable[..., Any] | None = None
+    # takes and gives tensors of narrow dtypes (`support.dtypes.NARROW`), whose elements its rule reads as bytes; a rule
+    # that computes with them asks for the dtype
+    takes_narrow: bool = False
     contract: str = "exact"  # the numeric contract, one line: "exact", "at most 2 ULP of the correctly rounded result"
     doc: str = ""  # one line
 

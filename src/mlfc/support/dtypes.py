@@ -6,6 +6,7 @@ A dtype is a string as in TVM: ``int8``, ``float32``, ``bool``; a vector of loop
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 
@@ -16,8 +17,20 @@ from mlfc.errors import UnsupportedError
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64", "bfloat16")
-SCALARS = (*INTEGERS, *FLOATS, "bool")
+NARROW_INTEGERS = ("int4", "uint4", "int2", "uint2")
+NARROW_FLOATS = (
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
+)  # fmt: skip
+"""By their bits of exponent and mantissa. fn: no infinities; uz: one zero, and what were -0 is NaN; u: no sign."""
+NARROW = (*NARROW_INTEGERS, *NARROW_FLOATS)
+"""Stored and converted, never computed with: an element is a byte, whose low bits are the number's and the rest 0."""
+SCALARS = (*INTEGERS, *FLOATS, "bool", *NARROW)
 _DLPACK_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
+_DLPACK_NARROW = {
+    "float8_e4m3fn": (10, 8, 1), "float8_e4m3fnuz": (11, 8, 1), "float8_e5m2": (12, 8, 1),
+    "float8_e5m2fnuz": (13, 8, 1), "float8_e8m0fnu": (14, 8, 1), "float4_e2m1fn": (17, 4, 1),
+}  # fmt: skip
+_NARROW_OF_DLPACK = {code: dtype for dtype, code in _DLPACK_NARROW.items()}
 _DLPACK_KINDS = {code: kind for kind, code in _DLPACK_CODES.items()}
 # TVM stores bool as a one-bit unsigned integer, one byte an element; newer DLPack has a code for it
 _DLPACK_BOOLS = ((1, 1, 1), (6, 8, 1))
@@ -54,20 +67,31 @@ def is_integer(dtype: str) -> bool:
 
 
 @cache
+def stored(dtype: str) -> str:
+    """Return the dtype of an element's bits in memory and in loop-level code; narrow ones are bytes."""
+    return "uint8" if dtype in NARROW else dtype
+
+
+def is_narrow(dtype: str) -> bool:
+    """Tell whether elements are only stored and converted; see `NARROW`."""
+    return dtype in NARROW
+
+
+@cache
 def bits(dtype: str) -> int:
-    """Return the bits of one element; a bool counts 8, as it is stored."""
+    """Return the bits of one element, as many as its numbers have; a bool counts 8, as it is stored."""
     scalar = element(dtype)
     if scalar == "bool":
         return 8
-    match = re.search(r"\d+$", scalar)
+    match = re.search(r"\d+$", scalar.partition("_")[0])
     if scalar not in SCALARS or match is None:
         raise UnsupportedError(f"dtype '{dtype}' is not known", next_step=f"Known: {', '.join(SCALARS)}")
     return int(match.group())
 
 
 def nbytes(dtype: str) -> int:
-    """Return the bytes of one value, all lanes included."""
-    return bits(dtype) // 8 * lanes(dtype)
+    """Return the bytes of one value in memory, all lanes included."""
+    return bits(stored(dtype)) // 8 * lanes(dtype)
 
 
 @cache
@@ -85,19 +109,29 @@ def to_numpy(dtype: str) -> np.dtype[np.generic]:
     """Return numpy's dtype of the same element."""
     scalar = element(dtype)
     bits(scalar)
-    if scalar == "bfloat16":
-        # numpy has no bfloat16 of its own, and importing this one takes a while
+    if scalar == "bfloat16" or scalar in NARROW:
+        # numpy has none of its own, and importing these takes a while
         import ml_dtypes
 
-        bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
+        found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, scalar))
+        return found
     return np.dtype(scalar)
+
+
+def unpacked(packed: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
+    """Return a tensor of a dtype below 8 bits from bytes that hold several elements each, from the lowest bits on."""
+    width = bits(dtype)
+    shifts = np.arange(0, 8, width, dtype=np.uint8)
+    elements = (packed.reshape(-1, 1) >> shifts & ((1 << width) - 1)).reshape(-1)
+    return elements[: math.prod(shape)].reshape(shape).view(to_numpy(dtype))
 
 
 def to_dlpack(dtype: str) -> tuple[int, int, int]:
     """Return code, bits and lanes of a dtype in DLPack's numbers, which need not be one of `SCALARS`."""
     if dtype == "bool":
         return _DLPACK_BOOLS[0]
+    if dtype in _DLPACK_NARROW:
+        return _DLPACK_NARROW[dtype]
     scalar = element(dtype)
     kind = scalar.rstrip("0123456789")
     return _DLPACK_CODES[kind], int(scalar[len(kind) :]), lanes(dtype)
@@ -107,6 +141,8 @@ def from_dlpack(code: int, width: int, count: int) -> str | None:
     """Return the dtype of DLPack's code, bits and lanes; None if the code is unknown."""
     if (code, width, count) in _DLPACK_BOOLS:
         return "bool"
+    if (code, width, count) in _NARROW_OF_DLPACK:
+        return _NARROW_OF_DLPACK[code, width, count]
     return vector(f"{_DLPACK_KINDS[code]}{width}", count) if code in _DLPACK_KINDS else None
 
 

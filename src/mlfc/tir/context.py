@@ -31,7 +31,7 @@ class Tensor:
 
     shape: tuple[int, ...]
     dtype: str
-    read: Reader  # indices in, element out
+    read: Reader  # indices in, element out; of a narrow dtype its bits, in a byte
     # where the tensor lies in memory, if it does: what an anchor's template needs. None where the tensor is computed
     # on the fly by a fused producer.
     buffer: Buffer | None = None
@@ -104,6 +104,8 @@ class Context:
         if array.flags.writeable:  # it was packed here: the model's own constants are not
             cost.spend("constants", array.nbytes, name)
         dtype = dtypes.from_numpy(array.dtype)
+        if dtypes.is_narrow(dtype):
+            array, dtype = array.view(np.uint8), dtypes.stored(dtype)
         buffer = Buffer(self.stmts.unique(name), array.shape, dtype)
         self.constants.append((buffer, np.ascontiguousarray(array).reshape(array.shape)))
         return buffer
@@ -121,7 +123,12 @@ class Context:
 
 def from_buffer(buffer: Buffer, value: npt.NDArray[Any] | None = None) -> Tensor:
     """Return the tensor that lies in `buffer`."""
-    return Tensor(buffer.shape, buffer.dtype, lambda indices: tb.load(buffer, indices), buffer, value)
+    return Tensor(buffer.shape, buffer.holds or buffer.dtype, lambda indices: tb.load(buffer, indices), buffer, value)
+
+
+def buffer_of(name: str, shape: Sequence[int], dtype: str) -> Buffer:
+    """Return a buffer for a tensor, whose dtype may be a narrow one."""
+    return Buffer(name, tuple(shape), dtypes.stored(dtype), holds=dtype if dtypes.is_narrow(dtype) else None)
 
 
 def computed(shape: tuple[int, ...], dtype: str, read: Reader) -> Tensor:

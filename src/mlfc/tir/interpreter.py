@@ -40,7 +40,9 @@ def run_counted(
 ) -> tuple[Array, int]:
     """Interpret a function as `run` does; return the output and how many statements ran."""
     memory: dict[Buffer, Array] = {}
-    for buffer, array in zip((*prim.inputs, *prim.constants), (*inputs, *constants), strict=True):
+    for buffer, given in zip((*prim.inputs, *prim.constants), (*inputs, *constants), strict=True):
+        is_narrow = buffer.holds is not None and given.dtype == dtypes.to_numpy(buffer.holds)
+        array = given.view(dtypes.to_numpy(buffer.dtype)) if is_narrow else given
         if array.shape != buffer.shape or array.dtype != dtypes.to_numpy(buffer.dtype):
             raise InternalError(
                 f"tir: {buffer.name} takes {buffer.dtype}{buffer.shape}, not {array.dtype}{array.shape}"
@@ -51,7 +53,8 @@ def run_counted(
     machine = _Machine(memory, step_limit)
     with np.errstate(all="ignore"):
         machine.run(prim.body)
-    return memory[prim.output], machine.steps
+    result = memory[prim.output]
+    return result.view(dtypes.to_numpy(prim.output.holds)) if prim.output.holds else result, machine.steps
 
 
 class _Machine:

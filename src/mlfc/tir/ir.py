@@ -150,6 +150,8 @@ class Buffer:
     # stack or in registers, made by Allocate; each work-item of a launch has its own), ``shared`` (made by Allocate
     # in a launch: the work-items of a group have it together)
     scope: str = "param"
+    # the narrow dtype whose bits the bytes are, where they are some: for those who check arguments
+    holds: str | None = None
 
     @property
     def size(self) -> int:

@@ -139,9 +139,10 @@ class _Merger:
 
     def _declare(self, buffers: Sequence[Buffer]) -> Buffer:
         first = buffers[0]
-        self._require(all(buffer.dtype == first.dtype and buffer.scope == first.scope for buffer in buffers))
+        kind = (first.dtype, first.scope, first.holds)
+        self._require(all((buffer.dtype, buffer.scope, buffer.holds) == kind for buffer in buffers))
         sizes = tuple(buffer.size for buffer in buffers)
-        shared = Buffer(first.name, (max(sizes),), first.dtype, first.scope)
+        shared = Buffer(first.name, (max(sizes),), *kind)
         self._sizes[shared] = sizes
         for member, buffer in zip(self._members, buffers, strict=True):
             member.buffers[buffer] = shared

@@ -145,7 +145,7 @@ class _Signature:
         return f"b{self._number(buffer)}"
 
     def declaration(self, buffer: Buffer) -> str:
-        return f"{self.buffer(buffer)}:{buffer.dtype}{list(buffer.shape)}{buffer.scope}"
+        return f"{self.buffer(buffer)}:{buffer.holds or buffer.dtype}{list(buffer.shape)}{buffer.scope}"
 
     def expr(self, node: Expr) -> str:
         if isinstance(node, ir.Var):

@@ -21,7 +21,7 @@ from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import visitor
 from mlfc.tir.bind import bind
-from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, computed, from_buffer
+from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, buffer_of, computed, from_buffer
 from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
@@ -77,7 +77,7 @@ class _GroupLowering:
         flat = not emitters and bool(body_type.shape) and self._is_flat()
         inputs = tuple(self._input(param, flat) for param in self.function.params)
         shape = (body_type.size,) if flat else body_type.shape
-        output = Buffer(self.ctx.stmts.unique("output"), shape, body_type.dtype)
+        output = buffer_of(self.ctx.stmts.unique("output"), shape, body_type.dtype)
         if emitters:
             self._emit(emitters[0], output)
         else:
@@ -97,7 +97,7 @@ class _GroupLowering:
 
     def _input(self, param: relay.Var, flat: bool) -> Buffer:
         kind = relay.tensor_type(param)
-        buffer = Buffer(self.ctx.stmts.unique(param.name), (kind.size,) if flat else kind.shape, kind.dtype)
+        buffer = buffer_of(self.ctx.stmts.unique(param.name), (kind.size,) if flat else kind.shape, kind.dtype)
         self.tensors[id(param)] = from_buffer(buffer)
         return buffer
 
@@ -114,7 +114,8 @@ class _GroupLowering:
     def _constant(self, expr: relay.Constant, flat: bool) -> Tensor:
         data, dtype = expr.data, expr.type.dtype
         if data.size == 1:
-            literal = tb.const(data.reshape(()).item(), dtype)
+            bits = data.view(dtypes.to_numpy(dtypes.stored(dtype)))
+            literal = tb.const(bits.reshape(()).item(), dtypes.stored(dtype))
             return Tensor(() if flat else data.shape, dtype, lambda _: literal, None, data)
 
         def read(indices: Indices) -> Expr:
@@ -142,7 +143,7 @@ class _GroupLowering:
                 value = read(indices)
                 # a rule may name its argument several times, so what is not small gets a name too
                 bind = shared or (call is not self.function.body and not visitor.is_small(value))
-                self.let_cache[id(call)] = self.ctx.stmts.let("value", value, kind.dtype) if bind else value
+                self.let_cache[id(call)] = self.ctx.stmts.let("value", value, value.dtype) if bind else value
             return self.let_cache[id(call)]
 
         return computed(kind.shape, kind.dtype, read_once)
@@ -162,7 +163,7 @@ class _GroupLowering:
 
         def store(indices: Indices, value: Expr) -> None:
             trivial = result is self.function.body
-            cell.append(value if trivial else self.ctx.stmts.let("value", value, kind.dtype))
+            cell.append(value if trivial else self.ctx.stmts.let("value", value, dtypes.stored(kind.dtype)))
             self._store(output, list(indices), self._final())
 
         args = [self._tensor(arg) for arg in flat_args(emitter)]

@@ -13,6 +13,7 @@ from mlfc.archive.templates.subject import Subject, given_pools
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.c_types import HALF_FLOATS, literal
 from mlfc.memory.pools import DEFAULT_POOL
+from mlfc.support import dtypes
 
 FOLDER = "demo"
 VECTORS = "_vectors.c"
@@ -84,6 +85,8 @@ def _rows(array: npt.NDArray[Any], dtype: str) -> list[str]:
 def _literals(flat: npt.NDArray[Any], dtype: str) -> list[str]:
     if dtype in ("int8", "uint8", "int16", "uint16", "bool"):
         return [str(int(number)) for number in flat.tolist()]
+    if dtypes.is_narrow(dtype):
+        return [str(number) for number in flat.view(np.uint8).tolist()]
     if dtype in HALF_FLOATS:
         return [str(number) for number in flat.view(np.uint16).tolist()]
     return [literal(number, dtype) for number in flat.tolist()]

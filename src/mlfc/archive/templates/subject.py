@@ -17,6 +17,7 @@ from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import LARGEST_MACRO, section
 from mlfc.errors import OptionError
 from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
+from mlfc.support import dtypes
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class DemoTensor:
     def c_type(self) -> str:
         """C's type of an element."""
         return scalar_type(self.dtype)
+
+    @property
+    def kind(self) -> str:
+        """What `tensor_check.h` calls the elements; those of narrow dtypes are their bits."""
+        return f"TENSOR_{dtypes.stored(self.dtype).upper()}"
 
     @property
     def c_length(self) -> int:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, tensors
 from mlfc.codegen.emit import GeneratedCode
-from mlfc.codegen.host.tvm import CODES
+from mlfc.codegen.host.tvm import dtype_code
 from mlfc.codegen.unit import SHARED_MODULE, Unit
 from mlfc.codegen.writer import Writer, c_string, comment_text
 from mlfc.errors import OptionError
@@ -259,5 +259,4 @@ def c_dtype(dtype: str) -> str:
     """Return the initializer of a ``DLDataType``."""
     if dtype == "bool":  # as TVM has it; who checks takes newer DLPack's form too
         return "{kDLUInt, 1, 1}"
-    kind = dtype.rstrip("0123456789")
-    return f"{{{CODES[kind].text}, {dtypes.bits(dtype)}, 1}}"
+    return f"{{{dtype_code(dtype).text}, {dtypes.bits(dtype)}, 1}}"

@@ -112,7 +112,7 @@ def launching_function(prim: PrimFunc, name: str, kernels: Sequence[DeviceKernel
     most = max(len(kernel.arguments) + len(sizes) for kernel, sizes in zip(kernels, extents, strict=True))
     device, count = tvm.DEVICES[prim.device or ""], len(buffers)
     body = Body()
-    expected = expected_table(body, [(buffer.dtype, buffer.nbytes) for buffer in buffers])
+    expected = expected_table(body, [(buffer.holds or buffer.dtype, buffer.nbytes) for buffer in buffers])
     tables = []
     for number, kernel in enumerate(kernels):
         tensors = [Number(host.UINT8, places[buffer]) for buffer in kernel.arguments]

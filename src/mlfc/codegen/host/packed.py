@@ -152,7 +152,7 @@ def expected_table(body: Body, tensors: Sequence[tuple[str, int]]) -> Name:
     for dtype, nbytes in tensors:
         element = dtypes.element(dtype)
         width = dtypes.nbytes(element)
-        rows.append((tvm.CODES[element.rstrip("0123456789")], expr(width), Number(host.UINT64, nbytes // width)))
+        rows.append((tvm.dtype_code(element), expr(width), Number(host.UINT64, nbytes // width)))
     return body.table("expected", ARGUMENT, rows)
 
 
@@ -162,7 +162,7 @@ def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None =
     If several kernels share that function, `values` is the variable whose address it gets last.
     """
     body = Body()
-    expected = expected_table(body, [(buffer.dtype, buffer.nbytes) for buffer in prim.params])
+    expected = expected_table(body, [(buffer.holds or buffer.dtype, buffer.nbytes) for buffer in prim.params])
     count = len(prim.params)
     data = body.array("data", tvm.ADDRESS, count)
     arguments = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlfc.support import dtypes
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir import host
 from mlfc.tir.host import CHAR, INT, INT32, INT64, UINT8, UINT16, UINT64, VOID, const, pointer
@@ -39,6 +40,14 @@ CODES = {
     "int": _enumerator("kDLInt", 0), "uint": UINT, "float": _enumerator("kDLFloat", 2),
     "bfloat": _enumerator("kDLBfloat", 4), "bool": UINT,
 }  # fmt: skip
+
+
+def dtype_code(dtype: str) -> host.Number:
+    """Return the number that DLPack has for the kind of a scalar dtype."""
+    kind = dtype.rstrip("0123456789")
+    # not by their names: older headers do not have them
+    return CODES[kind] if kind in CODES else host.Number(INT, dtypes.to_dlpack(dtype)[0])
+
 
 set_last_error = host.declaration("TVMAPISetLastError", VOID, TEXT)
 alloc_workspace = host.declaration("TVMBackendAllocWorkspace", ADDRESS, INT, INT, UINT64, INT, INT)

@@ -157,14 +157,26 @@ def clip(node: Node, x: Expr, low: float, high: float) -> Expr:
     return node.call("clip", x, a_min=low, a_max=high)
 
 
-@importer("Cast", ignores=("round_mode", "saturate"))
+@importer("Cast")
 def _cast(node: Node) -> Expr:
-    return node.cast(node.input(0), dtype_name(node.integer("to"), node.name))
+    return _converted(node, dtype_name(node.integer("to"), node.name))
 
 
-@importer("CastLike", ignores=("round_mode", "saturate"))
+@importer("CastLike")
 def _cast_like(node: Node) -> Expr:
-    return node.cast(node.input(0), node.dtype(1))
+    return _converted(node, node.dtype(1))
+
+
+def _converted(node: Node, dtype: str) -> Expr:
+    saturate, mode = bool(node.integer("saturate", 1)), node.string("round_mode", "up")
+    return narrowed(node, node.input(0), dtype, saturate=saturate, round_mode=mode)
+
+
+def narrowed(node: Node, x: Expr, dtype: str, *, saturate: bool, round_mode: str = "up") -> Expr:
+    """Return `x` as `dtype`; how it saturates and rounds matters to floats of 8 bits."""
+    if dtype not in dtypes.NARROW_FLOATS or (saturate and round_mode == "up"):
+        return node.cast(x, dtype)
+    return node.call("cast_narrow", x, dtype=dtype, saturate=saturate, round_mode=round_mode)
 
 
 @importer("Identity", "Dropout", ignores=("ratio", "seed", "is_test"))

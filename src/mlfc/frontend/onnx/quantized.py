@@ -12,13 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.conv import as_image, conv_attributes, conv_window
+from mlfc.frontend.onnx.elementwise import narrowed
 from mlfc.frontend.onnx.linear import batches, matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, Expr, Quantization
+from mlfc.support import dtypes
 
-_STORED = ("int8", "uint8", "int16", "uint16")
+_INTEGERS = ("int8", "uint8", "int16", "uint16", *dtypes.NARROW_INTEGERS)
+_FLOATS = tuple(dtype for dtype in dtypes.NARROW_FLOATS if dtype != "float8_e8m0fnu")
 
 
 def scale_of(node: Node, index: int, what: str) -> Constant | None:
@@ -56,17 +59,16 @@ def _channel_axis(node: Node, rank: int, *numbers: Constant) -> int:
     return node.axis(axis, rank)
 
 
-@importer("QuantizeLinear", ignores=("saturate", "precision"), folds=False)
+@importer("QuantizeLinear", ignores=("precision",), folds=False)
 @importer("QuantizeLinear", domain=MICROSOFT, folds=False)
 def _quantize_linear(node: Node) -> Expr:
-    if node.integer("block_size", 0):
-        node.unsupported("in blocks is not supported", "Quantize per tensor or per axis")
-    x = node.cast(node.input(0), "float32")
-    scale = scale_of(node, 1, "y_scale")
+    x, dtype = node.cast(node.input(0), "float32"), _stored_dtype(node)
+    block, saturate = node.integer("block_size", 0), bool(node.integer("saturate", 1))
+    scale = scale_of(node, 1, "y_scale") if not block and dtype not in _FLOATS else None
     if scale is None:
-        return _quantized_at_run_time(node, x)
+        return _quantized_at_run_time(node, x, dtype, block, saturate=saturate)
     zero_point = zero_point_of(node, 2, scale)
-    axis, dtype = _channel_axis(node, len(shape_of(x)), scale, zero_point), _stored_dtype(node)
+    axis = _channel_axis(node, len(shape_of(x)), scale, zero_point)
     result = node.call("qnn.quantize", x, scale, zero_point, out_dtype=dtype, axis=axis, rounding="TONEVEN")
     note(node, result, scale, zero_point)
     return result
@@ -75,26 +77,53 @@ def _quantize_linear(node: Node) -> Expr:
 def _stored_dtype(node: Node) -> str:
     code = node.integer("output_dtype", 0)
     dtype = node.dtype(2) if node.has(2) else dtype_name(code, node.name) if code else "uint8"
-    if dtype not in _STORED:
-        node.unsupported(f"to {dtype} is not supported", f"Supported: {', '.join(_STORED)}")
+    if dtype not in (*_INTEGERS, *_FLOATS):
+        node.unsupported(f"to {dtype} is not supported", f"Supported: {', '.join((*_INTEGERS, *_FLOATS))}")
     return dtype
 
 
-def _quantized_at_run_time(node: Node, x: Expr) -> Expr:
-    dtype = _stored_dtype(node)
-    if shape_of(node.input(1)) not in ((), (1,)):
-        node.unsupported("with several scales that are only known when the model runs is not supported")
-    zero_point = node.input(2) if node.has(2) else node.constant(0, dtype)
-    return _saturated(
-        node, node.call("divide", x, node.reshape(node.input(1), ())), node.reshape(zero_point, ()), dtype
-    )
+def _quantized_at_run_time(node: Node, x: Expr, dtype: str, block: int, *, saturate: bool) -> Expr:
+    shape = shape_of(x)
+    scaled = node.call("divide", x, node.cast(_spread(node, 1, shape, block), "float32"))
+    zero_point = _spread(node, 2, shape, block) if node.has(2) else node.constant(0, "int32")
+    if dtype not in _FLOATS:
+        return _saturated(node, scaled, zero_point, dtype)
+    if dtype == "float4_e2m1fn" and node.has(2):  # those of 8 bits have none but zeros
+        scaled = node.call("add", scaled, zero_point)
+    return narrowed(node, scaled, dtype, saturate=saturate)
+
+
+def _spread(node: Node, index: int, shape: tuple[int, ...], block: int) -> Expr:
+    """Return scales or zero points so that they broadcast to the data; those of narrow dtypes as wider numbers."""
+    numbers = node.input(index)
+    if dtypes.is_narrow(dtype_of(numbers)):
+        numbers = node.cast(numbers, "int32" if dtype_of(numbers) in dtypes.NARROW_INTEGERS else "float32")
+    given, axis = shape_of(numbers), node.integer("axis", 1)
+    if not block and prod(given) == 1:
+        return node.reshape(numbers, ())
+    axis = node.axis(axis, len(shape))
+    if not block and given == (shape[axis],):
+        return node.reshape(numbers, tuple(size if at == axis else 1 for at, size in enumerate(shape)))
+    if not block or given != _blocks(node, shape, axis, block):
+        node.wrong(f"scales of shape {given} do not fit blocks of {block} of a tensor of shape {shape}")
+    whole = node.call("repeat", numbers, repeats=block, axis=axis)
+    return whole if shape_of(whole) == shape else node.call(
+        "strided_slice", whole, begin=(0,) * len(shape), end=shape, strides=(1,) * len(shape), axes=None
+    )  # fmt: skip
+
+
+def _blocks(node: Node, shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:
+    """Return the shape of scales that each serve a block of elements along an axis."""
+    if block < 0:
+        node.wrong(f"block_size is {block}")
+    return tuple(-(-size // block) if at == axis else size for at, size in enumerate(shape))
 
 
 def _saturated(node: Node, scaled: Expr, zero_point: Expr, dtype: str) -> Expr:
     """Return the nearest integers plus the zero point, limited to `dtype`."""
-    limits = np.iinfo(dtype)
+    low, high = dtypes.limits(dtype)
     shifted = node.call("add", node.call("round", scaled), node.cast(zero_point, "float32"))
-    return node.cast(node.call("clip", shifted, a_min=float(limits.min), a_max=float(limits.max)), dtype)
+    return node.cast(node.call("clip", shifted, a_min=float(low), a_max=float(high)), dtype)
 
 
 def note(node: Node, expr: Expr, scale: Constant, zero_point: Constant) -> None:
@@ -110,37 +139,38 @@ def _dequantize_linear(node: Node) -> Expr:
     code = node.integer("output_dtype", 0)
     result_dtype = dtype_name(code, node.name) if code else node.dtype(1)
     block = node.integer("block_size", 0)
-    if block:
+    if block and all(not node.has(index) or node.known(index) is not None for index in range(3)):
         return node.cast(_blocks_dequantized(node, block), result_dtype)
-    scale = scale_of(node, 1, "x_scale")
+    scale = scale_of(node, 1, "x_scale") if not block and dtype_of(x) not in _FLOATS else None
     if scale is None:
-        return _dequantized_at_run_time(node, x)
+        return node.cast(_dequantized_at_run_time(node, x, block), result_dtype)
     zero_point = zero_point_of(node, 2, scale)
     note(node, x, scale, zero_point)
     axis = _channel_axis(node, len(shape_of(x)), scale, zero_point)
     return node.cast(node.call("qnn.dequantize", x, scale, zero_point, out_dtype="float32", axis=axis), result_dtype)
 
 
-def _dequantized_at_run_time(node: Node, x: Expr) -> Expr:
-    if shape_of(node.input(1)) not in ((), (1,)):
-        node.unsupported("with several scales that are only known when the model runs is not supported")
+def _dequantized_at_run_time(node: Node, x: Expr, block: int) -> Expr:
+    shape, scale = shape_of(x), _spread(node, 1, shape_of(x), block)
+    if dtype_of(x) in _FLOATS:
+        return node.call("multiply", node.cast(x, dtype_of(scale)), scale)
     whole = node.cast(x, "int32")
     if node.has(2):
-        whole = node.call("subtract", whole, node.reshape(node.cast(node.input(2), "int32"), ()))
-    scale = node.reshape(node.input(1), ())
+        whole = node.call("subtract", whole, node.cast(_spread(node, 2, shape, block), "int32"))
     return node.call("multiply", node.cast(whole, dtype_of(scale)), scale)
 
 
 def _blocks_dequantized(node: Node, block: int) -> Expr:
     """Return weights that have a scale a block of elements; they are computed here."""
     values, scales = node.value(0, "x"), node.value(1, "x_scale")
-    zero_points = node.value(2, "x_zero_point") if node.has(2) else np.zeros(scales.shape, values.dtype)
     axis = node.axis(node.integer("axis", 1), values.ndim)
-    expected = tuple(-(-size // block) if index == axis else size for index, size in enumerate(values.shape))
-    if block < 0 or scales.shape != expected or zero_points.shape != expected:
+    shapes = {scales.shape, node.shape(2)} if node.has(2) else {scales.shape}
+    if shapes != {_blocks(node, values.shape, axis, block)}:
         node.wrong(f"scales of shape {scales.shape} do not fit blocks of {block} of a tensor of shape {values.shape}")
     picked = np.arange(values.shape[axis]) // block
-    whole = values.astype(np.int32) - np.take(zero_points, picked, axis).astype(np.int32)
+    whole = values.astype(np.float32 if dtype_of(node.input(0)) in _FLOATS else np.int32)
+    if node.has(2) and dtype_of(node.input(0)) not in _FLOATS:
+        whole = whole - np.take(node.value(2, "x_zero_point"), picked, axis).astype(np.int32)
     return node.constant(whole.astype(np.float32) * np.take(scales, picked, axis).astype(np.float32), "float32")
 
 

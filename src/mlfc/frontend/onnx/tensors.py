@@ -19,7 +19,11 @@ _DTYPES = {
     TensorProto.FLOAT: "float32", TensorProto.UINT8: "uint8", TensorProto.INT8: "int8", TensorProto.UINT16: "uint16",
     TensorProto.INT16: "int16", TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool",
     TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64", TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64", TensorProto.BFLOAT16: "bfloat16",
+    TensorProto.UINT64: "uint64", TensorProto.BFLOAT16: "bfloat16", TensorProto.FLOAT8E4M3FN: "float8_e4m3fn",
+    TensorProto.FLOAT8E4M3FNUZ: "float8_e4m3fnuz", TensorProto.FLOAT8E5M2: "float8_e5m2",
+    TensorProto.FLOAT8E5M2FNUZ: "float8_e5m2fnuz", TensorProto.FLOAT8E8M0: "float8_e8m0fnu",
+    TensorProto.FLOAT4E2M1: "float4_e2m1fn", TensorProto.INT4: "int4", TensorProto.UINT4: "uint4",
+    TensorProto.INT2: "int2", TensorProto.UINT2: "uint2",
 }  # fmt: skip
 _TYPED_FIELDS = {
     "float32": "float_data", "float64": "double_data", "int64": "int64_data", "uint32": "uint64_data",
@@ -53,8 +57,10 @@ def tensor_value(tensor: onnx.TensorProto, place: str, folder: Path | None) -> n
         raise ModelError(f"{shape} is not the shape of a tensor", place=place)
     if tensor.HasField("segment"):
         raise UnsupportedError("tensors stored in segments are not supported", place=place)
-    wanted = prod(shape)
     item = dtypes.to_numpy(dtype)
+    if dtypes.bits(dtype) < 8:
+        return _packed(tensor, shape, dtype, place, folder)
+    wanted = prod(shape)
     if tensor.data_location == TensorProto.EXTERNAL:
         return _external(tensor, shape, item, place, folder)
     if tensor.HasField("raw_data"):
@@ -64,6 +70,23 @@ def tensor_value(tensor: onnx.TensorProto, place: str, folder: Path | None) -> n
     values = getattr(tensor, _TYPED_FIELDS.get(dtype, "int32_data"))
     _check_length(len(values), wanted, "values", shape, place)
     return np.asarray(numpy_helper.to_array(tensor))
+
+
+def _packed(
+    tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str, place: str, folder: Path | None
+) -> npt.NDArray[Any]:
+    """Return a tensor of 4-bit or 2-bit numbers, which lie in bytes from the lowest bits on."""
+    width = dtypes.bits(dtype)
+    count = -(-prod(shape) * width // 8)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        whole = _external(tensor, (count,), np.dtype(np.uint8), place, folder)
+    elif tensor.HasField("raw_data"):
+        _check_length(len(tensor.raw_data), count, "bytes", shape, place)
+        whole = np.frombuffer(tensor.raw_data, np.uint8)
+    else:
+        _check_length(len(tensor.int32_data), count, "values", shape, place)
+        whole = (np.array(tensor.int32_data, np.int64) & 0xFF).astype(np.uint8)
+    return dtypes.unpacked(whole, shape, dtype)
 
 
 def _check_length(found: int, wanted: int, unit: str, shape: tuple[int, ...], place: str) -> None:

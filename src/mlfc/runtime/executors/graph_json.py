@@ -325,6 +325,8 @@ class _Reader:
 def _element_bytes(dtype: str) -> int | None:
     if dtype == "bool":
         return 1
+    if dtypes.is_narrow(dtype):
+        return dtypes.nbytes(dtype)
     match = _DTYPE.fullmatch(dtype)
     if match is None or int(match[2]) == 0:
         return None

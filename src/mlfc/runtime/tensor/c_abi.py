@@ -70,7 +70,7 @@ _CODE_OF_KIND = {"i": 0, "u": 1, "f": 2, "c": 5}
 
 def data_type(dtype: np.dtype[Any]) -> DLDataType:
     """Return DLPack's form of a dtype; raise InputError if it has none."""
-    if dtype.name in ("bool", "bfloat16"):
+    if dtype.name in ("bool", "bfloat16") or dtypes.is_narrow(dtype.name):
         return entry_type(dtype.name)
     if dtype.kind not in _CODE_OF_KIND or not dtype.isnative:
         raise InputError(f"arrays of {dtype} cannot be passed to compiled functions", next_step="Convert the array")
@@ -132,6 +132,7 @@ def entry_type(dtype: str) -> DLDataType:
 _NAME, _USED = b"dltensor", b"used_dltensor"
 _VERSIONED_NAME, _VERSIONED_USED = b"dltensor_versioned", b"used_dltensor_versioned"
 _READ_ONLY = 1
+_PADDED = 4  # elements of less than 8 bits have a byte each; without it they are packed
 _VERSION = (1, 1)
 _MAX_DIMENSIONS = 32
 
@@ -219,12 +220,18 @@ def to_capsule(described: Described, *, versioned: bool) -> Any:
             "this memory is only to be read, which the older form of DLPack cannot say",
             next_step="Hand over a copy, or let numpy (2.1 or newer) and the taker use DLPack 1",
         )
+    is_padded = _is_below_a_byte(described.dtype)
+    if is_padded and not versioned:
+        raise ExchangeError(
+            f"elements of {described.dtype.bits} bits lie in a byte each, which the older form of DLPack cannot say",
+            next_step="View the array as uint8",
+        )
     if capsule is None:
         capsule = array.__dlpack__()
     address = _pointer_of(capsule, _VERSIONED_NAME if versioned else _NAME)
     managed: Any = _Versioned.from_address(address) if versioned else _Managed.from_address(address)
     if versioned:
-        managed.flags = _READ_ONLY if described.read_only else 0
+        managed.flags = (_READ_ONLY if described.read_only else 0) | (_PADDED if is_padded else 0)
     tensor = managed.tensor
     tensor.data, tensor.device, tensor.dtype = described.data, described.device, described.dtype
     tensor.byte_offset = described.byte_offset
@@ -252,11 +259,11 @@ def from_capsule(value: Any) -> Described:
         managed: Any = _Versioned.from_address(address)
         if managed.major != _VERSION[0]:
             raise ExchangeError(f"the array comes by DLPack {managed.major}.{managed.minor}, which is not known here")
-        read_only = bool(managed.flags & _READ_ONLY)
+        read_only, is_padded = bool(managed.flags & _READ_ONLY), bool(managed.flags & _PADDED)
         _set_name(capsule, _VERSIONED_USED)
     elif _is_valid(capsule, _NAME):
         address = _pointer_of(capsule, _NAME)
-        managed, read_only = _Managed.from_address(address), False
+        managed, read_only, is_padded = _Managed.from_address(address), False, False
         _set_name(capsule, _USED)
     else:
         raise ExchangeError(f"expected an unused tensor from __dlpack__ of {type(value).__name__}")
@@ -265,6 +272,8 @@ def from_capsule(value: Any) -> Described:
     ndim = tensor.ndim
     if not 0 <= ndim <= _MAX_DIMENSIONS:
         raise ExchangeError(f"an array of {ndim} dimensions cannot be taken")
+    if _is_below_a_byte(tensor.dtype) and not is_padded:
+        raise ExchangeError(f"elements of {tensor.dtype.bits} bits are packed", next_step="Give each a byte of its own")
     strides = tuple(tensor.strides[:ndim]) if tensor.strides else None
     return Described(
         tensor.data or 0,
@@ -276,6 +285,10 @@ def from_capsule(value: Any) -> Described:
         read_only,
         owner,
     )
+
+
+def _is_below_a_byte(dtype: DLDataType) -> bool:
+    return bool(1 < dtype.bits < 8)  # of one bit is TVM's bool, a byte
 
 
 def _asked(value: Any) -> Any:

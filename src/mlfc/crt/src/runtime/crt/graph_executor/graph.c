@@ -183,11 +183,20 @@ static DLDataType read_dtype(JsonReader* reader) {
   } kinds[] = {
       {"int", kDLInt}, {"uint", kDLUInt}, {"float", kDLFloat}, {"bfloat", kDLBfloat}, {"handle", kDLOpaqueHandle}};
   static const DLDataType boolean = {kDLUInt, 1, 1};
+  /* DLPack's numbers, which older headers of it have no names for */
+  static const struct {
+    const char* name;
+    DLDataType dtype;
+  } narrow[] = {{"float8_e4m3fn", {10, 8, 1}},   {"float8_e4m3fnuz", {11, 8, 1}}, {"float8_e5m2", {12, 8, 1}},
+                {"float8_e5m2fnuz", {13, 8, 1}}, {"float8_e8m0fnu", {14, 8, 1}},  {"float4_e2m1fn", {17, 4, 1}}};
   DLDataType dtype = {0, 0, 1};
   char text[TVM_CRT_MAX_STRLEN_DLTYPE];
   json_string(reader, text, sizeof(text), "TVM_CRT_MAX_STRLEN_DLTYPE");
   if (reader->error != kTvmErrorNoError) return dtype;
   if (strcmp(text, "bool") == 0) return boolean;
+  for (size_t i = 0; i < sizeof(narrow) / sizeof(narrow[0]); ++i) {
+    if (strcmp(text, narrow[i].name) == 0) return narrow[i].dtype;
+  }
   for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); ++i) {
     const size_t length = strlen(kinds[i].name);
     const char* at = text + length;

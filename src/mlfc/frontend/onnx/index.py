@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
@@ -128,3 +130,27 @@ def _one_hot(node: Node) -> Expr:
 def _reverse_sequence(node: Node) -> Expr:
     time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
     return node.call("reverse_sequence", node.input(0), node.input(1), seq_axis=time, batch_axis=batch)
+
+
+@importer("Compress", since=9)
+def _compress(node: Node) -> Expr:
+    """Keep the slices whose condition holds: those in front, as many as the model states."""
+    x, (length,) = node.input(0), node.shape(1)
+    if node.given("axis"):
+        axis = node.axis(node.integer("axis"), node.rank(0))
+    else:
+        axis, x = 0, node.reshape(x, (prod(node.shape(0)),))
+    extent = shape_of(x)[axis]
+    if length > extent:
+        node.wrong(f"{length} conditions do not fit {extent} slices")
+    stated = node.stated[0] if node.stated else None
+    if node.known(1) is not None or stated is None:
+        places = np.flatnonzero(node.value(1, "condition"))
+        return node.call("take", x, node.constant(places, "int32"), axis=axis)
+    others = shape_of(x)[:axis], shape_of(x)[axis + 1 :]
+    if len(stated) != len(shape_of(x)) or (stated[:axis], stated[axis + 1 :]) != others or stated[axis] > length:
+        node.wrong(f"{length} conditions on a tensor of shape {shape_of(x)} cannot give one of shape {stated}")
+    # in their order: first those that hold, then others in place of what the model says there is
+    holds = node.cast(node.input(1), "int8")
+    kept = node.call("topk", holds, k=stated[axis], axis=0, ret_type="indices", is_ascend=False, dtype="int32")
+    return node.call("take", x, kept, axis=axis)

@@ -113,7 +113,6 @@ _ADVICE = {
     ("", "Scan"): _UNROLL,
     ("", "NonZero"): f"{_DEPENDS}. {_CUT}",
     ("", "Unique"): f"{_DEPENDS}. {_CUT}",
-    ("", "Compress"): f"{_DEPENDS}; Gather with constant indices is supported. {_CUT}",
     ("", "MaxRoiPool"): _CUT,
     ("", "RoiAlign"): _CUT,
     ("", "LpPool"): "AveragePool and MaxPool are supported",

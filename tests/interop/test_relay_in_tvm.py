@@ -143,7 +143,8 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
         zero,
         ir.call("qnn.centred_quantize", [f, scale, zero]),
     ]
-    assert {call.op.name for call in calls} | {"qnn.softmax"} == {
+    # TVM 0.14 has none of the dtypes of cast_narrow
+    assert {call.op.name for call in calls} | {"qnn.softmax", "cast_narrow"} == {
         name for name in OPERATORS if OPERATORS.get(name).in_tvm is not None
     }
     stand_ins = [call.op.in_tvm(call.args, call.attrs, call.type) for call in calls]

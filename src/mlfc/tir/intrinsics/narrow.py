@@ -118,9 +118,9 @@ def _define_power_from_float(mode: str, *, saturate: bool) -> None:
     def rule(steps: Steps, value: Expr) -> Expr:
         bits = steps.let("bits", bits_of_float(value))
         exponent = steps.let("exponent", shr(bits, 23) & 0xFF)
-        fraction = steps.let("fraction", bits & 0x007FFFFF)
         if mode == "down":
             return tb.cast(exponent, "uint8")
+        fraction = steps.let("fraction", bits & 0x007FFFFF)
         half = tb.select(tb.binary("eq", exponent, 0), tb.const(0x00400001, "uint32"), 0x00400000)
         up = tb.binary("ge", fraction, half if mode == "nearest" else tb.const(1, "uint32"))
         # infinity and NaN are NaN, and what saturates stays the largest number

@@ -249,6 +249,10 @@ def _logical(name: str) -> Tail:
     return tail
 
 
+def _narrowed(x: Expr) -> Expr:
+    return ir.call("cast_narrow", [x], dtype="float8_e4m3fn", saturate=False)
+
+
 def _broadcast(chain: Chain, x: Expr) -> Expr:
     # behind a layer, fusion takes none that changes the shape
     return ir.call("broadcast_to", [_as(x, "float32")], shape=_shape(x))
@@ -319,6 +323,7 @@ TAILS: dict[str, Tail] = {
     "bitwise_not": lambda chain, x: ir.call("bitwise_not", [_as(x, "int32")]),
     "broadcast_to": _broadcast,
     "cast": lambda chain, x: ir.call("cast", [_as(x, "float32")], dtype="float16"),
+    "cast_narrow": lambda chain, x: ir.call("cast", [_narrowed(_as(x, "float32"))], dtype="float32"),
     "clip": _unary("clip", a_min=-1.0, a_max=2.5),
     "divide": _divided,
     "fixed_point_multiply": _fixed_point,

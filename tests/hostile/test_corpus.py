@@ -34,6 +34,8 @@ AT_LIMITS = {
     "files_of_no_module_by_the_thousand": ("validate", "migrate"),
     "many_heads_up_to_the_limit": ("validate", "diff"),
     "graph_many_tensors_in_one_storage": ("validate", "load"),
+    # opening is what all readers do to them
+    **dict.fromkeys(("tar_million_members", "tar_more_members_than_allowed"), ("validate", "load")),
     "relay_tokens_up_to_the_limit": ("validate", "load", "diff", "migrate"),
     "many_modules": ("validate", "load"),
     "many_modules_with_code_in_common": ("validate", "inspect"),

@@ -237,7 +237,8 @@ def _per_axis(node: Node, axes: Expr | None, count: int) -> Callable[[Expr | Non
         if fixed is not None:
             index = fixed.index(axis)
             return node.reshape(node.cut(values, 0, index, index + 1), ())
-        column = node.reshape(node.cut(named, 1, axis, axis + 1), (count,))  # type: ignore[arg-type]
+        assert named is not None  # axes that are not fixed are named
+        column = node.reshape(node.cut(named, 1, axis, axis + 1), (count,))
         given = node.call("sum", node.call("where", column, values, _int64(node, 0)), axis=(0,), keepdims=False)
         is_given = node.call("any", column, axis=(0,), keepdims=False)
         return node.call("where", is_given, given, _int64(node, default))

@@ -11,7 +11,7 @@ from onnx import ModelProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import mlfc
-from mlfc.errors import MlfcError
+from mlfc.errors import LimitError, MlfcError
 from mlfc.relay.ir import IRModule
 from tests.relay_run import run_main
 
@@ -128,3 +128,18 @@ def test_where_the_stated_shape_says_not_enough_a_value_is_asked_for(
 ) -> None:
     with pytest.raises(MlfcError, match=r"the_node.*--value in1="):
         mlfc.import_model(model(operator, values, shape))
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "shape"),
+    [
+        ("Range", [np.int64(0), np.int64(1), np.int64(1)], (1 << 31,)),
+        ("Slice", [X, whole(0), whole(9)], (1 << 28, 4, 3)),
+        ("Pad", [X, whole(0, 0, 0, 1 << 28, 0, 0)], (1 << 28, 4, 3)),
+    ],
+)
+def test_a_stated_extent_out_of_proportion_is_refused(
+    operator: str, values: list[Array], shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(LimitError, match="the_node"):
+        mlfc.import_model(model(operator, [np.asarray(value) for value in values], shape))

@@ -125,6 +125,21 @@ def antialiased_resize() -> bytes:
 
 
 @_bomb
+def masks_of_a_long_sequence() -> bytes:
+    """Positions of 2^30 queries and keys, which only the inputs' shapes state."""
+    shapes = dict.fromkeys(("q", "k", "v"), (1, 1, 1 << 30, 1))
+    return model([_node("Attention", [*shapes], ["y"], is_causal=1)], shapes, ["y"], opset=24).SerializeToString()
+
+
+@_bomb
+def grid_whose_size_wraps() -> bytes:
+    """A grid of 2^32 x 2^32 places, a product that 64 bits take for 0."""
+    nodes = [_node("AffineGrid", ["x", "size"], ["y"])]
+    weights = {"size": _integers(1, 1, 1 << 32, 1 << 32)}
+    return model(nodes, {"x": (1, 2, 3)}, ["y"], weights, opset=20).SerializeToString()
+
+
+@_bomb
 def enormous_activation() -> bytes:
     """A tensor of 5 GiB in the workspace."""
     nodes = [

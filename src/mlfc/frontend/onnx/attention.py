@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import reduce
-from math import sqrt
+from math import prod, sqrt
 
 import numpy as np
 from onnx import TensorProto
@@ -18,6 +18,7 @@ from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, Expr
+from mlfc.support import cost
 
 PREVIEW = "ai.onnx.preview"
 _HALVES = ("float16", "bfloat16")
@@ -158,7 +159,8 @@ def positions(node: Node, count: int, axis: int, first: int = 0) -> Expr:
     """Return the int32 positions from `first` on along one axis of four."""
     shape = [1, 1, 1, 1]
     shape[axis] = count
-    return node.constant(np.arange(first, first + count).reshape(shape), "int32")
+    steps = node.counted(count, "int32").data + np.int32(first)
+    return node.constant(steps.reshape(shape), "int32")
 
 
 def per_batch(node: Node, index: int, batch: int, what: str) -> Expr:
@@ -305,6 +307,7 @@ def padded(node: Node, mask: Expr, keys: int) -> Expr:
     missing = keys - shape[-1]
     if missing <= 0:
         return mask
+    cost.require("constants", 8 * prod(shape[:-1]) * missing, node.name)
     outside = np.full((*shape[:-1], missing), False if dtype_of(mask) == "bool" else -np.inf)
     return node.concatenate([mask, node.constant(outside, dtype_of(mask))], len(shape) - 1)
 

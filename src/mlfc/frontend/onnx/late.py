@@ -20,7 +20,6 @@ from mlfc.frontend.onnx.linear import matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.quantized import centred
 from mlfc.relay.ir import Expr
-from mlfc.support import cost
 
 Array: TypeAlias = npt.NDArray[Any]
 Results: TypeAlias = "Expr | Sequence[Expr]"
@@ -195,7 +194,7 @@ def _range(node: Node, _convert: Convert) -> Expr | None:
     if shape is None or len(shape) != 1:
         return None
     start, delta = (node.reshape(node.input(index), ()) for index in (0, 2))
-    steps = node.cast(_counted(node, shape[0]), dtype_of(start))
+    steps = node.counted(shape[0], dtype_of(start))
     return node.call("add", start, node.call("multiply", steps, delta))
 
 
@@ -214,7 +213,7 @@ def _slice(node: Node, _convert: Convert) -> Expr | None:
         start = _wrapped(node, start, extent)
         last = node.call("where", node.call("less", step, _int64(node, 0)), *_numbers(node, extent - 1, extent))
         start = node.call("minimum", start, last)
-        steps = node.call("multiply", _counted(node, shape[axis]), step)
+        steps = node.call("multiply", node.counted(shape[axis]), step)
         x = node.call("take", x, _within(node, node.call("add", start, steps), _int64(node, extent)), axis=axis)
     return x
 
@@ -265,7 +264,7 @@ def _pad(node: Node, _convert: Convert) -> Expr | None:
                 return None
             continue
         cut, kept = _after_cutting(node, start, extent, shape[axis] - extent)
-        at = _minus(node, _counted(node, shape[axis]), node.call("maximum", start, _int64(node, 0)))
+        at = _minus(node, node.counted(shape[axis]), node.call("maximum", start, _int64(node, 0)))
         inside = _mirrored(node, at, kept, mode)
         x = node.call("take", x, _within(node, node.call("add", cut, inside), _int64(node, extent)), axis=axis)
         if mode == "constant":
@@ -300,12 +299,6 @@ def _minus(node: Node, left: Expr, right: Expr) -> Expr:
 
 def _int64(node: Node, value: npt.ArrayLike) -> Expr:
     return node.constant(value, "int64")
-
-
-def _counted(node: Node, count: int) -> Expr:
-    """Return 0, 1, ... for a stated extent, which a small file may have as large as it likes."""
-    cost.require("constants", count * 8, node.name)
-    return _int64(node, np.arange(count))
 
 
 def _numbers(node: Node, *values: int) -> list[Expr]:

@@ -24,6 +24,7 @@ from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.sequences import angles, scattered, turned
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Expr
+from mlfc.support import cost
 
 
 def _scale(node: Node) -> float | None:
@@ -269,7 +270,7 @@ class _Cache:
         """Return queries or keys rotated by their positions."""
         node = self.node
         if self.rotation is None:
-            steps = node.constant(np.arange(self.count).reshape(1, self.count), "int32")
+            steps = node.constant(node.counted(self.count, "int32").data.reshape(1, self.count), "int32")
             ids = node.call("add", steps, node.reshape(self.begin, (self.batch, 1)))
             ids = node.cast(node.input(9), "int32") if node.has(9) else ids
             tables = [
@@ -296,6 +297,7 @@ class _Cache:
             node.wrong(f"{total} keys in all are fewer than the {self.capacity} of {what} or the {self.count} new ones")
         old = node.input(index)
         if total > self.capacity:
+            cost.require("constants", 8 * batch * heads * (total - self.capacity) * size, node.name)
             room = node.constant(np.zeros((batch, heads, total - self.capacity, size)), dtype_of(new))
             old = node.concatenate([old, room], 2)
         return scattered(node, old, new, self.begin, 2)

@@ -15,7 +15,7 @@ from mlfc.ops.evaluate import evaluate
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
-from mlfc.support import dtypes
+from mlfc.support import cost, dtypes
 
 FOLD_LIMIT = 1_000_000
 TENSOR_LIMIT = 1 << 34
@@ -210,6 +210,11 @@ class Node:
     def constant(self, value: npt.ArrayLike, dtype: str) -> Constant:
         """Return a constant."""
         return ir.const(np.asarray(value), dtype, span=self.span)
+
+    def counted(self, count: int, dtype: str = "int64") -> Constant:
+        """Return 0, 1, ... as a constant; LimitError for an extent that a small file states out of proportion."""
+        cost.require("constants", count * 8, self.name)
+        return self.constant(np.arange(count), dtype)
 
     def like(self, value: float, expr: Expr) -> Constant:
         """Return a scalar constant of the dtype of `expr`."""

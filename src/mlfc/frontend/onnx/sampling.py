@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from mlfc.frontend.onnx.linear import matmul
@@ -35,7 +37,7 @@ def _affine_grid(node: Node) -> Expr:
     if len(size) not in (4, 5) or min(size) < 1 or theta != (size[0], len(size) - 2, len(size) - 1):
         node.wrong(f"matrices of shape {theta} do not fit the size {size}")
     places, dtype = size[2:], node.dtype(0)
-    cost.require("constants", 8 * (len(places) + 1) * int(np.prod(places)), node.name)
+    cost.require("constants", 8 * (len(places) + 1) * prod(places), node.name)
     steps = [_steps(extent, corners=bool(node.integer("align_corners", 0))) for extent in places]
     grid = np.meshgrid(*steps, indexing="ij")
     # the first coordinate counts along the last axis

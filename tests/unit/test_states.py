@@ -226,7 +226,7 @@ def test_commands_run_steps_and_carry_state(tmp_path: Path) -> None:
 
 
 def test_verify_compares_steps(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
     onnx.save(gru(), tmp_path / "cell.onnx")
     begin = {"h_in": np.ones((1, WIDTH), np.float32)}
     result = verify(tmp_path / "cell.onnx", states=GRU_STATES, state_init=begin, samples=2, layers=True, target="llvm")
@@ -242,7 +242,7 @@ def test_verify_compares_steps(tmp_path: Path) -> None:
 
 
 def test_verify_needs_the_first_values_of_variables(tmp_path: Path) -> None:
-    pytest.importorskip("ai_edge_litert")
+    pytest.importorskip("ai_edge_litert", reason="pip install 'mlfc[verify]'")
     path = tmp_path / "stream.tflite"
     path.write_bytes(streaming_convolution())
     assert verify(path, samples=2, target="llvm").is_within

@@ -1,13 +1,53 @@
-"""Files of tests have names of their own: pytest takes two of one name for one module, and stops."""
+"""Files of tests have names of their own, since pytest stops at two of one name, and find what they import."""
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+# mypy sees that names of mlfc itself are there
+PACKAGES = ("tests", "benchmarks", "fuzz")
 
 
 def test_names_are_unique() -> None:
     count = Counter(path.name for path in TESTS.rglob("test_*.py"))
     assert [name for name, number in count.items() if number > 1] == []
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the module and the name of all that a file takes from other files of the project."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+@cache
+def defined(module: str) -> set[str]:
+    """Return the names that a module's text binds, with its submodules."""
+    path = ROOT.joinpath(*module.split("."))
+    names = {each.stem for each in path.iterdir()} if path.is_dir() else set()
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.walk(ast.parse(file.read_bytes())) if file.exists() else ():
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name.split(".")[0])
+    return names
+
+
+def test_what_a_file_takes_from_another_one_is_there() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}: {name} of {module}"
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for module, name in imports(path)
+        if name not in defined(module)
+    ]
+    assert missing == []

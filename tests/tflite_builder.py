@@ -18,6 +18,24 @@ DTYPES = {
 
 
 @dataclass
+class Level:
+    """A level of a sparse tensor: dense, or the indices below each node of the level before."""
+
+    size: int = 0
+    segments: Any = None
+    indices: Any = None  # of the dtype that they are written in
+
+
+@dataclass
+class Sparsity:
+    """How the values of a sparse tensor lie in its buffer."""
+
+    order: Sequence[int]
+    levels: Sequence[Level]
+    blocks: Sequence[int] = ()
+
+
+@dataclass
 class T:
     """A tensor: a value makes it a constant; scales and zero points make it quantized."""
 
@@ -30,6 +48,7 @@ class T:
     axis: int = 0
     signature: Sequence[int] | None = None
     is_variable: bool = False
+    sparsity: Sparsity | None = None
 
 
 @dataclass
@@ -83,6 +102,30 @@ def _quantization(builder: flatbuffers.Builder, tensor: T) -> int | None:
         "QuantizedDimension": tensor.axis,
     }
     return _table(builder, "QuantizationParameters", fields)
+
+
+_INDICES = {"int32": (1, "Int32Vector"), "uint16": (2, "Uint16Vector"), "uint8": (3, "Uint8Vector")}
+
+
+def _level(builder: flatbuffers.Builder, level: Level) -> int:
+    if level.segments is None:
+        return _table(builder, "DimensionMetadata", {"Format": 0, "DenseSize": level.size})
+    fields: dict[str, Any] = {"Format": 1}
+    for name, values in (("Segments", level.segments), ("Indices", level.indices)):
+        number, kind = _INDICES[np.asarray(values).dtype.name]
+        fields[f"Array{name}Type"] = number
+        fields[f"Array{name}"] = _table(builder, kind, {"Values": builder.CreateNumpyVector(np.asarray(values))})
+    return _table(builder, "DimensionMetadata", fields)
+
+
+def _sparsity(builder: flatbuffers.Builder, sparsity: Sparsity) -> int:
+    fields = {
+        "DimMetadata": _offsets(builder, [_level(builder, level) for level in sparsity.levels]),
+        "TraversalOrder": _vector(builder, sparsity.order),
+    }
+    if sparsity.blocks:
+        fields["BlockMap"] = _vector(builder, sparsity.blocks)
+    return _table(builder, "SparsityParameters", fields)
 
 
 @dataclass
@@ -141,6 +184,8 @@ def _subgraph(builder: flatbuffers.Builder, graph: Graph, codes: Sequence[tuple[
         quantization = _quantization(builder, tensor)
         if quantization is not None:
             fields["Quantization"] = quantization
+        if tensor.sparsity is not None:
+            fields["Sparsity"] = _sparsity(builder, tensor.sparsity)
         written.append(_table(builder, "Tensor", fields))
     operators = [_operator(builder, op, codes, index) for op in graph.ops]
     return _table(builder, "SubGraph", {

@@ -16,7 +16,7 @@ import mlfc
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.verify import compare, verify
 from mlfc.verify.float64 import float64_model, in_float64
-from mlfc.verify.nudged import nudged
+from mlfc.verify.nudged import OwnRounding, nudged
 from mlfc.verify.provenance import decision_of, range_of
 from tests.onnx_graphs import GRAPHS, GraphMaker
 
@@ -302,6 +302,29 @@ def test_last_bits_move_and_nothing_else() -> None:
     assert nudged(counts, rng) is counts
 
 
+def test_rounding_inside_of_branches_is_seen(ill_conditioned: Path, tmp_path: Path) -> None:
+    inner = onnx.load(ill_conditioned).graph
+    outer = helper.make_graph(
+        [helper.make_node("If", ["yes"], ["y"], then_branch=without_inputs(inner), else_branch=without_inputs(inner))],
+        "g", list(inner.input), list(inner.output), [numpy_helper.from_array(np.array(True), "yes")],
+    )  # fmt: skip
+    path = tmp_path / "branches.onnx"
+    onnx.save(helper.make_model(outer, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    x = np.random.default_rng(1).standard_normal((4, 512)).astype(np.float32)
+    for model in (ill_conditioned, path):
+        # what the last bits of x do is small beside what those of the weights do
+        rounding = OwnRounding(model, "ONNX Runtime", layers=False).of("y", "random", {"x": np.ones_like(x)})
+        assert rounding > 1e-5
+
+
+def without_inputs(graph: onnx.GraphProto) -> onnx.GraphProto:
+    """Return a graph as a branch, which sees the tensors around it."""
+    branch = onnx.GraphProto()
+    branch.CopyFrom(graph)
+    del branch.input[:]
+    return branch
+
+
 def test_what_decides_a_tensor_is_found(labels: Path, tmp_path: Path) -> None:
     module, _ = mlfc.import_model(labels)
     found = decision_of(module.main.body)
@@ -311,3 +334,7 @@ def test_what_decides_a_tensor_is_found(labels: Path, tmp_path: Path) -> None:
     body = mlfc.import_model(scores)[0].main.body
     assert decision_of(body) is None
     assert range_of(body) == 1.0
+    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("ReduceMean", ["s"], ["y"], axes=[0])]
+    averaged = mlfc.import_model(model_of(tmp_path / "a.onnx", nodes, (4,), {}))[0].main.body
+    assert decision_of(averaged) is None
+    assert range_of(averaged) == 1.0

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError, LimitError, MlfcError, OptionError, ProblemsError, UnsupportedError
+from mlfc.ops.evaluate import evaluate
 from mlfc.relay.ir import (
     Call,
     Constant,
@@ -36,6 +37,7 @@ Params: TypeAlias = dict[str, npt.NDArray[Any]]
 Values: TypeAlias = Mapping[str, npt.ArrayLike]
 
 _ELEMENT_LIMIT = (1 << 31) - 1  # what the int32 indices of generated code reach
+_FOLD_LIMIT = 1_000_000  # elements
 
 
 class Problems:
@@ -124,6 +126,25 @@ def gelu(call: Callable[..., Expr], number: Callable[[float], Expr], x: Expr, *,
     else:
         curve = call("erf", call("multiply", x, number(math.sqrt(0.5))))
     return call("multiply", call("multiply", x, number(0.5)), call("add", curve, number(1.0)))
+
+
+def folded(call: Call) -> Expr:
+    """Return the value of a call as a constant if its arguments are known and all of it is small, else the call."""
+    if not isinstance(call.type, TensorType) or not all(map(_is_small_constant, call.args)):
+        return call
+    if call.type.size > _FOLD_LIMIT:
+        return call
+    try:
+        value = evaluate(call)
+    except UnsupportedError:  # a layout that a pass converts, which then is folded
+        return call
+    return call if value is None else Constant(value, None, call.span)
+
+
+def _is_small_constant(expr: Expr) -> bool:
+    if isinstance(expr, Tuple):
+        return all(map(_is_small_constant, expr.fields))
+    return isinstance(expr, Constant) and expr.type.size <= _FOLD_LIMIT
 
 
 def finish(

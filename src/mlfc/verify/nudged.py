@@ -5,9 +5,10 @@ What a reference makes of them shows how much of its own result is rounding, wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from mlfc.errors import MlfcError
 from mlfc.support.arrays import Array
 from mlfc.verify.difference import largest_difference
 from mlfc.verify.reference import LITERT, Reference
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
 
 _LARGEST_MODEL = 1 << 30
 _VARIANTS = 3
@@ -119,15 +123,16 @@ def _nudged_tflite(data: bytes, random: np.random.Generator, *, stored: bool) ->
 
 
 def _nudge_onnx(model: object, random: np.random.Generator, *, stored: bool) -> int:
-    """Change the constants of a model, and return how many."""
+    """Change the constants of a model, those in branches and loops too, and return how many."""
     from onnx import ModelProto, TensorProto, numpy_helper
 
     assert isinstance(model, ModelProto)
-    graph = model.graph
-    sizes = {name for node in graph.node if node.op_type in _SIZES for name in node.input}
-    widened = {name for node in graph.node if node.op_type == "Cast" for name in node.input}
-    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
-    for node in graph.node:
+    graphs = list(_graphs(model.graph))
+    nodes = [node for graph in graphs for node in graph.node]
+    sizes = {name for node in nodes if node.op_type in _SIZES for name in node.input}
+    widened = {name for node in nodes if node.op_type == "Cast" for name in node.input}
+    tensors = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
+    for node in nodes:
         if node.op_type == "Constant":
             tensors += [(node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value"]
     count = 0
@@ -139,3 +144,12 @@ def _nudge_onnx(model: object, random: np.random.Generator, *, stored: bool) -> 
             tensor.CopyFrom(numpy_helper.from_array(nudged(values, random), tensor.name))
             count += 1
     return count
+
+
+def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """Yield a graph and those in its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(inner)

@@ -15,6 +15,11 @@ from mlfc.support.arrays import Array
 
 _SAME_ELEMENTS = ("cast", "copy")
 _RANGES = {"sigmoid": 1.0, "nn.softmax": 1.0, "nn.fast_softmax": 1.0, "tanh": 1.0, "fast_tanh": 1.0, "erf": 1.0}
+# choose among the elements of their first operand, or average them
+_WITHIN_RANGE = (
+    "max", "mean", "min", "nn.avg_pool2d", "nn.global_avg_pool2d", "nn.max_pool2d", "squeeze", "strided_slice", "take",
+    "transpose",
+)  # fmt: skip
 _COMPARISONS = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
 _POSITIONS = ("argmax", "argmin")
 
@@ -50,11 +55,11 @@ def decision_of(expr: Expr) -> Decision | None:
 
 def range_of(expr: Expr) -> float:
     """Return the largest magnitude that a tensor can have by the operator that computes it; 0 if it has no such."""
-    for node in _same_elements(expr):
-        name = ir.op_name(node)
-        if name in _RANGES:
-            return _RANGES[name]
-    return 0.0
+    last = _same_elements(expr)[-1]
+    name = ir.op_name(last)
+    if isinstance(last, Call) and name in _WITHIN_RANGE:
+        return range_of(last.args[0])
+    return _RANGES.get(name or "", 0.0)
 
 
 def _same_elements(expr: Expr) -> list[Expr]:

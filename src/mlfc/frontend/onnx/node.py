@@ -11,13 +11,12 @@ import numpy.typing as npt
 import onnx
 
 from mlfc.errors import ModelError, UnsupportedError
-from mlfc.ops.evaluate import evaluate
+from mlfc.frontend.common import folded
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
 from mlfc.support import cost, dtypes
 
-FOLD_LIMIT = 1_000_000
 TENSOR_LIMIT = 1 << 34
 
 
@@ -199,12 +198,8 @@ class Node:
         if isinstance(result.type, TensorType):
             if result.type.nbytes > TENSOR_LIMIT:
                 self.unsupported(f"makes a tensor of shape {result.type.shape}, which is too large")
-            if self.folds and result.type.size <= FOLD_LIMIT and all(map(_is_known, args)):
-                try:
-                    value = evaluate(result)
-                except UnsupportedError:  # a layout that a pass converts, which then is folded
-                    return result
-                return result if value is None else Constant(value, None, self.span)
+            if self.folds:
+                return folded(result)
         return result
 
     def constant(self, value: npt.ArrayLike, dtype: str) -> Constant:
@@ -269,12 +264,6 @@ def _value(expr: Expr) -> npt.NDArray[Any] | None:
 
 def _all(value: Any, kind: type) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
-
-
-def _is_known(expr: Expr) -> bool:
-    if isinstance(expr, Tuple):
-        return all(map(_is_known, expr.fields))
-    return isinstance(expr, Constant) and expr.type.size <= FOLD_LIMIT
 
 
 def shape_of(expr: Expr) -> tuple[int, ...]:

@@ -22,7 +22,6 @@ for _family in ("activation", "arithmetic", "layout", "linear", "recurrent", "re
 _INSTEAD = {
     "WHILE": "Unroll the loop before exporting",
     "IF": "Export one branch",
-    "DENSIFY": "Export dense weights",
     "CONV_3D": "Use CONV_2D",
 }
 _RECURRENT = ("LSTM", "RNN", "GRU")

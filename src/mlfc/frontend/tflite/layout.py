@@ -216,6 +216,12 @@ def _shape(node: Node) -> Expr:
     return Constant(np.array(node.shape(0), node.output().dtype or "int32"), node.output().name, node.span)
 
 
+@converts("DENSIFY")
+def _densify(node: Node) -> Expr:
+    """Convert DENSIFY, whose input was laid out densely when the file was read."""
+    return Constant(node.value(0), node.output().name, node.span)
+
+
 @converts("FILL")
 def _fill(node: Node) -> Expr:
     shape = tuple(node.integers(0))

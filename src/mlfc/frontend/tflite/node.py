@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import ModelError, UnsupportedError
+from mlfc.frontend.common import folded
 from mlfc.frontend.tflite.schema import OperatorRecord, TfliteTensor
 from mlfc.registry import Registry
 from mlfc.relay import ir
@@ -117,8 +118,18 @@ class Node:
         return options
 
     def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
-        """Apply a Relay operator."""
-        return ir.call(name, args, attrs, span=self.span)
+        """Apply a Relay operator; where a shape or the like is computed of known values, evaluate it now."""
+        result = ir.call(name, args, attrs, span=self.span)
+        return folded(result) if self._counts_known_values() else result
+
+    def _counts_known_values(self) -> bool:
+        """Tell whether the operator computes integers, of constants: weights stay what a pass folds."""
+        output, places = self.output(), range(len(self.record.inputs))
+        return (
+            output.dtype in ("int32", "int64", "bool")
+            and output.quantization is None
+            and all(isinstance(self.expr(place), Constant) for place in places if self.has(place))
+        )
 
     def refuse(self, cause: str, next_step: str | None = None) -> NoReturn:
         """Raise UnsupportedError."""

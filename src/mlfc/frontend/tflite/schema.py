@@ -19,6 +19,7 @@ import numpy.typing as npt
 import tflite
 
 from mlfc.errors import MlfcError, ModelError, UnsupportedError
+from mlfc.frontend.tflite.sparse import dense_value
 from mlfc.support import dtypes
 
 IDENTIFIER = b"TFL3"
@@ -263,7 +264,7 @@ def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: by
     if prod(shape) == 0:
         return np.zeros(shape, dtypes.to_numpy(dtype))
     if record.Sparsity() is not None:
-        raise UnsupportedError("sparse weights are not supported", next_step="Export dense weights")
+        return dense_value(record.Sparsity(), contents, shape, dtype)
     expected = prod(shape) * dtypes.nbytes(dtype)
     if len(contents) != expected:
         raise ModelError(f"a {dtype} tensor of shape {shape} has {expected} bytes, its buffer {len(contents)}")

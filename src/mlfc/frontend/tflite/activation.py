@@ -11,7 +11,7 @@ from tflite import ActivationFunctionType
 from mlfc.frontend.common import gelu
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.frontend.tflite.schema import TfliteTensor
-from mlfc.relay.ir import Expr, const
+from mlfc.relay.ir import Expr, const, tensor_type
 from mlfc.support import dtypes
 
 _RANGES: dict[int, tuple[float | None, float | None]] = {
@@ -20,10 +20,13 @@ _RANGES: dict[int, tuple[float | None, float | None]] = {
     ActivationFunctionType.RELU_N1_TO_1: (-1.0, 1.0),
     ActivationFunctionType.RELU6: (0.0, 6.0),
 }
+_RELU_0_TO_1 = -1  # an operator, and no fused function
+_RANGES[_RELU_0_TO_1] = (0.0, 1.0)
 _BY_CODE = {
     "RELU": ActivationFunctionType.RELU,
     "RELU6": ActivationFunctionType.RELU6,
     "RELU_N1_TO_1": ActivationFunctionType.RELU_N1_TO_1,
+    "RELU_0_TO_1": _RELU_0_TO_1,
 }
 
 
@@ -31,8 +34,8 @@ _SOFTMAX_TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"))
 
 
 def activated(node: Node, expr: Expr, function: int) -> Expr:
-    """Return a float expression behind a fused activation function."""
-    if function == ActivationFunctionType.TANH:
+    """Return an expression of numbers, not codes, behind a fused activation function."""
+    if function == ActivationFunctionType.TANH and tensor_type(expr).dtype == "float32":
         return node.call("tanh", expr)
     low, high = _range(node, function)
     if low is None:
@@ -84,7 +87,7 @@ def requantized(
     return clipped(node, result, function)
 
 
-@converts("RELU", "RELU6", "RELU_N1_TO_1")
+@converts("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")
 def _relu(node: Node) -> Expr:
     function = _BY_CODE[node.record.code]
     if not node.quantized:

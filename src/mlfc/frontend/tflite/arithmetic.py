@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from mlfc.frontend.tflite.activation import activated, clipped, of_codes, rescaled
@@ -31,17 +33,20 @@ def _fused_arithmetic(node: Node) -> Expr:
     options = node.record.options(_FUSED[code])
     function = 0 if options is None else int(options.FusedActivationFunction())
     lhs, rhs, output = node.input(0), node.input(1), node.output()
-    if output.dtype == "float32":
-        return activated(node, node.call(_RELAY[code], node.expr(0), node.expr(1)), function)
     if is_quantized(output):
         if code not in _QUANTIZED or not lhs.dtype == rhs.dtype == output.dtype or output.dtype not in _BYTES:
             given = ", ".join(tensor.type_name for tensor in (lhs, rhs, output))
             node.refuse(f"quantized {code} of types {given} is not supported", "Use int8 throughout, or float32")
         scales = node.quantizations(lhs, rhs, output)
         return clipped(node, node.call(_QUANTIZED[code], node.expr(0), node.expr(1), *scales), function)
-    if function:
-        node.refuse(f"{code} of {output.type_name} with a fused activation function is not supported")
-    return node.call(_RELAY[code], node.expr(0), node.expr(1))
+    return activated(node, node.call(_RELAY[code], node.expr(0), node.expr(1)), function)
+
+
+@converts("ADD_N")
+def _add_n(node: Node) -> Expr:
+    if node.quantized:
+        node.refuse("quantized ADD_N is not supported", "Use ADD")
+    return reduce(lambda total, item: node.call("add", total, item), node.operands())
 
 
 @converts("MAXIMUM", "MINIMUM")

@@ -16,13 +16,12 @@ from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, Te
 from mlfc.relay.visitor import with_span
 from mlfc.support.cost import give_nodes
 
-for _family in ("activation", "arithmetic", "layout", "linear", "recurrent", "reduction"):
+for _family in ("activation", "arithmetic", "index", "layout", "linear", "recurrent", "reduction"):
     import_module(f"mlfc.frontend.tflite.{_family}")
 
 _INSTEAD = {
     "WHILE": "Unroll the loop before exporting",
     "IF": "Export one branch",
-    "CONV_3D": "Use CONV_2D",
 }
 _RECURRENT = ("LSTM", "RNN", "GRU")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
@@ -13,6 +14,7 @@ from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, clipped
 from mlfc.frontend.tflite.node import Node, converts, same_quantization
 from mlfc.ops.rules import normalized_axis
+from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Tuple, const
 
 _CONSTANT_LIMIT = 1 << 20
@@ -162,45 +164,81 @@ def _slice(node: Node) -> Expr:
 
 @converts("STRIDED_SLICE")
 def _strided_slice(node: Node) -> Expr:
-    options, shape = node.options("StridedSliceOptions"), node.shape(0)
-    begin, end, strides = node.integers(1), node.integers(2), node.integers(3)
-    if options.EllipsisMask() or options.NewAxisMask() or options.Offset():
-        node.refuse("an ellipsis, a new axis or an offset in STRIDED_SLICE is not supported", "Spell out every axis")
-    if not len(begin) == len(end) == len(strides) <= len(shape) or 0 in strides:
-        raise ModelError(f"a slice from {begin} to {end} by {strides} of {shape}")
-    dropped = []
-    for axis, extent in enumerate(shape[: len(begin)]):
-        bit, forward = 1 << axis, strides[axis] > 0
-        if options.ShrinkAxisMask() & bit:
+    data, masks = _spelled_out(node)
+    shape = ir.tensor_type(data).shape
+    begin, end, strides = masks.begin, masks.end, masks.strides
+    for axis, extent in enumerate(shape):
+        forward = strides[axis] > 0
+        if axis in masks.shrunk:
             place = begin[axis] + (extent if begin[axis] < 0 else 0)
             if not 0 <= place < extent:
                 raise ModelError(f"index {begin[axis]} is outside axis {axis} of {shape}")
             begin[axis], end[axis], strides[axis] = place, place + 1, 1
-            dropped.append(axis)
             continue
         first, last, _ = slice(
-            None if options.BeginMask() & bit else begin[axis],
-            None if options.EndMask() & bit else end[axis],
+            None if axis in masks.from_start else begin[axis], None if axis in masks.to_end else end[axis],
             strides[axis],
-        ).indices(extent)
+        ).indices(extent)  # fmt: skip
         # Relay reads a negative end as counted from the back; one below the first element is -extent - 1
         begin[axis], end[axis] = first, last if forward or last >= 0 else -extent - 1
     result = node.call(
-        "strided_slice", node.expr(0), begin=begin, end=end, strides=strides, axes=tuple(range(len(begin)))
+        "strided_slice", data, begin=tuple(begin), end=tuple(end), strides=tuple(strides), axes=tuple(range(len(shape)))
     )
-    return node.call("squeeze", result, axis=tuple(dropped)) if dropped else result
+    return node.call("squeeze", result, axis=tuple(masks.shrunk)) if masks.shrunk else result
 
 
-@converts("GATHER")
-def _gather(node: Node) -> Expr:
-    options, indices = node.record.options("GatherOptions"), node.expr(1)
-    axis, batch = (options.Axis(), options.BatchDims()) if options is not None else (0, 0)
-    axis = normalized_axis("GATHER", axis, len(node.shape(0)))
-    if isinstance(indices, Constant):
-        values, extent = indices.data, node.shape(0)[axis]
-        if values.size and not (values.min() >= 0 and values.max() < extent):
-            raise ModelError(f"an index is outside axis {axis} of {node.shape(0)}")
-    return node.call("take", node.expr(0), indices, axis=axis, batch_dims=batch, mode="clip")
+@dataclass
+class _Masks:
+    """What STRIDED_SLICE takes of each axis; some of the axes are new."""
+
+    begin: list[int] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
+    strides: list[int] = field(default_factory=list)
+    from_start: list[int] = field(default_factory=list)
+    to_end: list[int] = field(default_factory=list)
+    shrunk: list[int] = field(default_factory=list)
+
+    def add(self, begin: int, end: int, stride: int, *, from_start: bool, to_end: bool, shrinks: bool) -> None:
+        """Append an axis."""
+        axis = len(self.begin)
+        for values, value in ((self.begin, begin), (self.end, end), (self.strides, stride)):
+            values.append(value)
+        for axes, holds in ((self.from_start, from_start), (self.to_end, to_end), (self.shrunk, shrinks)):
+            if holds:
+                axes.append(axis)
+
+    def add_whole(self) -> None:
+        """Append an axis that is taken whole."""
+        self.add(0, 0, 1, from_start=True, to_end=True, shrinks=False)
+
+
+def _spelled_out(node: Node) -> tuple[Expr, _Masks]:
+    """Return the data with its new axes, and what is taken of every axis: an ellipsis stands for as many as miss."""
+    options, data = node.options("StridedSliceOptions"), node.expr(0)
+    begin, end, strides = node.integers(1), node.integers(2), node.integers(3)
+    ellipsis, new = options.EllipsisMask(), options.NewAxisMask() & ~options.EllipsisMask()
+    rank, count = len(node.shape(0)), len(begin)
+    taken = sum(not (ellipsis | new) >> index & 1 for index in range(count))
+    dots = sum(ellipsis >> index & 1 for index in range(count))
+    if not count == len(end) == len(strides) or taken > rank or dots > 1 or 0 in strides:
+        raise ModelError(f"a slice from {begin} to {end} by {strides} of {node.shape(0)}")
+    masks = _Masks()
+    for index in range(count):
+        if ellipsis >> index & 1:
+            for _ in range(rank - taken):
+                masks.add_whole()
+        elif new >> index & 1:
+            data = node.call("expand_dims", data, axis=len(masks.begin))
+            masks.add_whole()
+        else:
+            last = end[index] + (begin[index] if options.Offset() else 0)
+            masks.add(
+                begin[index], last, strides[index], from_start=bool(options.BeginMask() >> index & 1),
+                to_end=bool(options.EndMask() >> index & 1), shrinks=bool(options.ShrinkAxisMask() >> index & 1),
+            )  # fmt: skip
+    for _ in range(len(ir.tensor_type(data).shape) - len(masks.begin)):
+        masks.add_whole()
+    return data, masks
 
 
 @converts("SPACE_TO_DEPTH", "DEPTH_TO_SPACE")

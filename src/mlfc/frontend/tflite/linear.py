@@ -91,12 +91,15 @@ def _window(
     before, after = [0, 0], [0, 0]
     if _kind(options) == Padding.SAME:
         for axis in (0, 1):
-            extent = shape[axis + 1]
-            reach = (size[axis] - 1) * dilation[axis] + 1
-            count = -(-extent // strides[axis])
-            total = max((count - 1) * strides[axis] + reach - extent, 0)
-            before[axis], after[axis] = total // 2, total - total // 2
+            before[axis], after[axis] = _same(shape[axis + 1], size[axis], strides[axis], dilation[axis])
     return WindowOptions(size, strides, dilation, (before[0], before[1], after[0], after[1]))
+
+
+def _same(extent: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Return the padding at the start and the end of an axis with which the window fits ``extent / stride`` times."""
+    reach = (size - 1) * dilation + 1
+    total = max((-(-extent // stride) - 1) * stride + reach - extent, 0)
+    return total // 2, total - total // 2
 
 
 _BYTES = ("int8", "uint8")
@@ -288,6 +291,29 @@ def _depthwise_conv(node: Node) -> Expr:
     bias = _bias(node, 2, filters)
     function, double = options.FusedActivationFunction(), node.input(1).dtype == "int8"
     return _linear(node, "conv2d", arranged, 3, bias, function, attrs, data=data, double=double)
+
+
+@converts("CONV_3D")
+def _conv_3d(node: Node) -> Expr:
+    options, weights, shape = node.options("Conv3DOptions"), _weights(node, 1, 5), node.shape(0)
+    strides = (options.StrideD(), options.StrideH(), options.StrideW())
+    dilation = (options.DilationDFactor(), options.DilationHFactor(), options.DilationWFactor())
+    *size, taken, channels = (int(extent) for extent in weights.data.shape)
+    _check(size, strides, dilation)
+    if len(shape) != 5 or taken == 0 or shape[4] % taken:
+        raise ModelError(f"weights of shape {weights.data.shape} on data of shape {shape}")
+    if _mode(node, node.input(0), node.input(1)) != "float":
+        node.refuse("CONV_3D is supported in float32 only", "Use float32 throughout")
+    before, after = [0, 0, 0], [0, 0, 0]
+    if _kind(options) == Padding.SAME:
+        for axis in range(3):
+            before[axis], after[axis] = _same(shape[axis + 1], size[axis], strides[axis], dilation[axis])
+    result = node.call(
+        "nn.conv3d", node.expr(0), weights, strides=strides, padding=(*before, *after), dilation=dilation,
+        groups=shape[4] // taken, channels=channels, kernel_size=tuple(size), data_layout="NDHWC",
+        kernel_layout="DHWIO",
+    )  # fmt: skip
+    return activated(node, _biased(node, result, _bias(node, 2, channels), 4), options.FusedActivationFunction())
 
 
 @converts("TRANSPOSE_CONV")

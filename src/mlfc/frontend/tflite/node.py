@@ -15,6 +15,7 @@ from mlfc.frontend.tflite.schema import OperatorRecord, TfliteTensor
 from mlfc.registry import Registry
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Span, const
+from mlfc.support import cost
 
 Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
 CONVERTERS: Registry[Converter] = Registry("TFLite operator")
@@ -130,6 +131,11 @@ class Node:
             and output.quantization is None
             and all(isinstance(self.expr(place), Constant) for place in places if self.has(place))
         )
+
+    def counted(self, count: int, dtype: str = "int32") -> Constant:
+        """Return 0, 1, ... as a constant; LimitError for an extent that a small file states out of proportion."""
+        cost.require("constants", count * 8, self.label)
+        return const(np.arange(count), dtype)
 
     def refuse(self, cause: str, next_step: str | None = None) -> NoReturn:
         """Raise UnsupportedError."""

@@ -31,6 +31,19 @@ def _pool(node: Node) -> Expr:
     return clipped(node, node.call("qnn.avg_pool2d", node.expr(0), *scales, **attrs), function)
 
 
+@converts("L2_POOL_2D")
+def _l2_pool(node: Node) -> Expr:
+    options = node.options("Pool2DOptions")
+    if node.quantized:
+        node.refuse("quantized L2_POOL_2D is not supported", "Keep this operator in float32")
+    window = WindowOptions.of_pool(node, options)
+    squares = node.call("multiply", node.expr(0), node.expr(0))
+    mean = node.call(
+        "nn.avg_pool2d", squares, pool_size=window.size, strides=window.strides, padding=window.padding, layout="NHWC"
+    )
+    return activated(node, node.call("sqrt", mean), options.FusedActivationFunction())
+
+
 def _axes(node: Node) -> tuple[int, ...]:
     axes = node.integers(1)
     rank = len(node.shape(0))

@@ -1,0 +1,244 @@
+"""Operators that pick, place or order elements by their position."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from mlfc.errors import ModelError
+from mlfc.frontend.tflite.node import Node, converts
+from mlfc.ops.rules import normalized_axis
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, const
+from mlfc.support import cost
+
+
+@converts("GATHER")
+def _gather(node: Node) -> Expr:
+    options = node.record.options("GatherOptions")
+    axis, batch = (options.Axis(), options.BatchDims()) if options is not None else (0, 0)
+    axis = normalized_axis("GATHER", axis, len(node.shape(0)))
+    _check_indices(node, node.expr(1), axis)
+    return node.call("take", node.expr(0), node.expr(1), axis=axis, batch_dims=batch, mode="clip")
+
+
+def _check_indices(node: Node, indices: Expr, axis: int, data: int = 0) -> None:
+    """Raise ModelError where constant indices are outside an axis of an input."""
+    if isinstance(indices, Constant):
+        values, extent = indices.data, node.shape(data)[axis]
+        if values.size and not (values.min() >= 0 and values.max() < extent):
+            raise ModelError(f"an index is outside axis {axis} of {node.shape(data)}")
+
+
+def _tuples_first(node: Node, position: int) -> Expr:
+    """Return indices with their last axis, which holds one index tuple, in front as Relay has it."""
+    rank = len(node.shape(position))
+    if rank == 0:
+        raise ModelError(f"input {position}, index tuples, has no dimension")
+    indices = node.expr(position)
+    if isinstance(indices, Constant):
+        return Constant(np.moveaxis(indices.data, -1, 0), None, node.span)
+    return node.call("transpose", indices, axes=(rank - 1, *range(rank - 1)))
+
+
+@converts("GATHER_ND")
+def _gather_nd(node: Node) -> Expr:
+    indices = _tuples_first(node, 1)
+    for axis in range(min(node.shape(1)[-1], len(node.shape(0)))):
+        if isinstance(indices, Constant):
+            _check_indices(node, const(indices.data[axis]), axis)
+    return node.call("gather_nd", node.expr(0), indices)
+
+
+@converts("SCATTER_ND")
+def _scatter_nd(node: Node) -> Expr:
+    """Convert SCATTER_ND, which adds updates (input 1) at index tuples (input 0) to zeros of a shape (input 2)."""
+    shape, dtype = tuple(node.integers(2)), ir.tensor_type(node.expr(1)).dtype
+    if min(shape, default=0) < 0:
+        raise ModelError(f"the shape {shape} has a negative extent")
+    start = node.call("broadcast_to", const(0, dtype), shape=shape)
+    mode = "update" if dtype == "bool" else "add"
+    return node.call("scatter_nd", start, _tuples_first(node, 0), node.expr(1), mode=mode)
+
+
+@converts("REVERSE_V2")
+def _reverse(node: Node) -> Expr:
+    result = node.expr(0)
+    for axis in {normalized_axis("REVERSE_V2", axis, len(node.shape(0))): None for axis in node.integers(1)}:
+        result = node.call("reverse", result, axis=axis)
+    return result
+
+
+@converts("REVERSE_SEQUENCE")
+def _reverse_sequence(node: Node) -> Expr:
+    options = node.options("ReverseSequenceOptions")
+    return node.call(
+        "reverse_sequence", node.expr(0), node.expr(1), seq_axis=options.SeqDim(), batch_axis=options.BatchDim()
+    )
+
+
+@converts("DYNAMIC_UPDATE_SLICE")
+def _dynamic_update_slice(node: Node) -> Expr:
+    """Convert DYNAMIC_UPDATE_SLICE, which writes input 1 over input 0 from the indices of input 2 on.
+
+    Each element is selected rather than stored at its index, so that the result can take the place of the old tensor.
+    The slice is moved inside the tensor, as the reference does it.
+    """
+    data, update, shape, size = node.expr(0), node.expr(1), node.shape(0), node.shape(1)
+    rank = len(shape)
+    fits = len(size) == rank and all(0 < part <= whole for part, whole in zip(size, shape, strict=True))
+    if not fits or node.shape(2) != (rank,):
+        raise ModelError(f"a slice of {size} from {node.shape(2)} indices on does not fit {shape}")
+    inside: Expr | None = None
+    for axis in (axis for axis in range(rank) if size[axis] < shape[axis]):
+        begin = node.call("strided_slice", node.expr(2), begin=(axis,), end=(axis + 1,), strides=(1,), axes=(0,))
+        begin = node.call("clip", begin, a_min=0.0, a_max=float(shape[axis] - size[axis]))
+        if ir.tensor_type(begin).dtype != "int32":
+            begin = node.call("cast", begin, dtype="int32")
+        at = node.call("subtract", node.counted(shape[axis]), begin)
+        here = node.call(
+            "logical_and", node.call("greater_equal", at, const(0, "int32")),
+            node.call("less", at, const(size[axis], "int32")),
+        )  # fmt: skip
+        aligned = tuple(shape[axis] if other == axis else 1 for other in range(rank))
+        here = node.call("reshape", here, newshape=aligned)
+        inside = here if inside is None else node.call("logical_and", inside, here)
+        # positions outside the slice are limited to it, and not selected
+        update = node.call("take", update, at, axis=axis, mode="clip")
+    return update if inside is None else node.call("where", inside, update, data)
+
+
+@converts("EMBEDDING_LOOKUP")
+def _embedding_lookup(node: Node) -> Expr:
+    """Convert EMBEDDING_LOOKUP: rows of input 1 by the indices of input 0; of int8 tables, the real numbers."""
+    table, output = node.input(1), node.output()
+    if len(node.shape(0)) != 1 or len(node.shape(1)) < 2:
+        raise ModelError(f"indices of shape {node.shape(0)} into a table of shape {node.shape(1)}")
+    _check_indices(node, node.expr(0), 0, data=1)
+    rows = node.call("take", node.expr(1), node.expr(0), axis=0, mode="clip")
+    if output.dtype != "float32" or table.dtype == "float32":
+        return rows
+    if table.quantization is None or table.dtype != "int8" or np.any(table.quantization.zero_points != 0):
+        node.refuse(
+            f"EMBEDDING_LOOKUP from {table.type_name} to FLOAT32 is not supported", "Use a symmetric int8 table"
+        )
+    scales: Expr = const(table.quantization.scales, "float32")
+    if table.quantization.scales.size > 1:
+        if table.quantization.axis != 0:
+            raise ModelError(f"the table has scales for dimension {table.quantization.axis}, not 0")
+        scales = node.call("take", scales, node.expr(0), axis=0, mode="clip")
+        scales = node.call("reshape", scales, newshape=(-1, *(1,) * (len(node.shape(1)) - 1)))
+    return node.call("multiply", node.call("cast", rows, dtype="float32"), scales)
+
+
+@converts("TOPK_V2")
+def _top_k(node: Node) -> list[Expr]:
+    count, axis = node.integer(1), len(node.shape(0)) - 1
+    if axis < 0 or not 0 <= count <= node.shape(0)[axis]:
+        raise ModelError(f"{count} elements of {node.shape(0)}")
+    dtype = node.output(1).dtype
+    places = node.call("topk", node.expr(0), k=count, axis=axis, ret_type="indices", is_ascend=False, dtype=dtype)
+    return [node.call("gather", node.expr(0), places, axis=axis), places]
+
+
+@converts("ONE_HOT")
+def _one_hot(node: Node) -> Expr:
+    depth, rank = node.integer(1), len(node.shape(0))
+    if not 0 <= depth < 1 << 31:
+        raise ModelError(f"a depth of {depth}")
+    axis = normalized_axis("ONE_HOT", node.options("OneHotOptions").Axis(), rank + 1)
+    return node.call("one_hot", node.expr(0), node.expr(2), node.expr(3), depth=depth, axis=axis,
+                     dtype=node.output().dtype)  # fmt: skip
+
+
+@converts("CUMSUM")
+def _cumsum(node: Node) -> Expr:
+    options, data = node.options("CumsumOptions"), node.expr(0)
+    axis = normalized_axis("CUMSUM", node.integer(1), len(node.shape(0)))
+    if options.Reverse():
+        data = node.call("reverse", data, axis=axis)
+    dtype = ir.tensor_type(data).dtype
+    result = node.call("cumsum", data, axis=axis, dtype=dtype, exclusive=bool(options.Exclusive()))
+    return node.call("reverse", result, axis=axis) if options.Reverse() else result
+
+
+@converts("RANGE")
+def _range(node: Node) -> Expr:
+    start, limit, step = (node.value(position).reshape(-1) for position in range(3))
+    if not start.size == limit.size == step.size == 1 or not step[0]:
+        raise ModelError("a range takes one start, one limit and one step, which is not 0")
+    span, length = float(limit[0]) - float(start[0]), float(step[0])
+    if not np.isfinite(span / length):
+        raise ModelError(f"a range from {start[0]} to {limit[0]} by {step[0]}")
+    count = max(0, -int(-span // length))
+    cost.require("constants", count * 8, node.label)
+    values = start[0] + np.arange(count).astype(start.dtype) * step[0]
+    return Constant(values.astype(node.output().dtype), node.output().name, node.span)
+
+
+@converts("BROADCAST_ARGS")
+def _broadcast_args(node: Node) -> Expr:
+    shapes = [tuple(node.integers(position)) for position in (0, 1)]
+    if min(extent for shape in shapes for extent in (*shape, 0)) < 0:
+        raise ModelError(f"the shapes {shapes[0]} and {shapes[1]} have a negative extent")
+    rank = max(map(len, shapes))
+    first, second = ((1,) * (rank - len(shape)) + shape for shape in shapes)
+    if any(1 not in pair and pair[0] != pair[1] for pair in zip(first, second, strict=True)):
+        raise ModelError(f"the shapes {shapes[0]} and {shapes[1]} do not broadcast")
+    joined = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
+    return Constant(np.array(joined, node.output().dtype), node.output().name, node.span)
+
+
+@converts("SPACE_TO_BATCH_ND")
+def _space_to_batch(node: Node) -> Expr:
+    shape, blocks, widths = node.shape(0), node.integers(1), _pairs(node)
+    node.refuse_new_scale()
+    kept = shape[1 + len(blocks) :]
+    padded = [low + extent + high for extent, (low, high) in zip(shape[1:], widths, strict=False)]
+    if any(extent % block for extent, block in zip(padded, blocks, strict=True)):
+        raise ModelError(f"{tuple(padded)} does not divide into blocks of {tuple(blocks)}")
+    data = node.expr(0)
+    if any(map(any, widths)):
+        value = const(node.zero_point(node.input(0)) if node.quantized else 0, ir.tensor_type(data).dtype)
+        around = ((0, 0), *widths, *((0, 0) for _ in kept))
+        data = node.call("nn.pad", data, value, pad_width=around)
+    split = [part for extent, block in zip(padded, blocks, strict=True) for part in (extent // block, block)]
+    data = node.call("reshape", data, newshape=(shape[0], *split, *kept))
+    count = len(blocks)
+    order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, 2 * count + 1 + len(kept))]
+    data = node.call("transpose", data, axes=tuple(order))
+    return node.call("reshape", data, newshape=(shape[0] * prod(blocks), *split[::2], *kept))
+
+
+def _pairs(node: Node) -> list[tuple[int, int]]:
+    """Return paddings or crops of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND, two for each block."""
+    blocks, flat, shape = node.integers(1), node.integers(2), node.shape(0)
+    if len(flat) != 2 * len(blocks) or min(flat, default=0) < 0 or min(blocks, default=1) < 1:
+        raise ModelError(f"{flat} around blocks of {blocks}")
+    if len(shape) <= len(blocks):
+        raise ModelError(f"blocks of {blocks} in {shape}")
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+@converts("BATCH_TO_SPACE_ND")
+def _batch_to_space(node: Node) -> Expr:
+    shape, blocks, crops = node.shape(0), node.integers(1), _pairs(node)
+    node.refuse_new_scale()
+    batch, count = shape[0] // prod(blocks), len(blocks)
+    if batch * prod(blocks) != shape[0]:
+        raise ModelError(f"a batch of {shape[0]} does not divide into blocks of {tuple(blocks)}")
+    space, kept = shape[1 : 1 + count], shape[1 + count :]
+    data = node.call("reshape", node.expr(0), newshape=(*blocks, batch, *shape[1:]))
+    pairs = [axis for k in range(count) for axis in (count + 1 + k, k)]
+    data = node.call("transpose", data, axes=(count, *pairs, *range(2 * count + 1, 2 * count + 1 + len(kept))))
+    whole = [extent * block for extent, block in zip(space, blocks, strict=True)]
+    data = node.call("reshape", data, newshape=(batch, *whole, *kept))
+    if not any(map(any, crops)):
+        return data
+    begin = [low for low, _ in crops]
+    end = [extent - high for extent, (_, high) in zip(whole, crops, strict=True)]
+    if any(first >= last for first, last in zip(begin, end, strict=True)):
+        raise ModelError(f"crops {crops} leave nothing of {tuple(whole)}")
+    axes = tuple(range(1, count + 1))
+    return node.call("strided_slice", data, begin=tuple(begin), end=tuple(end), strides=(1,) * count, axes=axes)

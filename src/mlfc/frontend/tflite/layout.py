@@ -219,8 +219,8 @@ def _spelled_out(node: Node) -> tuple[Expr, _Masks]:
     ellipsis, new = options.EllipsisMask(), options.NewAxisMask() & ~options.EllipsisMask()
     rank, count = len(node.shape(0)), len(begin)
     taken = sum(not (ellipsis | new) >> index & 1 for index in range(count))
-    dots = sum(ellipsis >> index & 1 for index in range(count))
-    if not count == len(end) == len(strides) or taken > rank or dots > 1 or 0 in strides:
+    ellipses = sum(ellipsis >> index & 1 for index in range(count))
+    if not count == len(end) == len(strides) or taken > rank or ellipses > 1 or 0 in strides:
         raise ModelError(f"a slice from {begin} to {end} by {strides} of {node.shape(0)}")
     masks = _Masks()
     for index in range(count):

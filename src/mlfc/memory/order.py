@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import NamedTuple
 
 from mlfc.memory.reuse import allows_inplace, call_overlap_distance
 from mlfc.tir.ir import KernelCall, Program, Value
@@ -30,18 +32,37 @@ def reordered(program: Program) -> Program:
     return replace(program, calls=tuple(program.calls[index] for index in order))
 
 
-@dataclass(frozen=True)
-class _State:
-    """Some calls that have run: as bits of `done`, in `order`; what they took at most, and what is live now."""
+class _Effect(NamedTuple):
+    """What a call does to memory: bytes beyond those that are live, while it runs and afterwards."""
 
-    done: int
-    order: tuple[int, ...]
+    during: int
+    after: int
+
+
+class _State(NamedTuple):
+    """Some calls that have run: what they took at most, what is live now, and the last of them.
+
+    States compare as their orders do: `place` is that of the others' order among all that were kept.
+    """
+
     peak: int
     live: int
+    place: int
+    last: int
+    done: int  # as bits
+    before: _Kept
 
-    @property
-    def rank(self) -> tuple[int, int, tuple[int, ...]]:
-        return self.peak, self.live, self.order
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """A state of the beam, with its own place among their orders, and what may run next."""
+
+    peak: int
+    live: int
+    place: int
+    done: int
+    order: tuple[int, ...]
+    ready: dict[int, _Effect]
 
 
 class _Graph:
@@ -56,54 +77,86 @@ class _Graph:
             sorted({value.root for value in call.inputs if value.root in held}, key=lambda root: writers.get(root, -1))
             for call in program.calls
         ]
-        self.needs = [
-            sum(1 << writers[value.root] for value in {value.root: value for value in call.inputs}.values()
-                if value.root in writers)
-            for call in program.calls
-        ]  # fmt: skip
+        needs = [{writers[value.root] for value in call.inputs if value.root in writers} for call in program.calls]
+        self.needs = [sum(1 << writer for writer in of_one) for of_one in needs]
+        self.successors: list[list[int]] = [[] for _ in program.calls]
+        for index, of_one in enumerate(needs):
+            for writer in of_one:
+                self.successors[writer].append(index)
         self.readers: dict[Value, int] = {}
         for index, roots in enumerate(self.sources):
             for root in roots:
                 self.readers[root] = self.readers.get(root, 0) | 1 << index
-        self.made = [call.output.root.nbytes if call.output.root in held else 0 for call in program.calls]
-        self.kept = returned
+        made = [call.output.root.nbytes if call.output.root in held else 0 for call in program.calls]
+        self.alone = [
+            _Effect(
+                nbytes + call.kernel.scratch_bytes,
+                nbytes if call.output.root in returned or call.output.root in self.readers else 0,  # if somebody reads
+            )
+            for call, nbytes in zip(program.calls, made, strict=True)
+        ]
+        # the inputs that may die at each call, their bytes, and who else reads them
+        self.dying = [
+            [(root, root.nbytes, self.readers[root] & ~(1 << index)) for root in roots if root not in returned]
+            for index, roots in enumerate(self.sources)
+        ]
+        self.made = made
         self.start = sum(value.root.nbytes for value in program.inputs if value.root in held)
         self._overlaps = program.overlaps
         self._saved: dict[tuple[int, Value], int] = {}
 
     def search(self) -> tuple[int, ...]:
         """Return the best order found."""
-        states = [_State(0, (), self.start, self.start)]
+        first = {index: self._effect(0, index) for index, needed in enumerate(self.needs) if not needed}
+        kept = [_Kept(self.start, self.start, 0, 0, (), first)]
         for _ in self.calls:
             following: dict[int, _State] = {}
-            for state in states:
-                for index in range(len(self.calls)):
-                    if not state.done >> index & 1 and self.needs[index] & ~state.done == 0:
-                        after = self._after(state, index)
-                        known = following.get(after.done)
-                        if known is None or after.rank < known.rank:
-                            following[after.done] = after
-            states = sorted(following.values(), key=lambda state: state.rank)[:_BEAM]
-        return states[0].order
+            for state in kept:
+                peak, live, place, done = state.peak, state.live, state.place, state.done
+                for index, (during, after) in state.ready.items():
+                    then = done | 1 << index
+                    found = _State(max(peak, live + during), live + after, place, index, then, state)
+                    known = following.get(then)
+                    if known is None or found < known:
+                        following[then] = found
+            best = sorted(following.values())[:_BEAM]
+            places = {state.done: place for place, state in enumerate(sorted(best, key=attrgetter("place", "last")))}
+            kept = [self._kept(state, places[state.done]) for state in best]
+        return kept[0].order
 
     def peak(self, order: Sequence[int]) -> int:
         """Return the most bytes that are live during one call."""
-        state = _State(0, (), self.start, self.start)
+        peak = live = self.start
+        done = 0
         for index in order:
-            state = self._after(state, index)
-        return state.peak
+            effect = self._effect(done, index)
+            peak, live, done = max(peak, live + effect.during), live + effect.after, done | 1 << index
+        return peak
 
-    def _after(self, state: _State, index: int) -> _State:
-        done = state.done | 1 << index
-        dying = [root for root in self.sources[index] if root not in self.kept and not self.readers[root] & ~done]
-        saved = max((self._saving(index, root) for root in dying), default=0)
-        during = state.live + self.made[index] + self.calls[index].kernel.scratch_bytes - saved
-        made = self.made[index]
-        root = self.calls[index].output.root
-        if made and root not in self.kept and root not in self.readers:
-            made = 0  # nobody reads it
-        live = state.live + made - sum(root.nbytes for root in dying)
-        return _State(done, (*state.order, index), max(state.peak, during), live)
+    def _kept(self, state: _State, place: int) -> _Kept:
+        before, index, done = state.before, state.last, state.done
+        ready = dict(before.ready)
+        del ready[index]
+        sharing = 0  # who reads what this call read, which may now die there
+        for _, _, others in self.dying[index]:
+            sharing |= others
+        for other in ready:
+            if sharing >> other & 1:
+                ready[other] = self._effect(done, other)
+        for other in self.successors[index]:
+            if self.needs[other] & ~done == 0:
+                ready[other] = self._effect(done, other)
+        return _Kept(state.peak, state.live, place, done, (*before.order, index), ready)
+
+    def _effect(self, done: int, index: int) -> _Effect:
+        """Return what a call does after those of `done`."""
+        during, after = self.alone[index]
+        saved = 0
+        for root, nbytes, others in self.dying[index]:
+            if not others & ~done:
+                after -= nbytes
+                saved = max(saved, self._saving(index, root))
+        return _Effect(during - saved, after)
 
     def _saving(self, index: int, root: Value) -> int:
         """Return how many bytes the output of a call takes of an input that dies there."""

@@ -42,7 +42,7 @@ class _Effect(NamedTuple):
 class _State(NamedTuple):
     """Some calls that have run: what they took at most, what is live now, and the last of them.
 
-    States compare as their orders do: `place` is that of the others' order among all that were kept.
+    They compare by what they take and then as their orders do: `place` is that of the others' order among those kept.
     """
 
     peak: int

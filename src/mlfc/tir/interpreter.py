@@ -5,19 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir, visitor
-from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
-from mlfc.tir.numpy_expr import Array, Evaluator, access_key, check_bounds, evaluate_expr, undefined
+from mlfc.tir.ir import Buffer, PrimFunc, Stmt, Var
+from mlfc.tir.numpy_expr import Array, Frame, access_key, check_bounds, compiled, evaluate_expr, undefined
 from mlfc.tir.simt_interpreter import run_launch
 
 __all__ = ["StepLimitError", "evaluate_expr", "run", "run_counted"]
+
+
+_Run: TypeAlias = Callable[[], None]
 
 
 class StepLimitError(Exception):
@@ -58,68 +62,110 @@ def run_counted(
 
 
 class _Machine:
-    """Runs statements; loops that allow it run as one array operation a statement."""
+    """Makes functions of statements; loops that allow it run as one array operation a statement."""
 
     def __init__(self, memory: dict[Buffer, Array], step_limit: int | None) -> None:
         self._memory = memory
         self._env: dict[Var, Any] = {}
+        self._frame = Frame(self._env, memory)
         self.steps = 0
-        self._step_limit = step_limit
-        self._as_arrays: dict[int, bool] = {}
+        self._step_limit = inf if step_limit is None else step_limit
 
     def run(self, stmt: Stmt) -> None:
         """Run one statement and what is below it."""
-        self.steps += 1
-        if self._step_limit is not None and self.steps > self._step_limit:
-            raise StepLimitError
+        self._code(stmt)()
+
+    def _code(self, stmt: Stmt) -> _Run:
+        """Return the function that runs a statement and what is below it."""
+        run = self._action(stmt)
+
+        def counted() -> None:
+            self.steps += 1
+            if self.steps > self._step_limit:
+                raise StepLimitError
+            run()
+
+        return counted
+
+    def _action(self, stmt: Stmt) -> _Run:
         if isinstance(stmt, ir.Store):
-            self._store(stmt)
-        elif isinstance(stmt, ir.Seq):
-            for item in stmt.stmts:
-                self.run(item)
-        elif isinstance(stmt, ir.For):
-            self._loop(stmt)
-        elif isinstance(stmt, ir.If):
-            branch = stmt.then if self._value(stmt.condition) else stmt.otherwise
-            if branch is not None:
-                self.run(branch)
-        elif isinstance(stmt, ir.Let):
-            self._env[stmt.var] = self._value(stmt.value)
-            self.run(stmt.body)
-        elif isinstance(stmt, ir.Allocate):
-            self._memory[stmt.buffer] = undefined(stmt.buffer)
-            self.run(stmt.body)
-        elif isinstance(stmt, ir.Launch):
-            run_launch(stmt, self._memory)
+            return self._store(stmt)
+        if isinstance(stmt, ir.Seq):
+            return self._sequence(stmt)
+        if isinstance(stmt, ir.For):
+            return self._loop(stmt)
+        if isinstance(stmt, ir.If):
+            return self._branch(stmt)
+        if isinstance(stmt, (ir.Let, ir.Allocate)):
+            return self._binding(stmt)
+        if isinstance(stmt, ir.Launch):
+            return lambda: run_launch(stmt, self._memory)
+        return lambda: None
 
-    def _value(self, expr: Expr) -> Array:
-        return Evaluator(self._env, self._memory).run(expr)
+    def _sequence(self, stmt: ir.Seq) -> _Run:
+        items = [self._code(item) for item in stmt.stmts]
 
-    def _loop(self, stmt: ir.For) -> None:
-        indices = np.arange(0, int(self._value(stmt.extent)), stmt.step, dtype=np.int32)
-        if indices.size == 0:
-            return
-        if stmt.kind == "vectorized" and self._runs_as_arrays(stmt):
-            self._env[stmt.var] = indices
-            self.run(stmt.body)
-            return
-        for index in indices:
-            self._env[stmt.var] = index
-            self.run(stmt.body)
+        def sequence() -> None:
+            for item in items:
+                item()
 
-    def _runs_as_arrays(self, loop: ir.For) -> bool:
-        if id(loop) not in self._as_arrays:
-            self._as_arrays[id(loop)] = _is_pointwise(loop)
-        return self._as_arrays[id(loop)]
+        return sequence
 
-    def _store(self, stmt: ir.Store) -> None:
-        evaluator = Evaluator(self._env, self._memory)
-        indices = [evaluator.run(index) for index in stmt.indices]
-        value = evaluator.run(stmt.value)
-        if dtypes.element(stmt.value.dtype) != dtypes.element(stmt.buffer.dtype):
-            raise InternalError(f"tir: {stmt.value.dtype} is stored to {stmt.buffer.name} of {stmt.buffer.dtype}")
-        check_bounds(stmt.buffer, indices, stmt.value.dtype)
-        self._memory[stmt.buffer][access_key(stmt.buffer, indices, stmt.value.dtype)] = value
+    def _branch(self, stmt: ir.If) -> _Run:
+        condition, then = compiled([stmt.condition]), self._code(stmt.then)
+        otherwise = None if stmt.otherwise is None else self._code(stmt.otherwise)
+
+        def branch() -> None:
+            (holds,) = condition(self._frame)
+            if holds:
+                then()
+            elif otherwise is not None:
+                otherwise()
+
+        return branch
+
+    def _binding(self, stmt: ir.Let | ir.Allocate) -> _Run:
+        body = self._code(stmt.body)
+        if isinstance(stmt, ir.Allocate):
+            buffer = stmt.buffer
+
+            def allocate() -> None:
+                self._memory[buffer] = undefined(buffer)
+                body()
+
+            return allocate
+        var, value = stmt.var, compiled([stmt.value])
+
+        def let() -> None:
+            (self._env[var],) = value(self._frame)
+            body()
+
+        return let
+
+    def _loop(self, stmt: ir.For) -> _Run:
+        extent, body, var = compiled([stmt.extent]), self._code(stmt.body), stmt.var
+        runs_as_arrays = stmt.kind == "vectorized" and _is_pointwise(stmt)
+
+        def loop() -> None:
+            indices = np.arange(0, int(extent(self._frame)[0]), stmt.step, dtype=np.int32)
+            for index in [indices] if runs_as_arrays and indices.size else indices:
+                self._env[var] = index
+                body()
+
+        return loop
+
+    def _store(self, stmt: ir.Store) -> _Run:
+        buffer, dtype = stmt.buffer, stmt.value.dtype
+        if dtypes.element(dtype) != dtypes.element(buffer.dtype):
+            raise InternalError(f"tir: {dtype} is stored to {buffer.name} of {buffer.dtype}")
+        operands = compiled([*stmt.indices, stmt.value])
+
+        def store() -> None:
+            *indices, value = operands(self._frame)
+            check_bounds(buffer, indices, dtype)
+            self._memory[buffer][access_key(buffer, indices, dtype)] = value
+
+        return store
 
 
 def _is_pointwise(loop: ir.For) -> bool:

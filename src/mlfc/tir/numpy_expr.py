@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,9 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.intrinsics import INTRINSICS
+from mlfc.tir.intrinsics.registry import Body
 from mlfc.tir.ir import Buffer, Expr, Var
+from mlfc.tir.visitor import children
 
 Array = npt.NDArray[Any]
 
@@ -59,85 +61,199 @@ _BINARY: dict[str, Callable[[Array, Array], Any]] = {
 }  # fmt: skip
 
 
-class Evaluator:
-    """Evaluates expressions in one environment, each node once."""
+class Frame:
+    """What expressions are evaluated in: the values of variables, and the contents of buffers."""
+
+    __slots__ = ("env", "known", "memory")
 
     def __init__(self, env: Mapping[Var, Array], memory: Mapping[Buffer, Array]) -> None:
-        self._env = env
-        self._memory = memory
-        self._values: dict[int, Array] = {}
-        self._guarded: dict[int, Array] = {}
-
-    def run(self, expr: Expr, guarded: bool = False) -> Array:
-        """Return the value; `guarded` limits indices of loads, for a branch that is not always taken."""
-        if type(expr) is ir.Const:  # most nodes are leaves, which are known already
-            return self._const(expr, guarded)
-        if type(expr) is ir.Var:
-            return self._var(expr, guarded)
-        known = self._guarded if guarded else self._values
-        value = known.get(id(expr))
-        if value is None:
-            value = known[id(expr)] = _KINDS[type(expr)](self, expr, guarded)
-        return value
-
-    def _const(self, expr: ir.Const, _: bool) -> Array:
-        return _number(expr.value, expr.dtype) if type(expr.value) is int else _array(expr.value, expr.dtype)
-
-    def _var(self, expr: ir.Var, _: bool) -> Array:
-        try:
-            return self._env[expr]
-        except KeyError:
-            raise InternalError(f"tir: {expr.name} is read outside the statement that binds it") from None
-
-    def _binary(self, expr: ir.Binary, guarded: bool) -> Array:
-        value: Array = _BINARY[expr.op](self.run(expr.a, guarded), self.run(expr.b, guarded))
-        return value
-
-    def _cast(self, expr: ir.Cast, guarded: bool) -> Array:
-        return _converted(self.run(expr.value, guarded), expr.dtype)
-
-    def _broadcast(self, expr: ir.Broadcast, guarded: bool) -> Array:
-        return self.run(expr.value, guarded)[..., None].repeat(dtypes.lanes(expr.dtype), -1)
-
-    def _call(self, expr: ir.Call, guarded: bool) -> Array:
-        return _called(expr.name, expr.dtype, [self.run(arg, guarded) for arg in expr.args])
-
-    def _select(self, expr: ir.Select, guarded: bool) -> Array:
-        condition = self.run(expr.condition, guarded)
-        if condition.ndim == 0:
-            return self.run(expr.then if condition else expr.otherwise, guarded)
-        if dtypes.lanes(expr.condition.dtype) < dtypes.lanes(expr.dtype):
-            condition = condition[..., None]
-        return np.where(condition, self.run(expr.then, True), self.run(expr.otherwise, True))
-
-    def _load(self, expr: ir.Load, guarded: bool) -> Array:
-        array = self._memory[expr.buffer]
-        indices = [self.run(index, guarded) for index in expr.indices]
-        if guarded:
-            # which elements are really read is decided above; the others only must not fail
-            ends = [extent - 1 for extent in expr.buffer.shape]
-            if ends:
-                ends[-1] -= _lanes(expr.buffer, expr.dtype) - 1
-            indices = [np.clip(index, 0, max(0, end)) for index, end in zip(indices, ends, strict=True)]
-            if array.size == 0:
-                shape = np.broadcast_shapes(*(index.shape for index in indices))
-                return np.zeros(shape, array.dtype)
-        else:
-            check_bounds(expr.buffer, indices, expr.dtype)
-        value: Array = array[access_key(expr.buffer, indices, expr.dtype)]
-        return value if value.base is None else value.copy()  # what is stored later must not change it
+        self.env = env
+        self.memory = memory
+        self.known: dict[tuple[int, bool], Array] = {}  # of the nodes that an expression has several times
 
 
-_KINDS: dict[type, Callable[[Evaluator, Any, bool], Array]] = {
-    ir.Const: Evaluator._const,
-    ir.Var: Evaluator._var,
-    ir.Binary: Evaluator._binary,
-    ir.Select: Evaluator._select,
-    ir.Cast: Evaluator._cast,
-    ir.Load: lambda evaluator, expr, guarded: evaluator._load(expr, guarded),  # of subclasses, too
-    ir.Broadcast: Evaluator._broadcast,
-    ir.Call: Evaluator._call,
+Code: TypeAlias = Callable[[Frame], Array]
+Read: TypeAlias = Callable[[Frame, ir.Load, list[Array], bool], Array]
+
+
+def read(frame: Frame, load: ir.Load, indices: list[Array], guarded: bool) -> Array:
+    """Return what a load reads; `guarded` limits indices, for a branch that is not always taken."""
+    return read_elements(frame.memory[load.buffer], load.buffer, indices, load.dtype, guarded)
+
+
+def compiled(exprs: Sequence[Expr], read: Read = read) -> Callable[[Frame], list[Array]]:
+    """Return the function of Python that computes some expressions, each node once.
+
+    Walking the nodes for each element of a tensor would take several times as long.
+    """
+    compiler = _Compiler(exprs, read)
+    codes = [compiler.code(expr, False) for expr in exprs]
+    if not compiler.shares:
+        return lambda frame: [code(frame) for code in codes]
+
+    def run(frame: Frame) -> list[Array]:
+        frame.known = {}
+        return [code(frame) for code in codes]
+
+    return run
+
+
+class _Compiler:
+    """Makes functions of expressions that are evaluated together."""
+
+    def __init__(self, exprs: Sequence[Expr], read: Read) -> None:
+        self._read = read
+        self._codes: dict[tuple[int, bool], Code] = {}
+        self._shared: set[int] = set()
+        seen: set[int] = set()
+        stack = list(exprs)
+        while stack:
+            expr = stack.pop()
+            if id(expr) in seen:
+                self._shared.add(id(expr))
+                continue
+            operands = children(expr)
+            if operands:  # leaves are known already
+                seen.add(id(expr))
+                stack.extend(operands)
+        self.shares = bool(self._shared)
+
+    def code(self, expr: Expr, guarded: bool) -> Code:
+        """Return the function for a node; `guarded` limits indices of loads."""
+        key = id(expr), guarded
+        code = self._codes.get(key)
+        if code is None:
+            code = _KINDS[type(expr)](self, expr, guarded)
+            self._codes[key] = code = self._once(code, key) if key[0] in self._shared else code
+        return code
+
+    @staticmethod
+    def _once(code: Code, key: tuple[int, bool]) -> Code:
+        def once(frame: Frame) -> Array:
+            value = frame.known.get(key)
+            if value is None:
+                value = frame.known[key] = code(frame)
+            return value
+
+        return once
+
+    def const(self, expr: ir.Const, _: bool) -> Code:
+        value = _constant(expr)
+        return lambda _: value
+
+    def var(self, expr: ir.Var, _: bool) -> Code:
+        def var(frame: Frame) -> Array:
+            try:
+                return frame.env[expr]
+            except KeyError:
+                raise InternalError(f"tir: {expr.name} is read outside the statement that binds it") from None
+
+        return var
+
+    def binary(self, expr: ir.Binary, guarded: bool) -> Code:
+        compute, a, b = _BINARY[expr.op], self.code(expr.a, guarded), self.code(expr.b, guarded)
+        if isinstance(expr.b, ir.Const):
+            constant = _constant(expr.b)
+            return lambda frame: compute(a(frame), constant)
+        return lambda frame: compute(a(frame), b(frame))
+
+    def cast(self, expr: ir.Cast, guarded: bool) -> Code:
+        value = self.code(expr.value, guarded)
+        if dtypes.element(expr.dtype) == "bool":
+            return lambda frame: value(frame) != 0
+        dtype = dtypes.to_numpy(expr.dtype)
+        # on a scalar of numpy, its type's constructor takes half the time
+        make = dtype.type if dtype.kind in "iuf" else None
+
+        def cast(frame: Frame) -> Array:
+            found = value(frame)
+            if make is None or found.ndim or found.dtype.kind not in "iufb":
+                return found.astype(dtype, copy=False)
+            result: Array = make(found)  # type: ignore[assignment]  # a scalar has what is used of an array
+            return result
+
+        return cast
+
+    def broadcast(self, expr: ir.Broadcast, guarded: bool) -> Code:
+        value, lanes = self.code(expr.value, guarded), dtypes.lanes(expr.dtype)
+        return lambda frame: value(frame)[..., None].repeat(lanes, -1)
+
+    def call(self, expr: ir.Call, guarded: bool) -> Code:
+        args = [self.code(arg, guarded) for arg in expr.args]
+        intrinsic, dtype = INTRINSICS.get(expr.name), expr.dtype
+        evaluate = intrinsic.evaluate
+        if evaluate is not None:
+            return lambda frame: _array(evaluate(*[np.asarray(arg(frame)) for arg in args]), dtype)
+        body = intrinsic.body(expr.args[0].dtype)
+        if body is None:
+            raise InternalError(f"tir: no body of '{expr.name}' takes {expr.args[0].dtype}")
+        run = _of_body(body)
+        return lambda frame: run([arg(frame) for arg in args])
+
+    def select(self, expr: ir.Select, guarded: bool) -> Code:
+        condition = self.code(expr.condition, guarded)
+        then, otherwise = self.code(expr.then, guarded), self.code(expr.otherwise, guarded)
+        is_wider = dtypes.lanes(expr.condition.dtype) < dtypes.lanes(expr.dtype)
+
+        def select(frame: Frame) -> Array:
+            holds = condition(frame)
+            if holds.ndim == 0:
+                return then(frame) if holds else otherwise(frame)
+            if is_wider:
+                holds = holds[..., None]
+            return np.where(holds, self.code(expr.then, True)(frame), self.code(expr.otherwise, True)(frame))
+
+        return select
+
+    def load(self, expr: ir.Load, guarded: bool) -> Code:
+        indices = [self.code(index, guarded) for index in expr.indices]
+        access = self._read
+        if guarded or access is not read or dtypes.lanes(expr.dtype) > 1:
+            return lambda frame: access(frame, expr, [index(frame) for index in indices], guarded)
+        shape, buffer = expr.buffer.shape, expr.buffer
+
+        def load(frame: Frame) -> Array:
+            """Read an element, as most loads do; others go the general way."""
+            places = [index(frame) for index in indices]
+            for place, extent in zip(places, shape, strict=True):
+                if place.ndim or not 0 <= int(place) < extent:
+                    return read(frame, expr, places, False)
+            return frame.memory[buffer][(*places,)]
+
+        return load
+
+
+_KINDS: dict[type, Callable[[_Compiler, Any, bool], Code]] = {
+    ir.Const: _Compiler.const,
+    ir.Var: _Compiler.var,
+    ir.Binary: _Compiler.binary,
+    ir.Select: _Compiler.select,
+    ir.Cast: _Compiler.cast,
+    ir.Load: _Compiler.load,
+    ir.Broadcast: _Compiler.broadcast,
+    ir.Call: _Compiler.call,
 }
+
+
+def read_elements(array: Array, buffer: Buffer, indices: Sequence[Array], dtype: str, guarded: bool) -> Array:
+    """Return what an access of `dtype` reads of a buffer's contents."""
+    if guarded:
+        # which elements are really read is decided above; the others only must not fail
+        ends = [extent - 1 for extent in buffer.shape]
+        if ends:
+            ends[-1] -= _lanes(buffer, dtype) - 1
+        indices = [np.clip(index, 0, max(0, end)) for index, end in zip(indices, ends, strict=True)]
+        if array.size == 0:
+            shape = np.broadcast_shapes(*(index.shape for index in indices))
+            return np.zeros(shape, array.dtype)
+    else:
+        check_bounds(buffer, indices, dtype)
+    value: Array = array[access_key(buffer, indices, dtype)]
+    return value if value.base is None else value.copy()  # what is stored later must not change it
+
+
+def _constant(expr: ir.Const) -> Array:
+    return _number(expr.value, expr.dtype) if type(expr.value) is int else _array(expr.value, expr.dtype)
 
 
 def _array(value: Any, dtype: str) -> Array:
@@ -151,26 +267,20 @@ def _number(value: int, dtype: str) -> Array:
     return _array(value, dtype)
 
 
-def _called(name: str, dtype: str, args: Sequence[Array]) -> Array:
-    """Return an intrinsic's value: what its body gives, lane by lane, or else its own function of numpy."""
-    intrinsic = INTRINSICS.get(name)
-    if intrinsic.evaluate is not None:
-        return _array(intrinsic.evaluate(*map(np.asarray, args)), dtype)
-    body = intrinsic.body(dtypes.from_numpy(args[0].dtype))
-    if body is None:
-        raise InternalError(f"tir: no body of '{name}' takes {args[0].dtype}")
-    values: dict[Var, Array] = dict(zip(body.params, args, strict=True))
-    evaluator = Evaluator(values, {})
-    for step in body.steps:
-        values[step.var] = evaluator.run(step.value)
-    return evaluator.run(body.result)
+@cache
+def _of_body(body: Body) -> Callable[[Sequence[Array]], Array]:
+    """Return the function of an intrinsic's arguments that computes its body, lane by lane."""
+    steps = [(step.var, compiled([step.value])) for step in body.steps]
+    result = compiled([body.result])
 
+    def run(args: Sequence[Array]) -> Array:
+        values: dict[Var, Array] = dict(zip(body.params, args, strict=True))
+        frame = Frame(values, {})
+        for var, code in steps:
+            (values[var],) = code(frame)
+        return result(frame)[0]
 
-def _converted(value: Array, dtype: str) -> Array:
-    if dtypes.element(dtype) == "bool":
-        nonzero: Array = value != 0
-        return nonzero
-    return value.astype(dtypes.to_numpy(dtype), copy=False)
+    return run
 
 
 # `array.min` and `array.max` are functions of Python that call them
@@ -190,7 +300,7 @@ def check_bounds(buffer: Buffer, indices: Sequence[Array], dtype: str) -> None:
         rest -= 1
         last = extent - 1 if rest else extent - lanes
         if index.ndim == 0:
-            is_within = 0 <= index.item() <= last
+            is_within = 0 <= int(index) <= last
         else:
             is_within = not index.size or bool(_least(index, None) >= 0 and _most(index, None) <= last)
         if not is_within:
@@ -220,7 +330,7 @@ def evaluate_expr(expr: Expr, env: Mapping[Var, Any], memory: Mapping[Buffer, Ar
     """
     with np.errstate(all="ignore"):
         values = {var: _array(value, var.dtype) for var, value in env.items()}
-        return Evaluator(values, memory).run(expr)
+        return compiled([expr])(Frame(values, memory))[0]
 
 
 def undefined(buffer: Buffer) -> Array:

@@ -6,7 +6,7 @@ here, whatever this order would make of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 
@@ -17,7 +17,7 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, Launch, Stmt, Var
-from mlfc.tir.numpy_expr import Array, Evaluator, access_key, check_bounds, undefined
+from mlfc.tir.numpy_expr import Array, Frame, access_key, check_bounds, compiled, read_elements, undefined
 from mlfc.tir.visitor import walk
 
 _Numbers = npt.NDArray[np.int64]
@@ -89,23 +89,6 @@ class _Chosen(dict[Var, Array]):
         return var in self._values
 
 
-class _ItemEvaluator(Evaluator):
-    """Reads each work-item's own variables and its group's shared ones."""
-
-    def __init__(self, machine: _SimtInterpreter) -> None:
-        super().__init__(machine.chosen, machine.memory)
-        self._machine = machine
-
-    def _load(self, expr: ir.Load, guarded: bool) -> Array:
-        machine = self._machine
-        own = machine.owned.get(expr.buffer)
-        load = expr if own is None else ir.Load(own[0], (own[1], *expr.indices), expr.dtype)
-        watch = machine.watches.get(load.buffer)
-        if watch is not None and not guarded:
-            watch.read(*machine.places(load.buffer, [self.run(index) for index in load.indices], load.dtype))
-        return super()._load(load, guarded)
-
-
 class _SimtInterpreter:
     """Some groups of a launch: variables have one element an item, private buffers one row an item or group."""
 
@@ -132,7 +115,8 @@ class _SimtInterpreter:
                 self._env[var] = (rest % extent).astype(np.int32)
                 rest = rest // extent
         self._active: _Numbers = np.arange(self._count)
-        self.chosen = _Chosen(self._env, self._active)
+        self._frame = Frame(_Chosen(self._env, self._active), self.memory)
+        self._codes: dict[int, Callable[[Frame], list[Array]]] = {}
 
     def run(self, stmt: Stmt) -> None:
         if isinstance(stmt, ir.Seq):
@@ -145,7 +129,7 @@ class _SimtInterpreter:
         elif isinstance(stmt, ir.If):
             self._branch(stmt)
         elif isinstance(stmt, ir.Let):
-            self._bind(stmt.var, self._value(stmt.value))
+            self._bind(stmt.var, *self._values(stmt, stmt.value))
             self.run(stmt.body)
         elif isinstance(stmt, ir.Allocate):
             self._allocate(stmt.buffer)
@@ -157,30 +141,47 @@ class _SimtInterpreter:
                 if own in self.watches:
                     self.watches[own].forget()
 
-    def _value(self, expr: Expr) -> Array:
-        return _ItemEvaluator(self).run(expr)
+    def _values(self, stmt: Stmt, *exprs: Expr) -> list[Array]:
+        """Return what a statement's expressions are for each active work-item."""
+        code = self._codes.get(id(stmt))
+        if code is None:
+            code = self._codes[id(stmt)] = compiled(exprs, self._read)
+        return code(self._frame)
+
+    def _read(self, frame: Frame, load: ir.Load, indices: list[Array], guarded: bool) -> Array:
+        """Read each work-item's own variables and its group's shared ones."""
+        buffer, own = load.buffer, self.owned.get(load.buffer)
+        if own is not None:
+            buffer, indices = own[0], [frame.env[own[1]], *indices]
+        watch = self.watches.get(buffer)
+        if watch is not None and not guarded:
+            watch.read(*self.places(buffer, indices, load.dtype))
+        return read_elements(self.memory[buffer], buffer, indices, load.dtype, guarded)
+
+    def _choose(self) -> None:
+        self._frame.env = _Chosen(self._env, self._active)
 
     def _bind(self, var: Var, value: Array) -> None:
         lanes = dtypes.lanes(var.dtype)
         whole = np.zeros((self._count,) if lanes == 1 else (self._count, lanes), dtypes.to_numpy(var.dtype))
         whole[self._active] = value
         self._env[var] = whole
-        self.chosen = _Chosen(self._env, self._active)
+        self._choose()
 
     @contextmanager
     def _only(self, holds: Array) -> Iterator[bool]:
         """Let only those active items go on for which `holds`; tell whether there are any."""
         before = self._active
         self._active = before[np.broadcast_to(holds, before.shape)]
-        self.chosen = _Chosen(self._env, self._active)
+        self._choose()
         try:
             yield bool(self._active.size)
         finally:
             self._active = before
-            self.chosen = _Chosen(self._env, before)
+            self._choose()
 
     def _branch(self, stmt: ir.If) -> None:
-        holds = self._value(stmt.condition)
+        (holds,) = self._values(stmt, stmt.condition)
         for body, taken in ((stmt.then, holds), (stmt.otherwise, ~holds)):
             if body is not None:
                 with self._only(taken) as some:
@@ -188,11 +189,11 @@ class _SimtInterpreter:
                         self.run(body)
 
     def _loop(self, stmt: ir.For) -> None:
-        extents = self._value(stmt.extent)
+        (extents,) = self._values(stmt, stmt.extent)
         for index in range(0, int(extents.max(initial=0)), stmt.step):
             with self._only(extents > index):
                 self._env[stmt.var] = np.asarray(index, np.int32)[()]
-                self.chosen = _Chosen(self._env, self._active)
+                self._choose()
                 self.run(stmt.body)
 
     def _allocate(self, buffer: Buffer) -> None:
@@ -207,9 +208,7 @@ class _SimtInterpreter:
     def _store(self, stmt: ir.Store) -> None:
         own = self.owned.get(stmt.buffer)
         buffer, head = (stmt.buffer, ()) if own is None else (own[0], (own[1],))
-        evaluator = _ItemEvaluator(self)
-        indices = [evaluator.run(index) for index in (*head, *stmt.indices)]
-        value = evaluator.run(stmt.value)
+        *indices, value = self._values(stmt, *head, *stmt.indices, stmt.value)
         if dtypes.element(stmt.value.dtype) != dtypes.element(buffer.dtype):
             raise InternalError(f"tir: {stmt.value.dtype} is stored to {buffer.name} of {buffer.dtype}")
         check_bounds(buffer, indices, stmt.value.dtype)

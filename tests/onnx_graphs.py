@@ -143,6 +143,13 @@ def padded_with_ones_conv(g: GraphMaker) -> str:
 
 
 @graph
+def padded_with_what_a_conv_gives(g: GraphMaker) -> str:
+    y = g.conv("x", 2)
+    largest = g.node("ReduceMax", [y], keepdims=0)
+    return g.conv(g.node("Pad", [y, g.constant(np.array([0, 0, 1, 1, 0, 0, 1, 2])), largest]), 2, channels=2)
+
+
+@graph
 def padded_pools(g: GraphMaker) -> str:
     y = g.node("Pad", [g.conv("x", 4), g.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))])
     pooled = g.node("AveragePool", [y], kernel_shape=[3, 3], strides=[2, 2], count_include_pad=1)

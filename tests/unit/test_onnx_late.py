@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import mlfc
@@ -143,3 +143,31 @@ def test_a_stated_extent_out_of_proportion_is_refused(
 ) -> None:
     with pytest.raises(LimitError, match="the_node"):
         mlfc.import_model(model(operator, [np.asarray(value) for value in values], shape))
+
+
+def _integer_matrices() -> Iterator[Any]:
+    rng = np.random.default_rng(6)
+    a, b = rng.integers(0, 256, (2, 3, 5)).astype(np.uint8), rng.integers(-128, 128, (5, 4)).astype(np.int8)
+    a[0], b[:, 0] = 255, -128
+    rows, columns = np.array([0, 255, 7], np.uint8), np.array([-128, 127, 0, 3], np.int8)
+    yield "of all rows", a, b, np.array(200, np.uint8), np.array([5], np.int8)
+    yield "by row", a[1], b, rows, np.array(-7, np.int8)
+    yield "by column", a, b, np.array(255, np.uint8), columns
+    yield "by row and column", a[0], b, rows, columns
+
+
+MATRICES = [pytest.param(*case[1:], id=case[0]) for case in _integer_matrices()]
+
+
+@pytest.mark.parametrize(("a", "b", "of_a", "of_b"), MATRICES)
+@pytest.mark.parametrize("late", [(), (2,), (3,), (2, 3)])
+def test_zero_points_of_integer_matrices(a: Array, b: Array, of_a: Array, of_b: Array, late: tuple[int, ...]) -> None:
+    given = model("MatMulInteger", (a, b, of_a, of_b), ("n",))
+    given.graph.output[0].CopyFrom(helper.make_tensor_value_info("out", TensorProto.INT32, None))
+    values = {f"in{index}": (of_a, of_b)[index - 2] for index in (2, 3) if index not in late}
+    module, params = mlfc.import_model(given.SerializeToString(), values=values)
+    inputs = {"in0": a, "in1": b, "in2": of_a, "in3": of_b}
+    given_late = {name: value for name, value in inputs.items() if name not in values}
+    (found,) = run_main(module, {**given_late, **params})
+    less = of_a.astype(np.int64)[:, None] if of_a.ndim else of_a.astype(np.int64)
+    np.testing.assert_array_equal(found, (a.astype(np.int64) - less) @ (b.astype(np.int64) - of_b.astype(np.int64)))

@@ -231,7 +231,7 @@ def _quantized_pair(forms: Forms, call: Call) -> None:
         for name, operand in zip(("lhs_axis", "rhs_axis"), call.args[:2], strict=True)
     }
     operands = [forms.broadcast(arg, order) for arg in call.args[:2]]
-    forms.put(call, apply(call, [*operands, *call.args[2:]], **changed), order)
+    forms.put(call, apply(call, [*operands, *(forms.logical(arg) for arg in call.args[2:])], **changed), order)
 
 
 def _concatenate(forms: Forms, call: Call) -> None:
@@ -257,7 +257,7 @@ def _strided_slice(forms: Forms, call: Call) -> None:
 def _pad(forms: Forms, call: Call) -> None:
     data, widths = call.args[0], call.attrs["pad_width"]
     order = forms.order(data)
-    args = [forms.at_hand(data), *call.args[1:]]
+    args = [forms.at_hand(data), *(forms.logical(arg) for arg in call.args[1:])]
     forms.put(call, apply(call, args, pad_width=tuple(widths[axis] for axis in order)), order)
 
 

@@ -21,6 +21,7 @@ from mlfc.relay.ir import Constant, Expr, Quantization
 from mlfc.support import dtypes
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", *dtypes.NARROW_INTEGERS)
+_EXACT_TERMS = 1 << 13  # of so many products of bytes, all sums that their zero points take part in fit int32
 _FLOATS = tuple(dtype for dtype in dtypes.NARROW_FLOATS if dtype != "float8_e8m0fnu")
 
 
@@ -243,10 +244,41 @@ def _integer_conv(
 
 @importer("ConvInteger")
 def _conv_integer(node: Node) -> Expr:
-    one = node.constant(1.0, "float32")
-    x_pair, w_pair = ((one, zero_point_of(node, index, one)) for index in (2, 3))
-    sums, shape = _integer_conv(node, node.input(0), node.input(1), x_pair, w_pair)
-    return node.reshape(sums, shape)
+    one, x, weight = node.constant(1.0, "float32"), node.input(0), node.input(1)
+    known = {index: (one, zero_point_of(node, index, one)) for index in (2, 3) if _is_fixed(node, index)}
+    if len(known) == 2:
+        sums, shape = _integer_conv(node, x, weight, known[2], known[3])
+        return node.reshape(sums, shape)
+    if 3 not in known or prod(shape_of(node.input(2))) != 1:
+        node.value(3 if 3 not in known else 2, "zero_point")
+        node.unsupported("with a zero point a channel of the data is not supported", "Quantize the data per tensor")
+    geometry = conv_window(node, weight, 0, (1, 2))
+    attributes = conv_attributes(node, weight, geometry)
+    image, kernel = as_image(node, x), as_image(node, weight)
+    top, left, bottom, right = attributes["padding"]
+    # what the borders hold stands for zero
+    image = node.call(
+        "nn.pad", image, node.reshape(node.input(2), ()), pad_mode="constant",
+        pad_width=((0, 0), (0, 0), (top, bottom), (left, right)),
+    )  # fmt: skip
+    sums = node.call(
+        "qnn.conv2d", image, kernel, node.constant(0, "int32"), known[3][1], one, one, out_dtype="int32",
+        **{**attributes, "padding": (0, 0, 0, 0)},
+    )  # fmt: skip
+    zero = node.reshape(known[3][1], (-1, 1, 1, 1)) if known[3][1].data.ndim else known[3][1]
+    centre = node.call("subtract", node.cast(kernel, "int32"), zero)
+    weights = node.reshape(node.call("sum", centre, axis=(1, 2, 3), keepdims=False), (1, shape_of(kernel)[0], 1, 1))
+    sums = node.call("subtract", sums, node.call("multiply", weights, _scalar(node, 2)))
+    return node.reshape(sums, (*shape_of(sums)[:2], *geometry.out))
+
+
+def _is_fixed(node: Node, index: int) -> bool:
+    """Tell whether a zero point is left out or known at compile time."""
+    return not node.has(index) or node.known(index) is not None
+
+
+def _scalar(node: Node, index: int) -> Expr:
+    return node.reshape(node.cast(node.input(index), "int32"), ())
 
 
 @importer("QLinearMatMul")
@@ -280,12 +312,34 @@ def integer_matmul(
 
 @importer("MatMulInteger")
 def _matmul_integer(node: Node) -> Expr:
-    one = node.constant(1.0, "float32")
-    fixed = all(not node.has(index) or node.known(index) is not None for index in (2, 3))
-    if fixed:
-        a_pair, b_pair = ((one, zero_point_of(node, index, one)) for index in (2, 3))
-        return integer_matmul(node, node.input(0), node.input(1), a_pair, b_pair)
-    return matmul(node, centred(node, 0, 2), centred(node, 1, 3))
+    a, b = node.input(0), node.input(1)
+    one, nothing = node.constant(1.0, "float32"), node.constant(0, "int32")
+    late = [index for index in (2, 3) if not _is_fixed(node, index)]
+    if 2 not in late and node.has(2) and prod(node.shape(2)) > 1:  # kernels take one for all rows
+        late.insert(0, 2)
+    if late and (min(node.rank(0), node.rank(1)) < 2 or shape_of(a)[-1] > _EXACT_TERMS):
+        return matmul(node, centred(node, 0, 2), centred(node, 1, 3))
+    known = [nothing if index in late else zero_point_of(node, index, one) for index in (2, 3)]
+    result = integer_matmul(node, a, b, (one, known[0]), (one, known[1]))
+    # (a - p)(b - q) = ab - p sum(b) - q sum(a - p) = a(b - q) - p sum(b - q), sums over what is multiplied
+    if 2 in late:
+        columns = node.cast(b, "int32")
+        columns = columns if 3 in late else node.call("subtract", columns, known[1])
+        total = node.call("sum", columns, axis=(node.rank(1) - 2,), keepdims=True)
+        result = node.call("subtract", result, node.call("multiply", total, _across(node, 0, 2)))
+    if 3 in late:
+        total = node.call("sum", centred(node, 0, 2), axis=(node.rank(0) - 1,), keepdims=True)
+        result = node.call("subtract", result, node.call("multiply", total, _across(node, 1, 3)))
+    return result
+
+
+def _across(node: Node, index: int, zero_index: int) -> Expr:
+    """Return the zero points of an operand, one alone or one a row or column, so that they broadcast to products."""
+    zero_point = node.cast(node.input(zero_index), "int32")
+    shape = shape_of(zero_point)
+    if prod(shape) == 1:
+        return node.reshape(zero_point, ())
+    return node.reshape(zero_point, (*shape, 1)) if index == 0 and len(shape) == 1 else zero_point
 
 
 def centred(node: Node, index: int, zero_index: int) -> Expr:
@@ -293,10 +347,4 @@ def centred(node: Node, index: int, zero_index: int) -> Expr:
     whole = node.cast(node.input(index), "int32")
     if not node.has(zero_index):
         return whole
-    zero_point = node.cast(node.input(zero_index), "int32")
-    shape = shape_of(zero_point)
-    if prod(shape) == 1:
-        zero_point = node.reshape(zero_point, ())
-    elif index == 0 and len(shape) == 1:
-        zero_point = node.reshape(zero_point, (*shape, 1))
-    return node.call("subtract", whole, zero_point)
+    return node.call("subtract", whole, _across(node, index, zero_index))

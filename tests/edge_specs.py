@@ -184,17 +184,19 @@ def _quantized() -> Iterator[Spec]:
         around = (_scale(0.05), zeros[0], _scale(0.07), zeros[1])
         for name in (*_OF_CODES, "sqrt", "tanh"):
             yield Spec(f"qnn.{name}", (x, *around), label=dtype)
-        for name in ("add", "subtract", "mul"):
+        for name in ("add", "subtract", "mul", "div"):
             yield Spec(f"qnn.{name}", (x, x, *around, _scale(0.1), zeros[0]), label=dtype)
         yield Spec("qnn.prelu", (x, x, *around, _scale(0.1), zeros[0]), label=dtype)
         of_softmax = (_scale(1 / 256), _zero(-128 if dtype == "int8" else 0))
         yield Spec("qnn.softmax", (Given((3, 37), dtype), *around[:2], *of_softmax), {"axis": -1}, dtype)
-        yield Spec("qnn.mean", (Given((3, 37), dtype), *around), {"axis": (1,)}, dtype)
+        for name in ("mean", "prod"):
+            yield Spec(f"qnn.{name}", (Given((3, 37), dtype), *around), {"axis": (1,)}, dtype)
         yield Spec("qnn.avg_pool2d", (Given((1, 5, 5, 3), dtype), *around),
                    {"pool_size": (2, 2), "layout": "NHWC"}, dtype)  # fmt: skip
         yield Spec("qnn.resize_bilinear", (Given((1, 3, 3, 2), dtype),), {"size": (5, 7)}, dtype)
         scales, offsets = (_scale(0.05), _scale(0.06)), zeros
         yield Spec("qnn.concatenate", ((x, x), scales, offsets, _scale(0.07), zeros[0]), {"axis": 0}, dtype)
+    yield from _of_16_bits()
     for dtype in ("int8", "uint8", "int16", "uint16", "int32"):
         yield Spec("qnn.quantize", (Given((36,)), _scale(0.05), _zero(3)), {"out_dtype": dtype}, dtype)
         yield Spec("qnn.quantize", (Given((36,)), _scale(1e-30), _zero(0)),
@@ -212,6 +214,33 @@ def _quantized() -> Iterator[Spec]:
     yield Spec("qnn.centred_quantize", (Given((1296,)), Given((1296,)), Given((1296,), "int32")))
 
 
+def _of_16_bits() -> Iterator[Spec]:
+    x, zero, dtype = Given((64,), "int16"), _zero(0), "int16"
+    around, unit = (_scale(2e-3), zero, _scale(3e-3), zero), (_scale(2.0**-15), zero)
+    for name in ("abs", "exp", "gelu", "leaky_relu", "log", "rsqrt"):
+        yield Spec(f"qnn.{name}", (x, *around), label=dtype)
+    for name in ("sigmoid", "tanh"):
+        for scale in (2.0**-12, 7e-4, 0.5):
+            yield Spec(f"qnn.{name}", (x, _scale(scale), zero, *unit), label=f"{dtype}-{scale:g}")
+    for name in ("add", "subtract", "mul", "div"):
+        yield Spec(f"qnn.{name}", (x, x, *around, _scale(1e-3), zero), label=dtype)
+    for name in ("add", "subtract"):
+        scales = (_scale(2.0**-12), zero, _scale(2.0**-15), zero, _scale(2.0**-12), zero)
+        yield Spec(f"qnn.{name}", (x, x, *scales), {"shifted": True}, f"{dtype}-shifted")
+    yield Spec("qnn.prelu", (x, Given((64,), "int8"), *around, _scale(0.1), zero), label=dtype)
+    yield Spec("qnn.softmax", (Given((3, 37), dtype), *around[:2], *unit), {"axis": -1}, dtype)
+    for name in ("mean", "prod"):
+        yield Spec(f"qnn.{name}", (Given((3, 37), dtype), *around), {"axis": (1,)}, dtype)
+    yield Spec("qnn.avg_pool2d", (Given((1, 5, 5, 3), dtype), *around),
+               {"pool_size": (2, 2), "layout": "NHWC"}, dtype)  # fmt: skip
+    yield Spec("qnn.resize_bilinear", (Given((1, 3, 3, 2), dtype),), {"size": (5, 7)}, dtype)
+    for rounding in ("REDUCED", "FLOAT64"):
+        for label, ratio in (("down", 0.01), ("up", 9.0)):
+            scales = (_scale(ratio), _zero(3), _scale(1.0), _zero(-5))
+            yield Spec("qnn.requantize", (Given((36,), "int64"), *scales),
+                       {"rounding": rounding, "out_dtype": "int16"}, f"int64-{rounding}-{label}")  # fmt: skip
+
+
 def _quantized_products() -> Iterator[Spec]:
     around = (_zero(3), _zero(0), _scale(0.05), _scale(0.07))
     for dtype in ("int8", "uint8"):
@@ -225,6 +254,12 @@ def _quantized_products() -> Iterator[Spec]:
                    {"channels": 2, "kernel_size": (2, 2), "strides": (2, 2), "data_layout": "NHWC",
                     "kernel_layout": "IOHW", "out_dtype": "int32"}, dtype)  # fmt: skip
         yield Spec("qnn.dense", (Given((2, 37), dtype), _weights(5, 37), *around), {"units": 5}, dtype)
+    symmetric = (_zero(0), _zero(0), _scale(0.05), _scale(0.07))
+    for length, label in ((37, "narrow"), (700, "wide")):
+        yield Spec("qnn.dense", (Given((2, length), "int16"), _weights(5, length), *symmetric),
+                   {"units": 5, "out_dtype": "int64"}, f"int16-{label}")  # fmt: skip
+    yield Spec("qnn.batch_matmul", (Given((2, 3, 37), "int16"), Given((2, 5, 37), "int16"), *symmetric),
+               {"out_dtype": "int64", "transpose_b": True}, "int16")  # fmt: skip
     for dtype in ("int8", "uint8"):
         yield Spec("qnn.conv2d", (Given((1, 5, 5, 4), dtype), Given((3, 3, 4, 3), dtype), *around),
                    {"padding": (1, 1, 1, 1), "data_layout": "NHWC", "kernel_layout": "HWIO", "out_dtype": "int32"},

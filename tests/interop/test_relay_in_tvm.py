@@ -134,6 +134,7 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
         ir.call("qnn.gelu", [x, *pair]),
         ir.call("qnn.gelu", [x, *pair], approximate=True),
         ir.call("qnn.prelu", [x, slopes, *pair[:2], ir.const(np.float32(0.01)), ir.const(np.int32(0)), *pair[2:]]),
+        ir.call("qnn.div", [x, slopes, *pair[:2], ir.const(np.float32(0.01)), ir.const(np.int32(0)), *pair[2:]]),
         ir.call("qnn.resize_bilinear", [x], size=(7, 5)),
         ir.call("qnn.resize_bilinear", [x], size=(6, 9), align_corners=True),
         ir.call("qnn.resize_bilinear", [x], size=(3, 8), half_pixel_centers=True),

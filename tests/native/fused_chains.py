@@ -338,7 +338,7 @@ TAILS: dict[str, Tail] = {
     **{f"qnn.{name}": _positive_codes(f"qnn.{name}") for name in ("log", "rsqrt", "sqrt")},
     "qnn.sigmoid": _table("qnn.sigmoid", 1 / 256, -128),
     "qnn.tanh": _table("qnn.tanh", 1 / 128, 0),
-    **{f"qnn.{name}": _quantized_beside(f"qnn.{name}") for name in ("add", "mul", "prelu", "subtract")},
+    **{f"qnn.{name}": _quantized_beside(f"qnn.{name}") for name in ("add", "div", "mul", "prelu", "subtract")},
     "qnn.requantize": lambda chain, x: ir.call(
         "qnn.requantize",
         [_as(x, "int8"), scalar(0.25), scalar(1, "int32"), scalar(0.375), scalar(-2, "int32")],

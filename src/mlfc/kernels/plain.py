@@ -112,6 +112,16 @@ def _sum(at: Sequence[Expr], steps: Sequence[int]) -> Expr:
     return sum(terms[1:], start=terms[0]) if terms else tb.const(0)
 
 
+def _multiplies_in_words(data: Buffer, weights: Weights) -> bool:
+    """Tell whether each product of 64-bit sums fits in an int32, which 32-bit cores multiply in one step."""
+    if weights.late is not None or not dtypes.is_integer(data.dtype) or dtypes.bits(data.dtype) > 16:
+        return False
+    low, high = dtypes.limits(data.dtype)
+    centred = weights.centered().astype(np.int64)
+    largest = max(high - weights.data_zero, weights.data_zero - low) * max(-int(centred.min()), int(centred.max()))
+    return largest <= dtypes.limits("int32")[1]
+
+
 class FilterSums:
     """Accumulators of a few filters at once, over weights ordered (group and block, steps..., filter).
 
@@ -119,7 +129,7 @@ class FilterSums:
     loops.
     """
 
-    def __init__(self, ctx: Context, weights: Weights, rows: Array, out: Output) -> None:
+    def __init__(self, ctx: Context, data: Buffer, weights: Weights, rows: Array, out: Output) -> None:
         self.ctx, self.out = ctx, out
         *steps, groups, filters = rows.shape
         self.filters = filters
@@ -134,6 +144,7 @@ class FilterSums:
         self.bias = None if bias is None else ctx.constant("bias", bias.reshape(-1, self.width))
         self.dtype = accumulator_dtype(out)
         self.bias_last = dtypes.is_float(self.dtype)
+        self.factor = "int32" if self.dtype == "int64" and _multiplies_in_words(data, weights) else self.dtype
         self.long = is_long(self.dtype, prod(steps))
 
     @contextmanager
@@ -160,8 +171,8 @@ class FilterSums:
             def add(steps: Sequence[Expr], *values: Expr) -> None:
                 factors = [stmts.let("x", value) for value in values]
                 for index, value in zip(range(self.width), cycle(factors), strict=False):
-                    weight = factor(tb.load(self.weights, [panel, *steps, index]), 0, self.dtype)
-                    stmts.store(sums, [index], tb.load(sums, [index]) + value * weight)
+                    weight = factor(tb.load(self.weights, [panel, *steps, index]), 0, self.factor)
+                    stmts.store(sums, [index], tb.load(sums, [index]) + tb.cast(value * weight, self.dtype))
 
             totals, end_piece = self._totals(sums)
             first = group * self.filters + block * self.width
@@ -242,26 +253,26 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     """Write a convolution over any number of dimensions."""
     stmts = ctx.stmts
     centered = weights.centered().reshape(*conv.kernel, conv.group_channels, conv.groups, conv.group_filters)
-    sums = FilterSums(ctx, weights, centered, out)
+    sums = FilterSums(ctx, data, weights, centered, out)
     with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
         with stmts.loop(conv.groups, "group") as group, sums.over(group, place) as (_, add, end_piece):
             with _windows(ctx, conv, ranges) as (positions, taps), sums.steps(conv.group_channels, end_piece) as c:
                 value = tb.load(data, [place[0], *positions, group * conv.group_channels + c])
-                add([*taps, c], factor(value, weights.data_zero, sums.dtype))
+                add([*taps, c], factor(value, weights.data_zero, sums.factor))
 
 
 @template("depthwise", "plain")
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over any number of dimensions: a few channels share the loops over taps."""
     multiplier = conv.filters // conv.channels
-    sums = FilterSums(ctx, weights, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
+    sums = FilterSums(ctx, data, weights, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
     with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
         ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
         with sums.over(tb.const(0), place) as (first, add, _), _windows(ctx, conv, ranges) as (positions, taps):
             channels = [(first + lane) // multiplier for lane in range(sums.width)]
             values = [tb.load(data, [place[0], *positions, channel]) for channel in channels]
-            add(taps, *(factor(value, weights.data_zero, sums.dtype) for value in values))
+            add(taps, *(factor(value, weights.data_zero, sums.factor) for value in values))
 
 
 @template("transposed", "plain")
@@ -271,13 +282,13 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     inner = conv.filters // conv.groups
     made = conv.channels // conv.groups
     grouped = weights.centered().reshape(*conv.kernel, conv.groups, inner, made)
-    sums = FilterSums(ctx, weights, np.swapaxes(grouped, -2, -3), out)
+    sums = FilterSums(ctx, data, weights, np.swapaxes(grouped, -2, -3), out)
     with serial_loops(ctx, (conv.batch, *conv.spatial), "o") as place, stmts.loop(conv.groups, "group") as group:
         with sums.over(group, place) as (_, add, end_piece), serial_loops(ctx, conv.kernel, "k") as taps:
             positions, checks = _gathered(conv, place, taps, data)
             with _when(ctx, tb.land(*checks)), sums.steps(inner, end_piece) as c:
                 value = tb.load(data, [place[0], *positions, group * inner + c])
-                add([*taps, c], factor(value, weights.data_zero, sums.dtype))
+                add([*taps, c], factor(value, weights.data_zero, sums.factor))
 
 
 def _gathered(conv: Conv, place: Sequence[Expr], taps: Sequence[Expr], data: Buffer) -> tuple[list[Expr], list[Expr]]:
@@ -308,10 +319,10 @@ def _when(ctx: Context, condition: Expr) -> Iterator[Any]:
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     rows = weights.centered()[:, None, :]
-    sums = FilterSums(ctx, weights, rows, out)
+    sums = FilterSums(ctx, data, weights, rows, out)
     with serial_loops(ctx, data.shape[:-1], "row") as place:
         with sums.over(tb.const(0), place) as (_, add, end_piece), sums.steps(rows.shape[0], end_piece) as k:
-            add([k], factor(tb.load(data, [*place, k]), weights.data_zero, sums.dtype))
+            add([k], factor(tb.load(data, [*place, k]), weights.data_zero, sums.factor))
 
 
 def read_matrix(tensor: Tensor, batch: Sequence[Expr], row: Expr, column: Expr) -> Expr:
@@ -331,6 +342,8 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
     table = None if bias is None else ctx.constant("bias", bias)
     bias_last = dtypes.is_float(dtype)
     long = is_long(dtype, sizes.reduction)
+    halves = all(tensor.dtype in ("int8", "uint8", "int16") for tensor in (a, b)) and not (sizes.a_zero or sizes.b_zero)
+    wide = "int32" if dtype == "int64" and halves else dtype
     with serial_loops(ctx, out.shape[:-2], "batch") as batch:
         with stmts.loop(sizes.rows, "row") as row, stmts.loop(sizes.columns, "column") as column:
             total = stmts.local("total", (1,), dtype)
@@ -343,8 +356,8 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
                     k = start + offset
                     first = read_matrix(a, batch, *((k, row) if sizes.transpose_a else (row, k)))
                     second = read_matrix(b, batch, *((column, k) if sizes.transpose_b else (k, column)))
-                    step = factor(first, sizes.a_zero, dtype) * factor(second, sizes.b_zero, dtype)
-                    stmts.store(part, [0], tb.load(part, [0]) + step)
+                    step = factor(first, sizes.a_zero, wide) * factor(second, sizes.b_zero, wide)
+                    stmts.store(part, [0], tb.load(part, [0]) + tb.cast(step, dtype))
                 if long:
                     stmts.store(total, [0], tb.load(total, [0]) + tb.load(part, [0]))
             place = [*batch, row, column] if len(out.shape) > 1 else [column]

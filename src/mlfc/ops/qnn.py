@@ -7,7 +7,7 @@ two float32 scales: the references compute multipliers from the unrounded produc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ from mlfc.tir.context import Context, Indices, Tensor
 from mlfc.tir.intrinsics import narrow
 from mlfc.tir.ir import Const, Expr
 
-REQUANTIZE_ROUNDINGS = ("None", "UPWARD", "TONEAREST", "TONEVEN", "SINGLE", "DOUBLE")
+REQUANTIZE_ROUNDINGS = ("None", "UPWARD", "TONEAREST", "TONEVEN", "SINGLE", "DOUBLE", "REDUCED", "FLOAT64")
+_OF_WIDE_SUMS = ("REDUCED", "FLOAT64")
+_LARGEST_SHIFT = 7  # to the left, of the multiplier of an int64
 QUANTIZE_ROUNDINGS = ("TONEAREST", "TONEVEN")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 _STORED = (*_INTEGERS[:-1], *dtypes.NARROW_INTEGERS)
@@ -44,9 +46,21 @@ def check_bytes(name: str, kind: TensorType) -> None:
     check_choice(name, "data of", kind.dtype, ("int8", "uint8"))
 
 
+def check_codes(name: str, kind: TensorType) -> None:
+    """Refuse what is not a tensor of the codes of numbers, of 8 or 16 bits."""
+    check_choice(name, "data of", kind.dtype, ("int8", "uint8", "int16"))
+
+
 def infer_of_bytes(name: str, _: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
     """Type rule of operators from 8-bit data to the same, with scale and zero point of either."""
     check_bytes(name, data)
+    check_pairs(name, *pairs)
+    return data
+
+
+def infer_of_codes(name: str, _: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
+    """Type rule of operators from data of 8 or 16 bits to the same, with scale and zero point of either."""
+    check_codes(name, data)
     check_pairs(name, *pairs)
     return data
 
@@ -171,9 +185,11 @@ def _dequantize(of: Element, data: Tensor, *pair: Tensor) -> Expr:
 
 
 def _infer_requantize(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
-    check_choice(name, "data of", data.dtype, _INTEGERS)
+    check_choice(name, "data of", data.dtype, (*_INTEGERS, "int64"))
     _check_pairs(name, data, attrs, *pairs)
     check_choice(name, "rounding", attrs["rounding"], REQUANTIZE_ROUNDINGS)
+    if data.dtype == "int64":
+        check_choice(name, "rounding of int64", attrs["rounding"], _OF_WIDE_SUMS)
     return TensorType(data.shape, _out_dtype(name, attrs, _INTEGERS, "int8"))
 
 
@@ -181,10 +197,49 @@ def _requantize(of: Element, *inputs: Tensor) -> Expr:
     name, data, ctx, at = "qnn.requantize", inputs[0], of.ctx, of.at
     axis = _table_axis(name, of.attrs, inputs)
     in_scale, in_zero, out_scale, out_zero = (known(name, tensor) for tensor in inputs[1:])
-    centred = tb.cast(data.read(at), "int32") - per_axis(ctx, in_zero, "in_zero", at, axis=axis, dtype="int32")
+    wide = "int64" if data.dtype == "int64" else "int32"
+    centred = tb.cast(data.read(at), wide) - per_axis(ctx, in_zero, "in_zero", at, axis=axis, dtype=wide)
     zero_point = per_axis(ctx, out_zero, "out_zero", at, axis=axis, dtype="int32")
-    scaled = _scaling(ctx, of.attrs["rounding"], in_scale, out_scale, axis)(centred, at)
+    rounding = of.attrs["rounding"]
+    make = _wide_scaling if rounding in _OF_WIDE_SUMS else _scaling
+    scaled = make(ctx, rounding, in_scale, out_scale, axis)(centred, at)
     return saturate(scaled + zero_point, of.out.dtype)
+
+
+def _wide_scaling(
+    ctx: Context, rounding: str, in_scale: npt.NDArray[Any], out_scale: npt.NDArray[Any], axis: int
+) -> Callable[[Expr, Indices], Expr]:
+    """Return ``(value, indices) -> value * in_scale / out_scale`` of int32 or int64, as an int32."""
+    ratios = np.atleast_1d(in_scale.astype(np.float64) / out_scale.astype(np.float64))
+    if rounding == "FLOAT64":
+
+        def scaled_double(value: Expr, indices: Indices) -> Expr:
+            factor = per_axis(ctx, ratios, "factor", indices, axis=axis, dtype="float64")
+            product = tb.intrinsic("round_away", tb.cast(value, "float64") * factor)
+            # beyond 2**24 every type but int32 saturates anyway, and so the later sum cannot overflow
+            return tb.cast(tb.clamp(product, -(2.0**30), 2.0**30), "int32")
+
+        return scaled_double
+    pairs = [reduced_multiplier(float(ratio)) for ratio in ratios]
+    multipliers, shifts = (np.array(numbers, np.int32) for numbers in zip(*pairs, strict=True))
+
+    def scaled(value: Expr, indices: Indices) -> Expr:
+        multiplier = per_axis(ctx, multipliers, "multiplier", indices, axis=axis, dtype="int32")
+        shift = per_axis(ctx, shifts, "shift", indices, axis=axis, dtype="int32")
+        return tb.intrinsic("requantize_reduced", tb.cast(value, "int64"), multiplier, shift, dtype="int32")
+
+    return scaled
+
+
+def reduced_multiplier(real: float) -> tuple[int, int]:
+    """Return the multiplier of 16 bits by which TFLite multiplies an int64, and its right shift."""
+    multiplier, shift = quantize_multiplier(real)
+    if shift > _LARGEST_SHIFT:
+        raise UnsupportedError(
+            f"qnn.requantize of int64 by {real:g}, which is above 2**{_LARGEST_SHIFT}",
+            next_step="Quantize the result with a larger scale",
+        )
+    return min((multiplier + (1 << 15)) >> 16, 0x7FFF), 15 - shift
 
 
 def _scaling(ctx: Context, rounding: str, in_scale: npt.NDArray[Any], out_scale: npt.NDArray[Any], axis: int) -> Any:
@@ -234,7 +289,7 @@ def _away_from_zero(value: Expr, multiplier: Expr, shift: Expr) -> Expr:
 
 
 # each differs from TVM's by one at most
-_NEAREST_IN_TVM = dict.fromkeys(("TONEVEN", "SINGLE", "DOUBLE"), "TONEAREST")
+_NEAREST_IN_TVM = dict.fromkeys(("TONEVEN", "SINGLE", "DOUBLE", *_OF_WIDE_SUMS), "TONEAREST")
 _AXIS, _OUT_DTYPE = Attr("axis", -1), Attr("out_dtype", None)
 
 declare("qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE,

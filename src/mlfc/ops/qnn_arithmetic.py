@@ -1,6 +1,6 @@
-"""Quantized operators on several tensors: sum, difference, product, prelu and concatenation.
+"""Quantized operators on several tensors: sum, difference, product, quotient, prelu and concatenation.
 
-Each computes what TFLite's reference kernel of the operator computes, from int8 (or uint8) to int8.
+Each computes what TFLite's reference kernel of the operator computes, from int8, uint8 or int16 to the same.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.qnn import check_bytes, check_pairs, number, quantized, rescaled, saturate
+from mlfc.ops.qnn import check_bytes, check_codes, check_pairs, number, quantized, rescaled, saturate
 from mlfc.ops.rules import Element, broadcast_shape, declare, normalized_axis, replaced, tensors
 from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Reader, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
 
 Combine = Callable[[Expr, Expr, "PairScales"], Expr]
 
-# operands of a sum are scaled up by this many bits, so that rounding them to the common scale loses nothing
-_HEADROOM_BITS = 20
+# operands of a sum are scaled up by this many bits, so that rounding them to the common scale loses little
+_HEADROOM_BITS = {"int8": 20, "uint8": 20, "int16": 15}
+_POWER_TOLERANCE = np.float32(1e-3)  # how far the logarithm of a power of two may be off
 
 
 class PairScales:
@@ -32,36 +34,71 @@ class PairScales:
     def __init__(self, name: str, inputs: Sequence[Tensor]) -> None:
         self.lhs, self.rhs, self.out = (number(name, inputs[index]) for index in (2, 4, 6))
         self.lhs_zero, self.rhs_zero, self.out_zero = (int(number(name, inputs[index])) for index in (3, 5, 7))
+        self.dtype = inputs[0].dtype
+        self.shifted = False
 
 
 def _infer_pair(name: str, _: Attrs, lhs: TensorType, rhs: TensorType, *pairs: TensorType) -> TensorType:
-    check_bytes(name, lhs)
-    if lhs.dtype != rhs.dtype:
-        raise TypeCheckError(f"{name}: expected operands of one dtype, got {lhs.dtype} and {rhs.dtype}")
+    check_codes(name, lhs)
+    expected = "int8" if name == "qnn.prelu" and lhs.dtype == "int16" else lhs.dtype
+    if rhs.dtype != expected:
+        raise TypeCheckError(f"{name}: expected {expected} beside {lhs.dtype}, got {rhs.dtype}")
     check_pairs(name, *pairs)
     return TensorType(broadcast_shape(name, lhs.shape, rhs.shape), lhs.dtype)
 
 
 def _pair(name: str, combine: Combine, of: Element, *inputs: Tensor) -> Expr:
     scales = PairScales(name, inputs)
+    scales.shifted = of.attrs.get("shifted", False)
     lhs = tb.cast(broadcast_read(inputs[0], of.at), "int32") - scales.lhs_zero
     rhs = tb.cast(broadcast_read(inputs[1], of.at), "int32") - scales.rhs_zero
     return saturate(combine(lhs, rhs, scales) + scales.out_zero, of.out.dtype)
 
 
 def _sum(lhs: Expr, rhs: Expr, scales: PairScales, *, subtract: bool = False) -> Expr:
+    if scales.shifted:
+        return _shifted_sum(lhs, rhs, scales, subtract=subtract)
+    bits = _HEADROOM_BITS[scales.dtype]
     twice_larger = 2.0 * max(float(scales.lhs), float(scales.rhs))
-    left = _with_headroom(lhs, float(scales.lhs) / twice_larger)
-    right = _with_headroom(rhs, float(scales.rhs) / twice_larger)
+    left = _with_headroom(lhs, float(scales.lhs) / twice_larger, bits)
+    right = _with_headroom(rhs, float(scales.rhs) / twice_larger, bits)
     total = left - right if subtract else left + right
-    return rescaled(total, twice_larger / ((1 << _HEADROOM_BITS) * float(scales.out)))
+    return rescaled(total, twice_larger / ((1 << bits) * float(scales.out)))
 
 
-def _with_headroom(value: Expr, ratio: float) -> Expr:
-    """Return a byte less its zero point, scaled up and then by `ratio`, which is a half for the larger scale."""
+def power_of_two(scale: float) -> int | None:
+    """Return the logarithm of a scale that TFLite takes for a power of two, else None."""
+    exact = np.log(np.float32(scale), dtype=np.float32) * (np.float32(1) / np.log(np.float32(2)))
+    return int(np.rint(exact)) if abs(exact - np.rint(exact)) < _POWER_TOLERANCE else None
+
+
+def shifts_of(scales: Sequence[float]) -> tuple[int, int] | None:
+    """Return by how many bits either operand of a sum is finer than the result, if shifts can be all that it takes.
+
+    `scales`: of both operands and of the result. All must be powers of two, and one operand's must be the result's.
+    """
+    lhs, rhs, out = (power_of_two(scale) for scale in scales)
+    if lhs is None or rhs is None or out is None or max(lhs, rhs) != out:
+        return None
+    return out - lhs, out - rhs
+
+
+def _shifted_sum(lhs: Expr, rhs: Expr, scales: PairScales, *, subtract: bool) -> Expr:
+    shifts = shifts_of([float(scales.lhs), float(scales.rhs), float(scales.out)])
+    if shifts is None:
+        raise TypeCheckError("a sum by shifts needs scales that are powers of two, the larger one the result's")
+    left, right = (
+        tb.intrinsic("rounding_divide_by_pot", operand, tb.const(min(shift, 31))) if shift else operand
+        for operand, shift in zip((lhs, rhs), shifts, strict=True)
+    )
+    return left - right if subtract else left + right
+
+
+def _with_headroom(value: Expr, ratio: float, bits: int) -> Expr:
+    """Return a code less its zero point, scaled up and then by `ratio`, which is a half for the larger scale."""
     if ratio == 0.5:
-        return value * (1 << (_HEADROOM_BITS - 1))
-    return rescaled(value * (1 << _HEADROOM_BITS), ratio)
+        return value * (1 << (bits - 1))
+    return rescaled(value * (1 << bits), ratio)
 
 
 def _product(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
@@ -70,9 +107,17 @@ def _product(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
     return rescaled(lhs * rhs, float(factor))
 
 
+def _quotient(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
+    # the reference multiplies and divides the scales in float32
+    factor = np.float32(scales.lhs) / np.float32(np.float32(scales.rhs) * np.float32(scales.out))
+    multiplier, shift = quantize_multiplier(float(factor))
+    return tb.intrinsic("requantize_quotient", lhs, rhs, tb.const(multiplier), tb.const(shift))
+
+
 def _leak(data: Expr, alpha: Expr, scales: PairScales) -> Expr:
-    plain = float(scales.lhs) / float(scales.out)
-    leaking = float(scales.lhs) * float(scales.rhs) / float(scales.out)
+    # the reference multiplies and divides the scales in float32
+    lhs, rhs, out = (np.float32(scale) for scale in (scales.lhs, scales.rhs, scales.out))
+    plain, leaking = float(lhs / out), float(lhs * rhs / out)
     return tb.select(tb.binary("ge", data, 0), rescaled(data, plain), rescaled(data * alpha, leaking))
 
 
@@ -125,15 +170,20 @@ def _compute_concatenate(_ctx: Context, inputs: list[Tensor], attrs: Attrs, out:
 _PAIR_ATTRS = (Attr("lhs_axis", -1), Attr("rhs_axis", -1))
 _CONTRACT = "bit-exact to TFLite's reference kernel"
 
-for _name, _combine, _in_tvm, _doc in (
-    ("qnn.add", _sum, None, "Sum of two quantized tensors, each with its own scale."),
-    ("qnn.subtract", partial(_sum, subtract=True), None,
-     "Difference of two quantized tensors, each with its own scale."),
-    ("qnn.mul", _product, None, "Product of two quantized tensors, each with its own scale."),
-    ("qnn.prelu", _leak, qnn_in_tvm.prelu,
+_SUM_ATTRS = (*_PAIR_ATTRS, Attr("shifted", False, in_tvm={}))
+
+for _name, _combine, _in_tvm, _attrs, _doc in (
+    ("qnn.add", _sum, None, _SUM_ATTRS,
+     "Sum of two quantized tensors, each with its own scale; `shifted` for powers of two."),
+    ("qnn.subtract", partial(_sum, subtract=True), None, _SUM_ATTRS,
+     "Difference of two quantized tensors, each with its own scale; `shifted` for powers of two."),
+    ("qnn.mul", _product, None, _PAIR_ATTRS, "Product of two quantized tensors, each with its own scale."),
+    ("qnn.div", _quotient, qnn_in_tvm.quotient, _PAIR_ATTRS,
+     "Quotient of two quantized tensors, each with its own scale; the divisor must not be zero."),
+    ("qnn.prelu", _leak, qnn_in_tvm.prelu, _PAIR_ATTRS,
      "Quantized data where it is not negative, else its product with quantized slopes."),
 ):  # fmt: skip
-    declare(_name, 8, _infer_pair, Kind.BROADCAST, _PAIR_ATTRS, partial(_pair, _name, _combine), contract=_CONTRACT,
+    declare(_name, 8, _infer_pair, Kind.BROADCAST, _attrs, partial(_pair, _name, _combine), contract=_CONTRACT,
             expensive=True, in_tvm=_in_tvm, doc=_doc)  # fmt: skip
 
 OPERATORS.add("qnn.concatenate", Operator(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.qnn import check_bytes
+from mlfc.ops.qnn import check_codes
 from mlfc.ops.rules import Element, declare
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
@@ -24,7 +25,7 @@ _ONE = 1 << 10  # coordinates have ten fraction bits
 
 
 def _infer(name: str, attrs: Attrs, data: TensorType) -> TensorType:
-    check_bytes(name, data)
+    check_codes(name, data)
     size = attrs["size"]
     if len(data.shape) != 4 or len(size) != 2 or min(size) < 1 or min(data.shape[1:3]) < 1:
         raise TypeCheckError(f"{name}: {data} cannot be resized to {size}")
@@ -60,9 +61,15 @@ def _float_samples(extent: int, count: int, attrs: Attrs) -> Samples:
     return first.astype(np.int32), second.astype(np.int32), (places - first).astype(np.float32)
 
 
+# by dtype: what is mixed, in which type, and what the weights add up to
+_HOW: dict[str, tuple[Callable[[int, int, Attrs], Samples], str, int]] = {
+    "int8": (_samples, "int32", _ONE), "int16": (_samples, "int64", _ONE), "uint8": (_float_samples, "float32", 1),
+}  # fmt: skip
+
+
 def _resize(of: Element, data: Tensor) -> Expr:
     out, (n, y, x, c) = of.out, of.at
-    samples, kind, one = (_samples, "int32", _ONE) if out.dtype == "int8" else (_float_samples, "float32", 1)
+    samples, kind, one = _HOW[out.dtype]
 
     def sampled(axis: int, letter: str, at: Expr) -> tuple[Expr, Expr, Expr]:
         """Return both positions that an output index mixes, and the weight of the second."""
@@ -74,11 +81,12 @@ def _resize(of: Element, data: Tensor) -> Expr:
         return first, second, tb.load(weight, [at])
 
     (y0, y1, wy), (x0, x1, wx) = sampled(1, "y", y), sampled(2, "x", x)
+    weight_kind = "float32" if kind == "float32" else "int32"
     total: Expr = tb.const(0, kind)
-    for column, column_weight in ((x0, tb.const(one, kind) - wx), (x1, wx)):
-        for row, row_weight in ((y0, tb.const(one, kind) - wy), (y1, wy)):
+    for column, column_weight in ((x0, tb.const(one, weight_kind) - wx), (x1, wx)):
+        for row, row_weight in ((y0, tb.const(one, weight_kind) - wy), (y1, wy)):
             value = tb.cast(data.read([n, row, column, c]), kind)
-            total = total + value * row_weight * column_weight
+            total = total + value * tb.cast(row_weight, kind) * tb.cast(column_weight, kind)
     if kind == "float32":
         return tb.cast(tb.clamp(total + tb.const(0.5, kind), *map(float, dtypes.limits(out.dtype))), out.dtype)
     half = _ONE * _ONE // 2
@@ -90,5 +98,5 @@ declare(
     "qnn.resize_bilinear", 1, _infer, Kind.INJECTIVE,
     (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)), _resize,
     rounding_sensitive=True, in_tvm=qnn_in_tvm.resize_bilinear, contract="bit-exact to TFLite's reference kernel",
-    doc="NHWC images of another size by linear interpolation: int8 with ten bits of weight, uint8 in float32.",
+    doc="NHWC images of another size by linear interpolation, with ten bits of weight; uint8 in float32.",
 )  # fmt: skip

@@ -68,6 +68,12 @@ def gelu(data: Expr, attrs: Attrs) -> Expr:
     return call("multiply", [call("multiply", [data, _number(0.5)]), call("add", [bent, _number(1.0)])])
 
 
+def quotient(args: Args, _: Attrs, out: TensorType) -> Expr:
+    """Return the quotient."""
+    lhs, rhs = _real(args[0], *args[2:4]), _real(args[1], *args[4:6])
+    return _quantized(call("divide", [lhs, rhs]), out, *args[6:])
+
+
 def prelu(args: Args, _: Attrs, out: TensorType) -> Expr:
     """Return x above zero, x * slope below."""
     data, slope = _real(args[0], *args[2:4]), _real(args[1], *args[4:6])

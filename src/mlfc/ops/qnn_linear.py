@@ -1,4 +1,4 @@
-"""Quantized convolutions, dense layers and matrix products: exact int32 sums of zero-centred products.
+"""Quantized convolutions, dense layers and matrix products: exact int32 or int64 sums of zero-centred products.
 
 The scales among the arguments say what the integers mean; the sums do not depend on them.
 
@@ -33,7 +33,7 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def _int32_sum(name: str, attrs: Attrs, types: Sequence[TensorType], channels: int) -> str:
+def _sum_dtype(name: str, attrs: Attrs, types: Sequence[TensorType], channels: int) -> str:
     """Check operands, zero points and scales; return the dtype of the sums."""
     for operand in types[:2]:
         if operand.dtype not in ("int8", "uint8", "int16"):
@@ -44,8 +44,8 @@ def _int32_sum(name: str, attrs: Attrs, types: Sequence[TensorType], channels: i
             raise TypeCheckError(f"{name}: argument {index}, a {what}, must be {dtype} of 1 element"
                                  f"{f' or {channels}' * per_channel}, not {kind}")  # fmt: skip
     dtype = optional_dtype(attrs["out_dtype"], "int32")
-    if dtype != "int32":
-        raise TypeCheckError(f"{name}: expected out_dtype int32, got {dtype}")
+    if dtype not in ("int32", "int64"):
+        raise TypeCheckError(f"{name}: expected out_dtype int32 or int64, got {dtype}")
     return dtype
 
 
@@ -57,15 +57,15 @@ def _zero_points(name: str, inputs: Sequence[Tensor]) -> Zeros:
 
 
 for _name, _transposed, _doc in (
-    ("qnn.conv2d", False, "Convolution of quantized data with quantized weights; int32 sums."),
-    ("qnn.conv2d_transpose", True, "Transposed convolution of quantized data; int32 sums."),
+    ("qnn.conv2d", False, "Convolution of quantized data with quantized weights; int32 or int64 sums."),
+    ("qnn.conv2d_transpose", True, "Transposed convolution of quantized data; int32 or int64 sums."),
 ):
-    declare_conv(_name, 2, _doc, transposed=_transposed, num_inputs=6, check=_int32_sum, zeros=_zero_points,
+    declare_conv(_name, 2, _doc, transposed=_transposed, num_inputs=6, check=_sum_dtype, zeros=_zero_points,
                  contract="exact")  # fmt: skip
-declare_product("qnn.dense", "Dense layer of quantized data; int32 sums.", num_inputs=6, check=_int32_sum,
+declare_product("qnn.dense", "Dense layer of quantized data; int32 or int64 sums.", num_inputs=6, check=_sum_dtype,
                 zeros=_zero_points, contract="exact")  # fmt: skip
-declare_product("qnn.batch_matmul", "Matrix product of each pair of a batch of quantized matrices; int32 sums.",
-                batched=True, num_inputs=6, attrs=BATCH_ATTRS, check=_int32_sum, zeros=_zero_points,
+declare_product("qnn.batch_matmul", "Matrix product of each pair of a batch of quantized matrices.",
+                batched=True, num_inputs=6, attrs=BATCH_ATTRS, check=_sum_dtype, zeros=_zero_points,
                 contract="exact")  # fmt: skip
 
 

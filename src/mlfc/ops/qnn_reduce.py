@@ -1,4 +1,4 @@
-"""Quantized operators with loops of their own: ``qnn.softmax``, ``qnn.avg_pool2d``, ``qnn.mean``.
+"""Quantized operators with loops of their own: ``qnn.softmax``, ``qnn.avg_pool2d``, ``qnn.mean``, ``qnn.prod``.
 
 Each computes what TFLite's reference kernel of the operator computes.
 """
@@ -14,8 +14,8 @@ import numpy as np
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels.folding import Fold
 from mlfc.kernels.rows import PlainRows, rows_of
-from mlfc.ops import qnn_in_tvm
-from mlfc.ops.qnn import infer_of_bytes, number, rescaled, saturate
+from mlfc.ops import qnn_in_tvm, qnn_softmax16
+from mlfc.ops.qnn import infer_of_codes, number, reduced_multiplier, rescaled, saturate
 from mlfc.ops.rules import check_choice, declare, normalized_axes, normalized_axis, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
@@ -49,7 +49,7 @@ def _infer_softmax(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType
     normalized_axis(name, attrs["axis"], len(data.shape))
     dtype = optional_dtype(attrs["out_dtype"], data.dtype)
     check_choice(name, "out_dtype", dtype, (data.dtype, "int16"))
-    return TensorType(infer_of_bytes(name, attrs, data, *pairs).shape, dtype)
+    return TensorType(infer_of_codes(name, attrs, data, *pairs).shape, dtype)
 
 
 def exponentials(scale: float) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -83,6 +83,9 @@ class _ShortRows(PlainRows):
 def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
     data, stmts = inputs[0], ctx.stmts
     in_scale, _, out_scale, out_zero = _numbers("qnn.softmax", inputs)
+    if data.dtype == "int16":
+        _emit_softmax16(ctx, inputs, attrs, out)
+        return
     low, high = dtypes.limits(out.dtype)
     steps = 1 << dtypes.bits(out.dtype)
     is_unit = out_scale * steps == 1 if out.dtype != "int16" else abs(out_scale * steps - 1) <= _NEARLY_ONE
@@ -122,6 +125,15 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
             out.store(at(k), tb.cast(tb.minimum(code, high), out.dtype))
 
 
+def _emit_softmax16(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
+    in_scale, in_zero, out_scale, out_zero = _numbers("qnn.softmax", inputs)
+    if in_zero or out_zero or abs(out_scale * (1 << 15) - 1) > _NEARLY_ONE:
+        raise UnsupportedError("qnn.softmax of int16 needs zero points of 0 and the output scale 1/32768")
+    axis = normalized_axis("qnn.softmax", attrs["axis"], len(out.shape))
+    rows = rows_of(ctx, out.shape[axis]) if ctx.features.gpu else _ShortRows(ctx)
+    qnn_softmax16.emit(ctx, inputs[0], axis, in_scale, out, rows)
+
+
 def _reciprocal(ctx: Context, total: Expr, code_bits: int) -> tuple[Expr, Expr]:
     """Return 1 / total (in Q12) as a Q0 factor and the right shift that brings factor * Q0 to a code."""
     stmts = ctx.stmts
@@ -147,7 +159,7 @@ def _axes_of(layout: str) -> tuple[int, int]:
 
 
 def _infer_avg_pool(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
-    infer_of_bytes(name, attrs, data, *pairs)
+    infer_of_codes(name, attrs, data, *pairs)
     if len(data.shape) != 4 or len(attrs["padding"]) != 4 or tuple(attrs["dilation"]) != (1, 1):
         raise TypeCheckError(f"{name} takes 4 dimensions, 4 paddings and no dilation")
     if attrs["ceil_mode"] or attrs["count_include_pad"]:
@@ -210,7 +222,7 @@ def _rounded_quotient(total: Expr, count: Expr) -> Expr:
 
 
 def _infer_mean(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
-    infer_of_bytes(name, attrs, data, *pairs)
+    infer_of_codes(name, attrs, data, *pairs)
     axes = normalized_axes(name, attrs["axis"], len(data.shape), exclude=attrs["exclude"])
     kept = [1 if axis in axes else extent for axis, extent in enumerate(data.shape)]
     if not attrs["keepdims"]:
@@ -243,6 +255,32 @@ def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
         out.store(list(point), saturate(value + out_zero, out.dtype))
 
 
+def _emit_prod(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
+    data, stmts = inputs[0], ctx.stmts
+    in_scale, in_zero, out_scale, out_zero = _numbers("qnn.prod", inputs)
+    axes = normalized_axes("qnn.prod", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
+    extents = [data.shape[axis] for axis in axes]
+    # the result's scale is spread over the factors, and each product is rescaled
+    multiplier, shift = reduced_multiplier(in_scale / out_scale ** (1.0 / prod(extents)))
+    with ctx.loops(out.shape) as point:
+        total = stmts.local("total", (1,), "int32")
+
+        def scaled(product: Expr) -> Expr:
+            return tb.intrinsic("requantize_reduced", product, tb.const(multiplier), tb.const(shift), dtype="int32")
+
+        stmts.store(total, [0], 1)
+        with stmts.loops(extents, "k") as inner:
+            kept = iter(point if not attrs["keepdims"] else [i for a, i in enumerate(point) if a not in axes])
+            reduced = iter(inner)
+            index = [next(reduced) if axis in axes else next(kept) for axis in range(len(data.shape))]
+            is_first = tb.land(*(tb.binary("eq", place, 0) for place in inner))
+            factor = stmts.let("factor", tb.cast(data.read(index), "int32") - in_zero)
+            product = tb.cast(tb.load(total, [0]), "int64") * tb.cast(factor, "int64")
+            stmts.store(total, [0], tb.select(is_first, factor, scaled(product)))
+        result = scaled(tb.cast(tb.load(total, [0]), "int64"))
+        out.store(list(point), saturate(result + out_zero, out.dtype))
+
+
 _CONTRACT = "bit-exact to TFLite's reference kernel"
 
 declare("qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1), Attr("out_dtype", None, in_tvm={})),
@@ -259,3 +297,6 @@ declare("qnn.mean", 5, _infer_mean, Kind.REDUCE,
         (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)), emit=_emit_mean,
         in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.mean), contract=_CONTRACT,
         doc="Mean over axes, rescaled to the result's scale.")  # fmt: skip
+declare("qnn.prod", 5, _infer_mean, Kind.REDUCE,
+        (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)), emit=_emit_prod, contract=_CONTRACT,
+        doc="Product over axes, rescaled after each factor.")  # fmt: skip

@@ -1,19 +1,20 @@
 """Quantized operators on one element: a table of 256 results made at compile time.
 
 Each operator is a function on codes ``(code, scales) -> code`` in Python integers; the generated code
-looks the result up. Where the kernel that it follows works in fixed point, so does the function.
+looks the result up. Where the kernel that it follows works in fixed point, so does the function. `qnn_unary16` has
+those of 16 bits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from mlfc.ops import qnn_in_tvm
-from mlfc.ops.qnn import infer_of_bytes, number
+from mlfc.ops import qnn_in_tvm, qnn_unary16
+from mlfc.ops.qnn import infer_of_bytes, infer_of_codes, number
+from mlfc.ops.qnn_codes import Codes
 from mlfc.ops.rules import Element, declare
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes, fixed_point
@@ -21,40 +22,6 @@ from mlfc.support.fixed_point import multiply_by_quantized_multiplier, quantize_
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor
 from mlfc.tir.ir import Expr
-
-
-@dataclass(frozen=True)
-class Codes:
-    """How the codes of input and output stand for real numbers; scales are float32 values."""
-
-    in_scale: np.float32
-    in_zero: int
-    out_scale: np.float32
-    out_zero: int
-    dtype: str
-    alpha: float = 0.0
-    approximate: bool = False
-    fixed_point: bool = False
-
-    def real(self, code: int) -> np.float32:
-        """Return the number that an input code stands for."""
-        return np.float32(self.in_scale * np.float32(code - self.in_zero))
-
-    def code(self, real: float) -> int:
-        """Return the output code nearest to a real number, ties away from zero."""
-        with np.errstate(over="ignore"):
-            scaled = np.float32(real) * (np.float32(1) / self.out_scale)
-        if math.isnan(scaled):
-            return self.saturated(self.out_zero)
-        low, high = dtypes.limits(self.dtype)
-        nearest = math.copysign(math.floor(abs(float(np.clip(scaled, -1e6, 1e6))) + 0.5), scaled)
-        return max(low, min(int(nearest) + self.out_zero, high))
-
-    def saturated(self, value: int) -> int:
-        """Return a code limited to the range of the dtype."""
-        low, high = dtypes.limits(self.dtype)
-        return max(low, min(value, high))
-
 
 Rule = Callable[[int, Codes], int]
 
@@ -150,9 +117,9 @@ def _divide_or_shift(value: int, exponent: int) -> int:
 
 def _leaky_relu(code: int, codes: Codes) -> int:
     centred = code - codes.in_zero
-    factor = float(codes.in_scale) / float(codes.out_scale)
+    factor = float(codes.in_scale / codes.out_scale)  # in float32, as the reference has it
     if centred < 0:
-        factor = float(codes.in_scale) * float(np.float32(codes.alpha)) / float(codes.out_scale)
+        factor = float(codes.in_scale * np.float32(codes.alpha) / codes.out_scale)
     magnitude = quantize_multiplier(abs(factor))
     scaled = multiply_by_quantized_multiplier(centred if factor >= 0 else -centred, *magnitude)
     return codes.saturated(scaled + codes.out_zero)
@@ -184,12 +151,15 @@ def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = (), in_tvm: 
         in_scale, in_zero, out_scale, out_zero = (number(name, tensor) for tensor in pairs)
         dtype = of.out.dtype
         codes = Codes(np.float32(in_scale), int(in_zero), np.float32(out_scale), int(out_zero), dtype, **of.attrs)
+        if dtype == "int16":
+            return qnn_unary16.RULES[name](of.ctx, tb.cast(data.read(of.at), "int32"), codes)
         low, high = dtypes.limits(dtype)
         results = [rule(code, codes) for code in range(low, high + 1)]
         table = of.ctx.constant("table", np.array(results, dtypes.to_numpy(dtype)))
         return tb.load(table, [tb.cast(data.read(of.at), "int32") - low])
 
-    declare(name, 5, infer_of_bytes, Kind.ELEMENTWISE, attrs, element, in_tvm=in_tvm, expensive=True,
+    infer = infer_of_codes if name in qnn_unary16.RULES else infer_of_bytes
+    declare(name, 5, infer, Kind.ELEMENTWISE, attrs, element, in_tvm=in_tvm, expensive=True,
             contract="bit-exact to TFLite's reference kernel where it has one", doc=doc)  # fmt: skip
 
 

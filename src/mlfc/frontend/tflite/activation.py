@@ -30,7 +30,7 @@ _BY_CODE = {
 }
 
 
-_SOFTMAX_TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"))
+_SOFTMAX_TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("int16", "int16"))
 
 
 def activated(node: Node, expr: Expr, function: int) -> Expr:
@@ -104,7 +104,7 @@ def rescaled(node: Node, expr: Expr, tensor: TfliteTensor) -> Expr:
     )  # fmt: skip
 
 
-def of_codes(node: Node, name: str, allowed: tuple[str, ...] = ("int8", "uint8"), **attrs: object) -> Expr:
+def of_codes(node: Node, name: str, allowed: tuple[str, ...] = ("int8", "uint8", "int16"), **attrs: object) -> Expr:
     """Return a quantized operator of the first input with scales and zero points of input and output."""
     source, output = node.input(0), node.output()
     if source.dtype not in allowed or source.dtype != output.dtype:
@@ -126,7 +126,7 @@ def _squashed(node: Node) -> Expr:
 @converts("HARD_SWISH")
 def _hard_swish(node: Node) -> Expr:
     if node.quantized:
-        return of_codes(node, "qnn.hardswish")
+        return of_codes(node, "qnn.hardswish", ("int8", "uint8"))
     data = node.expr(0)
     gate = node.call("clip", node.call("add", data, const(3.0)), a_min=0.0, a_max=6.0)
     return node.call("divide", node.call("multiply", data, gate), const(6.0))
@@ -154,7 +154,7 @@ def _prelu(node: Node) -> Expr:
 @converts("ELU")
 def _elu(node: Node) -> Expr:
     if node.quantized:
-        return of_codes(node, "qnn.elu")
+        return of_codes(node, "qnn.elu", ("int8", "uint8"))
     data = node.expr(0)
     below = node.call("subtract", node.call("exp", node.call("minimum", data, const(0.0))), const(1.0))
     return node.call("where", node.call("less", data, const(0.0)), below, data)
@@ -186,7 +186,8 @@ def _softmax(node: Node) -> Expr:
             f"SOFTMAX from {source.type_name} to {output.type_name} is not supported", "Use int8 to int8, or float32"
         )
     # the exponent is beta * scale * code, so beta belongs to the input's scale
-    in_scale = const(np.float64(beta) * np.float64(node.scale(source)))
+    exact = np.float32 if source.dtype == "int16" else np.float64
+    in_scale = const(np.float64(exact(beta) * exact(node.scale(source))))
     zero_point = const(node.zero_point(source), "int32")
     return node.call("qnn.softmax", node.expr(0), in_scale, zero_point, *node.quantization(output), axis=-1,
                      out_dtype=output.dtype)  # fmt: skip

@@ -9,10 +9,12 @@ import numpy as np
 from mlfc.frontend.tflite.activation import activated, clipped, of_codes, rescaled
 from mlfc.frontend.tflite.node import Node, converts, is_quantized, same_quantization
 from mlfc.frontend.tflite.schema import TfliteTensor
+from mlfc.ops.qnn_arithmetic import shifts_of
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
+from mlfc.support import dtypes
 
-_BYTES = ("int8", "uint8")
+_CODES = ("int8", "uint8", "int16")
 _FUSED = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 _RELAY = {
     "ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide", "MAXIMUM": "maximum", "MINIMUM": "minimum",
@@ -22,7 +24,7 @@ _RELAY = {
     "LOGICAL_NOT": "logical_not", "ABS": "abs", "NEG": "negative", "EXP": "exp", "LOG": "log", "SQRT": "sqrt",
     "RSQRT": "rsqrt", "SIN": "sin", "COS": "cos", "FLOOR": "floor", "CEIL": "ceil", "SIGN": "sign", "ROUND": "round",
 }  # fmt: skip
-_QUANTIZED = {"ADD": "qnn.add", "SUB": "qnn.subtract", "MUL": "qnn.mul"}
+_QUANTIZED = {"ADD": "qnn.add", "SUB": "qnn.subtract", "MUL": "qnn.mul", "DIV": "qnn.div"}
 # comparisons scale codes up by this many bits before they bring them to a common scale
 _COMPARISON_BITS = 8
 
@@ -34,11 +36,12 @@ def _fused_arithmetic(node: Node) -> Expr:
     function = 0 if options is None else int(options.FusedActivationFunction())
     lhs, rhs, output = node.input(0), node.input(1), node.output()
     if is_quantized(output):
-        if code not in _QUANTIZED or not lhs.dtype == rhs.dtype == output.dtype or output.dtype not in _BYTES:
+        if not lhs.dtype == rhs.dtype == output.dtype or output.dtype not in _CODES:
             given = ", ".join(tensor.type_name for tensor in (lhs, rhs, output))
             node.refuse(f"quantized {code} of types {given} is not supported", "Use int8 throughout, or float32")
         scales = node.quantizations(lhs, rhs, output)
-        return clipped(node, node.call(_QUANTIZED[code], node.expr(0), node.expr(1), *scales), function)
+        attrs = {"shifted": True} if _adds_by_shifts(node) else {}
+        return clipped(node, node.call(_QUANTIZED[code], node.expr(0), node.expr(1), *scales, **attrs), function)
     return activated(node, node.call(_RELAY[code], node.expr(0), node.expr(1)), function)
 
 
@@ -47,6 +50,18 @@ def _add_n(node: Node) -> Expr:
     if node.quantized:
         node.refuse("quantized ADD_N is not supported", "Use ADD")
     return reduce(lambda total, item: node.call("add", total, item), node.operands())
+
+
+def _adds_by_shifts(node: Node) -> bool:
+    """Tell whether LiteRT adds by shifts: int16 of scales that are powers of two, unless the options forbid it."""
+    code = node.record.code
+    if code not in ("ADD", "SUB") or node.output().dtype != "int16" or node.numerics != "litert":
+        return False
+    options = node.record.options(_FUSED[code])
+    scales = [float(node.scale(tensor)) for tensor in (node.input(0), node.input(1), node.output())]
+    # of an operator without options SUB does not, ADD does
+    asked = code == "ADD" if options is None else bool(options.PotScaleInt16())
+    return asked and shifts_of(scales) is not None
 
 
 @converts("MAXIMUM", "MINIMUM")
@@ -58,12 +73,20 @@ def _extreme(node: Node) -> Expr:
 
 
 @converts(
-    "POW", "FLOOR_DIV", "FLOOR_MOD", "LOGICAL_AND", "LOGICAL_OR", "NEG", "SQRT", "RSQRT", "SIN", "COS", "FLOOR", "CEIL",
+    "POW", "FLOOR_DIV", "FLOOR_MOD", "LOGICAL_AND", "LOGICAL_OR", "SIN", "COS", "FLOOR", "CEIL",
     "ROUND", "SIGN", "LOGICAL_NOT",
 )  # fmt: skip
 def _plain(node: Node) -> Expr:
     _refuse_codes(node)
     return node.call(_RELAY[node.record.code], *node.operands())
+
+
+@converts("NEG")
+def _negative(node: Node) -> Expr:
+    # codes without a zero point are numbers of another unit
+    if not same_quantization(node.input(0), node.output()) or (node.quantized and node.zero_point(node.output())):
+        _refuse_codes(node)
+    return node.call("negative", node.expr(0))
 
 
 def _refuse_codes(node: Node) -> None:
@@ -75,7 +98,26 @@ def _refuse_codes(node: Node) -> None:
 @converts("ABS", "EXP", "LOG")
 def _unary(node: Node) -> Expr:
     code = node.record.code
-    return of_codes(node, f"qnn.{_RELAY[code]}", ("int8",)) if node.quantized else node.call(_RELAY[code], node.expr(0))
+    return (
+        of_codes(node, f"qnn.{_RELAY[code]}", ("int8", "int16"))
+        if node.quantized
+        else node.call(_RELAY[code], node.expr(0))
+    )
+
+
+@converts("SQRT", "RSQRT")
+def _root(node: Node) -> Expr:
+    code, source, output = node.record.code, node.input(0), node.output()
+    if not node.quantized:
+        return node.call(_RELAY[code], node.expr(0))
+    if code == "RSQRT":
+        return of_codes(node, "qnn.rsqrt", ("int16",))
+    real = node.call("sqrt", node.call("qnn.dequantize", node.expr(0), *node.quantization(source), out_dtype="float32"))
+    # the reference cuts off what is behind the point
+    whole = node.call("cast", node.call("divide", real, const(node.scale(output), "float32")), dtype="int32")
+    moved = node.call("add", whole, const(node.zero_point(output), "int32"))
+    low, high = dtypes.limits(output.dtype)
+    return node.call("cast", node.call("clip", moved, a_min=float(low), a_max=float(high)), dtype=output.dtype)
 
 
 @converts("SQUARE", "SQUARED_DIFFERENCE")
@@ -88,7 +130,9 @@ def _square(node: Node) -> Expr:
 @converts("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
 def _comparison(node: Node) -> Expr:
     lhs, rhs = node.expr(0), node.expr(1)
-    if is_quantized(node.input(0)) and is_quantized(node.input(1)):
+    # the reference compares the order of int16 by their codes, whatever their scales
+    by_codes = node.input(0).dtype == "int16" and node.record.code not in ("EQUAL", "NOT_EQUAL")
+    if is_quantized(node.input(0)) and is_quantized(node.input(1)) and not by_codes:
         lhs, rhs = _comparable(node, 0), _comparable(node, 1)
     return node.call(_RELAY[node.record.code], lhs, rhs)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tflite import FullyConnectedOptionsWeightsFormat, Padding
+from tflite import FullyConnectedOptionsWeightsFormat, Padding, TensorType
 
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, requantized
@@ -16,6 +16,7 @@ from mlfc.frontend.tflite.node import Node, converts, is_quantized
 from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
+from mlfc.support import dtypes
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def _same(extent: int, size: int, stride: int, dilation: int) -> tuple[int, int]
 
 
 _BYTES = ("int8", "uint8")
+_WIDE_WEIGHTS = ("FULLY_CONNECTED", "BATCH_MATMUL")  # may have int16 weights for int16 data
 
 
 def _mode(node: Node, data: TfliteTensor, weight: TfliteTensor) -> str:
@@ -112,12 +114,15 @@ def _mode(node: Node, data: TfliteTensor, weight: TfliteTensor) -> str:
         return "float"
     if kinds[0] in _BYTES and kinds[1] in _BYTES and kinds[2] in _BYTES and is_quantized(node.output()):
         return "quantized"
+    weights = ("int8", "int16") if node.record.code in _WIDE_WEIGHTS else ("int8",)
+    if kinds[0] == kinds[2] == "int16" and kinds[1] in weights and is_quantized(node.output()):
+        return "quantized"
     if kinds == ("float32", "int8", "float32"):
         return "hybrid"
     given = ", ".join(tensor.type_name for tensor in (data, weight, node.output()))
     return node.refuse(
         f"{node.record.code} with data, weights and result of types {given} is not supported",
-        "Use float32 throughout, int8 throughout, or float32 data with int8 weights",
+        "Use float32 throughout, int8 throughout, or int16 or float32 data with int8 weights",
     )
 
 
@@ -169,6 +174,16 @@ def _weight_scales(weight: TfliteTensor, axis: int) -> npt.NDArray[Any]:
 def _weight_zeros(weight: TfliteTensor) -> Constant:
     zeros = weight.quantization.zero_points if weight.quantization is not None else np.zeros(1, np.int64)
     return const(zeros[0] if np.all(zeros == zeros[0]) else zeros, "int32")
+
+
+def _zero_points(weight: TfliteTensor, rank: int) -> npt.NDArray[np.int64]:
+    """Return the zero points of weights in a shape that broadcasts to theirs."""
+    quantization = weight.quantization
+    if quantization is None:
+        return np.zeros((1,) * rank, np.int64)
+    shape = [1] * rank
+    shape[quantization.axis if len(quantization.zero_points) > 1 else 0] = -1
+    return quantization.zero_points.reshape(shape)
 
 
 def _weight_scale_constant(scales: npt.NDArray[Any]) -> Constant:
@@ -250,10 +265,55 @@ def _linear(
         return activated(node, _biased(node, result, bias, last), function)
     scale, zero_point = node.quantization(tensor)
     args = (zero_point, _weight_zeros(weight), scale, _weight_scale_constant(_weight_scales(weight, weight_axis)))
-    sums = node.call(f"qnn.{name}", data, weights, *args, out_dtype="int32", **attrs)
-    sums = _biased(node, sums, bias, last)
+    if tensor.dtype == "int16":
+        in_words = _adds_up_in_words(node, bias, weight)
+        if rounding != "SINGLE" or weight.dtype == "int16":
+            rounding = "DOUBLE" if in_words else "REDUCED"
+        else:  # LiteRT's fully connected kernel multiplies by the scale itself
+            rounding = "FLOAT64"
+        fit = in_words and _fit_in_words(node, tensor, weight_axis, bias)
+        sums = _wide_sums(node, name, (data, weights, *args), bias, in_words, fit, attrs)
+    else:
+        sums = _biased(node, node.call(f"qnn.{name}", data, weights, *args, out_dtype="int32", **attrs), bias, last)
     scales = _product_scales(node, tensor, weight, weight_axis, double=double)
     return requantized(node, sums, scales, axis=last, rounding=rounding, function=function)
+
+
+def _adds_up_in_words(node: Node, bias: Constant | None, weight: TfliteTensor) -> bool:
+    """Tell whether the reference adds up products of int16 data in 32 bits: it does where the bias has 32 bits."""
+    if weight.dtype == "int16":
+        return False
+    if bias is not None:
+        return bias.type.dtype == "int32"
+    kind = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOptions"}.get(node.record.code)
+    return kind is not None and node.options(kind).QuantizedBiasType() == TensorType.INT32
+
+
+def _fit_in_words(node: Node, data: TfliteTensor, axis: int, bias: Constant | None) -> bool:
+    """Tell whether no sum can be beyond an int32."""
+    weights, zero_point = node.value(1).astype(np.int64), node.zero_point(data)
+    centred = np.abs(np.moveaxis(weights - _zero_points(node.input(1), weights.ndim), axis, -1))
+    low, high = dtypes.limits(data.dtype)
+    start = 0 if bias is None else max(int(bias.data.max()), -int(bias.data.min()))
+    sums = centred.reshape(-1, centred.shape[-1]).sum(axis=0)
+    return int(sums.max()) * max(high - zero_point, zero_point - low) + start <= dtypes.limits("int32")[1]
+
+
+def _wide_sums(
+    node: Node, name: str, args: Sequence[Expr], bias: Constant | None, in_words: bool, fit: bool, attrs: dict[str, Any]
+) -> Expr:
+    """Return the sums of a linear operator over int16 data, with the bias.
+
+    A reference that adds up in 32 bits wraps around, and so does this: in 64 bits, cut off at the end.
+    """
+    dtype = "int32" if fit else "int64"
+    sums = node.call(f"qnn.{name}", *args, out_dtype=dtype, **attrs)
+    if bias is not None:
+        if bias.type.dtype not in ("int32", "int64"):
+            node.refuse(f"a {bias.type.dtype} bias on int16 data is not supported", "Use an int64 or an int32 bias")
+        wide = Constant(bias.data.astype(dtype), bias.name, bias.span)
+        sums = node.call("nn.bias_add", sums, wide, axis=len(ir.tensor_type(sums).shape) - 1)
+    return node.call("cast", sums, dtype="int32") if in_words and not fit else sums
 
 
 @converts("CONV_2D")
@@ -380,11 +440,11 @@ def _batch_matmul(node: Node) -> Expr:
         result = node.call("nn.batch_matmul", lhs, rhs, **attrs)
     else:
         (lhs_scale, lhs_zero), (rhs_scale, rhs_zero) = (node.quantization(node.input(i)) for i in (0, 1))
-        sums = node.call(
-            "qnn.batch_matmul", lhs, rhs, lhs_zero, rhs_zero, lhs_scale, rhs_scale, out_dtype="int32", **attrs
-        )
+        is_wide = node.input(0).dtype == "int16"
+        sums = node.call("qnn.batch_matmul", lhs, rhs, lhs_zero, rhs_zero, lhs_scale, rhs_scale,
+                         out_dtype="int64" if is_wide else "int32", **attrs)  # fmt: skip
         scales = _product_scales(node, node.input(0), node.input(1), 0, double=False)
-        result = requantized(node, sums, scales, axis=2, rounding="DOUBLE", function=0)
+        result = requantized(node, sums, scales, axis=2, rounding="REDUCED" if is_wide else "DOUBLE", function=0)
     matrix = ir.tensor_type(result).shape[-2:]
     return result if len(batch) == 1 else node.call("reshape", result, newshape=(*batch, *matrix))
 

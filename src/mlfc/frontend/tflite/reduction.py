@@ -83,7 +83,7 @@ def _sum(node: Node) -> Expr:
 def _reduce(node: Node) -> Expr:
     name = node.record.code.removeprefix("REDUCE_").lower()
     if name == "prod" and node.quantized:
-        node.refuse("quantized REDUCE_PROD is not supported", "Keep this operator in float32")
+        return _reduced(node, "qnn.prod", node.expr(0), *node.quantizations(node.input(0), node.output()))
     node.refuse_new_scale()
     return _reduced(node, name, node.expr(0))
 

@@ -7,6 +7,7 @@ branches, so that compilers vectorize the loops around them.
 from __future__ import annotations
 
 from mlfc.support import dtypes
+from mlfc.support.fixed_point import RECIPROCAL_SLOPE, RECIPROCAL_START
 from mlfc.tir import builder as tb
 from mlfc.tir.intrinsics.registry import Steps, defined, shl, shr
 from mlfc.tir.ir import Expr
@@ -87,6 +88,13 @@ def requantize_single(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> E
     return _rounded_once(_product(x, multiplier), total)
 
 
+@defined(x="int64", multiplier=("int32", 0, 0x7FFF), total=("int32", 1, 62))
+def requantize_reduced(_: Steps, x: Expr, multiplier: Expr, total: Expr) -> Expr:
+    """Return x * multiplier / 2**total, rounded once, ties up: what TFLite does with sums of 64 bits."""
+    product = x * tb.cast(multiplier, "int64")
+    return _low(shr(product + shl(tb.const(1, "int64"), total - 1), total))
+
+
 @defined(x="int32", multiplier="int32", shift=_SHIFT)
 def requantize_away(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     """Return x * multiplier * 2**(shift - 31), rounded once, ties away from zero."""
@@ -126,3 +134,38 @@ def clz32(steps: Steps, x: Expr) -> Expr:
         if step > 1:
             x = steps.let(f"rest_{step}", shl(x, count))
     return zeros
+
+
+@defined(fraction=("int32", 0, _LARGEST))
+def reciprocal_of_one_plus(steps: Steps, fraction: Expr) -> Expr:
+    """Return 1 / (1 + x) of a number from 0 to 1 without integer bits, by three steps of Newton's method."""
+    half = steps.let("half", shr(fraction, 1) + (1 << 30), "of the denominator")
+    start = rounding_doubling_high_mul(half, tb.const(RECIPROCAL_SLOPE)) + RECIPROCAL_START
+    x: Expr = steps.let("start", start)
+    for step in range(3):
+        error = steps.let(f"error_{step}", tb.const(1 << 29) - rounding_doubling_high_mul(half, x))
+        x = steps.let(f"step_{step}", x + rounding_doubling_high_mul(x, error) * 4)
+    return tb.select(tb.binary("ge", x, 1 << 30), tb.const(_LARGEST), x * 2)
+
+
+_OPERAND = ("int32", -(1 << 17), 1 << 17)
+
+
+@defined(a=_OPERAND, b=_OPERAND, multiplier=_MULTIPLIER, shift=("int32", -63, 63))
+def requantize_quotient(steps: Steps, a: Expr, b: Expr, multiplier: Expr, shift: Expr) -> Expr:
+    """Return a / b * multiplier * 2**(shift - 31), as TFLite divides codes; b is not 0."""
+    below = steps.let("below", tb.binary("lt", b, 0))
+    dividend = steps.let("dividend", tb.select(below, tb.const(0) - a, a), known=_OPERAND[1:])
+    size = tb.maximum(tb.select(below, tb.const(0) - b, b), 1)
+    divisor = steps.let("divisor", tb.cast(size, "uint32"), known=(1, 1 << 17))
+    room = steps.let("room", tb.cast(clz32(divisor), "int32"), known=(14, 31))
+    fraction = tb.cast(shl(divisor, tb.cast(room, "uint32")) - (1 << 31), "int32")
+    inverse = steps.let("inverse", reciprocal_of_one_plus(steps.let("fraction", fraction, known=(0, _LARGEST))))
+    magnitude = tb.cast(dividend ^ shr(dividend, 31), "uint32")
+    headroom = steps.let("headroom", tb.cast(clz32(magnitude), "int32") - 1, known=(13, 31))
+    full = steps.let("full", tb.cast(shl(tb.cast(dividend, "uint32"), tb.cast(headroom, "uint32")), "int32"))
+    quotient = steps.let("quotient", rounding_doubling_high_mul(full, inverse))
+    scaled = steps.let("scaled", rounding_doubling_high_mul(quotient, multiplier))
+    right = steps.let("right", tb.const(31) - room + headroom - shift, "more than 31 leave nothing")
+    limited = steps.let("limited", tb.clamp(right, 0, 31), known=(0, 31))
+    return tb.select(tb.binary("gt", right, 31), tb.const(0), rounding_divide_by_pot(scaled, limited))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mlfc.memory import ConstantPool as ConstantPool
     from mlfc.memory import Pool as Pool
     from mlfc.problems import check as check
+    from mlfc.problems import examine as examine
     from mlfc.runtime.devices.device import cpu as cpu
     from mlfc.runtime.devices.device import cuda as cuda
     from mlfc.runtime.devices.device import device as device
@@ -41,6 +42,7 @@ _HOMES = {
     "runtime": "mlfc.runtime",
     "import_model": "mlfc.frontend",
     "check": "mlfc.problems",
+    "examine": "mlfc.problems",
     "compile": "mlfc.compiled_model",
     "CompiledModel": "mlfc.compiled_model",
     "verify": "mlfc.verify.compare",

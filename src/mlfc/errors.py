@@ -7,6 +7,7 @@ An error carries a stable `code`, the `cause` in one sentence, the `place` (file
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 _FEW = 8  # names that a message lists whole
 _MOST_SHOWN = 80
@@ -33,6 +34,49 @@ def unknown(kind: str, name: str, known: Iterable[str], *, where: str = "") -> s
     return f"unknown {kind} '{name[:_MOST_SHOWN]}'{where}{ending}"
 
 
+@dataclass(frozen=True)
+class Remedy:
+    """An option of the command line with which a model that was refused may be compiled.
+
+    Examples
+    --------
+    >>> str(Remedy("--value", "scales=1,1,2,2"))
+    '--value scales=1,1,2,2'
+    """
+
+    option: str  # "--shape", "--value", "--byoc", "--limit-factor"
+    argument: str  # with N or three dots for what only the user knows: x=1,3,N,N and sr=...
+    is_example: bool = False  # it fits the model, as other arguments may
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the option can be given as it is."""
+        value = self.argument.rpartition("=")[2]
+        return value != "..." and "N" not in value.split(",")
+
+    @property
+    def subject(self) -> str:
+        """The tensor that the argument is about; for other arguments the argument itself."""
+        name, equals, _ = self.argument.rpartition("=")
+        return name if equals else self.argument
+
+    @property
+    def numbers(self) -> int | float | bool | tuple[int | float | bool, ...]:
+        """The numbers of a complete argument, as Python's options take them: one alone, or several."""
+        texts = self.argument.rpartition("=")[2].split(",")
+        found = tuple(_number(text) for text in texts)
+        return found if len(found) > 1 or self.option == "--shape" else found[0]
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.argument}"
+
+
+def _number(text: str) -> int | float | bool:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
 class MlfcError(Exception):
     """Root of every error that mlfc raises on purpose.
 
@@ -44,6 +88,8 @@ class MlfcError(Exception):
         Where: a file, a node, a byte offset, a key.
     next_step : str, optional
         What the user can do about it.
+    remedies : iterable of Remedy, optional
+        The options that it names: together they take the cause away.
     """
 
     code = "MLF000"
@@ -54,11 +100,19 @@ class MlfcError(Exception):
         cls.code = code or cls.code
         cls.exit_status = exit_status or cls.exit_status
 
-    def __init__(self, cause: str, *, place: str | None = None, next_step: str | None = None) -> None:
+    def __init__(
+        self,
+        cause: str,
+        *,
+        place: str | None = None,
+        next_step: str | None = None,
+        remedies: Iterable[Remedy] = (),
+    ) -> None:
         super().__init__(cause)
         self.cause = cause
         self.place = place
         self.next_step = next_step
+        self.remedies = tuple(remedies)
 
     def __str__(self) -> str:
         text = f"{self.place}: {self.cause}" if self.place else self.cause

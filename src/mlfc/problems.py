@@ -1,15 +1,60 @@
-"""Every problem of a model at once, without writing any code."""
+"""Every problem of a model at once, and what would let it compile, without writing any code."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy.typing as npt
 
 from mlfc.compiler import build
-from mlfc.errors import MlfcError, ProblemsError
+from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
 from mlfc.frontend import import_model
+from mlfc.frontend.common import Census
+
+_ROUNDS = 5
+# what a trial may add to the options; a limit is raised by users alone, who know where the model is from
+_TRIED = ("--shape", "--value", "--byoc")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happens if a model is compiled with some options.
+
+    Attributes
+    ----------
+    problems : tuple of MlfcError
+        None if the model can be compiled.
+    nodes : int
+        In the model, those of the functions that it calls included.
+    refused : int
+        Nodes with a problem of their own.
+    unchecked : int
+        Nodes behind those, of which nobody knows what they would read.
+    """
+
+    problems: tuple[MlfcError, ...]
+    nodes: int
+    refused: int
+    unchecked: int
+
+
+@dataclass(frozen=True)
+class Examination(Outcome):
+    """Every problem of a model, and what is left of them with the remedies that they name.
+
+    Attributes
+    ----------
+    remedies : tuple of Remedy
+        Options that were tried together. Their examples fit the model; the model's user knows what is right.
+    left : Outcome
+        What they leave; the same as without them if there are none.
+    """
+
+    remedies: tuple[Remedy, ...]
+    left: Outcome
 
 
 def check(
@@ -27,7 +72,8 @@ def check(
 ) -> list[MlfcError]:
     """Return every problem of a model at once; an empty list means that it can be compiled for the target.
 
-    Everything happens that compiling it takes, but for the code's being printed.
+    Everything happens that compiling it takes, but for the code's being printed. Each problem says in `next_step` what
+    to do, and lists in `remedies` the options that it names there. `examine` also tries them.
 
     Parameters
     ----------
@@ -36,22 +82,68 @@ def check(
     target : str
         As for `build`.
     """
+    options = {"shapes": shapes, "values": values, "states": states, "state_init": state_init, "numerics": numerics}
+    return list(_outcome(model, {**options, "name": name, "byoc": byoc}, target, limit_factor).problems)
+
+
+def examine(model: str | Path | bytes, *, target: str = "c", limit_factor: float = 1.0, **options: Any) -> Examination:
+    """Return every problem of a model, and what is left of them if their remedies are applied.
+
+    Parameters are those of `check`. Each trial imports the model once more; there are at most five.
+    """
+    first = _outcome(model, options, target, limit_factor)
+    applied, left = _Applied(options), first
+    for _ in range(_ROUNDS):
+        more = applied.with_remedies(left.problems)
+        if more is None:
+            break
+        found = _outcome(model, more.options, target, limit_factor)
+        if any(isinstance(problem, OptionError) for problem in found.problems):
+            break
+        applied, left = more, found
+        if not left.problems:
+            break
+    return Examination(first.problems, first.nodes, first.refused, first.unchecked, applied.remedies, left)
+
+
+def _outcome(model: str | Path | bytes, options: Mapping[str, Any], target: str, limit_factor: float) -> Outcome:
+    census = Census()
+    problems: tuple[MlfcError, ...] = ()
     try:
-        mod, params = import_model(
-            model,
-            shapes=shapes,
-            values=values,
-            states=states,
-            state_init=state_init,
-            numerics=numerics,
-            name=name,
-            byoc=byoc,
-            target=target,
-            limit_factor=limit_factor,
-        )
+        mod, params = import_model(model, target=target, limit_factor=limit_factor, census=census, **options)
         build(mod, target, params, limit_factor=limit_factor, dry_run=True)
     except ProblemsError as error:
-        return list(error.problems)
+        problems = error.problems
     except MlfcError as error:
-        return [error]
-    return []
+        problems = (error,)
+    return Outcome(problems, census.nodes, census.refused, census.unchecked)
+
+
+@dataclass(frozen=True)
+class _Applied:
+    """Options, and the remedies that are among them."""
+
+    options: Mapping[str, Any]
+    remedies: tuple[Remedy, ...] = ()
+
+    def with_remedies(self, problems: Sequence[MlfcError]) -> _Applied | None:
+        """Return the options with what problems ask for besides; None if that is nothing that can be tried."""
+        found: dict[tuple[str, str], Remedy] = {}
+        for remedy in (remedy for problem in problems for remedy in problem.remedies):
+            if remedy.option in _TRIED and remedy.is_complete and not self._has(remedy):
+                found.setdefault((remedy.option, remedy.subject), remedy)
+        if not found:
+            return None
+        options = dict(self.options)
+        for remedy in found.values():
+            if remedy.option == "--byoc":
+                options["byoc"] = (*(options.get("byoc") or ()), remedy.argument)
+            else:
+                key = {"--shape": "shapes", "--value": "values"}[remedy.option]
+                options[key] = {**(options.get(key) or {}), remedy.subject: remedy.numbers}
+        return _Applied(options, (*self.remedies, *found.values()))
+
+    def _has(self, remedy: Remedy) -> bool:
+        if remedy.option == "--byoc":
+            return remedy.argument in (self.options.get("byoc") or ())
+        return remedy.subject in (self.options.get({"--shape": "shapes", "--value": "values"}[remedy.option]) or {})

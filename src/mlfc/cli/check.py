@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlfc.cli.compiling import board_asks
 from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import print_json
-from mlfc.errors import MlfcError, ProblemsError
+from mlfc.errors import MlfcError, ProblemsError, Remedy
+from mlfc.support.text import printable
+
+if TYPE_CHECKING:
+    from mlfc.problems import Examination, Outcome
 
 EXAMPLES = (
     "mlfc check kws.tflite",
@@ -34,14 +39,18 @@ def check(
     limit_factor: float = 1.0,
     as_json: bool = False,
 ) -> None:
-    """List all that mlfc cannot compile in a model."""
+    """List all that mlfc cannot compile in a model, and what would let it compile.
+
+    The options that problems name are tried together, and what they leave is counted. What they give inputs are
+    examples that fit the model: only you know what is right.
+    """
     from mlfc.byoc import find_generators
-    from mlfc.problems import check as problems_of
+    from mlfc.problems import examine
 
     find_generators(byoc or ())
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
-    problems = problems_of(
+    found = examine(
         model,
         **Inputs.of(shape, value, state, state_init).arguments(),
         byoc=byoc or (),
@@ -49,12 +58,50 @@ def check(
         limit_factor=limit_factor,
     )
     if as_json:
-        print_json({"model": str(model), "problems": [_entry(problem) for problem in problems]})
-    elif not problems:
-        typer.echo(f"{model}: no problems found")
-    if problems:
-        raise problems[0] if len(problems) == 1 else ProblemsError(problems, place=str(model))
+        remedies = [_remedy(item) for item in found.remedies]
+        print_json({"model": str(model), **_counts(found), "remedies": remedies, "left": _counts(found.left)})
+    else:
+        typer.echo(printable("\n".join(_summary(model, found))))
+    if found.problems:
+        raise found.problems[0] if len(found.problems) == 1 else ProblemsError(found.problems, place=str(model))
 
 
-def _entry(error: MlfcError) -> dict[str, str | None]:
-    return {"code": error.code, "place": error.place, "cause": error.cause, "next_step": error.next_step}
+def _summary(model: Path, found: Examination) -> list[str]:
+    """Return the lines that count the nodes, before and after the remedies."""
+    if not found.problems:
+        return [f"{model}: no problems found"]
+    lines = [f"{model}: {_nodes(found)}"] if found.nodes else []
+    if found.remedies:
+        options = " ".join(f"{item.option} {shlex.quote(item.argument)}" for item in found.remedies)
+        left = _nodes(found.left) if found.left.problems else "no problems are left"
+        lines.append(f"with {options}: {left}")
+    if any(item.is_example for item in found.remedies):
+        lines.append("these are examples that fit the model; give the values that you need")
+    return lines
+
+
+def _nodes(outcome: Outcome) -> str:
+    count = len(outcome.problems)
+    text = f"{count} problem{'s' if count != 1 else ''}"
+    if outcome.refused:
+        text += f"; {outcome.refused} of {outcome.nodes} nodes cannot be compiled"
+    return f"{text}, {outcome.unchecked} of {outcome.nodes} cannot be checked yet" if outcome.unchecked else text
+
+
+def _counts(outcome: Outcome) -> dict[str, Any]:
+    counts = {"nodes": outcome.nodes, "refused": outcome.refused, "unchecked": outcome.unchecked}
+    return {**counts, "problems": [_entry(problem) for problem in outcome.problems]}
+
+
+def _entry(error: MlfcError) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "place": error.place,
+        "cause": error.cause,
+        "next_step": error.next_step,
+        "remedies": [_remedy(item) for item in error.remedies],
+    }
+
+
+def _remedy(remedy: Remedy) -> dict[str, Any]:
+    return {"option": remedy.option, "argument": remedy.argument, "example": remedy.is_example}

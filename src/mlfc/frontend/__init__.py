@@ -17,7 +17,7 @@ from mlfc.target.target import parse_target
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mlfc.frontend.common import Params, Values
+    from mlfc.frontend.common import Census, Params, Values
     from mlfc.relay.ir import IRModule
 
 __all__ = ["Model", "import_model", "model_bytes", "model_name"]
@@ -51,6 +51,7 @@ def import_model(
     byoc: Sequence[str] = (),
     target: str | None = None,
     limit_factor: float = 1.0,
+    census: Census | None = None,
 ) -> tuple[IRModule, Params]:
     """Import a TFLite, ONNX or Relay text model; its content says which it is.
 
@@ -80,6 +81,8 @@ def import_model(
         What the model is to be compiled for, if that is known: messages then offer only what works there.
     limit_factor : float
         Multiplies the limits of what a model may cost beyond the size of its file; see `mlfc.support.cost`.
+    census : Census, optional
+        Counts the model's nodes, also where the import fails.
 
     Returns
     -------
@@ -114,7 +117,7 @@ def import_model(
     try:
         with limited(len(data), 0, limit_factor):
             folder = path.parent if path else None
-            module, params = _dispatch(data, title, folder, shapes, values, numerics, byoc, target)
+            module, params = _dispatch(data, title, folder, shapes, values, numerics, byoc, target, census)
             if states or state_init is not None:
                 from mlfc.frontend.states import tie_states
 
@@ -191,13 +194,14 @@ def _dispatch(
     numerics: str,
     byoc: Sequence[str],
     target: str | None,
+    census: Census | None,
 ) -> tuple[IRModule, Params]:
     if not data:
         raise ModelError("the file is empty", place=name)
     if data[4:8] == b"TFL3":
         from mlfc.frontend.tflite import import_tflite
 
-        return import_tflite(data, name, shapes=shapes, values=values, numerics=numerics)
+        return import_tflite(data, name, shapes=shapes, values=values, numerics=numerics, census=census)
     if data.lstrip().startswith(_RELAY_TEXT):
         return _relay_text(data, name, values or {})
     if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):
@@ -212,8 +216,9 @@ def _dispatch(
     from mlfc.frontend.onnx import import_onnx
 
     on_host = target is None or not parse_target(target).features.is_microcontroller
+    external = "onnxruntime" in byoc
     return import_onnx(
-        data, name, shapes=shapes, values=values, folder=folder, external="onnxruntime" in byoc, on_host=on_host
+        data, name, shapes=shapes, values=values, folder=folder, external=external, on_host=on_host, census=census
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,6 +39,15 @@ Values: TypeAlias = Mapping[str, npt.ArrayLike]
 
 _ELEMENT_LIMIT = (1 << 31) - 1  # what the int32 indices of generated code reach
 _FOLD_LIMIT = 1_000_000  # elements
+
+
+@dataclass
+class Census:
+    """How many nodes of a model there are, and how many could not be imported."""
+
+    nodes: int = 0
+    refused: int = 0  # each with a problem of its own
+    unchecked: int = 0  # they read what a refused node computes, and nothing says of what type that is
 
 
 class Problems:

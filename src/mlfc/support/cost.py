@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from mlfc.errors import LimitError, OptionError
+from mlfc.errors import LimitError, OptionError, Remedy
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,12 @@ class Cost:
         limit, total = self.limit(resource), self.used[resource] + amount
         if total > limit:
             kind = LIMITS[resource]
+            remedy = Remedy("--limit-factor", str(math.ceil(2 * self.factor * total / max(limit, 1))))
             raise LimitError(
                 f"{kind.subject} {limit:,} {kind.unit} by {total - limit:,}",
                 place=place,
-                next_step="If you trust the model, raise the limits: "
-                f"--limit-factor {math.ceil(2 * self.factor * total / max(limit, 1))}",
+                next_step=f"If you trust the model, raise the limits: {remedy}",
+                remedies=[remedy],
             )
 
 

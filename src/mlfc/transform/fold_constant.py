@@ -51,9 +51,10 @@ class FoldConstant:
             inner = [self._comparison(arg, folded) for arg in call.args]
             parts = [part for part in inner if part is not None]
             return with_children(call, parts) if len(parts) == len(inner) else None
+        if op_name(call) not in COMPARISONS:
+            return None
         given = sum(tensor_type(arg).size for arg in call.args)
-        grows = tensor_type(constant).size > self.max_growth * given
-        return call if op_name(call) in COMPARISONS and grows else None
+        return call if tensor_type(constant).size > self.max_growth * given else None
 
     def _visit(self, folded: dict[Expr, Call], node: Expr) -> Expr:
         if not isinstance(node, Call) or not isinstance(node.op, Operator) or not isinstance(node.type, TensorType):

@@ -183,7 +183,9 @@ def narrowed(node: Node, x: Expr, dtype: str, *, saturate: bool, round_mode: str
 def _identity(node: Node) -> Expr | list[Expr]:
     training, ratio = node.known(2), node.known(1)
     drops = ratio is None or ratio.any() if node.has(1) else True
-    if node.has(2) and (training is None or training.any()) and drops:
+    if node.has(2) and training is None and drops:
+        node.value(2, "training_mode")
+    if node.has(2) and training is not None and training.any() and drops:
         node.unsupported("in training mode is not supported", "Export the model in inference mode")
     if not node.wants(1):
         return node.input(0)

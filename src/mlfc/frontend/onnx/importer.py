@@ -14,8 +14,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
-from mlfc.errors import InternalError, MlfcError, ModelError, UnsupportedError
-from mlfc.frontend.common import Params, Problems, Values, finish, numbered
+from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
+from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
 from mlfc.frontend.onnx import older, table
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
@@ -34,6 +34,8 @@ from mlfc.frontend.onnx.inputs import (
 )
 from mlfc.frontend.onnx.late import LATE
 from mlfc.frontend.onnx.node import Node, UnknownValueError
+from mlfc.frontend.onnx.remedies import Advisor
+from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
 from mlfc.support.cost import apart, give_nodes, spend
@@ -60,22 +62,22 @@ def import_onnx(
     folder: Path | None = None,
     external: bool = False,
     on_host: bool = True,
+    census: Census | None = None,
 ) -> tuple[IRModule, Params]:
     """Import a serialized ONNX model; return the module, and the weights by tensor name.
 
     `name` is what messages and the module's source facts call the model; `shapes` are of inputs whose dimensions the
     model leaves open; inputs with `values` become constants. External data are read from files in `folder` and nowhere
     else. With `external`, nodes that cannot be compiled stay ONNX nodes for ONNX Runtime, if they can. `on_host` says
-    whether ONNX Runtime may exist where the model is to run, so that messages may offer it. Raises ModelError,
-    UnsupportedError, or ProblemsError with all that is wrong.
+    whether ONNX Runtime may exist where the model is to run, so that messages may offer it. `census` counts the nodes.
+    Raises ModelError, UnsupportedError, or ProblemsError with all that is wrong.
     """
     model = _parse(data, name)
     give_nodes(_tensor_count(model))
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     try:
-        return _Importer(model, name, folder, external=external, on_host=on_host).run(
-            shapes or {}, values or {}, source
-        )
+        importer = _Importer(model, name, folder, external=external, on_host=on_host, census=census or Census())
+        return importer.run(shapes or {}, values or {}, source)
     except _MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
@@ -120,15 +122,26 @@ class _Importer:
     """State of one import."""
 
     def __init__(
-        self, model: onnx.ModelProto, name: str, folder: Path | None, *, external: bool, on_host: bool
+        self,
+        model: onnx.ModelProto,
+        name: str,
+        folder: Path | None,
+        *,
+        external: bool,
+        on_host: bool,
+        census: Census,
+        is_trial: bool = False,
     ) -> None:
         self.external = external
         self.on_host = on_host
+        self.census = census
         self.model = model
         self.name = name
         self.folder = folder
-        self.is_trial = False
+        self.is_trial = is_trial
         self.problems = Problems()
+        self.stand_ins = StandIns()
+        self.advisor = Advisor(list(stated_shapes((), model.graph.output).values()))
         self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.noted: dict[int, tuple[Expr, Quantization]] = {}
 
@@ -164,13 +177,17 @@ class _Importer:
             else:
                 guesses = guessed_shapes(graph, shapes, values, weights)
                 guessed = next((guess for guess in guesses if self._imports({**shapes, **guess}, values)), None)
-            self.problems.add(open_dimensions(graph, error.names, guessed))
-            return error.found
+            likely = guessed or next(guessed_shapes(graph, shapes, values, weights), {})
+            self.problems.add(open_dimensions(graph, error.names, likely, fits=guessed is not None))
+            if self.is_trial:
+                return error.found
+            return {**error.found, **self.stand_ins.of_inputs(graph, error.names, likely)}
 
     def _imports(self, shapes: Shapes, values: Values) -> bool:
         """Tell whether the model can be imported with these shapes and values of its inputs."""
-        trial = _Importer(self.model, self.name, self.folder, external=self.external, on_host=False)
-        trial.is_trial = True
+        trial = _Importer(
+            self.model, self.name, self.folder, external=self.external, on_host=False, census=Census(), is_trial=True
+        )
         try:
             with apart():
                 trial.run(shapes, values, {})
@@ -239,13 +256,53 @@ class _Importer:
         wanted = [output for output in proto.output if output]
         scope.values.update(dict.fromkeys(wanted))
         function = self.functions.get((domain, proto.op_type, proto.overload))
-        with self.problems.collecting():
+        self.census.nodes += function is None  # the nodes of its body count
+        try:
             if function is not None:
                 self._function(function, proto, scope, name)
             elif not self.external:
                 self._compiled(proto, domain, scope, name)
             else:
                 self._compiled_or_external(proto, domain, scope, name)
+        except InternalError:
+            raise
+        except LimitError:
+            if self.stand_ins:  # which may be larger than what they stand for
+                self.problems.raise_if_any(self.name)
+            raise
+        except MlfcError as problem:
+            self._refuse(problem, proto, scope, name)
+        self.stand_ins.pass_on(proto, scope.values)
+
+    def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: _Scope, name: str) -> None:
+        """Remember why a node cannot be compiled; let its outputs be of their types, so that its readers are checked.
+
+        What only follows from such a stand-in is no problem of its own: its value is no constant, and its shape is
+        what the model states, or a guess.
+        """
+        follows = self.stand_ins.feed(proto, scope.values)
+        is_unknown = isinstance(problem, UnknownValueError)
+        if follows and (is_unknown or not isinstance(problem, UnsupportedError)):
+            self.census.unchecked += 1
+        else:
+            self.problems.add(self._with_runtime(problem, proto, scope, name))
+            self.census.refused += 1
+        if not self.is_trial:
+            likely = problem.likely if isinstance(problem, UnknownValueError) else ()
+            self.stand_ins.add(proto, scope.values, scope.declared, partial(self._external, proto, scope, name), likely)
+
+    def _with_runtime(self, problem: MlfcError, proto: onnx.NodeProto, scope: _Scope, name: str) -> MlfcError:
+        """Return the problem of a node, with ONNX Runtime as its remedy where it takes the node and has no other."""
+        if not isinstance(problem, UnsupportedError):
+            return problem
+        step, remedies = problem.next_step, problem.remedies
+        may_offer = self.on_host and not self.external and not self.is_trial
+        operands = [scope.values.get(tensor) for tensor in proto.input if tensor]
+        if operands and all(isinstance(operand, Constant) for operand in operands):
+            may_offer = False  # nothing is left to run: its result is a constant, or none that can be stored
+        if may_offer and not remedies and self._runs_outside(proto, scope, name):
+            step, remedies = table.runtime_advice(step), (table.ONNX_RUNTIME,)
+        return UnsupportedError(problem.cause, place=problem.place, next_step=step, remedies=remedies)
 
     def _compiled(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
         if (domain, proto.op_type) == ("", "If"):
@@ -258,22 +315,30 @@ class _Importer:
         try:
             self._compiled(proto, domain, scope, name)
         except UnsupportedError as refusal:
-            operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
-            captured = {tensor: scope.values.get(tensor) for tensor in dict.fromkeys(captured_names(proto))}
-            if any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True)):
-                return
-            known = {tensor: value for tensor, value in captured.items() if value is not None}
             try:
-                _check_captured(proto, captured, scope, name)
-                if len(known) < len(captured):
-                    return  # the problem that left what it captures without a value is already known
-                results = external_calls(proto, operands, known, scope.opsets, scope.declared, name)
+                results = self._external(proto, scope, name)
             except UnsupportedError as error:
                 step = error.next_step or table.advice(domain, proto.op_type)
-                raise UnsupportedError(f"{refusal.cause}; {error.cause}", place=error.place, next_step=step) from error
-            for tensor, result in zip(proto.output, results, strict=True):
+                cause = f"{refusal.cause}; {error.cause}"
+                raise UnsupportedError(cause, place=error.place, next_step=step, remedies=refusal.remedies) from error
+            for tensor, result in zip(proto.output, results, strict=False):
                 if result is not None:
                     scope.values[tensor] = result
+
+    def _external(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> list[Expr | None]:
+        """Return the outputs of a node as ONNX Runtime computes them; nothing where it reads what has no value.
+
+        Raises UnsupportedError if it cannot.
+        """
+        operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
+        captured = {tensor: scope.values.get(tensor) for tensor in dict.fromkeys(captured_names(proto))}
+        if any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True)):
+            return []
+        known = {tensor: value for tensor, value in captured.items() if value is not None}
+        _check_captured(proto, captured, scope, name)
+        if len(known) < len(captured):
+            return []  # the problem that left what it captures without a value is already known
+        return external_calls(proto, operands, known, scope.opsets, scope.declared, name)
 
     def _operator(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
         opset = scope.opsets.get(domain, 1 if domain else table.NEWEST_OPSET)
@@ -284,18 +349,19 @@ class _Importer:
             raise UnsupportedError(
                 f"operator '{operator}' (opset {opset}) is not supported",
                 place=f"node '{name}'",
-                next_step=table.advice(domain, proto.op_type, offer_runtime=self._runs_outside(proto, scope, name)),
+                next_step=table.advice(domain, proto.op_type, opset),
             )
         inputs = [scope.values[tensor] if tensor else None for tensor in proto.input]
         if any(tensor and value is None for tensor, value in zip(proto.input, inputs, strict=True)):
-            return  # the problem that left the input without a value is already known
+            self.census.unchecked += 1  # the problem that left the input without a value is already known
+            return
         attributes = self._attributes(proto, scope, name)
         # weights that meet an input are left as they are in the model; what follows from constants alone is computed
         folds = found.folds and all(value is None or isinstance(value, Constant) for value in inputs)
         stated = [scope.stated.get(tensor) for tensor in proto.output]
         graphs = partial(self._graph, scope=scope, name=name)
         node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs)
-        results = _converted(node, found, as_opset_7=is_old)
+        results = _converted(node, found, self.advisor, as_opset_7=is_old)
         for tensor, result in zip(proto.output, results, strict=False):
             if tensor:
                 named = _named(result, tensor, name)
@@ -305,13 +371,9 @@ class _Importer:
 
     def _runs_outside(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> bool:
         """Tell whether ``--byoc onnxruntime`` would take a node that cannot be compiled."""
-        operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
-        unknown = any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True))
-        if not self.on_host or unknown or any(inner_graphs(proto)):
-            return False
         try:
-            return any(external_calls(proto, operands, {}, scope.opsets, scope.declared, name))
-        except UnsupportedError:
+            return any(self._external(proto, scope, name))
+        except MlfcError:
             return False
 
     def _attributes(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> dict[str, Any]:
@@ -347,6 +409,8 @@ class _Importer:
             formal: scope.values[actual] for formal, actual in zip(function.input, proto.input, strict=False) if actual
         }
         if any(value is None for value in values.values()):
+            self.census.nodes += 1
+            self.census.unchecked += 1
             return
         references = {item.name: item for item in function.attribute_proto} | _given(proto, scope.references)
         opsets = {**scope.opsets, **self._opsets(function.opset_import)}
@@ -368,12 +432,14 @@ class _Importer:
         self._check_depth(scope, name)
         condition = scope.values[proto.input[0]]
         if condition is None:
+            self.census.unchecked += 1
             return
         if not isinstance(condition, Constant):
-            raise UnsupportedError(
+            raise UnknownValueError(
                 "If with a condition that is not constant is not supported",
+                index=0,
                 place=f"node '{name}'",
-                next_step="Export the model in inference mode with fixed shapes, or compute both and use Where",
+                **self.advisor.for_condition(condition),
             )
         taken = "then_branch" if condition.data.any() else "else_branch"
         graphs = [item.g for item in proto.attribute if item.name == taken and item.type == onnx.AttributeProto.GRAPH]
@@ -430,32 +496,38 @@ def _check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], 
         )
 
 
-def _result_of(node: Node, found: table.Importer) -> Expr | Sequence[Expr]:
+def _result_of(node: Node, found: table.Importer, advisor: Advisor) -> Expr | Sequence[Expr]:
     try:
         return found.convert(node)
-    except UnknownValueError:
-        convert = LATE.get(node.operator)
-        result = None if convert is None else convert(node, found.convert)
+    except UnknownValueError as refusal:
+        convert, error = LATE.get(node.operator), refusal
+        try:
+            result = None if convert is None else convert(node, found.convert)
+        except UnknownValueError as other:
+            result, error = None, other
         if result is None:
-            raise
+            raise advisor.advised(node, lambda node: _listed(found.convert(node)), error) from error
         return result
 
 
-def _converted(node: Node, found: table.Importer, *, as_opset_7: bool) -> list[Expr]:
+def _listed(result: Expr | Sequence[Expr]) -> list[Expr]:
+    return [result] if not isinstance(result, Sequence) else list(result)
+
+
+def _converted(node: Node, found: table.Importer, advisor: Advisor, *, as_opset_7: bool) -> list[Expr]:
     """Run the importer of a node; refuse attributes that it did not look at."""
     try:
         if as_opset_7:
             node = older.as_opset_7(node)
-        result = _result_of(node, found)
+        result = _result_of(node, found, advisor)
     except MlfcError as error:
         if error.place != node.name:
             raise
-        kind = UnsupportedError if isinstance(error, UnknownValueError) else type(error)
-        located = kind(error.cause, place=f"node '{node.name}'", next_step=error.next_step)
-        raise located from error
+        error.place = f"node '{node.name}'"
+        raise
     except _MALFORMED as error:
         raise ModelError(f"{node.operator} is malformed: {error}", place=f"node '{node.name}'") from error
-    results = [result] if not isinstance(result, Sequence) else list(result)
+    results = _listed(result)
     unread = sorted(set(node.attributes) - node.read_attributes - found.ignores)
     if unread:
         raise UnsupportedError(

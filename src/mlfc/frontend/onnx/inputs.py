@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from mlfc.errors import ModelError, OptionError, UnsupportedError, unknown
+from mlfc.errors import ModelError, OptionError, Remedy, UnsupportedError, unknown
 from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, TensorType, Var
@@ -21,6 +21,10 @@ Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 _SIZE_LIMIT = 1 << 32
+_OF_KIND = {
+    "sequence_type": ": an input for each element of the sequence",
+    "optional_type": ": an input that is always given",
+}
 # whose result has the shape of the first operand
 _SAME_SHAPE = frozenset(("Abs", "Cast", "CastLike", "Exp", "Identity", "Log", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh"))
 # of images and sequences whose model leaves them open, the likeliest first
@@ -60,7 +64,11 @@ def input_variables(
             if kind is None:
                 raise ModelError("the input has no type", place=place)
             if kind != "tensor_type":
-                raise UnsupportedError(f"an input of type {kind.removesuffix('_type')} is not supported", place=place)
+                raise UnsupportedError(
+                    f"an input of type {kind.removesuffix('_type')} is not supported",
+                    place=place,
+                    next_step=f"Export the model with tensors alone{_OF_KIND.get(kind, '')}",
+                )
             dtype = dtype_name(item.type.tensor_type.elem_type, place)
             shape = _shape(item, shapes.get(item.name), symbols)
             if shape is not None and prod(shape) > _SIZE_LIMIT:
@@ -189,30 +197,35 @@ def _guessed(dimensions: Sequence[int | str], symbols: Mapping[str, int], usual:
 
 
 def open_dimensions(
-    graph: onnx.GraphProto, names: Sequence[str], guessed: Mapping[str, Sequence[int]] | None
+    graph: onnx.GraphProto, names: Sequence[str], guessed: Mapping[str, Sequence[int]], *, fits: bool
 ) -> ModelError:
     """Return the error that names every input with open dimensions and the options that fix them.
 
-    `guessed` are shapes with which the model can be imported, if there are any.
+    `guessed` are likely shapes, if there are any; `fits` says whether the model can be imported with them.
     """
-    described, options = [], []
+    described: list[str] = []
+    options: list[str] = []
+    remedies: list[Remedy] = []
     inputs = [item for item in graph.input if item.name in names]
     for item in inputs:
         dimensions = _dimensions(item)
         if dimensions is None:
             described.append(f"'{item.name}' (any rank)")
-            options.append(f"--shape {item.name}=N,...")
+            remedies.append(Remedy("--shape", f"{item.name}=N,..."))
+            options.append(str(remedies[-1]))
         else:
             shown = ", ".join(str(size) if size != "" else "?" for size in dimensions)
             described.append(f"'{item.name}' ({shown})")
-            sizes = guessed[item.name] if guessed else [size if isinstance(size, int) else "N" for size in dimensions]
-            options.append(f"--shape {item.name}={','.join(map(str, sizes))}")
+            blank = [size if isinstance(size, int) else "N" for size in dimensions]
+            sizes = guessed.get(item.name, blank)
+            remedies.append(Remedy("--shape", f"{item.name}={','.join(map(str, sizes))}", is_example=bool(guessed)))
+            options.append(str(remedies[-1]) if fits else f"--shape {item.name}={','.join(map(str, blank))}")
+    how = "for example" if fits else "with a number for each N"
     which = "inputs leave" if len(inputs) > 1 else "input leaves"
     return ModelError(
         f"shapes must be fixed, but {len(inputs)} {which} dimensions open: {', '.join(described)}",
-        next_step=f"Give them, for example: {' '.join(options)}"
-        if guessed
-        else f"Give them, with a number for each N: {' '.join(options)}",
+        next_step=f"Give them, {how}: {' '.join(options)}",
+        remedies=remedies,
     )
 
 

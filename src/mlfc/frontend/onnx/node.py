@@ -21,7 +21,15 @@ TENSOR_LIMIT = 1 << 34
 
 
 class UnknownValueError(UnsupportedError):
-    """An importer asked for the value of an input that is only known when the model runs."""
+    """An importer asked for the value of an input that is only known when the model runs: of the node's `index`.
+
+    `likely` are the types that the outputs have with the values which the error offers.
+    """
+
+    def __init__(self, cause: str, *, index: int, likely: Sequence[ir.Type] = (), **told: Any) -> None:
+        super().__init__(cause, **told)
+        self.index = index
+        self.likely = tuple(likely)
 
 
 @dataclass(eq=False)
@@ -93,13 +101,10 @@ class Node:
         known = _value(found)
         if known is not None:
             return known
-        step = f"Make '{what}' a constant of the model; fixed input shapes (--shape) often make it one"
-        if isinstance(found, Var):
-            step = f"Say now what it will be: --value {found.name}=..."
         raise UnknownValueError(
             f"{self.operator} with an input '{what}' that is not constant is not supported",
+            index=index,
             place=self.name,
-            next_step=step,
         )
 
     def int_values(self, index: int, what: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from mlfc.errors import nearest
+from mlfc.errors import Remedy, nearest
 from mlfc.registry import Registry
 from mlfc.relay.ir import Expr
 
@@ -84,18 +84,21 @@ def supported(domain: str = "") -> list[str]:
     return sorted(name for known, name in _SINCE if known == domain)
 
 
-def advice(domain: str, operator: str, *, offer_runtime: bool = False) -> str:
-    """Return what a user can do about an unsupported operator: the nearest supported form, and ONNX Runtime.
-
-    `offer_runtime` says whether ONNX Runtime can run the node where the model is to run.
-    """
-    own = _own_advice(domain, operator)
-    return f"{_RUN_IT}. {own}" if offer_runtime else own
+def runtime_advice(own: str | None) -> str:
+    """Return a next step that begins with ONNX Runtime, and goes on with the node's own."""
+    return f"{_RUN_IT}. {own}" if own else _RUN_IT
 
 
-def _own_advice(domain: str, operator: str) -> str:
+def advice(domain: str, operator: str, opset: int = 0) -> str:
+    """Return what a user can do about an unsupported operator: another opset, or the nearest supported form."""
+    newer = [since for since in _SINCE.get((domain, operator), ()) if since > opset > 0]
+    if newer:
+        return f"Export the model with opset {min(newer)} or newer of the domain '{domain or 'ai.onnx'}'"
     if (domain, operator) in _ADVICE:
         return _ADVICE[domain, operator]
+    kinds = [step for part, step in _ADVICE_BY_KIND.items() if part in operator]
+    if kinds:
+        return kinds[0]
     names = {name.lower(): (known, name) for known, name in sorted(_SINCE)}
     near = [names[key] for key in nearest(operator.lower(), names)]
     if (domain, operator) not in near and near:
@@ -104,10 +107,14 @@ def _own_advice(domain: str, operator: str) -> str:
     return "Replace it by supported operators before the export"
 
 
-_RUN_IT = "Let ONNX Runtime run the node (mlfc compile --byoc onnxruntime)"
+ONNX_RUNTIME = Remedy("--byoc", "onnxruntime")
+_RUN_IT = f"Let ONNX Runtime run the node (mlfc compile {ONNX_RUNTIME})"
 _DEPENDS = "Its output shape depends on data"
 _CUT = "Cut the model before this node and do the step in the program that uses the result"
 _UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
+_DRAW = "Make the numbers outside and pass them in as an input"
+_NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"
+_NO_SEQUENCES = "Generated code has tensors alone: export the model with Split and Concat in place of sequences"
 _ADVICE = {
     ("", "Loop"): _UNROLL,
     ("", "Scan"): _UNROLL,
@@ -117,6 +124,15 @@ _ADVICE = {
     ("", "RoiAlign"): _CUT,
     ("", "LpPool"): "AveragePool and MaxPool are supported",
     ("", "DeformConv"): "Conv is supported",
-    ("", "RandomNormal"): "Make the numbers outside and pass them in as an input",
-    ("", "RandomUniform"): "Make the numbers outside and pass them in as an input",
+    ("", "Bernoulli"): _DRAW,
+    ("", "Multinomial"): _DRAW,
+    ("", "ImageDecoder"): "Decode the image in the program, and cut the model after this node",
+    ("", "TfIdfVectorizer"): "Count the terms in the program, and cut the model after this node",
+    ("", "RegexFullMatch"): _NO_STRINGS,
+}
+_ADVICE_BY_KIND = {
+    "Sequence": _NO_SEQUENCES,
+    "Optional": "Generated code has tensors alone: export the model with the value always given",
+    "String": _NO_STRINGS,
+    "Random": _DRAW,
 }

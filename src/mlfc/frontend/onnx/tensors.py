@@ -38,10 +38,12 @@ def dtype_name(code: int, place: str) -> str:
     known = TensorProto.DataType.values()
     if code == TensorProto.UNDEFINED or code not in known:
         raise ModelError(f"unknown element type {code}", place=place)
+    if code == TensorProto.STRING:
+        step = "Generated code has no strings: replace them by integers before the model, and cut it after that step"
+    else:
+        step = f"Supported: {', '.join(_DTYPES.values())}"
     raise UnsupportedError(
-        f"element type {TensorProto.DataType.Name(code)} is not supported",
-        place=place,
-        next_step=f"Supported: {', '.join(_DTYPES.values())}",
+        f"element type {TensorProto.DataType.Name(code)} is not supported", place=place, next_step=step
     )
 
 

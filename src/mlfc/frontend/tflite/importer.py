@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from mlfc.errors import InputError, MlfcError, ModelError, UnsupportedError, unknown
-from mlfc.frontend.common import Params, Problems, Values, finish, frozen_input, numbered
+from mlfc.errors import InputError, MlfcError, ModelError, Remedy, UnsupportedError, unknown
+from mlfc.frontend.common import Census, Params, Problems, Values, finish, frozen_input, numbered
 from mlfc.frontend.tflite.node import CONVERTERS, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
 from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
@@ -22,6 +22,7 @@ for _family in ("activation", "arithmetic", "index", "layout", "linear", "recurr
 _INSTEAD = {
     "WHILE": "Unroll the loop before exporting",
     "IF": "Export one branch",
+    "CALL": "Export the called function in the place of the call",
 }
 _RECURRENT = ("LSTM", "RNN", "GRU")
 
@@ -33,21 +34,21 @@ def import_tflite(
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Values | None = None,
     numerics: str = "litert",
+    census: Census | None = None,
 ) -> tuple[IRModule, Params]:
     """Import a TFLite model; return the module, NHWC throughout, and the weights by tensor name.
 
     The last expression of each operator has the name of its output tensor. `name` is what messages and the module's
     `source` call the model. `shapes` are of inputs, by name; without one, an open dimension takes the extent in the
     file. Inputs with `values` become constants. `numerics` is whose integer rounding the model gets: ``litert`` or
-    ``tflm``. Raises ModelError if the file is
-    damaged or contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several such
-    problems.
+    ``tflm``. `census` counts the operators. Raises ModelError if the file is damaged or contradicts itself,
+    UnsupportedError for what cannot be compiled, ProblemsError with all of several such problems.
     """
     with_place = Problems()
     try:
         file = read_model(data)
         give_nodes(sum(len(record.inputs) + len(record.outputs) for record in file.operators))
-        conversion = _Conversion(file, dict(shapes or {}), dict(values or {}), numerics)
+        conversion = _Conversion(file, dict(shapes or {}), dict(values or {}), numerics, census or Census())
         outputs = conversion.run(with_place)
     except MlfcError as error:
         error.place = f"{name}, {error.place}" if error.place else name
@@ -76,6 +77,7 @@ class _Conversion:
     shapes: Mapping[str, Sequence[int]]
     values: Values
     numerics: str
+    census: Census
     exprs: dict[int, Expr] = field(default_factory=dict)
     inputs: dict[int, Var] = field(default_factory=dict)
     frozen: Params = field(default_factory=dict)  # inputs that have a value
@@ -97,7 +99,9 @@ class _Conversion:
                     self._use_variable(record)
                 else:
                     self._convert(node)
+            self.census.nodes += 1
             if len(problems) > known:
+                self.census.refused += 1
                 self._assume(record)
         missing = [index for index in self.file.outputs if index not in self.exprs]
         if missing and not len(problems):
@@ -129,9 +133,10 @@ class _Conversion:
         if len(shape) != len(tensor.shape):
             raise InputError(f"it has {len(tensor.shape)} dimensions, the given shape {shape} has {len(shape)}")
         if any(extent < 1 for extent in shape):
+            closed = ",".join(str(max(extent, 1)) for extent in shape)
+            remedy = Remedy("--shape", f"{name}={closed}", is_example=True)
             raise InputError(
-                f"the shape {shape} leaves a dimension open",
-                next_step=f"Fix it with --shape {name}=" + ",".join(str(max(extent, 1)) for extent in shape),
+                f"the shape {shape} leaves a dimension open", next_step=f"Fix it with {remedy}", remedies=[remedy]
             )
         return shape
 

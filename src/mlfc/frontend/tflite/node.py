@@ -9,12 +9,12 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.errors import ModelError, UnsupportedError
+from mlfc.errors import ModelError, Remedy, UnsupportedError
 from mlfc.frontend.common import folded
 from mlfc.frontend.tflite.schema import OperatorRecord, TfliteTensor
 from mlfc.registry import Registry
 from mlfc.relay import ir
-from mlfc.relay.ir import Constant, Expr, Span, const
+from mlfc.relay.ir import Constant, Expr, Span, Var, const
 from mlfc.support import cost
 
 Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
@@ -91,9 +91,13 @@ class Node:
         """Return the value of an input that must be a constant."""
         expr = self.expr(position)
         if not isinstance(expr, Constant):
-            self.refuse(
+            # a variable without the name of a tensor is in the place of what was refused
+            name = expr.name if isinstance(expr, Var) and expr.span.tensor is not None else None
+            remedies = [] if name is None else [Remedy("--value", f"{name}=...")]
+            raise UnsupportedError(
                 f"input {position} ('{self.input(position).name}') is computed when the model runs",
-                "It must be a constant",
+                next_step=f"Say now what it will be: {remedies[0]}" if remedies else "It must be a constant",
+                remedies=remedies,
             )
         return expr.data
 

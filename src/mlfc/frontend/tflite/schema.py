@@ -23,6 +23,7 @@ from mlfc.frontend.tflite.sparse import dense_value
 from mlfc.support import dtypes
 
 IDENTIFIER = b"TFL3"
+CONTROL_FLOW = frozenset(("WHILE", "IF", "CALL"))
 _DTYPES = {
     tflite.TensorType.FLOAT32: "float32", tflite.TensorType.FLOAT16: "float16", tflite.TensorType.INT32: "int32",
     tflite.TensorType.UINT8: "uint8", tflite.TensorType.INT64: "int64", tflite.TensorType.BOOL: "bool",
@@ -121,7 +122,7 @@ def read_model(data: bytes) -> ModelFile:
     """Read the contents of a .tflite file.
 
     Raises ModelError if it is not a TFLite model or is damaged, with the part as its place; UnsupportedError if it has
-    subgraphs that are not for variables' first values (control flow).
+    subgraphs that are not for variables' first values, and that no operator of control flow calls.
     """
     if len(data) < 8 or data[4:8] != IDENTIFIER:
         found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in all"
@@ -141,9 +142,10 @@ def read_model(data: bytes) -> ModelFile:
             "the model needs outputs, and inputs that are different tensors", place="inputs and outputs of the model"
         )
     called = _called_once(main, count)
-    if count > 1 + len(called):
+    # what calls the others is refused by its place
+    if count > 1 + len(called) and not any(record.code in CONTROL_FLOW for record in main.operators):
         raise UnsupportedError(
-            f"the model has {count} subgraphs", next_step="Export it without control flow (If, While, Call)"
+            f"the model has {count} subgraphs", next_step="Export one of its signatures, without control flow"
         )
     once = tuple(_subgraph(model, number, codes, data) for number in called)
     return ModelFile(main.tensors, main.operators, main.inputs, main.outputs, once)

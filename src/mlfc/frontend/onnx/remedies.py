@@ -1,0 +1,261 @@
+"""What would let a node compile that asks for a value which only the run of the model gives.
+
+The inputs of the model that the value follows from are looked for, and values of them that the node takes: mostly a
+shape is what is asked, and what the model states of the node's outputs says which. Each is tried on the node alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice, product
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import MlfcError, Remedy
+from mlfc.frontend.onnx.node import Node, UnknownValueError, shape_of
+from mlfc.ops.evaluate import evaluate
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, Tuple, Var
+from mlfc.relay.visitor import children, post_order, with_children
+from mlfc.support import dtypes
+from mlfc.support.cost import apart
+
+Array: TypeAlias = npt.NDArray[Any]
+Results: TypeAlias = "Sequence[Expr]"
+
+_FEW_INPUTS = 3
+_FEW_ELEMENTS = 64  # of an input that may be a setting: more are data
+_LARGEST_SEARCH = 400  # expressions between an input and the value
+_TRIALS = 100
+_MAKE_CONSTANT = "Make it a constant of the model; fixed input shapes (--shape) often make it one"
+_USUAL = (1, 2, 3, 4, 5, 8, 16, 0, -1)
+# What values that do not fit can make an importer stumble over.
+_MISFITS = (MlfcError, ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
+
+
+@dataclass
+class Advisor:
+    """Finds values of inputs for the nodes of one model, as long as that takes no more than so many trials."""
+
+    results: Sequence[tuple[int, ...]]  # shapes that the model states of its outputs
+    trials: int = 1000
+    errors: int = 100  # for how many is looked: each walks the graph
+
+    def advised(self, node: Node, convert: Callable[[Node], Results], error: UnknownValueError) -> UnknownValueError:
+        """Return the error of a node that asked for a value, with the inputs of the model that decide it.
+
+        `convert` imports the node. Examples of values are given where it takes them, and makes of them outputs of the
+        shapes that the model states; where it states none of this node, those of the model's results come first.
+        """
+        place = f"node '{node.name}'"
+        asked = self._deciding(node.input(error.index))
+        if not asked:
+            step = _of_data(node, error.index) if self.errors > 0 else _MAKE_CONSTANT
+            return UnknownValueError(error.cause, index=error.index, place=place, next_step=step)
+        search = _Search(node, convert, self.results, min(self.trials, _TRIALS))
+        with apart():
+            found = search.values(node, {})
+        self.trials -= search.count
+        told = advice(asked, found, search.states_shapes)
+        likely = search.likely if found else ()
+        return UnknownValueError(error.cause, index=error.index, likely=likely, place=place, **told)
+
+    def for_condition(self, condition: Expr) -> dict[str, Any]:
+        """Return the next step, and remedies, for a condition that is not constant."""
+        asked = self._deciding(condition)
+        if not asked:
+            return {"next_step": "Export the model in inference mode with fixed shapes, or compute both and use Where"}
+        for chosen in islice(_assignments(asked, ()), min(self.trials, _TRIALS)):
+            self.trials -= 1
+            with apart():
+                if _value(condition, chosen) is not None:
+                    return advice(asked, chosen, fits=False)
+        return advice(asked, None, fits=False)
+
+    def _deciding(self, expr: Expr) -> list[Var]:
+        self.errors -= 1
+        return _deciding(expr) if self.errors > 0 or isinstance(expr, Var) else []
+
+
+def advice(asked: Sequence[Var], found: Mapping[Var, Array] | None, fits: bool) -> dict[str, Any]:
+    """Return the next step, and remedies, that give these inputs values; without `found` nothing fits."""
+    if not found:
+        remedies = [Remedy("--value", f"{var.name}=...") for var in asked]
+        return {"next_step": f"Say now what it will be: {' '.join(map(str, remedies))}", "remedies": remedies}
+    remedies = [Remedy("--value", f"{var.name}={_text(value)}", is_example=True) for var, value in found.items()]
+    shown = " ".join(map(str, remedies))
+    how = f"{shown} gives the stated shapes" if fits else f"for example {shown}"
+    return {"next_step": f"Say now what it will be: {how}", "remedies": remedies}
+
+
+def _of_data(node: Node, index: int) -> str:
+    names = [var.name for var in _roots(node.input(index))]
+    source = f"It follows from the data in '{names[0]}'. " if names else ""
+    return (
+        f"{source}If the shapes of the outputs are always the same, state them in the model (onnx.shape_inference, or "
+        "value_info); otherwise cut the model before this node"
+    )
+
+
+def _roots(expr: Expr) -> list[Var]:
+    return [item for item in post_order(expr) if isinstance(item, Var)]
+
+
+def _deciding(expr: Expr) -> list[Var]:
+    """Return the inputs of the model that decide a value; none where it follows from data."""
+    if isinstance(expr, Var):
+        return [expr]
+    order = post_order(expr)
+    found = [item for item in order if isinstance(item, Var)]
+    few = len(order) <= _LARGEST_SEARCH and len(found) <= _FEW_INPUTS
+    return found if few and all(ir.tensor_type(var).size <= _FEW_ELEMENTS for var in found) else []
+
+
+@dataclass
+class _Search:
+    """Looks for values of inputs that a node takes."""
+
+    node: Node
+    convert: Callable[[Node], Results]
+    results: Sequence[tuple[int, ...]]  # shapes that the model states of its outputs
+    limit: int
+    count: int = 0
+    likely: Sequence[ir.Type] = ()  # of the outputs, once values are found
+
+    @property
+    def states_shapes(self) -> bool:
+        """Whether the model states the shape of an output."""
+        return any(shape is not None for shape in self.node.stated)
+
+    def values(self, node: Node, chosen: Mapping[Var, Array]) -> dict[Var, Array] | None:
+        """Return values of inputs with which a node is imported, in which some inputs are constants already."""
+        self.count += 1
+        if self.count > self.limit:
+            return None
+        try:
+            results = self.convert(node)
+        except UnknownValueError as error:
+            return self._deeper(node, error.index, chosen)
+        except _MISFITS:
+            return None
+        stated = zip(node.stated, results, strict=False)
+        if any(shape is not None and shape != shape_of(item) for shape, item in stated):
+            return None
+        self.likely = [item.type for item in results]
+        return dict(chosen)
+
+    def _deeper(self, node: Node, index: int, chosen: Mapping[Var, Array]) -> dict[Var, Array] | None:
+        expr = node.input(index)
+        asked = [var for var in _deciding(expr) if var not in chosen]
+        shapes = [shape for shape in node.stated if shape is not None] or list(self.results)
+        shapes += [shape_of(item) for item in node.inputs if item is not None]
+        for more in _assignments(asked, shapes, self.states_shapes):
+            if self.count > self.limit:
+                break
+            value = _value(expr, {**chosen, **more})
+            if value is None:
+                self.count += 1
+                continue
+            inputs = [*node.inputs]
+            inputs[index] = Constant(value)
+            found = self.values(replace(node, inputs=inputs), {**chosen, **more})
+            if found is not None:
+                return found
+        return None
+
+
+def _assignments(
+    asked: Sequence[Var], shapes: Sequence[tuple[int, ...]], is_checked: bool = False
+) -> Iterator[dict[Var, Array]]:
+    """Yield values of inputs, the likeliest first."""
+    for values in product(*(list(_candidates(var, shapes, is_checked)) for var in asked)):
+        yield dict(zip(asked, values, strict=True))
+
+
+def _candidates(var: Var, shapes: Sequence[tuple[int, ...]], is_checked: bool) -> Iterator[Array]:
+    """Yield values that an input may have; `shapes` are of tensors around it, those that are wanted first.
+
+    `is_checked` says whether values are dropped that give other shapes than are wanted: then zeros come first, which
+    zero points and padding mostly are.
+    """
+    kind = ir.tensor_type(var)
+    item = dtypes.to_numpy(kind.dtype)
+    count = kind.size
+    if count > _FEW_ELEMENTS:
+        return
+    ordered: list[Sequence[float]]
+    if dtypes.is_float(kind.dtype):
+        ratios = [
+            tuple(wide / narrow for wide, narrow in zip(shapes[0], shape, strict=True))
+            for shape in shapes[1:]
+            if len(shape) == len(shapes[0]) >= count and 0 not in shape
+        ]
+        ordered = [*_parts(ratios, count), [1] * count, [0] * count]
+    elif kind.dtype == "bool":
+        ordered = [[1] * count, [0] * count]
+    else:
+        filled = [[item] * count for item in _USUAL]
+        ordered = [[0] * count, *_parts(shapes, count), *filled] if is_checked else [*_parts(shapes, count), *filled]
+    seen = set()
+    for values in ordered:
+        key = tuple(values)
+        if key not in seen:
+            seen.add(key)
+            with np.errstate(all="ignore"):
+                yield (
+                    np.asarray(values, np.float64 if dtypes.is_float(kind.dtype) else np.int64)
+                    .astype(item)
+                    .reshape(kind.shape)
+                )
+
+
+def _parts(shapes: Sequence[tuple[float, ...]], count: int) -> list[Sequence[float]]:
+    """Return the last and the first extents of shapes, as many as an input has elements."""
+    long = [shape for shape in shapes if len(shape) >= count]
+    ends = [(shape[len(shape) - count :], shape[:count]) for shape in long]
+    return [*chain.from_iterable(ends), *(last[::-1] for last, _ in ends)]
+
+
+def _value(expr: Expr, known: Mapping[Var, Array]) -> Array | None:
+    """Return the value of an expression where its variables have these values; None if it cannot be computed here."""
+    done: dict[Expr, Expr] = {}
+    for item in post_order(expr):
+        if isinstance(item, Var):
+            if item not in known:
+                return None
+            done[item] = Constant(known[item])
+        elif isinstance(item, Call):
+            try:
+                value = evaluate(_rebuilt(item, done))
+            except MlfcError:
+                return None
+            if value is None:
+                return None
+            done[item] = Constant(value)
+        elif isinstance(item, (Constant, Tuple)):
+            done[item] = with_children(item, (done[child] for child in children(item)))
+        else:
+            return None
+    result = done[expr]
+    return result.data if isinstance(result, Constant) else None
+
+
+def _rebuilt(call: Call, done: Mapping[Expr, Expr]) -> Call:
+    again = with_children(call, (done[child] for child in children(call)))
+    assert isinstance(again, Call)
+    return again
+
+
+def _text(value: Array) -> str:
+    """Return a value as ``--value`` takes it; one number fills an input."""
+    flat = value.reshape(-1)
+    if value.dtype == np.bool_:
+        texts = [str(bool(item)).lower() for item in flat]
+    elif np.issubdtype(value.dtype, np.integer):
+        texts = [str(int(item)) for item in flat]
+    else:
+        texts = [f"{float(item):.9g}" for item in flat]
+    return texts[0] if len(set(texts)) == 1 else ",".join(texts)

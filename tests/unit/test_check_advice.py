@@ -1,0 +1,220 @@
+"""What ``check`` says would let a model compile does let it compile."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import mlfc
+from mlfc.cli.check import check as command
+from mlfc.cli.options import parse_shapes, parse_values
+from mlfc.errors import LimitError, ProblemsError, Remedy
+from mlfc.problems import Examination, examine
+from tests.harness import loaded_by_llvm
+from tests.onnx_models import model
+from tests.tflite_builder import Op, T, build
+
+# ONNX's own tests of these, as they are: inputs that decide shapes, data-dependent shapes, operators that are missing
+OPERATORS = {
+    "Col2Im": "col2im", "DFT": "dft", "DeformConv": "deformconv", "Dropout": "dropout", "Loop": "loop",
+    "QLinearConv": "qlinearconv", "Resize": "resize", "RoiAlign": "roialign", "STFT": "stft", "Scan": "scan",
+    "TfIdfVectorizer": "tfidfvectorizer", "Unique": "unique", "Upsample": "upsample",
+}  # fmt: skip
+# where the stated shapes do not lead to values, or sequences are used, or shapes depend on data
+STAY = {"test_col2im_5d", "test_resize_downsample_sizes_nearest_not_smaller", "test_loop13_seq", "test_loop16_seq_none"}
+
+
+@cache
+def refused() -> tuple[Any, ...]:
+    """Return the node tests that are not imported as they are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case import node
+
+        for module in OPERATORS.values():
+            importlib.import_module(f"onnx.backend.test.case.node.{module}")
+    tests = [test for test in node._NodeTestCases if {item.op_type for item in test.model.graph.node} & {*OPERATORS}]
+    return tuple(test for test in tests if mlfc.check(test.model.SerializeToString()))
+
+
+def with_options(data: bytes, remedies: tuple[Remedy, ...]) -> None:
+    """Compile a model with options as the command line takes them."""
+    texts: dict[str, list[str]] = {"--shape": [], "--value": [], "--byoc": []}
+    for remedy in remedies:
+        texts[remedy.option].append(remedy.argument)
+    given = {"shapes": parse_shapes(texts["--shape"]), "values": parse_values(texts["--value"])}
+    module, params = mlfc.import_model(data, **given, byoc=texts["--byoc"])
+    mlfc.build(module, params=params, dry_run=True)
+
+
+def test_refused_node_tests_compile_with_the_advice() -> None:
+    pytest.importorskip("onnxruntime")
+    stay = set()
+    for test in refused():
+        data = test.model.SerializeToString()
+        found = examine(data)
+        assert found.problems, test.name
+        assert (found.nodes, found.refused) == (1, 1), test.name
+        if found.left.problems:
+            stay.add(test.name)
+        else:
+            with_options(data, found.remedies)
+    assert len(refused()) - len(stay) > 50
+    assert {name for name in stay if "unique" not in name} == STAY
+
+
+def test_the_value_that_is_offered_gives_what_the_test_expects() -> None:
+    (test,) = (test for test in refused() if test.name == "test_resize_upsample_scales_nearest")
+    ((x, scales), (expected,)) = test.data_sets[0]
+    (remedy,) = examine(test.model.SerializeToString()).remedies
+    assert parse_values([remedy.argument])["scales"].tolist() == scales.tolist()
+    module, params = mlfc.import_model(test.model.SerializeToString(), values={"scales": scales})
+    np.testing.assert_array_equal(loaded_by_llvm(module, params).run({"X": x})["Y"], expected)
+
+
+def detector() -> bytes:
+    """Return a model with a value that comes late, an operator that only ONNX Runtime has, and what reads them."""
+    nodes = [
+        helper.make_node("Resize", ["x", "", "scales"], ["large"], name="grow"),
+        helper.make_node("RoiAlign", ["large", "boxes", "batch"], ["parts"], name="cut", output_height=2),
+        helper.make_node("Relu", ["parts"], ["kept"]),
+        helper.make_node("MaxPool", ["kept"], ["y", "places"], kernel_shape=[1, 1], storage_order=1, name="pool"),
+        helper.make_node("Relu", ["y"], ["z"]),
+    ]
+    kinds = {"x": [1, 1, 4, 4], "scales": [4], "boxes": [3, 4], "batch": [3]}
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64 if name == "batch" else TensorProto.FLOAT, shape)
+        for name, shape in kinds.items()
+    ]
+    results = [onnx.ValueInfoProto(name="z"), onnx.ValueInfoProto(name="places")]
+    graph = helper.make_graph(nodes, "detector", inputs, results)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def places(found: Examination) -> list[str | None]:
+    return [problem.place for problem in found.problems]
+
+
+def test_every_refused_node_is_listed_also_behind_others() -> None:
+    found = examine(detector())
+    assert places(found) == ["node 'grow'", "node 'cut'", "node 'pool'"]
+    assert (found.nodes, found.refused, found.unchecked) == (5, 3, 0)
+    assert [str(remedy) for remedy in found.remedies] == ["--value scales=1", "--byoc onnxruntime"]
+    assert (found.left.problems, found.left.refused) == ((), 0)
+    # without ONNX Runtime on the target, only the value is of use
+    found = examine(detector(), target="c -mcpu=cortex-m4")
+    assert [str(remedy) for remedy in found.remedies] == ["--value scales=1"]
+    assert [problem.place for problem in found.left.problems] == ["node 'cut'", "node 'pool'"]
+    assert "--byoc" not in "".join(map(str, found.problems))
+
+
+def test_nodes_of_which_nothing_is_known_are_counted() -> None:
+    nodes = [
+        helper.make_node("Unique", ["x"], ["u"]),
+        helper.make_node("Relu", ["u"], ["v"]),
+        helper.make_node("Abs", ["x"], ["w"]),
+    ]
+    found = examine(model(nodes, {"x": (4,)}, ["v", "w"]).SerializeToString())
+    assert (found.nodes, found.refused, found.unchecked) == (3, 1, 1)
+    assert found.left.problems == found.problems
+
+
+def test_what_follows_from_a_guess_is_no_problem_of_its_own() -> None:
+    """The reshape fits no image of the usual sizes, and the values of the second come from the first."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["flat"]),
+        helper.make_node("Shape", ["flat"], ["extents"]),
+        helper.make_node("Reshape", ["flat", "extents"], ["z"]),
+        helper.make_node("MaxRoiPool", ["x", "flat"], ["y"], name="regions"),
+    ]
+    data = model(nodes, {"x": ("n", 3, "h", "w")}, ["y", "z"], {"shape": np.array([1, 77])}).SerializeToString()
+    assert places(examine(data)) == [None, "node 'regions'"]
+
+
+def test_a_shape_that_fits_is_tried_and_a_limit_is_not() -> None:
+    found = examine(
+        model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", 3, "h", "w")}, ["y"]).SerializeToString()
+    )
+    assert ([str(item) for item in found.remedies], found.left.problems) == (["--shape x=1,3,224,224"], ())
+    nodes = [helper.make_node("ConstantOfShape", ["extents"], [f"c{index}"]) for index in range(5)]
+    nodes.append(helper.make_node("Sum", ["x", *(f"c{index}" for index in range(5))], ["y"]))
+    large = model(nodes, {"x": (1,)}, ["y"], {"extents": np.array([1 << 22])}).SerializeToString()
+    found = examine(large)
+    (problem,) = found.problems
+    assert isinstance(problem, LimitError)
+    assert [item.option for item in problem.remedies] == ["--limit-factor"]
+    assert (found.remedies, found.left.problems) == ((), found.problems)
+
+
+def test_another_opset_is_named_where_that_has_the_operator() -> None:
+    (problem,) = mlfc.check(
+        model([helper.make_node("BitCast", ["x"], ["y"], to=6)], {"x": (2,)}, ["y"]).SerializeToString()
+    )
+    assert problem.next_step == "Export the model with opset 26 or newer of the domain 'ai.onnx'"
+
+
+def test_values_that_follow_from_data_say_so() -> None:
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Cast", ["most"], ["count"], to=TensorProto.INT64),
+        helper.make_node("Range", ["zero", "count", "one"], ["y"]),
+    ]
+    weights = {"zero": np.array(0), "one": np.array(1)}
+    (problem,) = mlfc.check(model(nodes, {"x": (100,)}, ["y"], weights).SerializeToString())
+    assert str(problem.next_step).startswith("It follows from the data in 'x'.")
+    assert problem.remedies == ()
+    # a small input that a value is computed from is a setting
+    found = examine(model(nodes, {"x": (1,)}, ["y"], weights).SerializeToString())
+    assert [item.subject for item in found.remedies] == ["x"]
+    assert found.left.problems == ()
+
+
+def test_every_operator_of_control_flow_is_named() -> None:
+    tensors = [T("x", [1]), T("c", [1], "bool"), T("a", [1]), T("b", [1])]
+    operators = [Op("IF", ["c", "x"], ["a"]), Op("WHILE", ["a"], ["b"])]
+    found = examine(build(tensors, operators, ["x", "c"], ["b"]))
+    assert [problem.cause for problem in found.problems] == [
+        "operator IF is not supported", "operator WHILE is not supported",
+    ]  # fmt: skip
+    assert (found.nodes, found.refused) == (2, 2)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *, problems: int = 0, **options: Any) -> str:
+    """Return what the command prints, which raises what the program then shows as its error."""
+    if problems:
+        with pytest.raises(ProblemsError, match=f"{problems} problems found"):
+            command(Path("detector.onnx"), **options)
+    else:
+        command(Path("detector.onnx"), **options)
+    return capsys.readouterr().out
+
+
+def test_the_command_counts_before_and_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    Path("detector.onnx").write_bytes(detector())
+    assert shown(capsys, problems=3).splitlines() == [
+        "detector.onnx: 3 problems; 3 of 5 nodes cannot be compiled",
+        "with --value scales=1 --byoc onnxruntime: no problems are left",
+        "these are examples that fit the model; give the values that you need",
+    ]
+    report = json.loads(shown(capsys, problems=3, as_json=True))
+    assert (report["nodes"], report["refused"], report["left"]["problems"]) == (5, 3, [])
+    assert report["remedies"] == [
+        {"option": "--value", "argument": "scales=1", "example": True},
+        {"option": "--byoc", "argument": "onnxruntime", "example": False},
+    ]
+    assert report["problems"][0]["remedies"] == report["remedies"][:1]
+    taken = shown(capsys, value=[report["remedies"][0]["argument"]], byoc=[report["remedies"][1]["argument"]])
+    assert taken == "detector.onnx: no problems found\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
 from mlfc.errors import MlfcError, ModelError, OptionError, ProblemsError, UnsupportedError
@@ -184,18 +184,50 @@ def test_nodes_in_any_order() -> None:
     assert calls(imported(model(nodes, {"x": (2,)}, ["y"]))) == ["nn.relu", "abs"]
 
 
-def test_the_branch_of_a_known_condition_is_taken() -> None:
+def choice(then: Any, other: Any, condition: Any = None, dtype: str = "bool") -> Any:
+    """Return a model of an If with a node in each branch; its condition is an input if it is not given."""
     branches = {
-        f"{name}_branch": helper.make_graph(
-            [helper.make_node(operator, ["x"], ["r"])], name, [], [helper.make_tensor_value_info("r", 1, [2])]
-        )
-        for name, operator in (("then", "Relu"), ("else", "Abs"))
+        f"{name}_branch": helper.make_graph([node], name, [], [helper.make_tensor_value_info("r", 1, None)])
+        for name, node in (("then", then), ("else", other))
     }
-    node = helper.make_node("If", ["c"], ["y"], **branches)
+    node = helper.make_node("If", ["c"], ["y"], name="choice", **branches)
+    inputs = [helper.make_tensor_value_info("x", 1, [2, 3])]
+    if condition is None:
+        inputs.append(helper.make_tensor_value_info("c", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [1]))
+    constants = [] if condition is None else [numpy_helper.from_array(np.array(condition), "c")]
+    result = helper.make_tensor_value_info("y", 1, None)
+    graph = helper.make_graph([node], "g", inputs, [result], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+RELU, ABS = (helper.make_node(name, ["x"], ["r"]) for name in ("Relu", "Abs"))
+
+
+def test_the_branch_of_a_known_condition_is_taken() -> None:
     for condition, expected in ((True, "nn.relu"), (False, "abs")):
-        assert calls(imported(model([node], {"x": (2,)}, ["y"], {"c": np.array(condition)}))) == [expected]
-    with pytest.raises(UnsupportedError, match="condition that is not constant"):
-        imported(model([node], {"x": (2,), "c": ()}, ["y"]))
+        assert calls(imported(choice(RELU, ABS, condition))) == [expected]
+
+
+def test_both_branches_of_a_condition_that_comes_late_are_computed() -> None:
+    module, _ = mlfc.import_model(choice(RELU, ABS).SerializeToString())
+    assert calls(module.main.body) == ["reshape", "nn.relu", "abs", "where"]
+    x = np.random.default_rng(3).standard_normal((2, 3)).astype(np.float32)
+    for condition, expected in ((True, np.maximum(x, 0)), (False, np.abs(x))):
+        (found,) = run_main(module, {"x": x, "c": np.array([condition])})
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_branches_that_cannot_both_be_computed_say_what_decides_between_them() -> None:
+    total = helper.make_node("ReduceSum", ["x"], ["r"], keepdims=0)
+    with pytest.raises(UnsupportedError, match=r"cannot give Tensor.* or float32.*--value c=true"):
+        imported(choice(RELU, total))
+    loop = helper.make_node("Foo", ["x"], ["r"], name="foo")
+    problems = mlfc.check(choice(RELU, loop).SerializeToString())
+    assert [problem.place for problem in problems] == ["node 'choice/else_branch/foo'", "node 'choice'"]
+    assert problems[1].next_step == "Say now what it will be: for example --value c=true"
+    assert mlfc.check(choice(RELU, loop).SerializeToString(), values={"c": np.array([True])}) == []
+    with pytest.raises(ModelError, match="the condition of If is one bool"):
+        imported(choice(RELU, ABS, dtype="float32"))
 
 
 def function_model(body: list[Any], **attributes: Any) -> Any:

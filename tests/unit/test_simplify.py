@@ -95,6 +95,13 @@ def test_constants_fold_but_do_not_blow_up() -> None:
     assert isinstance(sums.args[1], ir.Constant)
 
 
+def test_large_constants_are_joined() -> None:
+    parts = [ir.const(np.full((4, 200), number, np.float32)) for number in (1, 2)]
+    body = FoldConstant()(module(ir.call("concatenate", [ir.Tuple(tuple(parts))], axis=0))).main.body
+    assert isinstance(body, ir.Constant)
+    np.testing.assert_array_equal(body.data[:, 0], [1, 1, 1, 1, 2, 2, 2, 2])
+
+
 def test_parameters_become_constants_with_their_names_and_others_stay_inputs() -> None:
     w = ir.Var("w", X.type)
     value = np.ones((2, 6), np.float32)

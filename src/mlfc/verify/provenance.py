@@ -59,6 +59,9 @@ def range_of(expr: Expr) -> float:
     name = ir.op_name(last)
     if isinstance(last, Call) and name in _WITHIN_RANGE:
         return range_of(last.args[0])
+    if isinstance(last, Call) and name == "where":
+        ranges = [range_of(arg) for arg in last.args[1:]]
+        return max(ranges) if all(ranges) else 0.0
     return _RANGES.get(name or "", 0.0)
 
 

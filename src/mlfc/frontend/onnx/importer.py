@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
-from mlfc.frontend.onnx import older, table
+from mlfc.frontend.onnx import branches, older, table
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
@@ -428,33 +428,45 @@ class _Importer:
                 scope.values[actual] = _renamed(inner.values[formal], actual)
 
     def _branch(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> None:
-        """Import the branch of an If whose condition is known."""
+        """Import the branch of an If whose condition is known, else both: nothing in them has an effect."""
         self._check_depth(scope, name)
         condition = scope.values[proto.input[0]]
         if condition is None:
             self.census.unchecked += 1
             return
-        if not isinstance(condition, Constant):
-            raise UnknownValueError(
-                "If with a condition that is not constant is not supported",
-                index=0,
-                place=f"node '{name}'",
-                **self.advisor.for_condition(condition),
-            )
-        taken = "then_branch" if condition.data.any() else "else_branch"
-        graphs = [item.g for item in proto.attribute if item.name == taken and item.type == onnx.AttributeProto.GRAPH]
-        if len(graphs) != 1 or len(graphs[0].output) < len(proto.output):
-            raise ModelError(f"If needs a {taken} with {len(proto.output)} outputs", place=f"node '{name}'")
-        graph = graphs[0]
-        inner = replace(
-            scope, values=dict(scope.values), prefix=f"{name}/", depth=scope.depth + 1, declared={}, stated={}
-        )
-        self._initializers(graph, inner)
-        results = [output.name for output in graph.output]
-        self._body(graph.node, inner, results)
-        for result, actual in zip(results, proto.output, strict=False):
+        if isinstance(condition, Constant):
+            results = self._branch_results(proto, "then_branch" if condition.data.any() else "else_branch", scope, name)
+        elif self.external:
+            raise branches.unknown("is left to ONNX Runtime", name, self.advisor.for_condition(condition))
+        else:
+            results = self._either_branch(proto, condition, scope, name)
+        for result, actual in zip(results, proto.output, strict=True):
             if actual:
-                scope.values[actual] = _renamed(inner.values[result], actual)
+                scope.values[actual] = _renamed(result, actual)
+
+    def _either_branch(self, proto: onnx.NodeProto, condition: Expr, scope: _Scope, name: str) -> list[Expr | None]:
+        known = len(self.problems)
+        both = [self._branch_results(proto, each, scope, name) for each in ("then_branch", "else_branch")]
+        advice = self.advisor.for_condition(condition)
+        if len(self.problems) > known:
+            raise branches.unknown("has a branch that is not supported; both are computed", name, advice)
+        return [
+            None if one is None or other is None else branches.either(condition, one, other, name, advice)
+            for one, other in zip(*both, strict=True)
+        ]
+
+    def _branch_results(self, proto: onnx.NodeProto, which: str, scope: _Scope, name: str) -> list[Expr | None]:
+        """Import one branch of an If; return a result for each output of the node, None where there was a problem."""
+        graphs = [item.g for item in proto.attribute if item.name == which and item.type == onnx.AttributeProto.GRAPH]
+        if len(graphs) != 1 or len(graphs[0].output) < len(proto.output):
+            raise ModelError(f"If needs a {which} with {len(proto.output)} outputs", place=f"node '{name}'")
+        graph = graphs[0]
+        prefix = f"{name}/" if isinstance(scope.values[proto.input[0]], Constant) else f"{name}/{which}/"
+        inner = replace(scope, values=dict(scope.values), prefix=prefix, depth=scope.depth + 1, declared={}, stated={})
+        self._initializers(graph, inner)
+        names = [output.name for output in graph.output]
+        self._body(graph.node, inner, names)
+        return [inner.values[result] for result, _ in zip(names, proto.output, strict=False)]
 
     def _graph(self, graph: onnx.GraphProto, arguments: Sequence[Expr], scope: _Scope, name: str) -> list[Expr]:
         """Import a graph that a node applies to `arguments`; return its results."""

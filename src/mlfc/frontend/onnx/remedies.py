@@ -67,7 +67,7 @@ class Advisor:
         """Return the next step, and remedies, for a condition that is not constant."""
         asked = self._deciding(condition)
         if not asked:
-            return {"next_step": "Export the model in inference mode with fixed shapes, or compute both and use Where"}
+            return {"next_step": "Export the model in inference mode, or let both branches give the same shape"}
         for chosen in islice(_assignments(asked, ()), min(self.trials, _TRIALS)):
             self.trials -= 1
             with apart():

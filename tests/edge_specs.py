@@ -54,6 +54,7 @@ def specs() -> Iterator[Spec]:
     yield from _recurrent_ranges()
     yield from _quantized()
     yield from _quantized_products()
+    yield from _signals()
 
 
 def _shapes() -> Iterator[Spec]:
@@ -266,3 +267,24 @@ def _quantized_products() -> Iterator[Spec]:
                    f"late-{dtype}")  # fmt: skip
     yield Spec("qnn.batch_matmul", (Given((2, 3, 37), "int8"), Given((2, 5, 37), "int8"), *around),
                {"out_dtype": "int32", "transpose_b": True})  # fmt: skip
+
+
+def _signals() -> Iterator[Spec]:
+    for dtype, length in (("int16", 60), ("int16", 16), ("int32", 24), ("float32", 20)):
+        yield Spec("signal.rfft", (Given((2, length), dtype),), label=f"{dtype}-{length}")
+        yield Spec("signal.irfft", (Given((2, length + 2), dtype),), label=f"{dtype}-{length}")
+    yield Spec("signal.scale_bits", (Given((30,), "int16"),))
+    tables = [np.asarray(table, np.int16) for table in ((0, 5, 30, -2), (0, 6, 90, 3), (6, 9, 40, 3))]
+    weights = np.resize(np.asarray([-32768, 32767, 1, 4096], np.int16), 20)
+    yield Spec("signal.filter_bank", (Given((33,), "uint32"), weights, weights, *tables))
+    yield Spec("signal.square_root", (Given((30,), "uint64"), Given((), "int32")))
+    for bits, scale in ((3, 64), (31, 1 << 30)):
+        yield Spec("signal.log", (Given((40,), "uint32"),), {"correction_bits": bits, "output_scale": scale}, str(bits))
+    gains = np.resize(np.asarray([32767, -32768, 0, 1, -1, 4096], np.int16), 125)
+    for shift in (6, 63):
+        yield Spec(
+            "signal.gain", (Given((40,), "uint32"), Given((40,), "uint32"), gains), {"snr_shift": shift}, str(shift)
+        )
+    for dtype in ("int16", "float32"):
+        frames = (Given((2, 3, 10), dtype), Given((2, 10), dtype))
+        yield Spec("signal.overlap_add", frames, {"frame_step": 4}, dtype)

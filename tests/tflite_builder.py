@@ -9,11 +9,13 @@ from typing import Any
 import flatbuffers
 import numpy as np
 import tflite
+from flatbuffers import flexbuffers
 
 DTYPES = {
     "float32": tflite.TensorType.FLOAT32, "float16": tflite.TensorType.FLOAT16, "int32": tflite.TensorType.INT32,
     "uint8": tflite.TensorType.UINT8, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
     "int16": tflite.TensorType.INT16, "int8": tflite.TensorType.INT8, "resource": tflite.TensorType.RESOURCE,
+    "uint32": tflite.TensorType.UINT32, "uint64": tflite.TensorType.UINT64,
 }  # fmt: skip
 
 
@@ -53,7 +55,10 @@ class T:
 
 @dataclass
 class Op:
-    """An operator: BuiltinOperator's name, tensor names ("" for an absent one), fields of its options table."""
+    """An operator: BuiltinOperator's name, tensor names ("" for an absent one), fields of its options table.
+
+    The code of a custom operator is ``CUSTOM`` and its name; its options are `custom`.
+    """
 
     code: str
     inputs: Sequence[str]
@@ -62,6 +67,7 @@ class Op:
     fields: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
     intermediates: Sequence[str] = ()
+    custom: Mapping[str, Any] | None = None
 
 
 def _vector(builder: flatbuffers.Builder, values: Sequence[int]) -> int:
@@ -149,11 +155,7 @@ def build_graphs(*graphs: Graph) -> bytes:
     buffers = [_table(builder, "Buffer", {})]
     codes = sorted({(op.code, op.version) for graph in graphs for op in graph.ops})
     subgraphs = [_subgraph(builder, graph, codes, buffers) for graph in graphs]
-    numbers = [(getattr(tflite.BuiltinOperator, code), version) for code, version in codes]
-    entries = [
-        _table(builder, "OperatorCode", {"BuiltinCode": n, "DeprecatedBuiltinCode": min(n, 127), "Version": version})
-        for n, version in numbers
-    ]
+    entries = [_code(builder, code, version) for code, version in codes]
     model = _table(builder, "Model", {
         "Version": 3, "OperatorCodes": _offsets(builder, entries), "Subgraphs": _offsets(builder, subgraphs),
         "Buffers": _offsets(builder, buffers),
@@ -195,6 +197,13 @@ def _subgraph(builder: flatbuffers.Builder, graph: Graph, codes: Sequence[tuple[
     })  # fmt: skip
 
 
+def _code(builder: flatbuffers.Builder, code: str, version: int) -> int:
+    builtin, _, custom = code.partition(" ")
+    number = getattr(tflite.BuiltinOperator, builtin)
+    fields = {"BuiltinCode": number, "DeprecatedBuiltinCode": min(number, 127), "Version": version}
+    return _table(builder, "OperatorCode", fields | ({"CustomCode": custom} if custom else {}))
+
+
 def _operator(builder: flatbuffers.Builder, op: Op, codes: Sequence[tuple[str, int]], index: Mapping[str, int]) -> int:
     fields: dict[str, Any] = {
         "OpcodeIndex": codes.index((op.code, op.version)),
@@ -203,6 +212,8 @@ def _operator(builder: flatbuffers.Builder, op: Op, codes: Sequence[tuple[str, i
     }
     if op.intermediates:
         fields["Intermediates"] = _vector(builder, [index[name] for name in op.intermediates])
+    if op.custom is not None:
+        fields["CustomOptions"] = builder.CreateByteVector(bytes(flexbuffers.Dumps(op.custom)))
     if op.options is not None:
         fields["BuiltinOptions"] = _table(builder, op.options, op.fields)
         fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.options)

@@ -16,7 +16,7 @@ from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, Te
 from mlfc.relay.visitor import with_span
 from mlfc.support.cost import give_nodes
 
-for _family in ("activation", "arithmetic", "index", "layout", "linear", "recurrent", "reduction"):
+for _family in ("activation", "arithmetic", "index", "layout", "linear", "recurrent", "reduction", "signal"):
     import_module(f"mlfc.frontend.tflite.{_family}")
 
 _INSTEAD = {
@@ -93,7 +93,7 @@ class _Conversion:
             self.variables = Variables.of(self.file, self.file.once, [var.name for var in self.inputs.values()])
             self.exprs |= self.variables.tensors()
         for record in self.file.operators:
-            node, known = Node(record, self.file.tensors, self.exprs, self.numerics), len(problems)
+            node, known = self._node(record), len(problems)
             with problems.collecting(), guarded(node.label):
                 if record.code in OPERATORS:
                     self._use_variable(record)
@@ -157,6 +157,9 @@ class _Conversion:
         taken = [index for index in record.outputs if index in self.exprs]
         if taken:
             raise ModelError(f"it computes tensor '{self.file.tensors[taken[0]].name}', which has a value already")
+
+    def _node(self, record: OperatorRecord) -> Node:
+        return Node(record, self.file.tensors, self.exprs, self.numerics, variables=self.variables)
 
     def _convert(self, node: Node) -> None:
         record = node.record

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mlfc.errors import ModelError, Remedy, UnsupportedError
 from mlfc.frontend.common import folded
 from mlfc.frontend.tflite.schema import OperatorRecord, TfliteTensor
+from mlfc.frontend.tflite.variables import Variables
 from mlfc.registry import Registry
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Span, Var, const
@@ -42,6 +43,7 @@ class Node:
     exprs: Mapping[int, Expr]  # every tensor that is known so far, by tensor index
     numerics: str  # ``litert`` or ``tflm``: whose rounding fully connected layers follow
     assigned: dict[int, Expr] = field(default_factory=dict)  # new values of variable tensors, by tensor index
+    variables: Variables = field(default_factory=Variables)  # of the model, where operators add their own
 
     @property
     def label(self) -> str:

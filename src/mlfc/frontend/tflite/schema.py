@@ -74,6 +74,7 @@ class OperatorRecord:
     outputs: tuple[int, ...]
     table: Any
     intermediates: tuple[int, ...] = ()  # tensors that tell scales of what the operator keeps to itself
+    custom: bytes = b""  # options of a custom operator
 
     def options(self, kind: str) -> Any:
         """Return the options as the table class `kind`; an operator without options gets None."""
@@ -222,7 +223,10 @@ def _operator(graph: Any, index: int, codes: list[str], tensor_count: int, data:
         between = _indices(record.IntermediatesAsNumpy(), record.IntermediatesLength(), tensor_count)
         if -1 in between:
             raise ModelError("an intermediate tensor is missing")
-        return OperatorRecord(index, codes[number], inputs, outputs, record.BuiltinOptions(), between)
+        length = record.CustomOptionsLength()
+        _count("options", length // 4, data)
+        custom = bytes(record.CustomOptionsAsNumpy()) if length else b""
+        return OperatorRecord(index, codes[number], inputs, outputs, record.BuiltinOptions(), between, custom)
 
 
 def _tensor(model: Any, graph: Any, index: int, data: bytes) -> TfliteTensor:

@@ -170,6 +170,18 @@ class Variables:
             raise ModelError("the operator writes a tensor that is not marked as a variable")
         self._set(variable, value, "")
 
+    def of_operator(self, name: str, kind: TensorType, initial: npt.NDArray[Any] | None = None) -> Expr:
+        """Return what an operator kept to itself in the last run; `initial` is the first value, zeros if None."""
+        variable = Variable(unique_name(name, self._taken), kind, initial, is_assigned=True)
+        self._taken.add(variable.name)
+        value = self.value(variable, kind)
+        self.found[value] = variable
+        return value
+
+    def keep(self, begin: Expr, value: Expr) -> None:
+        """Let an operator keep a value to itself, in place of what it kept in the last run."""
+        self._set(self.found[begin], value, "")
+
     def states(self, outputs: Iterable[str]) -> list[tuple[Var, State, Expr]]:
         """Return of each state its parameter, its names and first value, and its last value.
 

@@ -1,0 +1,287 @@
+"""TFLite Micro's custom operators of audio front ends: windows, spectra, filter banks, and what keeps frames.
+
+What an operator of TFLite Micro keeps in memory of its own is a state of the model here. Where it says that a result
+is not valid yet and leaves its memory as it was, the result here is computed from zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from flatbuffers import flexbuffers
+
+from mlfc.errors import ModelError
+from mlfc.frontend.tflite.node import Node, converts
+from mlfc.ops.signal import GAINS
+from mlfc.relay import ir
+from mlfc.relay.ir import Expr, TensorType, Tuple, const
+from mlfc.support import cost
+
+_MOST_OPTIONS = 64
+
+
+def _option(node: Node, name: str) -> int:
+    """Return an option of a custom operator, which is a number or a flag."""
+    options = flexbuffers.GetRoot(node.record.custom) if node.record.custom else None
+    if options is None or not options.IsMap or len(options.AsMap) > _MOST_OPTIONS:
+        raise ModelError(f"expected a map of options, with '{name}' among them")
+    entries = options.AsMap
+    for key, value in zip(entries.Keys, entries.Values, strict=True):
+        if key.AsKey == name:
+            if not value.IsInt and not value.IsBool:
+                raise ModelError(f"expected a number as its option '{name}'")
+            return int(value.AsInt) if value.IsInt else int(value.AsBool)
+    raise ModelError(f"its option '{name}' is missing")
+
+
+def _ranged(node: Node, name: str, low: int, high: int = (1 << 31) - 1) -> int:
+    """Return an option that must be in [low, high]."""
+    value = _option(node, name)
+    if not low <= value <= high:
+        raise ModelError(f"expected its option '{name}' between {low} and {high}, got {value}")
+    return value
+
+
+def _rows(node: Node, data: Expr, rank: int) -> Expr:
+    """Return data with all but the last `rank` dimensions as one."""
+    shape = ir.tensor_type(data).shape
+    if len(shape) < rank:
+        raise ModelError(f"data of shape {shape}")
+    return node.call("reshape", data, newshape=(prod(shape[: len(shape) - rank]), *shape[len(shape) - rank :]))
+
+
+def _along(node: Node, data: Expr, begin: int, end: int, axis: int = 1) -> Expr:
+    return node.call("strided_slice", data, begin=(begin,), end=(end,), strides=(1,), axes=(axis,))
+
+
+def _joined(node: Node, *parts: Expr, axis: int = 1) -> Expr:
+    return node.call("concatenate", Tuple(parts), axis=axis)
+
+
+def _int16(node: Node) -> None:
+    if node.input(0).dtype != "int16":
+        node.refuse(f"{node.record.code} of {node.input(0).type_name} is not supported", "Give it int16")
+
+
+@converts("CUSTOM SignalWindow")
+def _window(node: Node) -> Expr:
+    _int16(node)
+    weights = node.expr(1)
+    if ir.tensor_type(weights) != TensorType(node.shape(0)[-1:], "int16"):
+        raise ModelError(f"weights {weights.type} on data of shape {node.shape(0)}")
+    wide, weights = (node.call("cast", x, dtype="int32") for x in (node.expr(0), weights))
+    shifted = node.call("right_shift", node.call("multiply", wide, weights), const(_ranged(node, "shift", 0, 31)))
+    return node.call("cast", node.call("clip", shifted, a_min=-32768.0, a_max=32767.0), dtype="int16")
+
+
+@converts("CUSTOM SignalFftAutoScale")
+def _auto_scale(node: Node) -> list[Expr]:
+    _int16(node)
+    data = node.expr(0)
+    bits = node.call("signal.scale_bits", data)
+    scaled = node.call("left_shift", node.call("cast", data, dtype="int32"), bits)
+    return [node.call("cast", scaled, dtype="int16"), bits]
+
+
+@converts("CUSTOM SignalRfft")
+def _rfft(node: Node) -> Expr:
+    length, shape = _ranged(node, "fft_length", 4), node.shape(0)
+    if not shape or not 0 < shape[-1] <= length:
+        raise ModelError(f"data of shape {shape} for transforms of {length} numbers")
+    data = node.expr(0)
+    if shape[-1] < length:
+        around = (*((0, 0) for _ in shape[1:]), (0, length - shape[-1]))
+        data = node.call("nn.pad", data, const(0, ir.tensor_type(data).dtype), pad_width=around)
+    return node.call("signal.rfft", data)
+
+
+@converts("CUSTOM SignalIrfft")
+def _irfft(node: Node) -> Expr:
+    if node.shape(0)[-1:] != (_ranged(node, "fft_length", 4) + 2,):
+        raise ModelError(f"a spectrum of shape {node.shape(0)} for transforms of {_option(node, 'fft_length')} numbers")
+    return node.call("signal.irfft", node.expr(0))
+
+
+@converts("CUSTOM SignalEnergy")
+def _energy(node: Node) -> Expr:
+    """Convert SignalEnergy; outside of its indices, where TFLite Micro writes nothing, the energy is 0."""
+    _int16(node)
+    if len(node.shape(0)) != 1 or node.shape(0)[0] % 2:
+        raise ModelError(f"a spectrum of shape {node.shape(0)}")
+    count = node.shape(0)[0] // 2
+    first, last = _ranged(node, "start_index", 0, count), _ranged(node, "end_index", 0, count)
+    pairs = node.call("reshape", node.call("cast", node.expr(0), dtype="int32"), newshape=(count, 2))
+    squares = node.call("cast", node.call("multiply", pairs, pairs), dtype="uint32")
+    halves = (node.call("reshape", _along(node, squares, k, k + 1), newshape=(count,)) for k in (0, 1))
+    energy = node.call("add", *halves)
+    if (first, last) == (0, count):
+        return energy
+    if first >= last:
+        raise ModelError(f"energies from {first} to {last}")
+    inside = _along(node, energy, first, last, axis=0)
+    return node.call("nn.pad", inside, const(0, "uint32"), pad_width=((first, count - last),))
+
+
+@converts("CUSTOM SignalFilterBank")
+def _filter_bank(node: Node) -> Expr:
+    channels = _ranged(node, "num_channels", 1)
+    weights, unweights, starts, weight_starts, widths = (node.integers(position) for position in range(1, 6))
+    if len(weights) != len(unweights) or min(len(starts), len(weight_starts), len(widths)) <= channels:
+        raise ModelError(f"its tables do not hold {channels + 1} bands")
+    bands = list(zip(starts, weight_starts, widths, strict=False))[: channels + 1]
+    for start, place, width in bands:
+        if min(start, place, width) < 0 or start + width > node.shape(0)[0] or place + width > len(weights):
+            raise ModelError(
+                f"a band of {width} bins from {start} on, with weights from {place} on, is not in its data"
+            )
+    tables = [weights, unweights, *([band[k] for band in bands] for k in range(3))]
+    return node.call("signal.filter_bank", node.expr(0), *(const(np.array(table), "int16") for table in tables))
+
+
+@converts("CUSTOM SignalFilterBankSquareRoot")
+def _square_root(node: Node) -> Expr:
+    return node.call("signal.square_root", node.expr(0), node.expr(1))
+
+
+@converts("CUSTOM SignalFilterBankLog")
+def _log(node: Node) -> Expr:
+    correction, scale = _ranged(node, "input_correction_bits", 0, 31), _ranged(node, "output_scale", 0)
+    return node.call("signal.log", node.expr(0), correction_bits=correction, output_scale=scale)
+
+
+@converts("CUSTOM SignalFilterBankSpectralSubtraction")
+def _spectral_subtraction(node: Node) -> list[Expr]:
+    """Convert SignalFilterBankSpectralSubtraction: what is left above an estimate of the noise, and the estimate."""
+    data, kind = node.expr(0), ir.tensor_type(node.expr(0))
+    channels = _ranged(node, "num_channels", 1)
+    if kind != TensorType((channels,), "uint32"):
+        raise ModelError(f"{channels} channels of data {kind}")
+    extra, bits = _ranged(node, "smoothing_bits", 0, 31), _ranged(node, "spectral_subtraction_bits", 0, 63)
+    cost.require("constants", 16 * channels, node.label)
+
+    def by_turns(name: str) -> Expr:
+        """Return a factor of even channels and, of odd ones, the other."""
+        even, odd = (_ranged(node, option, 0) for option in (name, f"alternate_{name}"))
+        return const(np.where(np.arange(channels) % 2, odd, even), "uint64")
+
+    def scaled(value: Expr, factor: Expr) -> Expr:
+        return node.call("multiply", node.call("cast", value, dtype="uint64"), factor)
+
+    def shifted(value: Expr) -> Expr:
+        return node.call("cast", node.call("right_shift", value, const(bits, "uint64")), dtype="uint32")
+
+    noise = node.variables.of_operator(f"{node.output(1).name}/noise", kind)
+    signal = node.call("left_shift", data, const(extra, "uint32"))
+    smooth = scaled(signal, by_turns("smoothing")), scaled(noise, by_turns("one_minus_smoothing"))
+    estimate = shifted(node.call("add", *smooth))
+    limited = node.call("minimum", estimate, signal)
+    kept = limited if _option(node, "clamping") else estimate
+    node.variables.keep(noise, kept)
+    least = shifted(scaled(data, const(_ranged(node, "min_signal_remaining", 0), "uint64")))
+    above = node.call("right_shift", node.call("subtract", signal, limited), const(extra, "uint32"))
+    return [node.call("maximum", above, least), kept]
+
+
+@converts("CUSTOM SignalPCAN")
+def _gain_control(node: Node) -> Expr:
+    if len(node.shape(2)) != 1 or node.shape(2)[0] < GAINS:
+        raise ModelError(f"expected a table of at least {GAINS} gains, got one of shape {node.shape(2)}")
+    operands = (node.expr(position) for position in range(3))
+    return node.call("signal.gain", *operands, snr_shift=_ranged(node, "snr_shift", 0, 63))
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """Rows of samples: those that are kept from earlier runs, and those of this run."""
+
+    node: Node
+    samples: Expr
+    kept: int
+
+    @staticmethod
+    def of(node: Node, data: Expr, kept: int, name: str) -> _Stream:
+        """Return rows behind the last `kept` samples before them, and keep their own last ones."""
+        kind = ir.tensor_type(data)
+        if kept == 0:
+            return _Stream(node, data, 0)
+        cost.require("constants", kept * kind.shape[0], node.label)
+        held = node.variables.of_operator(f"{node.output().name}/{name}", TensorType((kind.shape[0], kept), kind.dtype))
+        samples = _joined(node, held, data)
+        node.variables.keep(held, _along(node, samples, kind.shape[1], kind.shape[1] + kept))
+        return _Stream(node, samples, kept)
+
+
+@converts("CUSTOM SignalFramer")
+def _framer(node: Node) -> list[Expr]:
+    """Convert SignalFramer: overlapping frames, and whether all of them hold samples that were there."""
+    _int16(node)
+    size, step = _ranged(node, "frame_size", 1), _ranged(node, "frame_step", 1)
+    prefills, data = bool(_option(node, "prefill")), _rows(node, node.expr(0), 1)
+    length = ir.tensor_type(data).shape[1]
+    if length % step or (prefills and size < step):
+        raise ModelError(f"{length} samples, frames of {size} and steps of {step} do not fit")
+    count, steps = length // step, -(-size // step)
+    samples = _Stream.of(node, data, (size if prefills else steps * step) - step, "samples").samples
+    frames = [_along(node, samples, 0, size)]
+    if count > 1:
+        cost.require("constants", 8 * count * size, node.label)
+        places = np.arange(count)[:, None] * step + np.arange(size)
+        frames = [node.call("take", samples, const(places, "int32"), axis=1)]
+    result = node.call("reshape", frames[0], newshape=(*node.shape(0)[:-1], count, size))
+    if prefills or steps == 1:
+        return [result, const(True, "bool", span=node.span)]
+    seen = node.variables.of_operator(f"{node.output().name}/steps", TensorType((), "int32"))
+    node.variables.keep(seen, node.call("minimum", node.call("add", seen, const(count)), const(steps)))
+    return [result, node.call("greater_equal", seen, const(steps - 1))]
+
+
+@converts("CUSTOM SignalDelay")
+def _delay(node: Node) -> Expr:
+    _int16(node)
+    data = _rows(node, node.expr(0), 1)
+    samples = _Stream.of(node, data, _ranged(node, "delay_length", 0), "samples").samples
+    delayed = _along(node, samples, 0, ir.tensor_type(data).shape[1])
+    return node.call("reshape", delayed, newshape=node.shape(0))
+
+
+@converts("CUSTOM SignalStacker")
+def _stacker(node: Node) -> list[Expr]:
+    """Convert SignalStacker: the last frames of channels side by side, every so many frames."""
+    _int16(node)
+    channels, step = _ranged(node, "num_channels", 1), _ranged(node, "stacker_step", 1)
+    left, right = _ranged(node, "stacker_left_context", 0), _ranged(node, "stacker_right_context", 0)
+    frames = left + right + 1
+    if node.shape(0) != (channels,) or step > frames:
+        raise ModelError(f"data of shape {node.shape(0)} in stacks of {frames} frames of {channels} every {step}")
+    data, whole = node.expr(0), frames * channels
+    cost.require("constants", 2 * whole, node.label)
+    held = node.variables.of_operator(f"{node.output().name}/frames", TensorType((whole,), "int16"))
+    # how many frames wait; -1 before the first one, which is repeated in place of those left of it
+    waits = node.variables.of_operator(f"{node.output().name}/waiting", TensorType((), "int32"), np.array(-1, np.int32))
+    is_first = node.call("less", waits, const(0))
+    moved = data if frames == 1 else _joined(node, _along(node, held, channels, whole, axis=0), data, axis=0)
+    stack = node.call("where", is_first, node.call("tile", data, reps=(frames,)), moved)
+    count = node.call("where", is_first, const(left + 1), node.call("add", waits, const(1)))
+    is_full = node.call("greater_equal", count, const(frames))
+    node.variables.keep(held, stack)
+    node.variables.keep(waits, node.call("where", is_full, node.call("subtract", count, const(step)), count))
+    return [stack, is_full]
+
+
+@converts("CUSTOM SignalOverlapAdd")
+def _overlap_add(node: Node) -> Expr:
+    step, frames = _ranged(node, "frame_step", 1), _rows(node, node.expr(0), 2)
+    kind = ir.tensor_type(frames)
+    rows, count, size = kind.shape
+    if kind.dtype not in ("int16", "float32"):
+        node.refuse(f"SignalOverlapAdd of {node.input(0).type_name} is not supported", "Give it int16 or float32")
+    if step > size:
+        raise ModelError(f"frames of {size} samples do not overlap by steps of {step}")
+    cost.require("constants", rows * size, node.label)
+    held = node.variables.of_operator(f"{node.output().name}/overlap", TensorType((rows, size), kind.dtype))
+    added = node.call("signal.overlap_add", frames, held, frame_step=step)
+    node.variables.keep(held, _along(node, added, count * step, count * step + size))
+    ready = _along(node, added, 0, count * step)
+    return node.call("reshape", ready, newshape=(*node.shape(0)[:-2], count * step))

@@ -1,0 +1,95 @@
+"""TFLite Micro's signal operators, against what it computes itself: integers bit for bit, run by run.
+
+Its results are in ``golden/signal.npz``, made by ``golden/make_signal.py``.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlfc
+from mlfc.errors import MlfcError
+from tests.signal_cases import RUNS, Case, signal_cases
+from tests.tflite_builder import Op, T, build
+
+Results = dict[str, np.ndarray]
+CASES = signal_cases()
+
+
+@pytest.fixture(scope="module")
+def golden() -> Results:
+    with np.load(Path(__file__).parents[1] / "golden" / "signal.npz") as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    """Return the outputs of all runs of all operators, which are one model."""
+    tensors, fed = (
+        [tensor for case in CASES for tensor in case.tensors],
+        [name for case in CASES for name in case.runs[0]],
+    )
+    model = mlfc.compile(
+        build(tensors, [case.op for case in CASES], fed, [name for case in CASES for name in case.op.outputs]),
+        target="llvm",
+    )
+    runs = [model.run({name: value for case in CASES for name, value in case.runs[run].items()}) for run in range(RUNS)]
+    return {name: np.stack([run[name] for run in runs]) for name in runs[0]}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_operator_gives_what_tflite_micro_gives(case: Case, golden: Results, results: Results) -> None:
+    validity = next((golden[name] for name in case.op.outputs if golden[name].dtype == bool), np.ones(RUNS, bool))
+    for name in case.op.outputs:
+        ours, theirs = results[name], golden[name]
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        # what is not valid yet is whatever memory held
+        rows = np.ones(RUNS, bool) if theirs.dtype == bool else validity
+        if case.tolerance:
+            largest = float(np.abs(theirs).max())
+            np.testing.assert_allclose(ours[rows], theirs[rows], rtol=0, atol=case.tolerance * largest)
+        else:
+            np.testing.assert_array_equal(ours[rows], theirs[rows])
+
+
+_WINDOW = [T("x", (4,), "int16"), T("w", (4,), "int16", [1, 2, 3, 4]), T("y", (4,), "int16")]
+_FRAMES = [T("x", (8,), "int16"), T("y", (2, 6), "int16"), T("valid", (), "bool")]
+_SPECTRUM = [T("x", (14,), "int16"), T("y", (16,), "int16")]
+
+
+@pytest.mark.parametrize(
+    ("operator", "tensors", "options", "message"),
+    [
+        ("Window", _WINDOW, None, "expected a map of options"),
+        ("Window", _WINDOW, {"shift": 32}, "'shift' between 0 and 31, got 32"),
+        ("Window", _WINDOW, {"shift": "much"}, "expected a number"),
+        ("Window", _WINDOW, {"other": 1}, "'shift' is missing"),
+        ("Framer", _FRAMES, {"frame_size": 6, "frame_step": 3, "prefill": 0}, "do not fit"),
+        ("Framer", _FRAMES, {"frame_size": 0, "frame_step": 4, "prefill": 0}, "'frame_size'"),
+        ("Framer", _FRAMES, {"frame_size": (1 << 31) - 1, "frame_step": 4, "prefill": 1}, "constants"),
+        ("Rfft", _SPECTRUM, {"T": 7, "fft_length": 14}, "prime factors 2, 3 and 5"),
+        ("Rfft", _SPECTRUM, {"T": 7, "fft_length": 12}, "for transforms of 12"),
+    ],
+)
+def test_what_cannot_be_is_refused(operator: str, tensors: list[T], options: dict[str, int], message: str) -> None:
+    results = [tensor.name for tensor in tensors if tensor.name in ("y", "valid")]
+    given = [tensor.name for tensor in tensors if tensor.name not in results]
+    model = build(tensors, [Op(f"CUSTOM Signal{operator}", given, results, custom=options)], ["x"], results)
+    with pytest.raises(MlfcError, match=message):
+        mlfc.import_model(model)
+
+
+def test_damaged_options_are_refused_or_read() -> None:
+    options = {"frame_size": 6, "frame_step": 4, "prefill": True}
+    op = Op("CUSTOM SignalFramer", ["x"], ["y", "valid"], custom=options)
+    model, rng = build(_FRAMES, [op], ["x"], ["y", "valid"]), np.random.default_rng(1)
+    begin = model.index(b"frame_size")
+    for _ in range(150):
+        damaged = bytearray(model)
+        damaged[begin + int(rng.integers(0, 64))] = int(rng.integers(0, 256))
+        with suppress(MlfcError):
+            mlfc.import_model(bytes(damaged))

@@ -168,10 +168,10 @@ def one_weight_scaled_often() -> bytes:
 
 @_bomb
 def everything_live_at_once() -> bytes:
-    """750 branches whose results are all needed at the end."""
-    first = [_node("Sin", ["x"], [f"t{i}"]) for i in range(750)]
-    second = [_node("CumSum", [f"t{i}", "axis"], [f"u{i}"]) for i in range(750)]
-    last = _node("Sum", [f"u{i}" for i in range(750)], ["y"])
+    """375 branches whose results are all needed at the end."""
+    first = [_node("Sin", ["x"], [f"t{i}"]) for i in range(375)]
+    second = [_node("CumSum", [f"t{i}", "axis"], [f"u{i}"]) for i in range(375)]
+    last = _node("Sum", [f"u{i}" for i in range(375)], ["y"])
     return model([*first, *second, last], {"x": (4,)}, ["y"], {"axis": np.array(0)}).SerializeToString()
 
 
@@ -196,11 +196,11 @@ def padded_pool() -> bytes:
 
 
 @_bomb
-def split_into_a_thousand() -> bytes:
-    """A node with a thousand outputs, which all wait for the last."""
-    names = [f"o{i}" for i in range(1000)]
+def split_into_hundreds() -> bytes:
+    """A node with 400 outputs, which all wait for the last."""
+    names = [f"o{i}" for i in range(400)]
     nodes = [_node("Split", ["x"], names, axis=0), _node("Concat", names[::-1], ["y"], axis=0)]
-    return model(nodes, {"x": (1000,)}, ["y"], opset=13).SerializeToString()
+    return model(nodes, {"x": (400,)}, ["y"], opset=13).SerializeToString()
 
 
 @_bomb

@@ -272,7 +272,8 @@ def main() -> None:
         _get_ready()
     for action in (*ACTIONS.values(), *BLOB_ACTIONS.values()):
         try:
-            action(good)
+            with counted_calls():
+                action(good)
         except Exception:
             # this is only for everything to be imported before memory is measured
             continue

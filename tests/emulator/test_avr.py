@@ -66,12 +66,14 @@ def _ram(case: Case) -> int:
 def _images() -> list[list[Case]]:
     """Return all quantized operators, in as few groups as the board's RAM allows."""
     groups: list[list[Case]] = []
-    for case in sorted(quantized_cases(7, many=56), key=_ram, reverse=True):
-        group = next((group for group in groups if sum(map(_ram, group)) + _ram(case) <= _RAM), None)
-        if group is None:
-            groups.append([case])
-        else:
-            group.append(case)
+    left: list[int] = []  # of the RAM of each group
+    for ram, case in sorted(((_ram(case), case) for case in quantized_cases(7, many=56)), key=lambda each: -each[0]):
+        place = next((place for place, room in enumerate(left) if ram <= room), len(groups))
+        if place == len(groups):
+            groups.append([])
+            left.append(_RAM)
+        groups[place].append(case)
+        left[place] -= ram
     return groups
 
 

@@ -25,7 +25,7 @@ from tests.native.kernel_runner import group_of
 from tests.native.test_dsp_kernels import ALL, DSP, WARNINGS, requantized_sums, weights_of
 from tests.native.test_kernels import random_integers
 
-pytestmark = pytest.mark.usefixtures("_arm", "quick_builds")
+pytestmark = pytest.mark.usefixtures("_arm", "unoptimized_builds")
 
 C = "c -mcpu=cortex-m4"
 LLVM = "llvm -mcpu=cortex-m4"

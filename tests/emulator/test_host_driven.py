@@ -22,7 +22,7 @@ from mlfc.micro.run.emulator import emulated_factory
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 FLAGS = "-O1"
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 BOARD = find_board("mps2-an386")

@@ -22,7 +22,7 @@ from mlfc.support.content import to_bytes
 from mlfc.verify import compare, verify
 from mlfc.verify.board_layers import BoardLayers
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 BOARD = "mps2-an386"
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 FAULTY = 2

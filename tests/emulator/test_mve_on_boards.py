@@ -16,7 +16,7 @@ from tests.emulator.conftest import CMSIS_NN
 from tests.harness import built, module_of, seeded_inputs
 from tests.native.test_mve_kernels import LAYERS, layer, scalar
 
-pytestmark = pytest.mark.usefixtures("_arm", "quick_builds")
+pytestmark = pytest.mark.usefixtures("_arm", "unoptimized_builds")
 
 BOARD = "mps3-an547"
 LLVM = "llvm -mcpu=cortex-m55 -mfloat-abi=hard"

@@ -24,7 +24,7 @@ from tests.state_models import FEATURES, GRU_STATES, WIDTH, gru, gru_steps
 from tests.unit.test_cli import mlfc as run_mlfc
 
 # what this machine computes is not what is tested here
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ class Reader:
     folder : path
         Its working folder, home, temporary files and caches.
     good : path
-        A good archive, for getting ready; the name of an ONNX file gets it ready for models.
+        A good archive, for getting ready.
     """
 
     def __init__(self, folder: Path, good: Path) -> None:
@@ -268,8 +268,7 @@ def _forked(actions: list[str], path: Path, options: dict[str, float]) -> list[s
 def main() -> None:
     """Serve readings until the input ends."""
     good = Path(sys.stdin.readline().strip())
-    if good.suffix == ".onnx":
-        _get_ready()
+    _get_ready()
     for action in (*ACTIONS.values(), *BLOB_ACTIONS.values()):
         try:
             with counted_calls():

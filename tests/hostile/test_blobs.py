@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.hostile.corpus_blobs import BLOBS, JSON, LIB, P0, classic, factory, ffi, kernels, rows, string, u64
-from tests.hostile.good_archives import compiled
 from tests.hostile.reading import Reader
 from tests.hostile.test_corpus import MAX_CALLS, MAX_MEGABYTES
 
@@ -23,20 +21,6 @@ GOOD = {
     ),
     "constants": ("classic", classic(LIB, string(b"const_loader") + u64(0, 0, 0, 0), tree=rows((1,), ())), "module"),
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reader")
-
-
-@pytest.fixture(scope="module")
-def reader(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    good = tmp_path_factory.mktemp("good") / "good.tar"
-    good.write_bytes(compiled())
-    process = Reader(place, good)
-    yield process
-    process.close()
 
 
 @pytest.mark.parametrize("name", GOOD)

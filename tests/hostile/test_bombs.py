@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +29,6 @@ SMALLER = {
     "everything_live_at_once": (1 / 16, 0.0325), "long_work_on_constants": (1 / 10, 1 / 10),
     "split_into_hundreds": (0.4**2, 1),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    process = Reader(tmp_path_factory.mktemp("reader"), Path("model.onnx"))
-    yield process
-    process.close()
 
 
 @pytest.mark.parametrize("name", BOMBS)

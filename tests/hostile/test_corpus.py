@@ -6,7 +6,6 @@ And nothing is written: not beside the file, not in the working folder, not in t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,20 +45,6 @@ AT_LIMITS = {
 # the costliest file asks for 7.2 million; 10 million take about 2 s of a slow core
 MAX_CALLS = 10_000_000
 MAX_MEGABYTES = 256
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reader")
-
-
-@pytest.fixture(scope="module")
-def reader(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    good = tmp_path_factory.mktemp("good") / "good.tar"
-    good.write_bytes(compiled())
-    process = Reader(place, good)
-    yield process
-    process.close()
 
 
 @pytest.mark.parametrize("build", [compiled, lambda: packed(graph_files())], ids=["compiled", "graph"])

@@ -25,14 +25,17 @@ from tests.conftest import need
 from tests.native.extracted import imported
 from tests.shared_library import compile_shared
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="digests are those of ELF libraries")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="digests are those of ELF libraries"),
+    pytest.mark.usefixtures("quick_builds"),
+]
 WATCHDOG_S = 600
 WIDTH = 600  # of a matrix of 1.4 MB, which C includes as a binary file
 KINDS = ("c aot", "c graph", "llvm aot")
 
 
 @pytest.fixture(scope="module")
-def small(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def small(quick_builds: None, models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("small")
     found = {}
     for kind in KINDS:
@@ -43,7 +46,7 @@ def small(models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def large(quick_builds: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("large")
     return {
         executor: large_model(executor, WIDTH, 2).export_library(folder / f"{executor}.so", abi=("classic",))

@@ -15,7 +15,7 @@ from mlfc.factory import Factory
 from tests.conftest import need_opencl
 
 # what is told here is what the library has and does, not the driver's code
-pytestmark = pytest.mark.usefixtures("quick_builds", "quick_kernels")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds", "quick_kernels")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "resnet18"
 # a small image and half of the stages: a processor that stands in for the device compiles each shape anew
 SIZE, STAGES = 64, 2

@@ -42,7 +42,7 @@ def two_inputs(*names: str) -> Factory:
 
 
 def test_inputs_are_set_by_their_own_names(factories: dict[str, Factory], expected: Any, tmp_path: Path) -> None:
-    path = factories["aot"].export_library(tmp_path / "hello.so", options=["-O1"])
+    path = factories["aot"].export_library(tmp_path / "hello.so", options=["-O0"])
     for name in (INPUT, sanitized(INPUT)):
         for executor in (TvmLibrary(path).executor("default"), mlfc.load_module(path)["default"](cpu(0))):
             executor.set_input(name, X)
@@ -53,7 +53,7 @@ def test_inputs_are_set_by_their_own_names(factories: dict[str, Factory], expect
 
 
 def test_names_that_differ_in_signs_alone_are_told_apart(tmp_path: Path) -> None:
-    path = two_inputs("a:0", "a/0").export_library(tmp_path / "m.so", options=["-O1"])
+    path = two_inputs("a:0", "a/0").export_library(tmp_path / "m.so", options=["-O0"])
     one, two = np.array([5, 6], np.float32), np.array([1, 1], np.float32)
     ours = mlfc.load_module(path)["default"](cpu(0))
     ours.set_input("a/0", two)
@@ -80,7 +80,7 @@ def test_tables_have_each_name_once_and_lookups_find_the_first(names: list[str])
 
 @pytest.mark.parametrize("executor", ["aot", "graph"])
 def test_the_key_is_default_whatever_the_name(executor: str, factories: dict[str, Factory], tmp_path: Path) -> None:
-    path = factories[executor].export_library(tmp_path / "hello.so", options=["-O1"])
+    path = factories[executor].export_library(tmp_path / "hello.so", options=["-O0"])
     assert TvmLibrary(path).key == "default"
     loaded = mlfc.load_module(path)
     assert loaded.name == f"hello_{executor}"
@@ -94,7 +94,7 @@ def test_the_key_is_default_whatever_the_name(executor: str, factories: dict[str
 def test_several_models_have_no_default_and_say_so(factories: dict[str, Factory], tmp_path: Path) -> None:
     root = library_root(list(factories.values()))
     for abi in (("classic", "ffi"), ("ffi",)):
-        loaded = mlfc.load_module(export_library(root, tmp_path / "both.so", abi=abi, options=["-O1"]))
+        loaded = mlfc.load_module(export_library(root, tmp_path / "both.so", abi=abi, options=["-O0"]))
         with pytest.raises(OptionError, match=r"expected one module, got 2\. Name one of: hello_aot, hello_graph"):
             loaded["default"](cpu(0))
         for name in ("hello_aot", "hello_graph"):
@@ -107,7 +107,7 @@ def test_code_for_tvm_ffi_alone_has_no_blob_for_others(
 ) -> None:
     tvm_ffi = pytest.importorskip("tvm_ffi", reason="pip install apache-tvm-ffi")
     made = [imported(models / "hello_world_int8.tflite", name) for name in names]
-    path = export_library(library_root(made), tmp_path / "ffi.so", abi=("ffi",), options=["-O1"])
+    path = export_library(library_root(made), tmp_path / "ffi.so", abi=("ffi",), options=["-O0"])
     assert TvmLibrary(path).kinds == []
     module = tvm_ffi.load_module(str(path))
     for name in names:
@@ -131,7 +131,7 @@ def test_every_library_opens_in_every_generation(
 ) -> None:
     """Whoever finds a blob can use what it says: a factory comes with the functions that it needs."""
     tvm_ffi = pytest.importorskip("tvm_ffi", reason="pip install apache-tvm-ffi")
-    path = factories[executor].export_library(tmp_path / "hello.so", abi=abi, options=["-O1"])
+    path = factories[executor].export_library(tmp_path / "hello.so", abi=abi, options=["-O0"])
     module = tvm_ffi.load_module(str(path))
     if "ffi" in abi and executor == "aot":
         np.testing.assert_array_equal(np.from_dlpack(module.hello_aot(X)), expected)

@@ -32,7 +32,7 @@ from tests.harness import compiled, loaded_by_llvm
 Array = npt.NDArray[Any]
 
 # tests/native compiles each operator with the flags of libraries
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 GROUPS = 12
 
 # Inputs that ONNX allows to be computed and that are constants in most models: the tests' values become constants. Then

@@ -17,7 +17,7 @@ import mlfc
 from tests.harness import compiled
 from tests.onnx_models import small_network
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 SHAPE = (1, 2, 4, 4)
 
 

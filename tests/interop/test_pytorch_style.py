@@ -19,7 +19,7 @@ from tests.onnx_models import Array
 from tests.relay_run import operators
 
 # whole models; the operators' own tests compile with the flags of libraries, and by LLVM, too
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 OPSETS = (11, 13, 17, 18)
 BATCH = 2
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {

@@ -13,7 +13,7 @@ import mlfc
 from tests.harness import compiled
 from tests.onnx_models import Array, model
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 X_SCALE, Y_SCALE = np.float32(0.021), np.float32(0.037)
 
 

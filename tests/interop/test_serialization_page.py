@@ -13,6 +13,8 @@ import pytest
 import mlfc
 from mlfc.runtime.modules.blob import SYMBOLS
 
+# what libraries say of themselves is read
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "module-serialization.md"
 
 

@@ -25,7 +25,7 @@ SAMPLES = {
 }
 IN_C = ("kws_ref_model", "hello_world_int8")
 # whole models; the operators' own tests compile with the flags of libraries
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 # kernels for cores without vectors are others, which the smaller model has all
 FLOAT_MODELS = (
     ("pretrainedResnet", "c"),

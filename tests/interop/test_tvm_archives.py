@@ -20,6 +20,8 @@ from mlfc.support.params import load_params
 from tests.conftest import need
 
 CASES = [("kws_graph_c", "kws"), ("kws_aot_c", "kws"), ("multi", "kws"), ("multi", "ad")]
+# all but what clang builds first, which has the flags of the product
+unoptimized = pytest.mark.usefixtures("unoptimized_builds")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,16 @@ def recorded(folder: Path, module: str) -> tuple[str, Any, Any]:
         return str(arrays["input_name"]), arrays["inputs"], arrays["outputs"]
 
 
+@pytest.mark.parametrize("archive", ["kws_graph_c", pytest.param("multi", marks=unoptimized)])
+def test_clang_builds_them_as_well(folder: Path, archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", need("clang", "clang"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _, inputs, outputs = recorded(folder, "kws")
+    (found,) = mlfc.load(folder / f"{archive}.tar.xz", "kws").run(inputs[3]).values()
+    np.testing.assert_array_equal(found.reshape(-1), outputs[3].reshape(-1))
+
+
+@unoptimized
 @pytest.mark.parametrize(("archive", "module"), CASES)
 def test_outputs_are_those_of_tvm(folder: Path, archive: str, module: str) -> None:
     name, inputs, outputs = recorded(folder, module)
@@ -45,6 +57,7 @@ def test_outputs_are_those_of_tvm(folder: Path, archive: str, module: str) -> No
         np.testing.assert_array_equal(found.reshape(expected.shape), expected)
 
 
+@unoptimized
 @pytest.mark.parametrize(("archive", "module"), CASES)
 def test_bound_buffers_and_executors_give_the_same(folder: Path, archive: str, module: str) -> None:
     name, inputs, outputs = recorded(folder, module)
@@ -62,15 +75,7 @@ def test_bound_buffers_and_executors_give_the_same(folder: Path, archive: str, m
     assert executor.get_input_index(name) == 0
 
 
-@pytest.mark.parametrize("archive", ["kws_graph_c", "multi"])
-def test_clang_builds_them_as_well(folder: Path, archive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", need("clang", "clang"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _, inputs, outputs = recorded(folder, "kws")
-    (found,) = mlfc.load(folder / f"{archive}.tar.xz", "kws").run(inputs[3]).values()
-    np.testing.assert_array_equal(found.reshape(-1), outputs[3].reshape(-1))
-
-
+@unoptimized
 def test_a_graph_factory_unpacks_and_its_parts_run(folder: Path) -> None:
     name, inputs, outputs = recorded(folder, "kws")
     factory = mlfc.load_module(folder / "kws_graph_c.tar.xz")
@@ -88,12 +93,14 @@ def test_a_graph_factory_unpacks_and_its_parts_run(folder: Path) -> None:
     assert all(lib.implements_function(found) for found in library.registered_names)
 
 
+@unoptimized
 def test_an_aot_factory_has_no_graph(folder: Path) -> None:
     graph_json, lib, params = mlfc.load_module(folder / "kws_aot_c.tar.xz")
     assert (graph_json, params, lib.format) == ("", {}, "c")
     assert "tvmgen_kws_run" in lib.get_source()
 
 
+@unoptimized
 def test_operators_of_a_graph_are_timed(folder: Path) -> None:
     name, inputs, outputs = recorded(folder, "kws")
     profile = load_profiled(folder / "kws_graph_c.tar.xz").profile({name: inputs[0]}, repeat=2)
@@ -105,6 +112,7 @@ def test_operators_of_a_graph_are_timed(folder: Path) -> None:
         load_profiled(folder / "kws_aot_c.tar.xz")
 
 
+@unoptimized
 def test_run_takes_them_from_the_command_line(folder: Path, tmp_path: Path) -> None:
     name, inputs, outputs = recorded(folder, "ad")
     np.savez(tmp_path / "in.npz", **{name: inputs[0]})
@@ -116,6 +124,7 @@ def test_run_takes_them_from_the_command_line(folder: Path, tmp_path: Path) -> N
         np.testing.assert_array_equal(found["Identity"], outputs[0].reshape(-1))
 
 
+@unoptimized
 def test_another_graph_and_its_parameters_fit_each_other(folder: Path) -> None:
     graph = parse_graph((folder / "conv_graph.json").read_bytes())
     params = load_params((folder / "conv.params").read_bytes())

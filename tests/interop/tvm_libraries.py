@@ -161,7 +161,7 @@ def linked(files: Mapping[str, str], path: Path, *flags: str) -> Path:
     for name, content in files.items():
         (folder / name).write_text(content)
     kind = ["-r", "-nostdlib"] if path.suffix == ".o" else ["-shared", "-lm"]
-    command = [need("gcc", "gcc"), *sorted(files), *kind, "-fPIC", "-O1", "-w", f"-I{INCLUDE}", *flags, "-o", str(path)]
+    command = [need("gcc", "gcc"), *sorted(files), *kind, "-fPIC", "-O0", "-w", f"-I{INCLUDE}", *flags, "-o", str(path)]
     subprocess.run(command, cwd=folder, check=True)
     return path
 

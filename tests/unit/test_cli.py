@@ -25,7 +25,7 @@ from mlfc.library.toolchain import find_compiler
 from mlfc.objfile.head import read_head
 from tests.conftest import WATCHDOG
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -95,52 +97,47 @@ def test_maps_of_scores_become_their_matrix() -> None:
     np.testing.assert_array_equal(next(iter(model.model.run({"x": X}).values())), X)
 
 
-def estimators() -> dict[str, Any]:
-    from sklearn import (
-        cluster,
-        decomposition,
-        discriminant_analysis,
-        impute,
-        linear_model,
-        naive_bayes,
-        neural_network,
-        preprocessing,
-        svm,
-        tree,
-    )
-    from sklearn import ensemble as forests
-    from sklearn.pipeline import make_pipeline
-
-    return {
-        "tree": tree.DecisionTreeClassifier(random_state=0),
-        "forest": forests.RandomForestClassifier(8, random_state=0),
-        "boosted trees": forests.GradientBoostingClassifier(n_estimators=5, random_state=0),
-        "forest of regression": forests.RandomForestRegressor(8, random_state=0),
-        "extra trees": forests.ExtraTreesRegressor(5, random_state=0),
-        "isolation forest": forests.IsolationForest(n_estimators=5, random_state=0),
-        "ada": forests.AdaBoostClassifier(n_estimators=4, random_state=0),
-        "logistic": linear_model.LogisticRegression(),
-        "ridge": linear_model.Ridge(),
-        "linear svm": svm.LinearSVC(),
-        "svm of regression": svm.SVR(),
-        "one class": svm.OneClassSVM(),
-        "svm": svm.SVC(),
-        "svm with probabilities": svm.SVC(kernel="poly", probability=True, random_state=0),
-        "bayes": naive_bayes.GaussianNB(),
-        "neural network": neural_network.MLPClassifier((8,), max_iter=20, random_state=0),
-        "discriminant": discriminant_analysis.LinearDiscriminantAnalysis(),
-        "clusters": cluster.KMeans(3, n_init=1, random_state=0),
-        "components": decomposition.PCA(2),
-        "polynomials": make_pipeline(preprocessing.PolynomialFeatures(2), linear_model.Ridge()),
-        "scaled": make_pipeline(preprocessing.StandardScaler(), linear_model.LogisticRegression()),
-        "imputed": make_pipeline(
-            impute.SimpleImputer(), preprocessing.MinMaxScaler(), linear_model.LogisticRegression()
-        ),
-        "bins": make_pipeline(preprocessing.KBinsDiscretizer(3, encode="onehot-dense"), linear_model.Ridge()),
-    }
+def _of(name: str) -> Any:
+    """Return a part of scikit-learn, which takes two seconds to import: longer than to collect all tests."""
+    return import_module(f"sklearn.{name}")
 
 
-@pytest.mark.parametrize("name", [*estimators(), "svm of two classes"])
+def _chained(*steps: Any) -> Any:
+    return _of("pipeline").make_pipeline(*steps)
+
+
+ESTIMATORS: dict[str, Callable[[], Any]] = {
+    "tree": lambda: _of("tree").DecisionTreeClassifier(random_state=0),
+    "forest": lambda: _of("ensemble").RandomForestClassifier(8, random_state=0),
+    "boosted trees": lambda: _of("ensemble").GradientBoostingClassifier(n_estimators=5, random_state=0),
+    "forest of regression": lambda: _of("ensemble").RandomForestRegressor(8, random_state=0),
+    "extra trees": lambda: _of("ensemble").ExtraTreesRegressor(5, random_state=0),
+    "isolation forest": lambda: _of("ensemble").IsolationForest(n_estimators=5, random_state=0),
+    "ada": lambda: _of("ensemble").AdaBoostClassifier(n_estimators=4, random_state=0),
+    "logistic": lambda: _of("linear_model").LogisticRegression(),
+    "ridge": lambda: _of("linear_model").Ridge(),
+    "linear svm": lambda: _of("svm").LinearSVC(),
+    "svm of regression": lambda: _of("svm").SVR(),
+    "one class": lambda: _of("svm").OneClassSVM(),
+    "svm": lambda: _of("svm").SVC(),
+    "svm with probabilities": lambda: _of("svm").SVC(kernel="poly", probability=True, random_state=0),
+    "bayes": lambda: _of("naive_bayes").GaussianNB(),
+    "neural network": lambda: _of("neural_network").MLPClassifier((8,), max_iter=20, random_state=0),
+    "discriminant": lambda: _of("discriminant_analysis").LinearDiscriminantAnalysis(),
+    "clusters": lambda: _of("cluster").KMeans(3, n_init=1, random_state=0),
+    "components": lambda: _of("decomposition").PCA(2),
+    "polynomials": lambda: _chained(_of("preprocessing").PolynomialFeatures(2), _of("linear_model").Ridge()),
+    "scaled": lambda: _chained(_of("preprocessing").StandardScaler(), _of("linear_model").LogisticRegression()),
+    "imputed": lambda: _chained(
+        _of("impute").SimpleImputer(), _of("preprocessing").MinMaxScaler(), _of("linear_model").LogisticRegression()
+    ),
+    "bins": lambda: _chained(
+        _of("preprocessing").KBinsDiscretizer(3, encode="onehot-dense"), _of("linear_model").Ridge()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*ESTIMATORS, "svm of two classes"])
 @pytest.mark.filterwarnings("ignore")
 def test_estimators_of_scikit_learn_equal_onnx_runtime(name: str) -> None:
     from skl2onnx import to_onnx
@@ -150,7 +147,7 @@ def test_estimators_of_scikit_learn_equal_onnx_runtime(name: str) -> None:
     name = "svm" if name == "svm of two classes" else name
     x, y = make_classification(90, 6, n_informative=5, n_redundant=0, n_classes=classes, random_state=0)
     data = x.astype(np.float32)
-    estimator = estimators()[name].fit(data, y)
+    estimator = ESTIMATORS[name]().fit(data, y)
     options = {"zipmap": False} if hasattr(estimator, "predict_proba") or name == "svm" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

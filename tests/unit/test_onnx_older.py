@@ -16,6 +16,8 @@ from mlfc.archive.read.load import load_factory
 from mlfc.errors import MlfcError
 from tests.merged import merge
 
+# what the nodes mean is tested, not what LLVM makes of them
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 STORED = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").glob("pytorch-*/*"))
 GROUPS = 3
 A = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 11

@@ -16,7 +16,7 @@ import mlfc
 from mlfc.errors import InputError, OptionError
 from mlfc.support.text import Displayed, html_table
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 IMAGE = np.random.default_rng(0).integers(-128, 128, (1, 8, 8, 1)).astype(np.int8)
 

@@ -154,7 +154,7 @@ def test_compilers_do_not_see_a_time_that_is_none(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.usefixtures("quick_builds")
+@pytest.mark.usefixtures("unoptimized_builds")
 @pytest.mark.parametrize("kind", ["missing", "a file"])
 def test_another_folder_serves_where_tmpdir_is_none(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, out = tmp_path / "tmp", tmp_path / "out"

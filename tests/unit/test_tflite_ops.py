@@ -18,7 +18,7 @@ from mlfc.verify.litert import Reference
 from tests.tflite_builder import T, build
 from tests.tflite_cases import Case, Cases, float_cases, quantized_cases
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 QUANTIZED, FLOAT = quantized_cases(7), float_cases(8)
 SAMPLES = 3
@@ -65,12 +65,12 @@ def inputs_of(cases: list[Case], rng: np.random.Generator) -> dict[str, np.ndarr
 
 
 @pytest.fixture(scope="module")
-def quantized_samples(quick_builds: None, tmp_path_factory: pytest.TempPathFactory) -> Samples:
+def quantized_samples(unoptimized_builds: None, tmp_path_factory: pytest.TempPathFactory) -> Samples:
     return _run(QUANTIZED, tmp_path_factory.mktemp("quantized"))
 
 
 @pytest.fixture(scope="module")
-def float_samples(quick_builds: None, tmp_path_factory: pytest.TempPathFactory) -> Samples:
+def float_samples(unoptimized_builds: None, tmp_path_factory: pytest.TempPathFactory) -> Samples:
     return _run(FLOAT, tmp_path_factory.mktemp("float"))
 
 

@@ -17,6 +17,7 @@ from mlfc.verify import compare, verify, with_all_tensors
 from mlfc.verify.difference import Tolerance, difference
 from mlfc.verify.inputs import sample_inputs, why
 
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 MODELS = ("digits.onnx", "digits_int8.tflite")
 

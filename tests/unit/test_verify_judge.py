@@ -21,7 +21,7 @@ from mlfc.verify.provenance import decision_of, range_of
 from tests.onnx_graphs import GRAPHS, GraphMaker
 
 Array = npt.NDArray[Any]
-pytestmark = pytest.mark.usefixtures("quick_builds")
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
 

@@ -1,0 +1,27 @@
+"""The process that reads files which nobody trusts: it takes seconds to start, so each worker has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.good_archives import compiled
+from tests.hostile.reading import Reader
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the reader's working folder, home and cache."""
+    return tmp_path_factory.mktemp("reader")
+
+
+@pytest.fixture(scope="session")
+def reader(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Return a process that reads archives, blobs and models."""
+    good = tmp_path_factory.mktemp("good") / "good.tar"
+    good.write_bytes(compiled())
+    process = Reader(place, good)
+    yield process
+    process.close()

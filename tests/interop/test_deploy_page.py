@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "how-to" / "deploy-a-library.md").read_text(encoding="ut
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.usefixtures("unoptimized_builds")
+@pytest.mark.usefixtures("quick_builds")
 def test_the_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tvm_ffi", reason="pip install 'mlfc[ffi]'")
     shutil.copy(ROOT / "examples" / "digits" / "digits.onnx", tmp_path)

@@ -20,6 +20,8 @@ from mlfc.support.c_names import names_in_tables
 from tests.interop.tvm_runtime import TvmLibrary, sanitized
 from tests.native.extracted import imported
 
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
+
 INPUT = "serving_default_dense_input:0"
 X = np.full((1, 1), 7, np.int8)
 

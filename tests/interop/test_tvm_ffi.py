@@ -20,6 +20,8 @@ from tests.state_models import GRU_STATES, WIDTH, frames, gru, gru_steps
 
 tvm_ffi = pytest.importorskip("tvm_ffi", reason="pip install apache-tvm-ffi")
 
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
+
 INPUT = "input_1"
 
 

@@ -28,6 +28,8 @@ from tests.interop.tvm_libraries import (
     unpacked_main,
 )
 
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
+
 INPUTS, OUTPUTS = {"input_1": (1, 49, 10, 1)}, {"output0": (1, 12)}
 FORMS = ("lazy", "now", "tar", "bytes", "object")
 NO_PARAMETERS = bytes(16)

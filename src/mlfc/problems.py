@@ -89,10 +89,24 @@ def check(
 def examine(model: str | Path | bytes, *, target: str = "c", limit_factor: float = 1.0, **options: Any) -> Examination:
     """Return every problem of a model, and what is left of them if their remedies are applied.
 
-    Parameters are those of `check`. Each trial imports the model once more; there are at most five.
+    Parameters are those of `check`. Each trial imports the model once more; there are a dozen at most.
     """
     first = _outcome(model, options, target, limit_factor)
-    applied, left = _Applied(options), first
+    applied, left = _tried(model, _Applied(options), first, target, limit_factor)
+    again = applied.without_shapes()
+    if left.problems and again is not None:
+        # shapes that were guessed before the values were known; with these, some are found that fit
+        start = _outcome(model, again.options, target, limit_factor)
+        other, found = _tried(model, again, start, target, limit_factor)
+        if not found.problems:
+            applied, left = other, found
+    return Examination(first.problems, first.nodes, first.refused, first.unchecked, applied.remedies, left)
+
+
+def _tried(
+    model: str | Path | bytes, applied: _Applied, left: Outcome, target: str, limit_factor: float
+) -> tuple[_Applied, Outcome]:
+    """Apply the remedies that problems name, as long as there are others; return them, and what they leave."""
     for _ in range(_ROUNDS):
         more = applied.with_remedies(left.problems)
         if more is None:
@@ -103,7 +117,7 @@ def examine(model: str | Path | bytes, *, target: str = "c", limit_factor: float
         applied, left = more, found
         if not left.problems:
             break
-    return Examination(first.problems, first.nodes, first.refused, first.unchecked, applied.remedies, left)
+    return applied, left
 
 
 def _outcome(model: str | Path | bytes, options: Mapping[str, Any], target: str, limit_factor: float) -> Outcome:
@@ -125,6 +139,15 @@ class _Applied:
 
     options: Mapping[str, Any]
     remedies: tuple[Remedy, ...] = ()
+
+    def without_shapes(self) -> _Applied | None:
+        """Return the same without the shapes that were added to others; None if there are no both."""
+        shapes = {item.subject for item in self.remedies if item.option == "--shape"}
+        others = tuple(item for item in self.remedies if item.option != "--shape")
+        if not shapes or not others:
+            return None
+        kept = {name: shape for name, shape in self.options["shapes"].items() if name not in shapes}
+        return _Applied({**self.options, "shapes": kept}, others)
 
     def with_remedies(self, problems: Sequence[MlfcError]) -> _Applied | None:
         """Return the options with what problems ask for besides; None if that is nothing that can be tried."""

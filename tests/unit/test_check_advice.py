@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
 from mlfc.cli.check import check as command
@@ -175,6 +175,52 @@ def test_values_that_follow_from_data_say_so() -> None:
     # a small input that a value is computed from is a setting
     found = examine(model(nodes, {"x": (1,)}, ["y"], weights).SerializeToString())
     assert [item.subject for item in found.remedies] == ["x"]
+    assert found.left.problems == ()
+
+
+def test_shapes_are_found_once_a_condition_is_known() -> None:
+    """Voice detectors choose by the sample rate between branches that take 512 and 256 samples at least."""
+    branches = {}
+    for name, taps in (("then", 512), ("else", 256)):
+        weights = numpy_helper.from_array(np.ones((1, 1, taps), np.float32), f"{name}_w")
+        nodes = [
+            helper.make_node("Conv", ["frames", f"{name}_w"], [f"{name}_c"], strides=[64]),
+            helper.make_node("ReduceMean", [f"{name}_c"], [f"{name}_m"], axes=[1, 2], keepdims=0),
+            helper.make_node("Add", ["state", f"{name}_m"], [f"{name}_s"]),
+        ]
+        result = helper.make_tensor_value_info(f"{name}_s", TensorProto.FLOAT, None)
+        branches[f"{name}_branch"] = helper.make_graph(nodes, name, [], [result], [weights])
+    nodes = [
+        helper.make_node("Unsqueeze", ["audio", "one"], ["frames"]),
+        helper.make_node("Equal", ["sr", "rate"], ["is_wide"]),
+        helper.make_node("If", ["is_wide"], ["next"], **branches),
+    ]
+    weights = [numpy_helper.from_array(np.array(16000), "rate"), numpy_helper.from_array(np.array([1]), "one")]
+    inputs = [
+        helper.make_tensor_value_info("audio", TensorProto.FLOAT, ["batch", "samples"]),
+        helper.make_tensor_value_info("state", TensorProto.FLOAT, [2, None, 8]),
+        helper.make_tensor_value_info("sr", TensorProto.INT64, []),
+    ]
+    graph = helper.make_graph(nodes, "voice", inputs, [onnx.ValueInfoProto(name="next")], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = examine(made.SerializeToString())
+    assert found.left.problems == ()
+    assert {str(item) for item in found.remedies} == {
+        "--value sr=16000", "--shape audio=1,512", "--shape state=2,512,8",
+    }  # fmt: skip
+
+
+def test_shapes_are_found_for_the_ones_that_tflite_exporters_write() -> None:
+    tensors = [
+        T("x", [1, 1, 1, 2], signature=[-1, -1, -1, 2]),
+        T("w", [4, 3, 3, 2], value=np.ones((4, 3, 3, 2))),
+        T("b", [4], value=np.zeros(4)),
+        T("y", [1, 1, 1, 4], signature=[-1, -1, -1, 4]),
+    ]
+    fields = {"Padding": 1, "StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}
+    found = examine(build(tensors, [Op("CONV_2D", ["x", "w", "b"], ["y"], "Conv2DOptions", fields)], ["x"], ["y"]))
+    (problem,) = found.problems
+    assert problem.next_step == "Give them, for example: --shape x=1,224,224,2"
     assert found.left.problems == ()
 
 

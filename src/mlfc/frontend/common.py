@@ -37,6 +37,10 @@ from mlfc.support import dtypes
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
 Values: TypeAlias = Mapping[str, npt.ArrayLike]
 
+# of images and sequences whose model leaves them open, the likeliest first
+IMAGE_SIZES = (224, 320, 640, 256, 128, 64, 32)
+SEQUENCE_SIZES = (128, 512, 16, 1000, 16000, 2, 1)
+
 _ELEMENT_LIMIT = (1 << 31) - 1  # what the int32 indices of generated code reach
 _FOLD_LIMIT = 1_000_000  # elements
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from mlfc.errors import ModelError, OptionError, Remedy, UnsupportedError, unknown
-from mlfc.frontend.common import Problems, Values, frozen_input
+from mlfc.frontend.common import IMAGE_SIZES, SEQUENCE_SIZES, Problems, Values, frozen_input
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, TensorType, Var
 
@@ -27,9 +27,6 @@ _OF_KIND = {
 }
 # whose result has the shape of the first operand
 _SAME_SHAPE = frozenset(("Abs", "Cast", "CastLike", "Exp", "Identity", "Log", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh"))
-# of images and sequences whose model leaves them open, the likeliest first
-_IMAGE_SIZES = (224, 320, 640, 256, 128, 64, 32)
-_SEQUENCE_SIZES = (128, 16, 1000, 16000, 2, 1)
 
 
 class OpenShapesError(Exception):
@@ -181,17 +178,31 @@ def guessed_shapes(
         if item.name not in shapes and any(symbols.get(size, "") == "" for size in dimensions if isinstance(size, str)):
             still_open[item.name] = dimensions
     is_image = any(len(dimensions) >= 4 for dimensions in still_open.values())
-    for usual in _IMAGE_SIZES if is_image else _SEQUENCE_SIZES:
-        yield {name: _guessed(dimensions, symbols, usual) for name, dimensions in still_open.items()}
+    for usual in IMAGE_SIZES if is_image else SEQUENCE_SIZES:
+        guess = {name: _guessed(dimensions, symbols, usual) for name, dimensions in still_open.items()}
+        yield guess
+        # a recurrent state may have its batch in the middle
+        inner = {
+            name: _guessed(dimensions, symbols, usual, inner_batch=True) for name, dimensions in still_open.items()
+        }
+        if inner != guess and not is_image:
+            yield inner
 
 
-def _guessed(dimensions: Sequence[int | str], symbols: Mapping[str, int], usual: int) -> tuple[int, ...]:
+def _guessed(
+    dimensions: Sequence[int | str], symbols: Mapping[str, int], usual: int, *, inner_batch: bool = False
+) -> tuple[int, ...]:
+    """Return a shape with 1 for a batch and `usual` for other open dimensions.
+
+    `inner_batch`: of three dimensions, an open one in the middle that has no name is a batch.
+    """
     sizes = []
     for axis, size in enumerate(dimensions):
         if isinstance(size, int):
             sizes.append(size)
         else:
             is_batch = "batch" in size.lower() or (axis == 0 and len(dimensions) > 1)
+            is_batch |= inner_batch and not size and axis == 1 and len(dimensions) == 3
             sizes.append(symbols.get(size) or (1 if is_batch else usual))
     return tuple(sizes)
 

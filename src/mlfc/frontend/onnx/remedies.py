@@ -68,7 +68,10 @@ class Advisor:
         asked = self._deciding(condition)
         if not asked:
             return {"next_step": "Export the model in inference mode, or let both branches give the same shape"}
-        for chosen in islice(_assignments(asked, ()), min(self.trials, _TRIALS)):
+        # a setting that is compared with a number is likely to be that number
+        numbers = [item.data for item in post_order(condition) if isinstance(item, Constant) and item.data.size == 1]
+        likely = [(int(item.reshape(())),) for item in numbers if item.dtype.kind in "iu"]
+        for chosen in islice(_assignments(asked, likely), min(self.trials, _TRIALS)):
             self.trials -= 1
             with apart():
                 if _value(condition, chosen) is not None:

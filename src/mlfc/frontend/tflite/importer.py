@@ -8,13 +8,23 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from mlfc.errors import InputError, MlfcError, ModelError, Remedy, UnsupportedError, unknown
-from mlfc.frontend.common import Census, Params, Problems, Values, finish, frozen_input, numbered
+from mlfc.frontend.common import (
+    IMAGE_SIZES,
+    SEQUENCE_SIZES,
+    Census,
+    Params,
+    Problems,
+    Values,
+    finish,
+    frozen_input,
+    numbered,
+)
 from mlfc.frontend.tflite.node import CONVERTERS, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
 from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlfc.relay.visitor import with_span
-from mlfc.support.cost import give_nodes
+from mlfc.support.cost import apart, give_nodes
 
 for _family in ("activation", "arithmetic", "index", "layout", "linear", "recurrent", "reduction", "signal"):
     import_module(f"mlfc.frontend.tflite.{_family}")
@@ -50,6 +60,8 @@ def import_tflite(
         give_nodes(sum(len(record.inputs) + len(record.outputs) for record in file.operators))
         conversion = _Conversion(file, dict(shapes or {}), dict(values or {}), numerics, census or Census())
         outputs = conversion.run(with_place)
+        if len(with_place):
+            _refuse_examples(conversion)
     except MlfcError as error:
         error.place = f"{name}, {error.place}" if error.place else name
         raise
@@ -66,6 +78,46 @@ def import_tflite(
         source,
         conversion.frozen,
         [state for _, state, _ in kept],
+    )
+
+
+def _refuse_examples(failed: _Conversion) -> None:
+    """Raise an error that names shapes with which the model is imported, where it is not with those in the file.
+
+    Exporters write 1 for a dimension that the model leaves open.
+    """
+    file = failed.file
+    inputs = [file.tensors[index] for index in file.inputs]
+    names = numbered([tensor.name for tensor in inputs])
+    given = {*failed.shapes, *failed.values}
+    still_open = {
+        name: tensor for name, tensor in zip(names, inputs, strict=True) if tensor.open_axes and name not in given
+    }
+    is_image = any(len(tensor.shape) >= 4 for tensor in still_open.values())
+    for usual in (IMAGE_SIZES if is_image else SEQUENCE_SIZES) if still_open else ():
+        guess = {name: _guessed(tensor, usual) for name, tensor in still_open.items()}
+        trial = _Conversion(file, {**failed.shapes, **guess}, failed.values, failed.numerics, Census())
+        problems = Problems()
+        with apart(), problems.collecting():
+            trial.run(problems)
+        if not len(problems):
+            remedies = [
+                Remedy("--shape", f"{name}={','.join(map(str, shape))}", is_example=True)
+                for name, shape in guess.items()
+            ]
+            raise InputError(
+                f"the model leaves dimensions of {', '.join(map(repr, guess))} open, and does not take the file's",
+                next_step=f"Give them, for example: {' '.join(map(str, remedies))}",
+                remedies=remedies,
+            )
+
+
+def _guessed(tensor: TfliteTensor, usual: int) -> tuple[int, ...]:
+    """Return a shape with 1 for an open batch and `usual` for other open dimensions."""
+    is_batched = len(tensor.shape) > 1
+    return tuple(
+        (1 if axis == 0 and is_batched else usual) if axis in tensor.open_axes else extent
+        for axis, extent in enumerate(tensor.shape)
     )
 
 
@@ -196,7 +248,7 @@ class _Conversion:
             raise ModelError(f"output '{tensor.name}' is {tensor.type_name} in the file, but computes as {kind.dtype}")
         if 0 in kind.shape:
             raise UnsupportedError(f"output '{tensor.name}' of shape {kind.shape} has no elements")
-        if not tensor.dynamic and not self.shapes and kind.shape != tensor.shape:
+        if not tensor.open_axes and not self.shapes and kind.shape != tensor.shape:
             raise ModelError(
                 f"output '{tensor.name}' has shape {tensor.shape} in the file, but computes as {kind.shape}"
             )

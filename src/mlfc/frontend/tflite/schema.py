@@ -56,7 +56,7 @@ class TfliteTensor:
     index: int
     name: str
     shape: tuple[int, ...]
-    dynamic: bool
+    open_axes: frozenset[int]  # whose extents in the shape are examples
     dtype: str
     type_name: str
     data: npt.NDArray[Any] | None
@@ -241,7 +241,7 @@ def _tensor(model: Any, graph: Any, index: int, data: bytes) -> TfliteTensor:
         dtype = _DTYPES.get(record.Type(), "")
         _check_shape(shape, dtype)
         return TfliteTensor(
-            index, name, shape, any(extent < 0 for extent in signature), dtype,
+            index, name, shape, frozenset(axis for axis, extent in enumerate(signature) if extent < 0), dtype,
             _TYPE_NAMES.get(record.Type(), f"type number {record.Type()}"),
             _value(model, record, shape, dtype, data), _quantization(record.Quantization(), shape, data),
             bool(record.IsVariable()),

@@ -179,14 +179,18 @@ def test_values_that_follow_from_data_say_so() -> None:
 
 
 def test_shapes_are_found_once_a_condition_is_known() -> None:
-    """Voice detectors choose by the sample rate between branches that take 512 and 256 samples at least."""
+    """Voice detectors choose by the sample rate between branches that take 512 and 256 samples at least.
+
+    These give different shapes, so that both cannot be computed.
+    """
     branches = {}
     for name, taps in (("then", 512), ("else", 256)):
         weights = numpy_helper.from_array(np.ones((1, 1, taps), np.float32), f"{name}_w")
         nodes = [
             helper.make_node("Conv", ["frames", f"{name}_w"], [f"{name}_c"], strides=[64]),
             helper.make_node("ReduceMean", [f"{name}_c"], [f"{name}_m"], axes=[1, 2], keepdims=0),
-            helper.make_node("Add", ["state", f"{name}_m"], [f"{name}_s"]),
+            helper.make_node("Add", ["state", f"{name}_m"], [f"{name}_a"]),
+            helper.make_node("Concat", [f"{name}_a"] * (1 if name == "then" else 2), [f"{name}_s"], axis=2),
         ]
         result = helper.make_tensor_value_info(f"{name}_s", TensorProto.FLOAT, None)
         branches[f"{name}_branch"] = helper.make_graph(nodes, name, [], [result], [weights])

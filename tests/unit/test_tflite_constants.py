@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tflite
 
-from mlfc.errors import LimitError, ModelError
+from mlfc.errors import LimitError, MlfcError, ModelError
 from mlfc.frontend.tflite import import_tflite
 from mlfc.relay.ir import Call, IRModule, op_name
 from mlfc.relay.visitor import post_order
@@ -187,3 +187,22 @@ def test_shapes_that_the_model_computes_are_known() -> None:
 def test_another_shape_of_the_input_reaches_what_is_computed_of_it() -> None:
     module, _ = import_tflite(shape_of_the_rows(), "rows", shapes={"x": (5, 3, 4)})
     assert str(module.main.body.type) == "Tensor[(5, 12), float32]"
+
+
+def test_constants_of_no_elements_have_no_buffer() -> None:
+    tensors = [T("x", (1, 1)), T("none", (0,), "int32"), T("y", ())]
+    data = build(tensors, [Op("RESHAPE", ["x", "none"], ["y"])], ["x"], ["y"])
+    module, _ = import_tflite(data, "scalar")
+    assert str(module.main.body.type) == "float32"
+    assert Reference(data).run({"x": np.ones((1, 1), np.float32)})["y"].shape == ()
+
+
+def test_open_dimensions_take_the_shape_that_is_advised() -> None:
+    kernel = T("w", (1, 1, 5, 1), "float32", np.ones((1, 1, 5, 1), np.float32))
+    tensors = [T("x", (1, 1, 1, 1), signature=(1, 1, -1, 1)), kernel, T("y", (1, 1, 1, 1), signature=(1, 1, -1, 1))]
+    options = {"Padding": tflite.Padding.VALID, "StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}
+    data = build(tensors, [Op("CONV_2D", ["x", "w", ""], ["y"], "Conv2DOptions", options)], ["x"], ["y"])
+    with pytest.raises(MlfcError, match="--shape x=1,1,"):
+        import_tflite(data, "open")
+    module, _ = import_tflite(data, "open", shapes={"x": (1, 1, 9, 1)})
+    assert str(module.main.body.type) == "Tensor[(1, 1, 5, 1), float32]"

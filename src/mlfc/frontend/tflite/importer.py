@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
+import numpy as np
+
 from mlfc.errors import InputError, MlfcError, ModelError, Remedy, UnsupportedError, unknown
 from mlfc.frontend.common import (
     IMAGE_SIZES,
@@ -24,6 +26,7 @@ from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor,
 from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlfc.relay.visitor import with_span
+from mlfc.support import dtypes
 from mlfc.support.cost import apart, give_nodes
 
 for _family in ("activation", "arithmetic", "index", "layout", "linear", "recurrent", "reduction", "signal"):
@@ -138,9 +141,13 @@ class _Conversion:
     def run(self, problems: Problems) -> list[Expr]:
         """Convert everything; return the expressions of the outputs as far as there are no problems."""
         self._declare_inputs(problems)
+        computed = {index for record in self.file.operators for index in record.outputs}
         for tensor in self.file.tensors:
-            if tensor.data is not None and tensor.index not in self.exprs:
-                self.exprs[tensor.index] = Constant(tensor.data, tensor.name)
+            value = tensor.data
+            if 0 in tensor.shape and tensor.dtype and tensor.index not in computed:  # such a constant has no buffer
+                value = np.zeros(tensor.shape, dtypes.to_numpy(tensor.dtype))
+            if value is not None and tensor.index not in self.exprs:
+                self.exprs[tensor.index] = Constant(value, tensor.name)
         with problems.collecting():
             self.variables = Variables.of(self.file, self.file.once, [var.name for var in self.inputs.values()])
             self.exprs |= self.variables.tensors()

@@ -16,6 +16,7 @@ DTYPES = {
     "uint8": tflite.TensorType.UINT8, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
     "int16": tflite.TensorType.INT16, "int8": tflite.TensorType.INT8, "resource": tflite.TensorType.RESOURCE,
     "uint32": tflite.TensorType.UINT32, "uint64": tflite.TensorType.UINT64,
+    "int4": tflite.TensorType.INT4, "int2": 19,
 }  # fmt: skip
 
 
@@ -97,6 +98,16 @@ def _table(builder: flatbuffers.Builder, kind: str, fields: Mapping[str, Any]) -
     return starts.End(builder)
 
 
+def _contents(tensor: T) -> bytes:
+    """Return the value as the file has it: elements of 4 or 2 bits packed, the first one lowest."""
+    if tensor.dtype not in ("int4", "int2"):
+        return np.ascontiguousarray(np.asarray(tensor.value, tensor.dtype)).tobytes()
+    width = int(tensor.dtype[-1])
+    codes = np.ravel(tensor.value).astype(np.int64) & ((1 << width) - 1)
+    padded = np.pad(codes, (0, -len(codes) % (8 // width))).reshape(-1, 8 // width)
+    return bytes((padded << (np.arange(8 // width) * width)).sum(axis=1).astype(np.uint8))
+
+
 def _quantization(builder: flatbuffers.Builder, tensor: T) -> int | None:
     if tensor.scale is None:
         return None
@@ -170,7 +181,7 @@ def _subgraph(builder: flatbuffers.Builder, graph: Graph, codes: Sequence[tuple[
     for tensor in graph.tensors:
         number = 0
         if tensor.value is not None:
-            data = np.ascontiguousarray(np.asarray(tensor.value, tensor.dtype)).tobytes()
+            data = _contents(tensor)
             number = len(buffers)
             buffers.append(_table(builder, "Buffer", {"Data": builder.CreateByteVector(data)}))
         fields: dict[str, Any] = {

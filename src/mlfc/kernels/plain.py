@@ -19,12 +19,14 @@ import numpy as np
 
 from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, Product
+from mlfc.kernels.nibbles import fit_nibbles, nibble, nibbles
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Const, Expr
 
+LEAST_NIBBLES = 64  # weights that are worth the instructions which unpack them
 LONGEST = 1024  # products that are added up one after another
 PIECE = 512  # most products of a piece of a longer sum
 
@@ -112,6 +114,47 @@ def _sum(at: Sequence[Expr], steps: Sequence[int]) -> Expr:
     return sum(terms[1:], start=terms[0]) if terms else tb.const(0)
 
 
+def _stored(ctx: Context, weights: Weights, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
+    """Keep weights in the order in which they are read; return their reader by panel, steps and filter of the panel."""
+    if weights.late is not None:
+        buffer = _packed(ctx, weights, ordered)
+    elif _keeps_nibbles(ctx, ordered):
+        return _nibbles(ctx, ordered)
+    else:
+        buffer = ctx.constant("weights", np.ascontiguousarray(ordered))
+    return lambda at: tb.load(buffer, at)
+
+
+def _keeps_nibbles(ctx: Context, ordered: Array) -> bool:
+    """Tell whether weights are kept in four bits: where they fit, memory is small, and half of it can be saved."""
+    features = ctx.features
+    if ordered.dtype != np.int8 or features.vector_bytes or features.gpu or ordered.size < LEAST_NIBBLES:
+        return False
+    return fit_nibbles(ordered) and (ordered.shape[-1] % 2 == 0 or len(ordered) > 1)
+
+
+def _nibbles(ctx: Context, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
+    """Keep two weights in a byte: of neighbouring filters, or of panels where those have an odd number of filters."""
+    if ordered.shape[-1] % 2 == 0:
+        buffer = ctx.constant("weights", nibbles(ordered[..., ::2], ordered[..., 1::2]))
+
+        def of_filters(at: Sequence[Expr]) -> Expr:
+            *place, lane = at
+            assert isinstance(lane, Const)
+            return nibble(tb.load(buffer, [*place, lane.value // 2]), lane.value % 2)
+
+        return of_filters
+    second = np.pad(ordered[1::2], ((0, len(ordered) % 2), *[(0, 0)] * (ordered.ndim - 1)))
+    buffer = ctx.constant("weights", nibbles(ordered[::2], second))
+
+    def of_panels(at: Sequence[Expr]) -> Expr:
+        panel, *place = at
+        byte = tb.load(buffer, [panel // 2, *place])
+        return tb.select(tb.binary("eq", panel % 2, 0), nibble(byte, 0), nibble(byte, 1))
+
+    return of_panels
+
+
 def _multiplies_in_words(data: Buffer, weights: Weights) -> bool:
     """Tell whether each product of 64-bit sums fits in an int32, which 32-bit cores multiply in one step."""
     if weights.late is not None or not dtypes.is_integer(data.dtype) or dtypes.bits(data.dtype) > 16:
@@ -136,10 +179,7 @@ class FilterSums:
         self.width = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
         self.blocks = filters // self.width
         ordered = np.moveaxis(rows.reshape(*steps, groups * self.blocks, self.width), -2, 0)
-        is_known = weights.late is None
-        self.weights = (
-            ctx.constant("weights", np.ascontiguousarray(ordered)) if is_known else _packed(ctx, weights, ordered)
-        )
+        self.weights = _stored(ctx, weights, ordered)
         bias = bias_values(out)
         self.bias = None if bias is None else ctx.constant("bias", bias.reshape(-1, self.width))
         self.dtype = accumulator_dtype(out)
@@ -171,7 +211,7 @@ class FilterSums:
             def add(steps: Sequence[Expr], *values: Expr) -> None:
                 factors = [stmts.let("x", value) for value in values]
                 for index, value in zip(range(self.width), cycle(factors), strict=False):
-                    weight = factor(tb.load(self.weights, [panel, *steps, index]), 0, self.factor)
+                    weight = factor(self.weights([panel, *steps, tb.const(index)]), 0, self.factor)
                     stmts.store(sums, [index], tb.load(sums, [index]) + tb.cast(value * weight, self.dtype))
 
             totals, end_piece = self._totals(sums)

@@ -223,6 +223,13 @@ class StmtBuilder:
             self._blocks.pop()
 
     @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Open a block in which names are bound for no longer than it lasts: what nests less is walked less deep."""
+        with self._block() as stmts:
+            yield
+        self.append(seq(stmts))
+
+    @contextmanager
     def loop(self, extent: Any, name: str = "i", kind: str = "serial", step: int = 1) -> Iterator[Expr]:
         """Open ``for name in range(0, extent, step)``; a loop of one trip is mostly the literal 0."""
         extent = as_expr(extent)

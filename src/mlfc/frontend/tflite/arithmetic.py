@@ -181,7 +181,7 @@ def _dequantize(node: Node) -> Expr:
         if isinstance(expr, Constant):
             return Constant(expr.data.astype(np.float32), node.output().name, node.span)
         return node.call("cast", expr, dtype="float32")
-    if not is_quantized(source) or source.quantization is None:
+    if source.quantization is None or not (is_quantized(source) or source.dtype in dtypes.NARROW_INTEGERS):
         node.refuse(f"DEQUANTIZE of {source.type_name} is not supported", "Give it int8, uint8, int16 or float16")
     if isinstance(expr, Constant):
         return Constant(dequantized(source, expr), node.output().name, node.span)

@@ -104,12 +104,13 @@ def _same(extent: int, size: int, stride: int, dilation: int) -> tuple[int, int]
 
 
 _BYTES = ("int8", "uint8")
+_NARROW = ("int4", "int2")  # weights that are packed in the file; the reference unpacks them to int8
 _WIDE_WEIGHTS = ("FULLY_CONNECTED", "BATCH_MATMUL")  # may have int16 weights for int16 data
 
 
 def _mode(node: Node, data: TfliteTensor, weight: TfliteTensor) -> str:
     """Return ``float``, ``quantized`` or ``hybrid`` (float data, int8 weights)."""
-    kinds = (data.dtype, weight.dtype, node.output().dtype)
+    kinds = (data.dtype, "int8" if weight.dtype in _NARROW else weight.dtype, node.output().dtype)
     if kinds == ("float32", "float32", "float32"):
         return "float"
     if kinds[0] in _BYTES and kinds[1] in _BYTES and kinds[2] in _BYTES and is_quantized(node.output()):
@@ -134,6 +135,8 @@ def _weights(node: Node, position: int, rank: int) -> Constant:
         )
     if expr.data.ndim != rank:
         raise ModelError(f"weights of {expr.data.ndim} dimensions where {rank} belong")
+    if expr.type.dtype in _NARROW:
+        return Constant(expr.data.astype(np.int8), expr.name, expr.span)
     return expr
 
 
@@ -330,7 +333,7 @@ def _conv(node: Node) -> Expr:
     }  # fmt: skip
     arranged = _arranged(weights, weights.data.transpose(1, 2, 3, 0))
     bias = _bias(node, 2, channels)
-    function, double = options.FusedActivationFunction(), node.input(1).dtype == "int8"
+    function, double = options.FusedActivationFunction(), node.input(1).dtype != "uint8"
     return _linear(node, "conv2d", arranged, 0, bias, function, attrs, data=data, double=double)
 
 
@@ -349,7 +352,7 @@ def _depthwise_conv(node: Node) -> Expr:
         **window.attrs(), "groups": channels, "channels": filters, "data_layout": "NHWC", "kernel_layout": layout,
     }  # fmt: skip
     bias = _bias(node, 2, filters)
-    function, double = options.FusedActivationFunction(), node.input(1).dtype == "int8"
+    function, double = options.FusedActivationFunction(), node.input(1).dtype != "uint8"
     return _linear(node, "conv2d", arranged, 3, bias, function, attrs, data=data, double=double)
 
 

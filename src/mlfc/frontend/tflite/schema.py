@@ -24,11 +24,13 @@ from mlfc.support import dtypes
 
 IDENTIFIER = b"TFL3"
 CONTROL_FLOW = frozenset(("WHILE", "IF", "CALL"))
+_INT2, _UINT4 = 19, 20  # of newer schemas
 _DTYPES = {
     tflite.TensorType.FLOAT32: "float32", tflite.TensorType.FLOAT16: "float16", tflite.TensorType.INT32: "int32",
     tflite.TensorType.UINT8: "uint8", tflite.TensorType.INT64: "int64", tflite.TensorType.BOOL: "bool",
     tflite.TensorType.INT16: "int16", tflite.TensorType.INT8: "int8", tflite.TensorType.FLOAT64: "float64",
     tflite.TensorType.UINT32: "uint32", tflite.TensorType.UINT16: "uint16", tflite.TensorType.UINT64: "uint64",
+    tflite.TensorType.INT4: "int4", _INT2: "int2", _UINT4: "uint4",
 }  # fmt: skip
 _CODE_NAMES = {
     value: name for name, value in vars(tflite.BuiltinOperator).items() if isinstance(value, int) and name.isupper()
@@ -271,9 +273,11 @@ def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: by
         return np.zeros(shape, dtypes.to_numpy(dtype))
     if record.Sparsity() is not None:
         return dense_value(record.Sparsity(), contents, shape, dtype)
-    expected = prod(shape) * dtypes.nbytes(dtype)
+    expected = -(-prod(shape) * dtypes.bits(dtype) // 8)  # elements of less than a byte are packed
     if len(contents) != expected:
         raise ModelError(f"a {dtype} tensor of shape {shape} has {expected} bytes, its buffer {len(contents)}")
+    if dtypes.is_narrow(dtype):
+        return dtypes.unpacked(np.frombuffer(contents, np.uint8), shape, dtype)
     value = np.frombuffer(contents, dtypes.to_numpy(dtype).newbyteorder("<")).reshape(shape)
     # a byte of a damaged file may be neither 0 nor 1, which C would not take for a bool
     return value.view(np.uint8) != 0 if dtype == "bool" else value.astype(dtypes.to_numpy(dtype), copy=False)

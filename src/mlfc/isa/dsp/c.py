@@ -22,6 +22,7 @@ _INCLUDES = tuple(_PIECES["includes"].splitlines())
 _INSTRUCTIONS = {
     "even_bytes": "__sxtb16(word)",
     "dot2": "__smlad(a, b, sum)",
+    "dot2_wide": "__smlald(a, b, sum)",
     "saturate_byte": "(int32_t)__builtin_arm_ssat(x, 8)",  # __ssat of gcc's header converts a sign silently
     # left to find the instruction, gcc takes halves out of loops
     **{f"mac_{letters}": f"__smla{letters}(a, b, sum)" for letters in ("bb", "bt", "tb", "tt")},

@@ -82,6 +82,10 @@ class PairedSums:
             stmts.store(sums, place, tb.intrinsic("dot2", tb.load(sums, place), value, weight))
 
         def steps(index: Expr) -> None:
+            with stmts.scope():
+                some(index)
+
+        def some(index: Expr) -> None:
             groups = [[stmts.let("x", value) for value in read(pixel, index)] for pixel in range(pixels)]
             for offset, values in enumerate(zip(*groups, strict=True)):
                 for pair in range(pairs):

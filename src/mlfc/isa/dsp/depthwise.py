@@ -27,7 +27,9 @@ _LEAST_ROWS = 4
 
 
 def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    bytes_only = data.dtype in dsp_weights.BYTES and out.dtype == "int32" and weights.values.dtype.kind in "iu"
+    # sums over int16 are of 32 bits where no sum is beyond them
+    narrow = data.dtype in dsp_weights.BYTES or (data.dtype == "int16" and weights.data_zero == 0)
+    bytes_only = narrow and out.dtype == "int32" and weights.values.dtype.kind in "iu"
     plane = len(conv.spatial) <= 2 and all(step == 1 for step in conv.dilation)
     return bytes_only and plane and weights.centered().dtype == np.int8
 
@@ -88,7 +90,8 @@ class _Depthwise:
         self.ctx, self.conv, self.out, self.zero = ctx, conv, out, weights.data_zero
         self.data, self.seen = source
         self.row = _Row(conv.kernel[1], conv.strides[1])
-        bias, self.narrow = dsp_weights.start(weights, out.bias)
+        largest = 1 << 15 if self.data.dtype == "int16" else dsp_weights.LARGEST_INPUT
+        bias, self.narrow = dsp_weights.start(weights, out.bias, largest)
         self.bias = ctx.constant("bias", bias)
         centered = weights.centered()
         self.weights = ctx.constant("weights", self._by_filter(centered) if ctx.small else self._packed(centered))

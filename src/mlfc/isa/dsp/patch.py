@@ -92,6 +92,7 @@ class Patch:
     """The inputs of `pixels` output pixels, in the order of the weights.
 
     Where channels come in fours, a word of them is widened at once: its even bytes are one pair, its odd ones the next.
+    Data of int16 is copied, by words where channels come in pairs.
     `order`, of shape (steps, 2), is the element of the reduction (kernel row, column, channel) in each half of a step's
     word.
     """
@@ -99,9 +100,11 @@ class Patch:
     def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int, zero: int) -> None:
         self._ctx, self._conv, self._zero = ctx, conv, zero
         self._data, self._seen = source
-        self._by_words = conv.channels % 4 == 0
+        self._halves = self._data.dtype == "int16"
+        self._by_words = conv.channels % (2 if self._halves else 4) == 0
         self._reduction = prod(conv.kernel) * conv.channels
-        self.order = word_order(self._reduction) if self._by_words else _natural_order(self._reduction)
+        in_fours = self._by_words and not self._halves
+        self.order = word_order(self._reduction) if in_fours else _natural_order(self._reduction)
         steps = len(self.order)
         shape, dtype = ((pixels, steps), "int32") if self._by_words else ((pixels, 2 * steps), "int16")
         # pixels side by side are read by one address, whatever the number of steps
@@ -200,10 +203,17 @@ class Patch:
             stmts.store(self._buffer, self._place(pixel, at), tb.intrinsic("even_bytes", four))
             stmts.store(self._buffer, self._place(pixel, at + 1), tb.intrinsic("odd_bytes", four))
 
+        def half(index: Expr) -> None:
+            loaded = tb.load(self._data, self._seen(*place, index * 2), lanes=2)
+            word = tb.intrinsic("word", loaded, dtype="int32")
+            stmts.store(self._buffer, self._place(pixel, tap * (channels // 2) + index), word)
+
         def element(index: Expr, value: Expr) -> None:
             stmts.store(self._buffer, [pixel, tap * channels + index], value)
 
-        if self._by_words:
+        if self._by_words and self._halves:
+            repeat(self._ctx, channels // 2, self._at_once, "c", half)
+        elif self._by_words:
             repeat(self._ctx, channels // 4, self._at_once, "c", word)
         else:
             widen(self._ctx, channels, lambda index: tb.load(self._data, self._seen(*place, index)), element)

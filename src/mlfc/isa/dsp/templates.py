@@ -7,7 +7,7 @@ A value limited to a signed byte is one instruction: `saturate_byte`.
 
 from __future__ import annotations
 
-from mlfc.isa.dsp import convolution, depthwise  # noqa: F401  (they register themselves)
+from mlfc.isa.dsp import convolution, depthwise, halves  # noqa: F401  (they register themselves)
 from mlfc.kernels.templates import FITTING
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb

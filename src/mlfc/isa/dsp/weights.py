@@ -37,10 +37,10 @@ def for_signed(dtype: str, weights: Weights) -> Weights:
     return replace(weights, data_zero=weights.data_zero - 128) if dtype == "uint8" else weights
 
 
-def _reach(centered: Array) -> Array:
+def _reach(centered: Array, largest: int = LARGEST_INPUT) -> Array:
     """Return the largest magnitude of each filter's sum over inputs whose zero point is not subtracted."""
     rows = np.abs(centered.astype(np.int64)).reshape(-1, centered.shape[-1])
-    return np.asarray(LARGEST_INPUT * rows.sum(axis=0))
+    return np.asarray(largest * rows.sum(axis=0))
 
 
 def _paired(rows: Array) -> Array:
@@ -67,10 +67,10 @@ def pack(rows: Array, order: Array, pairs: int) -> Array:
     return np.ascontiguousarray(words.reshape(len(order), -1, pairs).transpose(1, 0, 2))
 
 
-def start(weights: Weights, bias: Array | None) -> tuple[Array, bool]:
+def start(weights: Weights, bias: Array | None, largest: int = LARGEST_INPUT) -> tuple[Array, bool]:
     """Return the number to add to each filter's sum, and whether no result exceeds NARROW in magnitude."""
     centered = weights.centered()
     sums = centered.astype(np.int64).reshape(-1, centered.shape[-1]).sum(axis=0)
     total = (0 if bias is None else bias.astype(np.int64)) - weights.data_zero * sums
-    limit = int((np.abs(total) + _reach(centered)).max(initial=0))
+    limit = int((np.abs(total) + _reach(centered, largest)).max(initial=0))
     return total.astype(np.int32), limit <= NARROW

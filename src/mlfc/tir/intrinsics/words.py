@@ -48,6 +48,13 @@ def dot2(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
     return _added(total, *(_half(a, letter) * _half(b, letter) for letter in "bt"))
 
 
+@defined(sum="int64", a="int32", b="int32")
+def dot2_wide(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
+    """Return sum, of 64 bits, + the products of the 16-bit halves of two words."""
+    bottom, top = (tb.cast(_half(a, letter) * _half(b, letter), "int64") for letter in "bt")
+    return total + bottom + top
+
+
 @defined(**_SUM)
 def dot4_s8(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
     """Return sum + the products of the signed bytes of two words."""

@@ -1,0 +1,30 @@
+"""Weights of four bits, two in a byte of flash, which kernels unpack where they multiply."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
+
+Array = npt.NDArray[Any]
+
+
+def fit_nibbles(weights: Array) -> bool:
+    """Tell whether integers are signed numbers of four bits."""
+    return bool(weights.size) and int(weights.min()) >= -8 and int(weights.max()) <= 7
+
+
+def nibbles(low: Array, high: Array) -> npt.NDArray[np.int8]:
+    """Return bytes that hold two arrays of numbers of four bits."""
+    packed = (low.astype(np.int64) & 15) | (high.astype(np.int64) & 15) << 4
+    return np.ascontiguousarray(packed.astype(np.uint8).view(np.int8))
+
+
+def nibble(byte: Expr, which: int) -> Expr:
+    """Return the low (0) or the high (1) number of an int8 as an int32."""
+    wide = tb.cast(byte, "int32")
+    return wide >> 4 if which else tb.cast(tb.cast(wide << 4, "int8"), "int32") >> 4

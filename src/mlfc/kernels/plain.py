@@ -141,7 +141,8 @@ def _nibbles(ctx: Context, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
         def of_filters(at: Sequence[Expr]) -> Expr:
             *place, lane = at
             assert isinstance(lane, Const)
-            return nibble(tb.load(buffer, [*place, lane.value // 2]), lane.value % 2)
+            which = int(lane.value)
+            return nibble(tb.load(buffer, [*place, which // 2]), which % 2)
 
         return of_filters
     second = np.pad(ordered[1::2], ((0, len(ordered) % 2), *[(0, 0)] * (ordered.ndim - 1)))

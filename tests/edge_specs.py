@@ -185,8 +185,11 @@ def _quantized() -> Iterator[Spec]:
         around = (_scale(0.05), zeros[0], _scale(0.07), zeros[1])
         for name in (*_OF_CODES, "sqrt", "tanh"):
             yield Spec(f"qnn.{name}", (x, *around), label=dtype)
-        for name in ("add", "subtract", "mul", "div"):
+        for name in ("add", "subtract", "mul", "div", "squared_difference"):
             yield Spec(f"qnn.{name}", (x, x, *around, _scale(0.1), zeros[0]), label=dtype)
+        high = 127 if dtype == "int8" else 255
+        for name, scale, zero in (("log_softmax", 1 / 16, high), ("l2_normalize", 1 / 128, high - 127)):
+            yield Spec(f"qnn.{name}", (Given((3, 37), dtype), *around[:2], _scale(scale), _zero(zero)), label=dtype)
         yield Spec("qnn.prelu", (x, x, *around, _scale(0.1), zeros[0]), label=dtype)
         of_softmax = (_scale(1 / 256), _zero(-128 if dtype == "int8" else 0))
         yield Spec("qnn.softmax", (Given((3, 37), dtype), *around[:2], *of_softmax), {"axis": -1}, dtype)

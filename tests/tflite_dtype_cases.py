@@ -29,6 +29,7 @@ def cases(seed: int) -> list[Case]:
         _positions(c, dtype)
         _blocks(c, dtype)
     _numbers(c)
+    _codes(c)
     _floats(c)
     return c.found
 
@@ -89,6 +90,34 @@ def _numbers(c: Cases) -> None:
     c.add("broadcast_args", "BROADCAST_TO", [T("", (3, 1)), ints(3, 4)], T("", (3, 4)), "BroadcastToOptions")
     for d in ("int8", "uint8"):
         c.add(f"relu_0_to_1_{d}", "RELU_0_TO_1", [c.codes(300, dtype=d)], c.codes(300, dtype=d))
+
+
+def _codes(c: Cases) -> None:
+    for d, low in (("int8", -128), ("uint8", 0)):
+        rows = {"scale": 1 / 16, "zero": low + 255}, {"scale": 1 / 128, "zero": low + 128}
+        for scale in (0.01, 0.3, 3.0):
+            c.add(f"log_softmax_{d}_{scale}", "LOG_SOFTMAX", [c.codes(5, 19, dtype=d, scale=scale)],
+                  c.codes(5, 19, dtype=d, **rows[0]))  # fmt: skip
+        for count in (1, 90):
+            c.add(f"l2_normalization_{d}_{count}", "L2_NORMALIZATION", [c.codes(7, count, dtype=d)],
+                  c.codes(7, count, dtype=d, **rows[1]), "L2NormOptions")  # fmt: skip
+    for scale in (0.02, 0.2):
+        pair = [c.codes(2, 300, scale=scale), c.codes(300)]
+        c.add(f"squared_difference_{scale}", "SQUARED_DIFFERENCE", pair, c.codes(2, 300, scale=0.2))
+        values = c.codes(100, value=np.arange(28, 128).astype(np.int8), zero=28, scale=scale)
+        c.add(f"rsqrt_{scale}", "RSQRT", [values], c.codes(100))
+    for d in ("int8", "int16"):
+        divisor = c.rng.integers(1, 100, 300) * c.rng.choice([-1, 1], 300)
+        for code in ("FLOOR_DIV", "FLOOR_MOD"):
+            c.add(f"{code}_{d}", code, [tensor(c, d, 300), tensor(c, d, 300, value=divisor)], tensor(c, d, 300))
+        c.add(f"neg_{d}", "NEG", [tensor(c, d, 300)], tensor(c, d, 300))
+        wide = T("", (300,), "int32", c.rng.integers(-(1 << 31), 1 << 31, 300), 1e-9)
+        c.add(f"quantize_int32_{d}", "QUANTIZE", [wide], tensor(c, d, 300))
+    parts = [tensor(c, "int16", 2, 30, scale=0.002), tensor(c, "int16", 2, 40, scale=0.003)]
+    c.add("concatenation_int16", "CONCATENATION", parts, tensor(c, "int16", 2, 70), "ConcatenationOptions",
+          {"Axis": 1})  # fmt: skip
+    c.add("sum_uint8", "SUM", [c.codes(4, 30, dtype="uint8"), ints(1)], c.codes(4, dtype="uint8", scale=0.9),
+          "ReducerOptions")  # fmt: skip
 
 
 def _floats(c: Cases) -> None:

@@ -339,6 +339,7 @@ TAILS: dict[str, Tail] = {
     "qnn.sigmoid": _table("qnn.sigmoid", 1 / 256, -128),
     "qnn.tanh": _table("qnn.tanh", 1 / 128, 0),
     **{f"qnn.{name}": _quantized_beside(f"qnn.{name}") for name in ("add", "div", "mul", "prelu", "subtract")},
+    "qnn.squared_difference": _quantized_beside("qnn.squared_difference"),
     "signal.log": lambda chain, x: ir.call(
         "signal.log", [ir.call("cast", [_as(x, "int32")], dtype="uint32")], correction_bits=3, output_scale=64
     ),

@@ -9,7 +9,7 @@ _FAMILIES = (
     "qnn", "qnn_arithmetic", "qnn_unary", "qnn_image", "qnn_reduce", "image", "conv", "dense",
     "qnn_linear", "external", "trees", "sorting", "coupling", "recurrent",
     "qnn_recurrent", "dynamic_recurrent", "svdf", "sampling", "detection", "linalg",
-    "fft", "signal",
+    "qnn_normal", "fft", "signal",
 )  # fmt: skip
 _TEMPLATES = (
     "plain", "conv_tile", "depthwise", "product_tile", "transposed_tile", "gpu_fold", "gpu_product", "gpu_transposed",

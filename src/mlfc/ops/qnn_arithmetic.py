@@ -25,6 +25,7 @@ Combine = Callable[[Expr, Expr, "PairScales"], Expr]
 
 # operands of a sum are scaled up by this many bits, so that rounding them to the common scale loses little
 _HEADROOM_BITS = {"int8": 20, "uint8": 20, "int16": 15}
+_SQUARE_BITS = 7  # operands of a squared difference are scaled up by this many bits
 _POWER_TOLERANCE = np.float32(1e-3)  # how far the logarithm of a power of two may be off
 
 
@@ -45,6 +46,11 @@ def _infer_pair(name: str, _: Attrs, lhs: TensorType, rhs: TensorType, *pairs: T
         raise TypeCheckError(f"{name}: expected {expected} beside {lhs.dtype}, got {rhs.dtype}")
     check_pairs(name, *pairs)
     return TensorType(broadcast_shape(name, lhs.shape, rhs.shape), lhs.dtype)
+
+
+def _infer_pair_of_bytes(name: str, attrs: Attrs, lhs: TensorType, rhs: TensorType, *pairs: TensorType) -> TensorType:
+    check_bytes(name, lhs)
+    return _infer_pair(name, attrs, lhs, rhs, *pairs)
 
 
 def _pair(name: str, combine: Combine, of: Element, *inputs: Tensor) -> Expr:
@@ -114,6 +120,14 @@ def _quotient(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
     return tb.intrinsic("requantize_quotient", lhs, rhs, tb.const(multiplier), tb.const(shift))
 
 
+def _squared_difference(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
+    twice_larger = 2.0 * max(float(scales.lhs), float(scales.rhs))
+    left = _with_headroom(lhs, float(scales.lhs) / twice_larger, _SQUARE_BITS)
+    right = _with_headroom(rhs, float(scales.rhs) / twice_larger, _SQUARE_BITS)
+    difference = left - right
+    return rescaled(difference * difference, twice_larger**2 / float(np.float32(1 << 2 * _SQUARE_BITS) * scales.out))
+
+
 def _leak(data: Expr, alpha: Expr, scales: PairScales) -> Expr:
     # the reference multiplies and divides the scales in float32
     lhs, rhs, out = (np.float32(scale) for scale in (scales.lhs, scales.rhs, scales.out))
@@ -180,10 +194,13 @@ for _name, _combine, _in_tvm, _attrs, _doc in (
     ("qnn.mul", _product, None, _PAIR_ATTRS, "Product of two quantized tensors, each with its own scale."),
     ("qnn.div", _quotient, qnn_in_tvm.quotient, _PAIR_ATTRS,
      "Quotient of two quantized tensors, each with its own scale; the divisor must not be zero."),
+    ("qnn.squared_difference", _squared_difference, qnn_in_tvm.squared_difference, _PAIR_ATTRS,
+     "Squared difference of two quantized tensors of 8 bits, each with its own scale."),
     ("qnn.prelu", _leak, qnn_in_tvm.prelu, _PAIR_ATTRS,
      "Quantized data where it is not negative, else its product with quantized slopes."),
 ):  # fmt: skip
-    declare(_name, 8, _infer_pair, Kind.BROADCAST, _attrs, partial(_pair, _name, _combine), contract=_CONTRACT,
+    infer = _infer_pair_of_bytes if _combine is _squared_difference else _infer_pair
+    declare(_name, 8, infer, Kind.BROADCAST, _attrs, partial(_pair, _name, _combine), contract=_CONTRACT,
             expensive=True, in_tvm=_in_tvm, doc=_doc)  # fmt: skip
 
 OPERATORS.add("qnn.concatenate", Operator(

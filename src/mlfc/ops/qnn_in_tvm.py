@@ -45,6 +45,17 @@ def mean(data: Expr, attrs: Attrs) -> Expr:
     return call("mean", [data], attrs)
 
 
+def log_softmax(data: Expr, _: Attrs) -> Expr:
+    """Return the logarithm of softmax along the last axis."""
+    return call("nn.log_softmax", [data], {"axis": -1})
+
+
+def l2_normalize(data: Expr, _: Attrs) -> Expr:
+    """Return rows along the last axis divided by their magnitude."""
+    squares = call("sum", [call("multiply", [data, data])], {"axis": (-1,), "keepdims": True})
+    return call("divide", [data, call("maximum", [call("sqrt", [squares]), _number(1e-6)])])
+
+
 def softmax(args: Args, attrs: Attrs, out: TensorType) -> Expr | None:
     """Return it for uint8, which TVM's operator does not take."""
     in_tvm = in_reals(lambda data, _: call("nn.softmax", [data], {"axis": attrs["axis"]}))
@@ -72,6 +83,12 @@ def quotient(args: Args, _: Attrs, out: TensorType) -> Expr:
     """Return the quotient."""
     lhs, rhs = _real(args[0], *args[2:4]), _real(args[1], *args[4:6])
     return _quantized(call("divide", [lhs, rhs]), out, *args[6:])
+
+
+def squared_difference(args: Args, _: Attrs, out: TensorType) -> Expr:
+    """Return the squared difference."""
+    difference = call("subtract", [_real(args[0], *args[2:4]), _real(args[1], *args[4:6])])
+    return _quantized(call("multiply", [difference, difference]), out, *args[6:])
 
 
 def prelu(args: Args, _: Attrs, out: TensorType) -> Expr:

@@ -142,8 +142,21 @@ def _gelu(code: int, codes: Codes) -> int:
     return codes.code(0.5 * x * (1 + curve))
 
 
-def _rsqrt(x: float) -> float:
-    return math.inf if x <= 0 else 1 / math.sqrt(x)
+_ROOT_BITS = 20  # of the reciprocal root, behind the point
+
+
+def _rsqrt(code: int, codes: Codes) -> int:
+    if not codes.fixed_point:
+        return _of_real(lambda x: math.inf if x <= 0 else 1 / math.sqrt(x))(code, codes)
+    centred = code - codes.in_zero
+    if centred <= 0:
+        return dtypes.limits(codes.dtype)[1]
+    factor, shift = fixed_point.inverse_root(centred)
+    root = multiply_by_quantized_multiplier(1, factor, shift + _ROOT_BITS)
+    # the reference computes the root in float32, and divides in float64
+    real = 1.0 / float(np.float32(np.sqrt(np.float32(codes.in_scale))) * np.float32(codes.out_scale))
+    multiplier, exponent = quantize_multiplier(real)
+    return codes.saturated(multiply_by_quantized_multiplier(root, multiplier, exponent - _ROOT_BITS) + codes.out_zero)
 
 
 def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = (), in_tvm: qnn_in_tvm.InTvm | None = None) -> None:
@@ -181,7 +194,7 @@ _add("qnn.abs", _abs, "Magnitude.")
 _add("qnn.exp", _of_real(lambda x: math.exp(min(x, 88.0))), "Exponential.")
 _add("qnn.log", _of_real(lambda x: math.log(x) if x > 0 else -math.inf), "Natural logarithm.")
 _add("qnn.sqrt", _of_real(lambda x: math.sqrt(x) if x >= 0 else math.nan), "Square root.")
-_add("qnn.rsqrt", _of_real(_rsqrt), "Reciprocal of the square root.")
+_add("qnn.rsqrt", _rsqrt, "Reciprocal of the square root; with `fixed_point` in TFLite's arithmetic.", (_FIXED_POINT,))
 _add("qnn.erf", _of_real(math.erf), "Error function.")
 _add(
     "qnn.elu", _of_real(lambda x: math.expm1(x) if x < 0 else x), "x where it is not negative, else exp(x) - 1.",

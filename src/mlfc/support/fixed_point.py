@@ -67,6 +67,26 @@ def multiply_by_quantized_multiplier(value: int, multiplier: int, shift: int) ->
     return divide_by_pot(high, max(-shift, 0))
 
 
+def inverse_root(value: int) -> tuple[int, int]:
+    """Return a factor and a shift (GetInvSqrtQuantizedMultiplierExp of TFLite) of ``1 / sqrt(value)``."""
+    if value <= 1:
+        return INT32_MAX, 0
+    down = 11
+    while value >= 1 << 29:
+        value //= 4
+        down += 1
+    pairs = (32 - value.bit_length() - 1) // 2 - 1
+    down -= pairs
+    value <<= 2 * pairs
+    given, x = value >> 1, 1 << 28
+    half = divide_by_pot(given, 1)
+    for _ in range(5):
+        cube = saturated(doubling_high_mul(doubling_high_mul(x, x), x) << 6)
+        x = saturated((doubling_high_mul((1 << 28) + (1 << 27), x) - doubling_high_mul(half, cube)) << 3)
+    root = doubling_high_mul(x, 1518500250)
+    return (root << -down, 0) if down < 0 else (root, -down)
+
+
 def input_radius(integer_bits: int, left_shift: int, total_signed_bits: int = 31) -> int:
     """Return the largest input whose rescaled value fits the format (CalculateInputRadius of TFLite)."""
     largest = ((1 << integer_bits) - 1) * (1 << (total_signed_bits - integer_bits)) / (1 << left_shift)

@@ -196,5 +196,5 @@ def _softmax(node: Node) -> Expr:
 @converts("LOG_SOFTMAX")
 def _log_softmax(node: Node) -> Expr:
     if node.quantized:
-        node.refuse("LOG_SOFTMAX is supported in float32 only", "Use SOFTMAX, or keep this operator in float32")
+        return of_codes(node, "qnn.log_softmax", ("int8", "uint8"))
     return node.call("nn.log_softmax", node.expr(0), axis=-1)

@@ -73,7 +73,7 @@ def _extreme(node: Node) -> Expr:
 
 
 @converts(
-    "POW", "FLOOR_DIV", "FLOOR_MOD", "LOGICAL_AND", "LOGICAL_OR", "SIN", "COS", "FLOOR", "CEIL",
+    "POW", "LOGICAL_AND", "LOGICAL_OR", "SIN", "COS", "FLOOR", "CEIL",
     "ROUND", "SIGN", "LOGICAL_NOT",
 )  # fmt: skip
 def _plain(node: Node) -> Expr:
@@ -81,12 +81,10 @@ def _plain(node: Node) -> Expr:
     return node.call(_RELAY[node.record.code], *node.operands())
 
 
-@converts("NEG")
-def _negative(node: Node) -> Expr:
-    # codes without a zero point are numbers of another unit
-    if not same_quantization(node.input(0), node.output()) or (node.quantized and node.zero_point(node.output())):
-        _refuse_codes(node)
-    return node.call("negative", node.expr(0))
+@converts("NEG", "FLOOR_DIV", "FLOOR_MOD")
+def _of_codes(node: Node) -> Expr:
+    """Convert operators that compute with codes as they are, whatever their scales and zero points: LiteRT's do."""
+    return node.call(_RELAY[node.record.code], *node.operands())
 
 
 def _refuse_codes(node: Node) -> None:
@@ -111,7 +109,8 @@ def _root(node: Node) -> Expr:
     if not node.quantized:
         return node.call(_RELAY[code], node.expr(0))
     if code == "RSQRT":
-        return of_codes(node, "qnn.rsqrt", ("int16",))
+        attrs = {"fixed_point": True} if source.dtype == "int8" else {}
+        return of_codes(node, "qnn.rsqrt", ("int8", "int16"), **attrs)
     real = node.call("sqrt", node.call("qnn.dequantize", node.expr(0), *node.quantization(source), out_dtype="float32"))
     # the reference cuts off what is behind the point
     whole = node.call("cast", node.call("divide", real, const(node.scale(output), "float32")), dtype="int32")
@@ -122,6 +121,9 @@ def _root(node: Node) -> Expr:
 
 @converts("SQUARE", "SQUARED_DIFFERENCE")
 def _square(node: Node) -> Expr:
+    if node.quantized and node.record.code == "SQUARED_DIFFERENCE" and node.output().dtype == "int8":
+        scales = node.quantizations(node.input(0), node.input(1), node.output())
+        return node.call("qnn.squared_difference", node.expr(0), node.expr(1), *scales)
     _refuse_codes(node)
     x = node.expr(0) if node.record.code == "SQUARE" else node.call("subtract", node.expr(0), node.expr(1))
     return node.call("multiply", x, x)
@@ -169,7 +171,7 @@ def _quantize(node: Node) -> Expr:
         node.refuse(f"QUANTIZE to {output.type_name} without a scale is not supported")
     if source.dtype == "float32":
         return node.call("qnn.quantize", node.expr(0), *node.quantization(output), out_dtype=output.dtype)
-    if is_quantized(source):
+    if is_quantized(source) or (source.dtype == "int32" and source.quantization is not None):
         return rescaled(node, node.expr(0), source)
     return node.refuse(f"QUANTIZE of {source.type_name} is not supported", "Give it float32 or int8")
 

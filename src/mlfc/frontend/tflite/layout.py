@@ -90,7 +90,8 @@ def _concatenation(node: Node) -> Expr:
     parts = node.operands()
     axis, output, function = options.Axis(), node.output(), options.FusedActivationFunction()
     tensors = [node.input(position) for position in range(len(parts))]
-    if all(same_quantization(tensor, output) for tensor in tensors):
+    # of int16, LiteRT joins codes whatever their scales
+    if output.dtype == "int16" or all(same_quantization(tensor, output) for tensor in tensors):
         joined = node.call("concatenate", Tuple(tuple(parts)), axis=axis)
     else:
         pairs = [node.quantization(tensor) for tensor in tensors]

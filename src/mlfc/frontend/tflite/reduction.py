@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.activation import activated, clipped
+from mlfc.frontend.tflite.activation import activated, clipped, of_codes
 from mlfc.frontend.tflite.linear import WindowOptions
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.rules import normalized_axes
@@ -99,7 +99,7 @@ def _arg(node: Node) -> Expr:
 @converts("L2_NORMALIZATION")
 def _l2_normalization(node: Node) -> Expr:
     if node.quantized:
-        node.refuse("quantized L2_NORMALIZATION is not supported", "Keep this operator in float32")
+        return of_codes(node, "qnn.l2_normalize", ("int8", "uint8"))
     data = node.expr(0)
     total = node.call("sum", node.call("multiply", data, data), axis=(-1,), keepdims=True)
     norm = node.call("maximum", node.call("sqrt", total), const(1e-6))

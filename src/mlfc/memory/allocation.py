@@ -115,12 +115,16 @@ class Allocator:
     ) -> int:
         """Place clusters beside those that have offsets; return the arena's size, or one above `most` early."""
         for index in order:
-            taken = sorted(
-                (offsets[other], offsets[other] + other_bytes, own_bytes)
+            alignment = self.alignments[index]
+            taken = [
+                (begin, begin + other_bytes, begin - own_bytes)
                 for other, own_bytes, other_bytes in self.neighbours[index]
-                if offsets[other] >= 0
-            )
-            offsets[index] = _gap(taken, self.alignments[index], self.sizes[index], best_fit=best_fit)
+                if (begin := offsets[other]) >= 0
+            ]
+            if best_fit:
+                offsets[index] = _tightest_gap(taken, alignment, self.sizes[index])
+            else:
+                offsets[index] = _lowest_gap(taken, alignment)
             size = max(size, offsets[index] + self.sizes[index])
             if size > most:
                 break
@@ -208,30 +212,43 @@ class Allocator:
         return Allocation(tuple(offsets), size) if size <= current.size else None
 
 
-def _gap(taken: Sequence[tuple[int, int, int]], alignment: int, size: int, *, best_fit: bool) -> int:
-    """Return the offset of a free gap between `taken` blocks (begin, end, own bytes live with it), by begin.
+# Of each block that is placed: where it begins, where it ends, and the highest place from which another ends below it.
+# Ranges of a cluster differ in size: what counts there is what is live together.
+_Taken = list[tuple[int, int, int]]
 
-    Ranges of a cluster differ in size, so the room that counts below a block is what is live together with it.
-    """
+
+def _lowest_gap(taken: _Taken, alignment: int) -> int:
+    """Return the lowest offset at which no block is in the way."""
+    offset = 0
+    for highest, end in sorted([(highest, end) for _, end, highest in taken]):
+        if highest >= offset:
+            break  # and so are those that follow
+        if end > offset:
+            offset = -(-end // alignment) * alignment
+    return offset
+
+
+def _tightest_gap(taken: _Taken, alignment: int, size: int) -> int:
+    """Return the offset of the gap that leaves the least room; above everything if there is none."""
     chosen, slack = -1, 0
-    by_end = sorted((end, begin - own) for begin, end, own in taken)
+    by_end = sorted([(end, highest) for _, end, highest in taken])
     ends = [end for end, _ in by_end]
     # the highest place for a block below all those that end behind the first, the second, ...
-    highest = list(accumulate((top for _, top in reversed(by_end)), min))[::-1]
+    below = list(accumulate((highest for _, highest in reversed(by_end)), min))[::-1]
     for offset in _candidates(taken, alignment, size):
         above = bisect_right(ends, offset)
-        room = highest[above] - offset if above < len(highest) else -1
-        if above < len(highest) and room < 0:
-            continue
-        if not best_fit or room < 0:
+        if above == len(below):
             return offset if chosen < 0 else chosen
-        if chosen < 0 or room < slack:
+        room = below[above] - offset
+        if room >= 0 and (chosen < 0 or room < slack):
             chosen, slack = offset, room
     return chosen
 
 
-def _candidates(taken: Sequence[tuple[int, int, int]], alignment: int, size: int) -> list[int]:
+def _candidates(taken: _Taken, alignment: int, size: int) -> list[int]:
     """Return the aligned offsets at which a block can start: the bottom, after each taken block, and reaching it."""
     ends = {-(-end // alignment) * alignment for _, end, _ in taken if end > 0}
-    reaching = {(begin - own) // alignment * alignment for begin, _, own in taken if own < min(size, begin + 1)}
+    reaching = {
+        highest // alignment * alignment for begin, _, highest in taken if highest >= 0 and begin - highest < size
+    }
     return sorted({0, *ends, *reaching})

@@ -14,7 +14,10 @@ from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.read.load import load_factory
 from mlfc.archive.write.export import export_model_library_format
 from mlfc.compiler import build
-from mlfc.frontend import Model, import_model, model_bytes, model_name
+from mlfc.errors import OptionError
+from mlfc.frontend import Model, import_model, model_bytes, model_name, opened
+from mlfc.frontend.captured import Captured
+from mlfc.frontend.torch import is_torch_model
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.support.text import Displayed
 
@@ -27,6 +30,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     model: Model,
     target: str = "c",
     *,
+    example_inputs: Any = None,
     module_name: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
@@ -41,12 +45,15 @@ def compile(  # noqa: A001 (users write mlfc.compile)
 
     Parameters
     ----------
-    model : str, Path, bytes or onnx.ModelProto
-        A TFLite, ONNX or Relay text model: a file, its content, or what the onnx package loaded.
+    model : str, Path, bytes, onnx.ModelProto or torch.nn.Module
+        A TFLite, ONNX or Relay text model: a file, its content, or what the onnx package loaded. Or a PyTorch module,
+        ``ExportedProgram`` or ``ONNXProgram``.
     target : str
         A target string, as for `build`.
+    example_inputs : tuple, mapping, Tensor or ndarray, optional
+        For a PyTorch module, which requires them: what its ``forward`` takes.
     module_name : str, optional
-        Goes into every symbol; default: from the file's name, or ``model``.
+        Goes into every symbol; default: from the file's name or the module's class, or ``model``.
     shapes, values, states, state_init, numerics, byoc, limit_factor
         As for `import_model`.
     **options
@@ -66,7 +73,16 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     >>> model = mlfc.compile("kws.tflite", "c -mcpu=cortex-m4")     # doctest: +SKIP
     >>> model.run(samples)["scores"]                                # doctest: +SKIP
     >>> model.export("kws.tar")                                     # doctest: +SKIP
+    >>> mlfc.compile(net, example_inputs=(torch.zeros(1, 3, 32, 32),))  # doctest: +SKIP
     """
+    if is_torch_model(model) and not isinstance(target, str):
+        raise OptionError(
+            f"expected a target string, got {type(target).__name__}",
+            next_step="Name example inputs: mlfc.compile(module, example_inputs=(x,))",
+        )
+    model = opened(model, example_inputs)
+    if isinstance(model, Captured):
+        states, state_init = model.with_own(states, state_init)
     imported: dict[str, Any] = {
         "shapes": shapes,
         "values": values,
@@ -89,7 +105,7 @@ class CompiledModel(Displayed, HasModel):
     ----------
     factory : Factory
         What `build` returned.
-    source : str, Path, bytes or onnx.ModelProto
+    source : str, Path, bytes, onnx.ModelProto or Captured
         The model that was compiled.
     imported : mapping
         The options that it was imported with.

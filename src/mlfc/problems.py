@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
 from mlfc.compiler import build
 from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
-from mlfc.frontend import import_model
+from mlfc.frontend import Model, import_model
 from mlfc.frontend.common import Census
 
 _ROUNDS = 5
@@ -58,8 +57,9 @@ class Examination(Outcome):
 
 
 def check(
-    model: str | Path | bytes,
+    model: Model,
     *,
+    example_inputs: Any = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
     states: Mapping[str, str] | None = None,
@@ -77,16 +77,23 @@ def check(
 
     Parameters
     ----------
-    model, shapes, values, states, state_init, numerics, name, byoc, limit_factor
+    model, example_inputs, shapes, values, states, state_init, numerics, name, byoc, limit_factor
         As for `import_model`.
     target : str
         As for `build`.
     """
-    options = {"shapes": shapes, "values": values, "states": states, "state_init": state_init, "numerics": numerics}
-    return list(_outcome(model, {**options, "name": name, "byoc": byoc}, target, limit_factor).problems)
+    options: dict[str, Any] = {
+        "shapes": shapes,
+        "values": values,
+        "states": states,
+        "state_init": state_init,
+        "numerics": numerics,
+    }
+    options = {**options, "example_inputs": example_inputs, "name": name, "byoc": byoc}
+    return list(_outcome(model, options, target, limit_factor).problems)
 
 
-def examine(model: str | Path | bytes, *, target: str = "c", limit_factor: float = 1.0, **options: Any) -> Examination:
+def examine(model: Model, *, target: str = "c", limit_factor: float = 1.0, **options: Any) -> Examination:
     """Return every problem of a model, and what is left of them if their remedies are applied.
 
     Parameters are those of `check`. Each trial imports the model once more; there are a dozen at most.
@@ -104,7 +111,7 @@ def examine(model: str | Path | bytes, *, target: str = "c", limit_factor: float
 
 
 def _tried(
-    model: str | Path | bytes, applied: _Applied, left: Outcome, target: str, limit_factor: float
+    model: Model, applied: _Applied, left: Outcome, target: str, limit_factor: float
 ) -> tuple[_Applied, Outcome]:
     """Apply the remedies that problems name, as long as there are others; return them, and what they leave."""
     for _ in range(_ROUNDS):
@@ -120,7 +127,7 @@ def _tried(
     return applied, left
 
 
-def _outcome(model: str | Path | bytes, options: Mapping[str, Any], target: str, limit_factor: float) -> Outcome:
+def _outcome(model: Model, options: Mapping[str, Any], target: str, limit_factor: float) -> Outcome:
     census = Census()
     problems: tuple[MlfcError, ...] = ()
     try:

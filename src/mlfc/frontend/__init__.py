@@ -6,9 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError, unknown
+from mlfc.frontend.captured import Captured
+from mlfc.frontend.foreign import check_foreign
+from mlfc.frontend.torch import is_torch_model
 from mlfc.objfile.head import machine_code
 from mlfc.support.cost import limited
 from mlfc.support.plain_file import open_plain
@@ -20,9 +23,10 @@ if TYPE_CHECKING:
     from mlfc.frontend.common import Census, Params, Values
     from mlfc.relay.ir import IRModule
 
-__all__ = ["Model", "import_model", "model_bytes", "model_name"]
+__all__ = ["Model", "import_model", "model_bytes", "model_name", "opened"]
 
 
+@runtime_checkable
 class Message(Protocol):
     """A protobuf message: an ``onnx.ModelProto``."""
 
@@ -30,7 +34,14 @@ class Message(Protocol):
         """Return its bytes."""
 
 
-Model: TypeAlias = "str | Path | bytes | Message"
+class TorchModel(Protocol):
+    """A ``torch.nn.Module``, ``torch.export.ExportedProgram`` or ``torch.onnx.ONNXProgram``."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+
+
+Model: TypeAlias = "str | Path | bytes | Message | TorchModel | Captured"
 
 NUMERICS = ("litert", "tflm")
 _SIZE_LIMIT = (1 << 31) - 1
@@ -42,6 +53,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 def import_model(
     model: Model,
     *,
+    example_inputs: Any = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
     states: Mapping[str, str] | None = None,
@@ -53,13 +65,16 @@ def import_model(
     limit_factor: float = 1.0,
     census: Census | None = None,
 ) -> tuple[IRModule, Params]:
-    """Import a TFLite, ONNX or Relay text model; its content says which it is.
+    """Import a TFLite, ONNX or Relay text model, whose content says which it is, or a PyTorch module.
 
     Parameters
     ----------
-    model : str, Path, bytes or onnx.ModelProto
-        A file, its content, or what the onnx package loaded. Only a model given as a file may refer to other files
-        beside it.
+    model : str, Path, bytes, onnx.ModelProto, torch.nn.Module, ExportedProgram or ONNXProgram
+        A file, its content, what the onnx package loaded, or a module or program of PyTorch. Only a model given as a
+        file may refer to other files beside it. A module is captured as it infers, and left as it was; buffers that its
+        ``forward`` writes become states.
+    example_inputs : tuple, mapping, Tensor or ndarray, optional
+        What the ``forward`` of a PyTorch module takes, by position or by name: shapes and dtypes of the inputs.
     shapes : dict of str to sequence of int, optional
         Shapes of inputs whose dimensions the model leaves open.
     values : dict of str to array_like, optional
@@ -111,6 +126,9 @@ def import_model(
     """
     if numerics not in NUMERICS:
         raise OptionError(unknown("numerics", numerics, NUMERICS))
+    model = opened(model, example_inputs)
+    if isinstance(model, Captured):
+        states, state_init = model.with_own(states, state_init)
     given = model_bytes(model)
     path = Path(cast("str | Path", model)) if given is None else None
     data, title = _content(path) if path else given or b"", name or model_name(model)
@@ -129,6 +147,31 @@ def import_model(
         raise
 
 
+def opened(model: Model, example_inputs: Any = None) -> Model:
+    """Return what was captured of a PyTorch model; any other model as it is.
+
+    Raises
+    ------
+    OptionError
+        For example inputs of what is no PyTorch module, or packages that are not installed.
+    """
+    if is_torch_model(model):
+        try:
+            from mlfc.frontend.torch.capture import capture
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                f"compiling PyTorch models requires the package {error.name}, which is not installed",
+                next_step="Install it: pip install 'mlfc[torch]'",
+            ) from error
+        return capture(model, example_inputs)
+    if example_inputs is not None:
+        raise OptionError(
+            f"option example_inputs requires a torch.nn.Module, got {_kind(model)}",
+            next_step="Remove example_inputs; shapes={'input': (1, 3, 224, 224)} fixes shapes that a file leaves open",
+        )
+    return model
+
+
 def model_bytes(model: Model) -> bytes | None:
     """Return the bytes of a model that is not in a file; None for a path.
 
@@ -141,16 +184,28 @@ def model_bytes(model: Model) -> bytes | None:
         return bytes(model)
     if isinstance(model, (str, os.PathLike)):
         return None
-    if hasattr(model, "SerializeToString"):
+    if isinstance(model, Captured):
+        return model.data
+    if isinstance(model, Message):
         return model.SerializeToString()
+    step = "Pass a file, or a torch.nn.Module with example_inputs"
+    if isinstance(model, Mapping):
+        step = "Weights alone are no model: load them into their module, module.load_state_dict(weights), and pass that"
+    elif callable(model):
+        step = "Of PyTorch, pass a torch.nn.Module with example_inputs; of JAX and Keras, export to ONNX first"
     raise InputError(
-        f"expected a path, bytes or an onnx.ModelProto, got {type(model).__module__}.{type(model).__qualname__}",
-        next_step="Export the model first: torch.onnx.export(module, inputs, 'model.onnx') for PyTorch",
+        f"expected a path, bytes, an onnx.ModelProto or a torch.nn.Module, got {_kind(model)}", next_step=step
     )
 
 
+def _kind(model: object) -> str:
+    return f"{type(model).__module__}.{type(model).__qualname__}"
+
+
 def model_name(model: Model) -> str:
-    """Return what a model is called by default: its file's name without suffix, else ``model``."""
+    """Return what a model is called by default: its file's name without suffix, a module's class, else ``model``."""
+    if isinstance(model, Captured):
+        return model.name
     return "model" if model_bytes(model) is not None else Path(cast("str | Path", model)).stem
 
 
@@ -168,7 +223,9 @@ def _content(path: Path) -> bytes:
     place = str(path)
     try:
         if path.is_dir():
-            raise ModelError("expected a model file, got a folder", place=place)
+            step = "Convert a SavedModel first: tf.lite.TFLiteConverter.from_saved_model(folder).convert()"
+            is_saved = (path / "saved_model.pb").is_file()
+            raise ModelError("expected a model file, got a folder", place=place, next_step=step if is_saved else None)
         with open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > _SIZE_LIMIT:
@@ -213,6 +270,7 @@ def _dispatch(
     code = machine_code(data)
     if code is not None:
         raise ModelError(f"expected a model, got {code}", place=name, next_step="Use the model it was compiled from")
+    check_foreign(data, name)
     from mlfc.frontend.onnx import import_onnx
 
     on_host = target is None or not parse_target(target).features.is_microcontroller

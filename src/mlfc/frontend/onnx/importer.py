@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -37,6 +38,7 @@ from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.tensors import tensor_value
+from mlfc.frontend.python_trace import TRACE, line_in_trace
 from mlfc.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
 from mlfc.support.cost import apart, give_nodes, spend
 
@@ -258,12 +260,13 @@ class _Importer:
         function = self.functions.get((domain, proto.op_type, proto.overload))
         self.census.nodes += function is None  # the nodes of its body count
         try:
-            if function is not None:
-                self._function(function, proto, scope, name)
-            elif not self.external:
-                self._compiled(proto, domain, scope, name)
-            else:
-                self._compiled_or_external(proto, domain, scope, name)
+            with _located(proto):
+                if function is not None:
+                    self._function(function, proto, scope, name)
+                elif not self.external:
+                    self._compiled(proto, domain, scope, name)
+                else:
+                    self._compiled_or_external(proto, domain, scope, name)
         except InternalError:
             raise
         except LimitError:
@@ -492,6 +495,19 @@ class _Importer:
                 f"functions and branches are nested more than {NESTING_LIMIT} deep, or call themselves",
                 place=f"node '{name}'",
             )
+
+
+@contextmanager
+def _located(proto: onnx.NodeProto) -> Iterator[None]:
+    """Add to errors the line of the program that made the node, if its exporter noted it; PyTorch's does."""
+    try:
+        yield
+    except MlfcError as error:
+        trace = next((item.value for item in proto.metadata_props if item.key == TRACE), "")
+        line = line_in_trace(trace) if isinstance(trace, str) else None
+        if line is not None and error.place is not None and not error.place.endswith(")"):
+            error.place = f"{error.place} ({line})"
+        raise
 
 
 def _given(proto: onnx.NodeProto, references: Mapping[str, onnx.AttributeProto]) -> dict[str, onnx.AttributeProto]:

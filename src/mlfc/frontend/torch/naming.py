@@ -1,0 +1,142 @@
+"""Names in a program of PyTorch's exporter: of inputs and outputs, weights, and the modules that nodes belong to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx_ir
+import torch
+from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from mlfc.frontend.common import numbered, unique_name
+from mlfc.frontend.python_trace import TRACE, line_in_trace
+
+WRAPPED = "module"
+"""What the user's module is called in the one around it that makes its buffers inputs."""
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def input_titles(exported: torch.export.ExportedProgram) -> list[str]:
+    """Return the names of the tensors that `forward` takes."""
+    return [
+        spec.arg.name
+        for spec in exported.graph_signature.input_specs
+        if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+    ]
+
+
+def output_titles(exported: torch.export.ExportedProgram, states: Sequence[str] = ()) -> list[str]:
+    """Return names for the tensors that `forward` returns: by key or field, else ``output`` or ``output_0``, ...
+
+    The next values of `states` follow them.
+    """
+    signature = exported.graph_signature
+    specs = [spec for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    tree = pytree.tree_unflatten(list(range(len(specs))), exported.call_spec.out_spec)
+    paths, _ = pytree.tree_flatten_with_path(tree[0] if states else tree)
+    titles = [_title(path) for path, index in paths if isinstance(specs[index].arg, TensorArgument)]
+    return [*titles, *(f"{state}.next" for state in states)]
+
+
+def _title(path: Sequence[Any]) -> str:
+    parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    return "_".join(parts if parts and not parts[0].isdigit() else ["output", *parts])
+
+
+def name_inputs(graph: onnx_ir.Graph, titles: Sequence[str]) -> None:
+    """Name the inputs."""
+    for value, title in zip(graph.inputs, titles, strict=bool(titles)):
+        _claim(graph, value, title)
+
+
+def name_weights(graph: onnx_ir.Graph) -> None:
+    """Name the weights as in the module's state_dict, and what is computed from them alone after the first of them."""
+    inputs = {value.name for value in graph.inputs}
+    origins: dict[int, str] = {}
+    for name, value in list(graph.initializers.items()):
+        del graph.initializers[name]
+        if value.uses():
+            value.name = unique_name(name.removeprefix(f"{WRAPPED}."), {*inputs, *graph.initializers})
+            graph.initializers[value.name] = value
+            origins[id(value)] = value.name
+    taken = {str(value.name) for value in _values(graph)}
+    for node in graph:
+        operands = [value for value in node.inputs if value is not None]
+        origin = next((origins[id(value)] for value in operands if id(value) in origins), None)
+        if origin is None or not all(id(value) in origins or _is_constant(value) for value in operands):
+            continue
+        for value in node.outputs:
+            value.name = unique_name(f"{origin}.{'T' if node.op_type == 'Transpose' else 'folded'}", taken)
+            taken.add(value.name)
+            origins[id(value)] = origin
+
+
+def _is_constant(value: onnx_ir.Value) -> bool:
+    node = value.producer()
+    return node is not None and node.op_type == "Constant"
+
+
+def name_outputs(graph: onnx_ir.Graph, titles: Sequence[str]) -> None:
+    """Name the outputs; one that is an input, a weight or another output becomes a copy with a name of its own."""
+    inputs = {value.name for value in graph.inputs}
+    seen: set[int] = set()
+    free = numbered([unique_name(f"{title}_out", titles) if title in inputs else title for title in titles])
+    for index, (value, title) in enumerate(zip(list(graph.outputs), free, strict=True)):
+        if value.producer() is None or id(value) in seen:
+            node = onnx_ir.node("Identity", [value])
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            graph.append(node)
+            graph.outputs[index] = node.outputs[0]
+        seen.add(id(graph.outputs[index]))
+        _claim(graph, graph.outputs[index], title)
+
+
+def _claim(graph: onnx_ir.Graph, value: onnx_ir.Value, name: str) -> None:
+    """Give a value a name, and another value that has it already another name."""
+    others = {str(other.name): other for other in _values(graph) if other is not value}
+    other = others.get(name)
+    if other is not None:
+        renamed = unique_name(name, others)
+        if graph.initializers.pop(name, None) is not None:
+            other.name = renamed
+            graph.initializers[renamed] = other
+        other.name = renamed
+    value.name = name
+
+
+def _values(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph.all_nodes():
+        yield from node.outputs
+
+
+def name_nodes(model: onnx_ir.Model) -> None:
+    """Name each node by its module, as in ``blocks.0.attn/MatMul``, and keep of its notes the line that made it.
+
+    The other notes differ from machine to machine: paths of files.
+    """
+    nodes = list(model.graph.all_nodes())
+    names = numbered([_node_name(node) for node in nodes])
+    for node, name in zip(nodes, names, strict=True):
+        line = line_in_trace(node.metadata_props.get(TRACE, ""))
+        node.name = name
+        node.metadata_props.clear()
+        if line is not None:
+            file, _, number = line.partition(", line ")
+            node.metadata_props[TRACE] = f'File "{file}", line {number}'
+    for value in _values(model.graph):
+        value.metadata_props.clear()
+    model.metadata_props.clear()
+    model.graph.metadata_props.clear()
+
+
+def _node_name(node: onnx_ir.Node) -> str:
+    scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
+    # the last scope is the operator's own
+    module = str(scopes[-2]) if len(scopes) > 1 else ""
+    module = "" if module == WRAPPED else module.removeprefix(f"{WRAPPED}.")
+    return f"{module}/{node.op_type}" if module else node.op_type

@@ -1,0 +1,262 @@
+"""Modules of PyTorch, captured in memory and compiled, against what PyTorch computes; the page about frameworks."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+import mlfc
+from mlfc.errors import InputError, MlfcError, ModelError, OptionError, UnsupportedError
+from tests import torch_models
+from tests.onnx_models import Array
+from tests.torch_models import Cnn, Decoder, Gru, Names, Vit, after_linear, seeded
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "pytorch-keras-jax.md"
+# what shows that the program computed the right thing; the model's only output is that of `net`
+AGREES = """
+import numpy
+x = numpy.random.default_rng(0).standard_normal(model.inputs[0].shape).astype("float32")
+(found,) = model.run({model.inputs[0].name: x}).values()
+numpy.testing.assert_allclose(found, numpy.asarray(RESULT), rtol=1e-6, atol=1e-6)
+"""
+# too large for CI, as the page says
+OTHERS = {"keras": ("keras", "net(x).detach().numpy()"), "jax": ("jax2onnx", "net(x)")}
+INSTALLED = [section for section, (package, _) in OTHERS.items() if find_spec(package) is not None]
+
+
+# float32; the outputs are of the order of 1
+TOLERANCE = 2e-6
+EXAMPLES: dict[type[nn.Module], dict[str, tuple[int, ...]]] = {
+    Cnn: {"image": (1, 3, 16, 16)},
+    Vit: {"image": (1, 3, 16, 16)},
+    Gru: {"x": (1, 5, 6), "h": (4, 1, 8)},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_registry() -> Generator[None, None, None]:
+    """Keep what the exporter knows of operators: it reads five hundred functions for each model, a second each time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
+
+
+def expected(module: nn.Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what PyTorch computes in inference mode."""
+    was = module.training
+    module.eval()
+    with torch.no_grad():
+        found = module(**{name: torch.from_numpy(array) for name, array in inputs.items()})
+    module.train(was)
+    return {name: item.numpy() for name, item in (found if isinstance(found, dict) else {"output": found}).items()}
+
+
+@pytest.mark.parametrize("make", EXAMPLES)
+def test_a_module_computes_what_pytorch_computes(make: Callable[[], nn.Module]) -> None:
+    shapes = EXAMPLES[make]  # type: ignore[index]
+    module = seeded(make)
+    model = mlfc.compile(module, "llvm", example_inputs={name: torch.zeros(shape) for name, shape in shapes.items()})
+    assert model.name == make.__name__.lower()
+    assert [(item.name, item.shape) for item in model.inputs] == list(shapes.items())
+    rng = np.random.default_rng(1)
+    for scale in (0.0, 1e-3, 1.0, 30.0):
+        inputs = {name: (scale * rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
+        wanted = expected(module, inputs)
+        found = model.run(inputs)
+        # an output cannot have the name of an input
+        assert list(found) == [f"{name}_out" if name in shapes else name for name in wanted]
+        for ours, theirs in zip(found.values(), wanted.values(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * max(1.0, scale))
+
+
+def test_buffers_that_forward_writes_are_state(tmp_path: Path) -> None:
+    module = seeded(Decoder)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    module.train()
+    model = mlfc.compile(module, "llvm", example_inputs=torch.tensor([[0]]))
+    assert module.training, "the module is left as it was"
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert [(item.name, item.shape) for item in model.inputs] == [("token", (1, 1))]
+    assert [item.name for item in model.outputs] == ["output"]
+    loaded = model.model
+    assert sorted(loaded.state) == ["bias", "count", "keys", "values"]
+    assert (loaded.state["bias"] == -10).all(), "the first value is the buffer's"
+    module.eval()
+    for run in range(2):
+        token = 3
+        for _ in range(Decoder.LENGTH):
+            wanted = expected(module, {"token": np.array([[token]])})["output"]
+            found = loaded.run({"token": np.array([[token]])})["output"]
+            np.testing.assert_allclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+            token = int(wanted.argmax())
+        loaded.reset_state()
+        module.load_state_dict(before)
+        assert run or (loaded.state["count"] == 0).all()
+    comparison = model.verify(samples=1)
+    assert comparison.reference == "ONNX Runtime"
+    assert comparison.is_within
+
+
+def test_names_are_those_of_the_module_and_bytes_do_not_depend_on_the_machine() -> None:
+    from mlfc.frontend.torch.capture import capture
+
+    module, image = seeded(Cnn), np.zeros((1, 3, 16, 16), np.float32)
+    data = capture(module, image).data
+    graph = onnx.load_from_string(data).graph
+    assert [node.name for node in graph.node][:3] == ["features.1/Conv", "features.2/Clip", "features.3/Conv"]
+    weights = {item.name for item in graph.initializer}
+    assert {"features.0.weight", "head.weight", "head.bias"} <= weights <= {*weights, *module.state_dict()}
+    assert str(Path(__file__).parent).encode() not in data
+    assert str(Path(torch.__file__).parent).encode() not in data
+    assert capture(module, image).data == data
+    assert module.training
+    assert all(part.training for part in module.modules())
+
+
+def test_results_have_the_names_that_forward_gives_them() -> None:
+    data, bias = np.arange(6, dtype=np.float32).reshape(2, 3), np.float32([0.5])
+    module = Names()
+    given = {"w": torch.zeros(2, 3), "factor": 3, "bias": torch.zeros(1)}
+    model = mlfc.compile(module, "llvm", example_inputs=given)
+    assert [item.name for item in model.inputs] == ["w", "bias"]
+    found = model.run({"w": data, "bias": bias})
+    wanted = {
+        "w_out_1": data * 6,
+        "same": data,
+        "weight": np.float32([2, 2, 2]),
+        "sum": data + 5,
+        "nested_0": data + 1,
+        "nested_1_0": data + bias,
+        "again": data,
+        "w_out": data - 1,
+    }
+    assert sorted(found) == sorted(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def line_of(text: str) -> str:
+    """Return how messages name the line of `tests/torch_models.py` that contains a text."""
+    lines = inspect.getsource(torch_models).splitlines()
+    return f"torch_models.py, line {next(i for i, line in enumerate(lines, 1) if text in line)}"
+
+
+X = torch.ones(2, 3)
+NO_EXPORT = "torch.export cannot capture the module: "
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "a branch": (torch_models.Branches(), X, f"Branches ({line_of('the line that messages name')}): {NO_EXPORT}"),
+    "an inner branch": (
+        after_linear(torch_models.Branches()),
+        X,
+        f"module '1' ({line_of('the line that messages name')}): {NO_EXPORT}forward depends on the values of a tensor",
+    ),
+    "other code": (torch_models.UsesNumpy(), X, f"UsesNumpy ({line_of('x.numpy()')}): {NO_EXPORT}.numpy()"),
+    "shapes that do not fit": (nn.Sequential(nn.Linear(4, 4)), X, f"{NO_EXPORT}a and b must have same reduction dim"),
+    "a missing argument": (Gru(), X, f"Gru: {NO_EXPORT}missing a required argument: 'h'"),
+    "an operator without ONNX": (
+        after_linear(torch_models.SingularValues()),
+        X,
+        f"module '1' ({line_of('svdvals')}): torch.onnx cannot convert the module: operator 'aten._linalg_svd.default'",
+    ),
+    "an operator that we do not have": (
+        after_linear(torch_models.Positions()),
+        X,
+        f"node '1/NonZero' ({line_of('x.nonzero()')}): NonZero with an input 'X' that is not constant",
+    ),
+    "a written input": (torch_models.WritesInput(), X, "forward writes to its input 'x'. Return the new value"),
+    "text": (torch_models.ReturnsText(), X, "expected forward to return tensors, got str"),
+    "TorchScript": (torch.jit.script(nn.ReLU()), X, "expected a torch.nn.Module, got a TorchScript module"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compiled_gives_one_message(case: str, capfd: pytest.CaptureFixture[str]) -> None:
+    module, example, message = REFUSED[case]
+    with pytest.raises(UnsupportedError, match=re.escape(message)):
+        mlfc.compile(module, "llvm", example_inputs=example)
+    shown = capfd.readouterr()
+    assert shown.out + shown.err == ""
+
+
+def test_programs_that_were_exported_before() -> None:
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(nn.Linear(3, 2).eval(), (X,), dynamic_shapes=({0: batch},))
+    with pytest.raises(ModelError, match="leaves dimensions open"):
+        mlfc.compile(program, "llvm")
+    assert mlfc.compile(program, "llvm", shapes={"input": (5, 3)}).outputs[0].shape == (5, 2)
+    with pytest.raises(OptionError, match=r"option example_inputs requires a torch\.nn\.Module, got ExportedProgram"):
+        mlfc.compile(program, example_inputs=X)
+    training = torch.export.export(nn.BatchNorm1d(3), (X,))
+    with pytest.raises(UnsupportedError, match=r"writes to the buffer 'running_mean'.*call module\.eval\(\) before"):
+        mlfc.compile(training)
+    converted = torch.onnx.export(nn.ReLU(), (X,), dynamo=True, verbose=False)
+    assert mlfc.compile(converted, "llvm").run(X.numpy() - 2)["relu"].max() == 0
+
+
+def test_misuse_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Linear(3, 2)
+    said: list[tuple[type[MlfcError], str, Callable[[], object]]] = [
+        (OptionError, "Linear requires example inputs", lambda: mlfc.compile(module)),
+        (OptionError, "expected a target string, got tuple", lambda: mlfc.compile(module, (X,))),  # type: ignore[arg-type]
+        (OptionError, "expected example_inputs to be a tuple", lambda: mlfc.compile(module, example_inputs=3)),
+        (OptionError, "example_inputs requires a torch", lambda: mlfc.compile("a.onnx", example_inputs=X)),
+        (InputError, "Weights alone are no model", lambda: mlfc.compile(module.state_dict())),
+        (InputError, "pass a torch.nn.Module with example_inputs", lambda: mlfc.compile(nn.Linear)),
+    ]
+    for kind, text, attempt in said:
+        with pytest.raises(kind, match=text):
+            attempt()
+    assert [type(item) for item in mlfc.check(module)] == [OptionError]
+    monkeypatch.delitem(sys.modules, "mlfc.frontend.torch.capture")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(OptionError, match=r"requires the package onnxscript.*pip install 'mlfc\[torch\]'"):
+        mlfc.compile(module, example_inputs=X)
+
+
+def program(section: str) -> str:
+    return "\n".join(re.findall(rf"^```python {section}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.usefixtures("quick_builds")
+def test_the_programs_for_pytorch_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    exec(program("torch"), names)
+    np.testing.assert_array_equal(names["found"], np.full(4, 2, np.float32))
+    net, image = names["net"], names["image"]
+    assert isinstance(net, torch.nn.Module)
+    assert isinstance(image, torch.Tensor)
+    with torch.no_grad():
+        wanted = net(image)["scores"].numpy()
+    found = mlfc.load(tmp_path / "net.tar").run({"image": image})
+    np.testing.assert_allclose(found["scores"], wanted, rtol=1e-5, atol=1e-6)
+
+
+if INSTALLED:
+
+    @pytest.mark.parametrize("section", INSTALLED)
+    def test_the_programs_for_other_frameworks_run(
+        section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+        text = program(section) + AGREES.replace("RESULT", OTHERS[section][1])
+        subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=True)
+
+
+def test_every_section_has_a_program() -> None:
+    assert all(program(section) for section in ("torch", *OTHERS))

@@ -1,0 +1,163 @@
+"""Small networks of PyTorch with seeded random weights, and modules that cannot be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 (its usual name)
+
+
+class Cnn(nn.Module):
+    """Convolutions, plain and depthwise, with what usually follows them; left in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, stride=2),
+            nn.BatchNorm2d(8),
+            nn.ReLU6(),
+            nn.Conv2d(8, 8, 3, padding=1, groups=8),
+            nn.Hardswish(),
+            nn.MaxPool2d(2),
+        )
+        self.drop = nn.Dropout()
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return F.log_softmax(self.head(self.drop(self.features(image).mean((2, 3)))), -1)
+
+
+class Vit(nn.Module):
+    """A vision transformer with a class token."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.position = nn.Parameter(torch.randn(1, 17, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 32, batch_first=True, activation="gelu", norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.patch(image).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.position
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+class Gru(nn.Module):
+    """Two bidirectional layers; returns a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(6, 8, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, h: Tensor) -> dict[str, Tensor]:
+        y, h = self.rnn(x, h)
+        return {"scores": self.head(y), "h": h}
+
+
+class Decoder(nn.Module):
+    """One block of a decoder, which keeps keys and values in buffers: a token in, the scores of the next one out."""
+
+    LENGTH, VOCABULARY = 12, 20
+
+    def __init__(self, width: int = 16, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.embed = nn.Embedding(self.VOCABULARY, width)
+        self.position = nn.Parameter(torch.randn(self.LENGTH, width))
+        self.norm = nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.head = nn.Linear(width, self.VOCABULARY)
+        self.register_buffer("keys", torch.zeros(1, heads, self.LENGTH, width // heads))
+        self.register_buffer("values", torch.zeros(1, heads, self.LENGTH, width // heads))
+        self.register_buffer("bias", torch.full((1, 1, 1, self.LENGTH), -10.0))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, token: Tensor) -> Tensor:
+        x = self.embed(token) + self.position[self.count]
+        query, key, value = self.qkv(self.norm(x)).view(1, 1, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        self.keys.index_copy_(2, self.count, key)
+        self.values.index_copy_(2, self.count, value)
+        self.bias.index_fill_(3, self.count, 0.0)
+        mixed = F.scaled_dot_product_attention(query, self.keys, self.values, attn_mask=self.bias)
+        x = x + self.out(mixed.transpose(1, 2).reshape(1, 1, -1))
+        self.count.add_(1)
+        return self.head(x)[0, 0]
+
+
+class Names(nn.Module):
+    """Tensors that go in and come out unchanged or twice, nested results, and names that clash."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.full((3,), 2.0))
+        self.output = nn.Parameter(torch.full((3,), 5.0))
+
+    def forward(self, w: Tensor, *, factor: int = 2, bias: Tensor | None = None) -> dict[str, Any]:
+        return {
+            "w": w * self.w * factor,
+            "same": w,
+            "weight": self.w,
+            "sum": w + self.output,
+            "nested": [w + 1, (w + bias,)],
+            "none": None,
+            "again": w,
+            "w_out": w - 1,
+        }
+
+
+class Branches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:  # the line that messages name
+            return x
+        return x + 1
+
+
+class UsesNumpy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(x.numpy())
+
+
+class SingularValues(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.svdvals(x)
+
+
+class Positions(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.nonzero()
+
+
+class WritesInput(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.add_(1)
+        return x * 2
+
+
+class ReturnsText(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, str]:
+        return x, "text"
+
+
+def after_linear(inner: nn.Module) -> nn.Module:
+    """Return a module that has `inner` as its ``1``."""
+    return nn.Sequential(nn.Linear(3, 3), inner)
+
+
+def seeded(make: Callable[[], nn.Module]) -> Any:
+    """Return a module with random weights, and statistics that are not those of an untrained one."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = make()
+        for name, buffer in module.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                buffer.uniform_(0.5, 1.5)
+        return module

@@ -1,0 +1,86 @@
+"""Files that frameworks write for themselves: recognized, never opened, and the message says what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import mlfc
+from mlfc.errors import ModelError
+from tests.unit.test_cli import mlfc as run_mlfc
+
+
+class Touches:
+    """An object whose pickle makes a file where it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def zipped(*names: str, content: bytes = b"") -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as members:
+        for name in names:
+            members.writestr(name, content)
+    return file.getvalue()
+
+
+def files(payload: bytes) -> dict[str, tuple[bytes, str]]:
+    """Return the content of files that hold a pickle where their readers unpickle, and what messages say."""
+    weights = [f"m/data/weights/weight_{number}" for number in range(2000)]
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return {
+        "m.pt2": (
+            zipped(
+                *weights, "m/models/model.json", "m/data/sample_inputs/model.pt", "m/archive_format", content=payload
+            ),
+            "a program that torch.export saved, which is not opened",
+        ),
+        "script.pt": (
+            zipped("m/data/0", "m/data.pkl", "m/code/__torch__/net.py", content=payload),
+            "a TorchScript module",
+        ),
+        "weights.pt": (zipped("m/data.pkl", "m/version", content=payload), "a file of torch.save"),
+        "weights.pth": (payload, "a Python pickle, which is not opened"),
+        "net.keras": (zipped("metadata.json", "config.json", "model.weights.h5"), "a Keras model"),
+        "net.h5": (b"\x89HDF\r\n\x1a\n" + bytes(88), "an HDF5 file"),
+        "w.safetensors": (len(header).to_bytes(8, "little") + header + bytes(4), "a safetensors file"),
+        "any.zip": (zipped("net.onnx"), "a zip file"),
+    }
+
+
+@pytest.mark.parametrize("name", files(b""))
+def test_files_of_other_frameworks_are_not_opened(name: str, tmp_path: Path) -> None:
+    touched = tmp_path / "touched"
+    payload = pickle.dumps(Touches(touched), protocol=4)
+    pickle.loads(payload)
+    assert touched.exists(), "whoever reads the pickle runs its code"
+    touched.unlink()
+    content, said = files(payload)[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    message = f"expected a TFLite, ONNX or Relay text model, got {said}"
+    for model in (path, content):
+        with pytest.raises(ModelError) as caught:
+            mlfc.compile(model)
+        assert caught.value.cause.startswith(message)
+        assert caught.value.next_step
+    for command in ("compile", "check"):
+        result = run_mlfc(command, path, cwd=tmp_path)
+        assert (result.returncode, result.stdout.strip()) == (2, "")
+        assert message in result.stderr
+    assert sorted(item.name for item in tmp_path.iterdir()) == [name]
+
+
+def test_a_saved_model_says_how_to_convert_it(tmp_path: Path) -> None:
+    (tmp_path / "saved_model.pb").touch()
+    with pytest.raises(ModelError, match=r"got a folder\. Convert a SavedModel first"):
+        mlfc.compile(tmp_path)

@@ -21,7 +21,7 @@ from mlfc.errors import LimitError, ProblemsError, Remedy
 from mlfc.problems import Examination, examine
 from tests.harness import loaded_by_llvm
 from tests.onnx_models import model
-from tests.tflite_builder import Op, T, build
+from tests.tflite_builder import Graph, Op, T, build, build_graphs
 
 # ONNX's own tests of these, as they are: inputs that decide shapes, data-dependent shapes, operators that are missing
 OPERATORS = {
@@ -230,10 +230,14 @@ def test_shapes_are_found_for_the_ones_that_tflite_exporters_write() -> None:
 
 def test_every_operator_of_control_flow_is_named() -> None:
     tensors = [T("x", [1]), T("c", [1], "bool"), T("a", [1]), T("b", [1])]
-    operators = [Op("IF", ["c", "x"], ["a"]), Op("WHILE", ["a"], ["b"])]
-    found = examine(build(tensors, operators, ["x", "c"], ["b"]))
+    either = {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 1}
+    loop = {"CondSubgraphIndex": 2, "BodySubgraphIndex": 1}
+    operators = [Op("IF", ["c", "x"], ["a"], "IfOptions", either), Op("WHILE", ["a"], ["b"], "WhileOptions", loop)]
+    turn = Graph([T("t", [1]), T("u", [1])], [Op("NEG", ["t"], ["u"])], ["t"], ["u"])
+    goes_on = Graph([T("t", [1]), T("on", [1], "bool")], [Op("LESS", ["t", "t"], ["on"])], ["t"], ["on"])
+    found = examine(build_graphs(Graph(tensors, operators, ["x", "c"], ["b"]), turn, goes_on))
     assert [problem.cause for problem in found.problems] == [
-        "operator IF is not supported", "operator WHILE is not supported",
+        "which branch it takes is computed when the model runs", "how often it repeats is computed when the model runs",
     ]  # fmt: skip
     assert (found.nodes, found.refused) == (2, 2)
 

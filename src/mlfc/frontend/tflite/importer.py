@@ -27,14 +27,12 @@ from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, V
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlfc.relay.visitor import with_span
 from mlfc.support import dtypes
-from mlfc.support.cost import apart, give_nodes
+from mlfc.support.cost import apart, give_nodes, spend
 
-for _family in ("activation", "arithmetic", "index", "layout", "linear", "recurrent", "reduction", "signal"):
+for _family in ("activation", "arithmetic", "control", "index", "layout", "linear", "recurrent", "reduction", "signal"):
     import_module(f"mlfc.frontend.tflite.{_family}")
 
 _INSTEAD = {
-    "WHILE": "Unroll the loop before exporting",
-    "IF": "Export one branch",
     "CALL": "Export the called function in the place of the call",
 }
 _RECURRENT = ("LSTM", "RNN", "GRU")
@@ -60,7 +58,8 @@ def import_tflite(
     with_place = Problems()
     try:
         file = read_model(data)
-        give_nodes(sum(len(record.inputs) + len(record.outputs) for record in file.operators))
+        records = [record for graph in (file, *file.branches.values()) for record in graph.operators]
+        give_nodes(sum(len(record.inputs) + len(record.outputs) for record in records))
         conversion = _Conversion(file, dict(shapes or {}), dict(values or {}), numerics, census or Census())
         outputs = conversion.run(with_place)
         if len(with_place):
@@ -137,6 +136,9 @@ class _Conversion:
     inputs: dict[int, Var] = field(default_factory=dict)
     frozen: Params = field(default_factory=dict)  # inputs that have a value
     variables: Variables = field(default_factory=Variables)
+    scope: str = ""  # of a subgraph: what runs it
+    running: tuple[int, ...] = ()  # the subgraphs that are being converted
+    constants: dict[tuple[int, int], Constant] = field(default_factory=dict)  # of subgraphs, by theirs and own number
 
     def run(self, problems: Problems) -> list[Expr]:
         """Convert everything; return the expressions of the outputs as far as there are no problems."""
@@ -166,6 +168,39 @@ class _Conversion:
         if missing and not len(problems):
             raise ModelError(f"no operator computes the output '{self.file.tensors[missing[0]].name}'")
         return [self.exprs[index] for index in self.file.outputs if index in self.exprs]
+
+    def _inline(self, node: Node, number: int, role: str, args: Sequence[Expr]) -> list[Expr]:
+        """Return the outputs of a subgraph that an operator runs, with these inputs."""
+        graph = self.file.branches.get(number)
+        if graph is None or number in self.running:
+            raise ModelError(f"unknown subgraph {number}" if graph is None else f"subgraph {number} runs itself")
+        if len(args) != len(graph.inputs) or -1 in (*graph.inputs, *graph.outputs):
+            raise ModelError(f"subgraph {number} has {len(graph.inputs)} inputs, and is given {len(args)}")
+        if any(tensor.is_variable for tensor in graph.tensors):
+            raise UnsupportedError(f"variables in subgraph {number} are not supported")
+        spend("operators", 1, node.label)
+        part = _Conversion(
+            ModelFile(graph.tensors, graph.operators, graph.inputs, graph.outputs, (), self.file.branches),
+            self.shapes, {}, self.numerics, Census(), variables=self.variables, scope=f"{node.label}, {role}: ",
+            running=(*self.running, number), constants=self.constants,
+        )  # fmt: skip
+        for tensor in graph.tensors:
+            if tensor.data is not None:
+                known = self.constants.setdefault((number, tensor.index), Constant(tensor.data, tensor.name))
+                part.exprs[tensor.index] = known
+        for index, arg in zip(graph.inputs, args, strict=True):
+            part._check(graph.tensors[index], arg)
+            part.exprs[index] = arg
+        for record in graph.operators:
+            inner = part._node(record)
+            with guarded(inner.label):
+                if record.code in OPERATORS:
+                    raise UnsupportedError(f"{record.code} is not supported in a subgraph that {node.record.code} runs")
+                part._convert(inner)
+        missing = [graph.tensors[index].name for index in graph.outputs if index not in part.exprs]
+        if missing:
+            raise ModelError(f"no operator of subgraph {number} computes its output '{missing[0]}'")
+        return [part.exprs[index] for index in graph.outputs]
 
     def _declare_inputs(self, problems: Problems) -> None:
         tensors = [self.file.tensors[index] for index in self.file.inputs]
@@ -218,7 +253,10 @@ class _Conversion:
             raise ModelError(f"it computes tensor '{self.file.tensors[taken[0]].name}', which has a value already")
 
     def _node(self, record: OperatorRecord) -> Node:
-        return Node(record, self.file.tensors, self.exprs, self.numerics, variables=self.variables)
+        return Node(
+            record, self.file.tensors, self.exprs, self.numerics, variables=self.variables, scope=self.scope,
+            inline=self._inline,
+        )  # fmt: skip
 
     def _convert(self, node: Node) -> None:
         record = node.record
@@ -262,7 +300,8 @@ class _Conversion:
 
     def _named(self, node: Node, tensor: TfliteTensor, expr: Expr) -> Expr:
         """Return the expression with the tensor's name, if this operator made it."""
-        if isinstance(expr, Call) and expr.span == node.span:
+        # tensors of subgraphs are told apart by nothing: LiteRT's of that name may be others
+        if isinstance(expr, Call) and expr.span == node.span and not self.scope:
             return with_span(expr, Span(node.span.nodes, tensor.name))
         return expr
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
@@ -21,6 +21,14 @@ from mlfc.support import cost
 Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
 CONVERTERS: Registry[Converter] = Registry("TFLite operator")
 _LONGEST_LABEL = 200
+
+
+Inline: TypeAlias = "Callable[[Node, int, str, Sequence[Expr]], list[Expr]]"
+"""Converts a subgraph, by its number and what it is to the node, with these expressions as its inputs."""
+
+
+def _no_subgraph(_: Node, number: int, __: str, ___: Sequence[Expr]) -> list[Expr]:
+    raise ModelError(f"unknown subgraph {number}")
 
 
 def converts(*codes: str) -> Callable[[Converter], Converter]:
@@ -44,13 +52,15 @@ class Node:
     numerics: str  # ``litert`` or ``tflm``: whose rounding fully connected layers follow
     assigned: dict[int, Expr] = field(default_factory=dict)  # new values of variable tensors, by tensor index
     variables: Variables = field(default_factory=Variables)  # of the model, where operators add their own
+    scope: str = ""  # what runs the subgraph of the operator, if that is not the model's first
+    inline: Inline = _no_subgraph
 
     @property
     def label(self) -> str:
         """Readable unique name: the first output's name, the operator, its place in the file."""
         name = self.tensors[self.record.outputs[0]].name if self.record.outputs else ""
         short = name if len(name) <= _LONGEST_LABEL else name[:_LONGEST_LABEL] + "..."
-        return f"{short} ({self.record.code} #{self.record.index})".strip()
+        return f"{self.scope}{short} ({self.record.code} #{self.record.index})".strip()
 
     @property
     def span(self) -> Span:

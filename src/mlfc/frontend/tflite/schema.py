@@ -8,9 +8,9 @@ range, shapes without negative extents and constants of exactly the right number
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -102,6 +102,7 @@ class ModelFile(Subgraph):
     """The subgraph of a file that runs, and those that run once before it."""
 
     once: tuple[Subgraph, ...] = ()
+    branches: Mapping[int, Subgraph] = field(default_factory=dict)  # that IF and WHILE run, by their numbers
 
 
 @contextmanager
@@ -145,13 +146,14 @@ def read_model(data: bytes) -> ModelFile:
             "the model needs outputs, and inputs that are different tensors", place="inputs and outputs of the model"
         )
     called = _called_once(main, count)
+    branches = _branches(model, main, codes, data)
     # what calls the others is refused by its place
-    if count > 1 + len(called) and not any(record.code in CONTROL_FLOW for record in main.operators):
+    if count > 1 + len({*called, *branches}) and not any(record.code in CONTROL_FLOW for record in main.operators):
         raise UnsupportedError(
             f"the model has {count} subgraphs", next_step="Export one of its signatures, without control flow"
         )
     once = tuple(_subgraph(model, number, codes, data) for number in called)
-    return ModelFile(main.tensors, main.operators, main.inputs, main.outputs, once)
+    return ModelFile(main.tensors, main.operators, main.inputs, main.outputs, once, branches)
 
 
 def _subgraph(model: Any, number: int, codes: list[str], data: bytes) -> Subgraph:
@@ -165,6 +167,33 @@ def _subgraph(model: Any, number: int, codes: list[str], data: bytes) -> Subgrap
         inputs = _indices(graph.InputsAsNumpy(), graph.InputsLength(), tensor_count)
         outputs = _indices(graph.OutputsAsNumpy(), graph.OutputsLength(), tensor_count)
     return Subgraph(tensors, operators, inputs, outputs)
+
+
+_BRANCHES = {
+    "IF": ("IfOptions", "ThenSubgraphIndex", "ElseSubgraphIndex"),
+    "WHILE": ("WhileOptions", "CondSubgraphIndex", "BodySubgraphIndex"),
+}
+
+
+def _branches(model: Any, main: Subgraph, codes: list[str], data: bytes) -> dict[int, Subgraph]:
+    """Return the subgraphs that operators of control flow run, and those that these run."""
+    found: dict[int, Subgraph] = {}
+    waiting = [main]
+    while waiting:
+        for record in waiting.pop().operators:
+            kind, *names = _BRANCHES.get(record.code, ("",))
+            with guarded(f"operator {record.index} ({record.code})"):
+                options = record.options(kind) if names else None
+                for number in () if options is None else (getattr(options, name)() for name in names):
+                    if not 0 < number < model.SubgraphsLength():
+                        raise ModelError(
+                            f"it runs subgraph {number}, which is the model itself or not among its "
+                            f"{model.SubgraphsLength()}"
+                        )
+                    if number not in found:
+                        found[number] = _subgraph(model, number, codes, data)
+                        waiting.append(found[number])
+    return found
 
 
 def _called_once(main: Subgraph, count: int) -> list[int]:

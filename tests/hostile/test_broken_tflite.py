@@ -13,7 +13,7 @@ from tests.counting import counted_calls
 from tests.tflite_builder import Op, T, build
 
 SMALL = ("hello_world_int8", "kws_ref_model", "trained_lstm_int8", "keyword_scrambled", "kws_ref_model_float32")
-MUTATIONS = 60
+MUTATIONS = 40
 MAX_CALLS = 100_000  # twice what the costliest import asks for
 
 

@@ -98,7 +98,7 @@ def failure_of(function: Any, args: list[Any]) -> Exception | None:
 
 
 @pytest.mark.parametrize("convention", ["classic", "ffi"])
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=150)
 @hypothesis.given(args=st.lists(st.one_of(VALUES, FITTING), max_size=4))
 def test_any_objects(library: LibraryModule, convention: str, args: list[Any]) -> None:
     address = library.address("__tvm_ffi_hello")
@@ -112,7 +112,7 @@ def test_any_objects(library: LibraryModule, convention: str, args: list[Any]) -
         assert "hello" in str(error)
 
 
-@hypothesis.settings(max_examples=300)
+@hypothesis.settings(max_examples=150)
 @hypothesis.given(args=st.lists(st.one_of(VALUES, FITTING), max_size=4))
 def test_any_objects_through_tvm_ffi(library: LibraryModule, args: list[Any]) -> None:
     tvm_ffi = pytest.importorskip("tvm_ffi", reason="pip install apache-tvm-ffi")
@@ -139,7 +139,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@hypothesis.settings(max_examples=500)
+@hypothesis.settings(max_examples=250)
 @hypothesis.given(changes=st.tuples(FIELDS, FIELDS), codes=st.tuples(*[st.integers(-2, 20)] * 2), count=SMALL)
 def test_any_tensors(
     library: LibraryModule, changes: tuple[dict[str, Any], ...], codes: tuple[int, ...], count: int

@@ -10,7 +10,7 @@ import pytest
 from fuzz.c_readers import TARGETS, build, run, seeds
 from tests.conftest import need
 
-INPUTS = 3000
+INPUTS = 1500
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ NAMES = (
     "tar", "archive", "parameters", "parameters as JSON", "parameters as BSON", "BSON", "graph JSON", "Relay text",
     "C code", "C header", "module blob", "tvm-ffi blob", "ELF object",
 )  # fmt: skip
-FILES = 60
+FILES = 30
 
 
 @cache

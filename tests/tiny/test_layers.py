@@ -69,9 +69,11 @@ def module_name(path: Path) -> str:
 
 def import_statements(node: ast.AST, kind: Kind) -> Iterator[tuple[ast.AST, Kind]]:
     """Yield the imports below a node of a file's tree, with their kinds."""
-    for child in ast.iter_child_nodes(node):
+    # statements, and what holds them: no expression imports
+    parts = (getattr(node, field, ()) for field in ("body", "orelse", "finalbody", "handlers", "cases"))
+    for child in (each for part in parts for each in part):
         below = kind
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             below = "function"
         elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             below = "types"

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfc.archive.read.bson import MAX_DEPTH, decode, encode
@@ -49,6 +49,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(["a", "b", "ü", ""]), VALUES))
 def test_what_is_written_reads_back(document: dict[str, Any]) -> None:
     data = to_bytes(encode(document))

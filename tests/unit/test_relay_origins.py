@@ -84,7 +84,7 @@ def modules(draw: Any) -> ir.IRModule:
 
 
 @given(modules())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_module_comes_back_whole(module: ir.IRModule) -> None:
     text = to_text(module, spans=True)
     again = from_text(text)
@@ -97,7 +97,7 @@ def test_any_module_comes_back_whole(module: ir.IRModule) -> None:
 
 
 @given(modules())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_constants_may_travel_beside_the_text(module: ir.IRModule) -> None:
     text, constants = text_and_constants(module, spans=True)
     again = from_text(text, constants=[constant.data for constant in constants])

@@ -158,12 +158,12 @@ def test_faults_are_those_that_jsonschema_finds(name: str) -> None:
     validator = jsonschema.Draft202012Validator(schema, registry=REGISTRY)
     generator = random.Random(7)
     bad = 0
-    for _ in range(300):
+    for _ in range(100):
         document = damaged(GOOD[name], generator)
         ours = list(faults(name, document))
         assert bool(ours) != validator.is_valid(document), ours
         bad += bool(ours)
-    assert 100 < bad < 300
+    assert 30 < bad < 100
 
 
 @pytest.mark.parametrize("text", ["2020-01-01 00:00:00Z\n", "2020-01-01 00:00:00", "1"])

@@ -38,6 +38,8 @@ class PublicModel:
         Of the file.
     shapes : sequence of str
         What it leaves open, as ``--shape`` takes it.
+    values : sequence of str
+        Settings among its inputs, as ``--value`` takes them.
     """
 
     package: str
@@ -45,6 +47,7 @@ class PublicModel:
     member: str
     sha256: str
     shapes: Sequence[str] = ()
+    values: Sequence[str] = ()
 
     @property
     def name(self) -> str:

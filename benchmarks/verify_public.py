@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from benchmarks.public_models import MODELS, PublicModel, UnavailableError, collect
-from mlfc.cli.options import parse_shapes
+from mlfc.cli.options import parse_shapes, parse_values
 from mlfc.errors import MlfcError
 from mlfc.verify import Comparison, verify
 
@@ -31,7 +31,8 @@ def row(model: PublicModel, target: str) -> list[str]:
     """Return the verdict on a model, and its worst output."""
     try:
         collect([model])
-        found = verify(model.path, samples=SAMPLES, target=target, shapes=parse_shapes(model.shapes))
+        shapes, values = parse_shapes(model.shapes), parse_values(model.values)
+        found = verify(model.path, samples=SAMPLES, target=target, shapes=shapes, values=values)
     except (UnavailableError, MlfcError) as error:
         return [str(error).splitlines()[0][:100], "", "", "", ""]
     return _worst(found)

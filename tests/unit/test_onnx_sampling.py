@@ -1,4 +1,4 @@
-"""Images sampled at places that a grid gives, beside ONNX's own evaluator; and coordinates that lie nowhere."""
+"""Images sampled at places that a tensor gives, beside ONNX's own evaluator; and coordinates that lie nowhere."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 import mlfc
 from mlfc.errors import MlfcError
+from tests.harness import loaded_by_llvm
 from tests.relay_run import run_main
 
 Array = np.ndarray[Any, Any]
@@ -35,6 +36,11 @@ def run(source: ModelProto, inputs: dict[str, Array]) -> Array:
     module, params = mlfc.import_model(source.SerializeToString())
     (found,) = run_main(module, {**inputs, **params})
     return found
+
+
+def compiled(source: ModelProto) -> Any:
+    module, params = mlfc.import_model(source.SerializeToString())
+    return loaded_by_llvm(module, params)
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
@@ -104,3 +110,31 @@ def test_the_stated_shape_of_a_grid_stands_for_its_size() -> None:
     np.testing.assert_allclose(run(source, inputs), expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(MlfcError, match="do not fit the size"):
         mlfc.import_model(model("AffineGrid", {"theta": theta}, {"size": size[:2]}).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("groups", "parts", "attrs"),
+    [
+        (2, 1, {"strides": [2, 1], "pads": [1, 0, 2, 1]}),
+        (1, 2, {"dilations": [2, 1], "pads": [2, 2, 2, 2]}),
+        (2, 4, {"strides": [1, 2]}),
+    ],
+)
+def test_deformed_convolutions_are_what_onnx_defines(groups: int, parts: int, attrs: dict[str, Any]) -> None:
+    x = RNG.standard_normal((2, 4, 6, 5)).astype(np.float32)
+    weight = RNG.standard_normal((6, 4 // groups, 3, 2)).astype(np.float32)
+    plain = model("Conv", {"x": x}, {"w": weight}, group=groups, **attrs)
+    out = ReferenceEvaluator(plain).run(None, {"x": x})[0].shape[2:]
+    inputs = {
+        "x": x,
+        "w": weight,
+        # some reach beyond the image on either side
+        "offset": RNG.uniform(-4, 4, (2, parts * 6 * 2, *out)).astype(np.float32),
+        "b": RNG.standard_normal(6).astype(np.float32),
+        "mask": RNG.random((2, parts * 6, *out)).astype(np.float32),
+    }
+    source = model("DeformConv", inputs, {}, group=groups, offset_group=parts, **attrs)
+    (expected,) = ReferenceEvaluator(source).run(None, inputs)
+    np.testing.assert_allclose(compiled(source).run(inputs)["y"], expected, rtol=2e-4, atol=2e-5)
+    with pytest.raises(MlfcError, match="offsets of shape"):
+        compiled(model("DeformConv", inputs, {}, group=groups, offset_group=3, **attrs))

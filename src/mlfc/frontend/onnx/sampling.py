@@ -1,4 +1,4 @@
-"""Images sampled at places that a grid gives: GridSample and AffineGrid."""
+"""Images sampled at places that a tensor gives: GridSample, AffineGrid, DeformConv."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from math import prod
 
 import numpy as np
 
+from mlfc.frontend.onnx.conv import WindowAttributes, conv_attributes, conv_window
 from mlfc.frontend.onnx.linear import matmul
-from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
@@ -52,3 +53,53 @@ def _steps(extent: int, *, corners: bool) -> np.ndarray[tuple[int], np.dtype[np.
     if corners:
         return np.linspace(-1.0, 1.0, extent) if extent > 1 else np.zeros(1)
     return (2.0 * np.arange(extent) + 1.0) / extent - 1.0
+
+
+@importer("DeformConv")
+def _deform_conv(node: Node) -> Expr:
+    """Sample the image once for each tap of the kernel, then multiply as a convolution of one tap does."""
+    x, weight = node.input(0), node.input(1)
+    window = conv_window(node, weight, ranks=(2,))
+    attributes = conv_attributes(node, weight, window)
+    batch, channels, *extents = node.shape(0)
+    taps, parts, out = prod(window.kernel), node.integer("offset_group", 1), window.out
+    if parts < 1 or channels % parts or node.shape(2) != (batch, parts * taps * 2, *out):
+        node.wrong(f"offsets of shape {node.shape(2)} do not fit {parts} groups of {channels} channels at {out}")
+    if node.has(4) and node.shape(4) != (batch, parts * taps, *out):
+        node.wrong(f"a mask of shape {node.shape(4)} does not fit {parts} groups of {taps} taps at {out}")
+    moved = node.reshape(node.input(2), (batch * parts, taps, 2, *out))
+    places = node.call("add", moved, _undeformed(node, window, dtype_of(x)))
+    # image.grid_sample counts an axis from -1 to 1, the last axis first
+    double = np.array([2.0 / extent for extent in extents]).reshape(2, 1, 1)
+    first = np.array([1.0 / extent - 1.0 for extent in extents]).reshape(2, 1, 1)
+    scaled = node.call("multiply", places, node.constant(double, dtype_of(x)))
+    grid = node.transpose(node.call("add", scaled, node.constant(first, dtype_of(x))), (0, 2, 1, 3, 4))
+    grid = node.call("take", grid, node.constant([1, 0], "int64"), axis=1, batch_dims=0, mode="clip")
+    sampled = node.call(
+        "image.grid_sample", node.reshape(x, (batch * parts, channels // parts, *extents)),
+        node.reshape(grid, (batch * parts, 2, taps * out[0], out[1])), method="bilinear", layout="NCHW",
+        padding_mode="zeros", align_corners=False,
+    )  # fmt: skip
+    if node.has(4):
+        sampled = node.call("multiply", sampled, node.reshape(node.input(4), (batch * parts, 1, taps * out[0], out[1])))
+    filters, depth = shape_of(weight)[:2]
+    attributes |= {"kernel_size": (1, 1), "strides": (1, 1), "dilation": (1, 1), "padding": (0, 0, 0, 0)}
+    result = node.call(
+        "nn.conv2d", node.reshape(sampled, (batch, channels * taps, *out)),
+        node.reshape(weight, (filters, depth * taps, 1, 1)), **attributes,
+    )  # fmt: skip
+    return node.call("nn.bias_add", result, node.input(3), axis=1) if node.has(3) else result
+
+
+def _undeformed(node: Node, window: WindowAttributes, dtype: str) -> Expr:
+    """Return where the taps of a convolution lie, of the shape (taps, 2, *out): the row, then the column."""
+    cost.require("constants", 16 * prod(window.kernel) * prod(window.out), node.name)
+    axes = [
+        (np.arange(count) * dilation)[:, None] + np.arange(extent) * stride - before
+        for count, dilation, extent, stride, before in zip(
+            window.kernel, window.dilations, window.out, window.strides, window.begin, strict=True
+        )
+    ]
+    rows, columns = axes[0][:, None, :, None], axes[1][None, :, None, :]
+    both = np.stack(np.broadcast_arrays(rows, columns), 2)
+    return node.constant(both.reshape(-1, 2, *window.out), dtype)

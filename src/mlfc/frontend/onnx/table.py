@@ -123,7 +123,6 @@ _ADVICE = {
     ("", "MaxRoiPool"): _CUT,
     ("", "RoiAlign"): _CUT,
     ("", "LpPool"): "AveragePool and MaxPool are supported",
-    ("", "DeformConv"): "Conv is supported",
     ("", "Bernoulli"): _DRAW,
     ("", "Multinomial"): _DRAW,
     ("", "ImageDecoder"): "Decode the image in the program, and cut the model after this node",

@@ -6,7 +6,7 @@ template; what no other family has or takes gets the plain one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.ir import Buffer, Stmt
+from mlfc.tir.ir import Buffer, Expr, Stmt
 
 Array = npt.NDArray[Any]
 Emitter = TypeVar("Emitter", bound=Callable[..., None])
@@ -96,19 +96,29 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
     raise InternalError(f"no template of '{kind}' takes these sizes")
 
 
-def _in_words(data: Buffer, weights: Weights, out: Output) -> Output:
-    """Return where sums go: as int32 where they are to be int64 and no sum, not even of a part, is beyond an int32."""
+def _in_words(ctx: Context, data: Buffer, weights: Weights, out: Output) -> Output:
+    """Return where sums go: as int32 where they are to be int64 and no sum, not even of a part, is beyond an int32.
+
+    A bias that does not fit is added afterwards.
+    """
     if out.dtype != "int64" or weights.late is not None or not dtypes.is_integer(data.dtype):
         return out
     low, high = dtypes.limits(data.dtype)
     largest = max(high - weights.data_zero, weights.data_zero - low)
     centred = np.abs(weights.centered().astype(np.int64))
     sums = centred.reshape(-1, centred.shape[-1]).sum(axis=0)
-    bias = 0 if out.bias is None else max(int(out.bias.max()), -int(out.bias.min()))
-    if int(sums.max()) * largest + bias > dtypes.limits("int32")[1]:
+    most, bias = int(sums.max()) * largest, out.bias
+    if most > dtypes.limits("int32")[1]:
         return out
-    narrow = None if out.bias is None else out.bias.astype(np.int32)
-    return Output(out.shape, "int32", lambda at, value: out.store(at, tb.cast(value, "int64")), narrow)
+    if bias is None or most + max(int(bias.max()), -int(bias.min())) <= dtypes.limits("int32")[1]:
+        narrow = None if bias is None else bias.astype(np.int32)
+        return Output(out.shape, "int32", lambda at, value: out.store(at, tb.cast(value, "int64")), narrow)
+    table = ctx.constant("bias", bias)
+
+    def store(at: Sequence[Expr], value: Expr) -> None:
+        out.store(at, tb.cast(value, "int64") + tb.load(table, [at[-1]]))
+
+    return Output(out.shape, "int32", store)
 
 
 def _plainly(kind: str, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
@@ -117,7 +127,7 @@ def _plainly(kind: str, ctx: Context, conv: Conv, data: Buffer, weights: Weights
     Padding adds nothing. The plain templates leave it out; the others multiply it, as zeros, with weights, which makes
     NaN of infinities. They alone take weights that come when the model runs.
     """
-    values, out = weights.values, _in_words(data, weights, out)
+    values, out = weights.values, _in_words(ctx, data, weights, out)
     is_float = weights.late is None and dtypes.is_float(dtypes.from_numpy(values.dtype))
     is_padded = conv.padded or kind == "transposed"  # windows on the input hang over its borders
     is_infinite = is_float and is_padded and not np.all(np.isfinite(values.astype(np.float64)))
@@ -139,7 +149,7 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
 
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of `data` (..., reduction) times constant weights (reduction, columns)."""
-    emit("dense", ctx, data, weights, _in_words(data, weights, out))
+    emit("dense", ctx, data, weights, _in_words(ctx, data, weights, out))
 
 
 def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:

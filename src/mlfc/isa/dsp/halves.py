@@ -51,8 +51,8 @@ class HalfSums:
         self._ctx, self._out, self._dtype = ctx, out, out.dtype
         rows = weights.centered().reshape(-1, weights.values.shape[-1])
         self._pairs, filters = -(-len(rows) // 2), rows.shape[1]
-        bias = np.zeros(filters, np.int64) if out.bias is None else out.bias
-        self._bias = ctx.constant("bias", bias.astype(dtypes.to_numpy(out.dtype)))
+        bias = out.bias
+        self._bias = None if bias is None else ctx.constant("bias", bias.astype(dtypes.to_numpy(out.dtype)))
         full = filters - filters % FILTERS
         self._blocks: list[tuple[Buffer, int, int]] = []  # weights, first filter, filters of a block
         for first, last, width in ((0, full, FILTERS), (full, filters, filters - full)):
@@ -97,7 +97,9 @@ class HalfSums:
     def _store(self, sums: Buffer, places: Sequence[Sequence[Expr]], first: Expr, last: Expr | None) -> None:
         stmts, (width, _) = self._ctx.stmts, sums.shape
         for lane in range(width):
-            bias = stmts.let("start", tb.load(self._bias, [first + lane]))
+            bias = tb.const(0, self._dtype)
+            if self._bias is not None:
+                bias = stmts.let("start", tb.load(self._bias, [first + lane]))
             for pixel, place in enumerate(places):
                 total = bias + tb.load(sums, [lane, pixel])
                 if last is None or pixel + 1 < len(places):

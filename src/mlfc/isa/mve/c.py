@@ -19,6 +19,7 @@ from mlfc.tir.ir import Expr
 
 _LANES = "int32x4"  # the one vector of values
 _RUNS, _MACROS = pieces_beside(__file__, "runs.h"), pieces_beside(__file__, "lanes.h")
+_HALVES = pieces_beside(__file__, "halves.h")
 
 _CALLS: dict[str, tuple[str, ...]] = {
     "min": (),
@@ -38,6 +39,8 @@ _RUN_HELPERS = {"run": "copy_run", **{name: name for name in block_intrinsics.NA
 
 
 def _helper(key: str) -> Helper | None:
+    if key in _HALVES:
+        return (), _HALVES[key]
     if key in _RUNS:
         return ("assembler",) if key.startswith("dots") else (), _RUNS[key]
     name, _, dtype = key.partition(":")
@@ -108,7 +111,19 @@ def _block_statement(printer: CPrinter, to: str, call: ir.Call) -> str:
     return f"{printer.need(key)}({', '.join([to, *args])});"
 
 
+def _dot8(printer: CPrinter, expr: ir.Call) -> str:
+    """Return the call that adds the products of eight halves and eight bytes in memory to a sum."""
+    total, *operands = expr.args
+    loads = [load for load in operands if isinstance(load, ir.Load)]
+    if len(loads) != len(operands):
+        raise InternalError("C takes the operands of 'dot8' from memory only")
+    addresses = [printer.address(load.buffer, load.indices) for load in loads]
+    return f"{printer.need(f'dot8:{expr.dtype}')}({', '.join([printer.expr(total), *addresses])})"
+
+
 def _expression(printer: CPrinter, expr: Expr) -> str | None:
+    if isinstance(expr, ir.Call) and expr.name == "dot8":
+        return _dot8(printer, expr)
     if isinstance(expr, ir.Call) and expr.dtype == _LANES and expr.name in _CALLS:
         return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join(map(printer.expr, expr.args))})"
     load = _widened(expr) if isinstance(expr, ir.Cast) else None
@@ -134,7 +149,7 @@ _INCLUDES = tuple(_MACROS["includes"].splitlines())
 
 
 def _vectors(key: str) -> set[str]:
-    return set() if key in _RUNS else {_LANES}
+    return set() if key in _RUNS or key in _HALVES else {_LANES}
 
 
 C_FORMS.add("mve", CForm(_helper, _INCLUDES, _vectors, expression=_expression, store=_store))

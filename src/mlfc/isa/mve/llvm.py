@@ -123,10 +123,25 @@ def _write(context: Context, address: Value, sums: Sequence[Value]) -> None:
 
 
 def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
-    """Write an intrinsic on four int32, if the machine has instructions for it."""
+    """Write an intrinsic on four int32, or on eight int16, if the machine has instructions for it."""
+    if name == "dot8" and context.machine.instruction("mve"):
+        return _dot8(context, *args)
     if not context.machine.instruction("mve") or name not in _CALLS or args[0].type != _LANES:
         return None
     return _CALLS[name](context, *args)
+
+
+def _dot8(context: Context, total: Value, a: Value, b: Value) -> Value:
+    builder = context.builder
+    wide = builder.sext(b, a.type)
+    if total.type == INT32:
+        return _products(context, total, a, wide)
+    kinds, zero = ll.LiteralStructType([INT32, INT32]), ll.Constant(INT32, 0)
+    function = context.declared("llvm.arm.mve.vmlldava.v8i16", kinds, [INT32] * 5 + [a.type] * 2)
+    high = builder.trunc(builder.lshr(total, ll.Constant(total.type, 32)), INT32)
+    pair = builder.call(function, [zero, zero, zero, builder.trunc(total, INT32), high, a, wide])
+    low, upper = (builder.zext(builder.extract_value(pair, part), total.type) for part in (0, 1))
+    return builder.or_(low, builder.shl(upper, ll.Constant(total.type, 32)))
 
 
 def _products(context: Context, total: Value, a: Value, b: Value) -> Value:

@@ -90,6 +90,13 @@ def _within(value: Array, limit: Array) -> Array:
     return value
 
 
+def _dot8(total: Array, a: Array, b: Array) -> Array:
+    products = np.asarray(a, np.int64).reshape(-1, 8) * np.asarray(b, np.int64).reshape(-1, 8)
+    result: Array = (np.asarray(total, np.int64).reshape(-1) + products.sum(axis=1)).astype(np.asarray(total).dtype)
+    return result.reshape(np.shape(total))
+
+
+add("dot8", 3, _dot8, "int32 or int64 + the sum of the products of int16x8 and int8x8 in memory")
 add("word", 1, _word, "int8x4 or int16x2 in memory as one int32, the first element lowest")
 add("within", 2, _within, "an int32 whose magnitude its maker knows to be at most a literal, for the bounds proof")
 

@@ -1,0 +1,225 @@
+"""Convolutions and dense layers of int16 by ``dot8``: eight products at a time, of two pixels with two filters.
+
+A pixel's window is one run of numbers: in the input itself where the kernel is one pixel and channels come in eights,
+else in a copy. Sums that fit have 32 bits, others 64. Depthwise layers go over their channels four at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mlfc.isa.mve.strip import STACK_BYTES
+from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.staging import choose, inside
+from mlfc.kernels.templates import Array, Weights, template
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
+from mlfc.tir.ir import Buffer, Expr
+
+PIXELS, FILTERS, STEP = 2, 2, 8
+CHANNELS_AT_ONCE = 32  # of a depthwise layer, whose sums are kept
+
+# (pixel, first element) -> where eight neighbours of the pixel's window are
+Reader: TypeAlias = Callable[[int, Expr], Expr]
+
+
+def _serves(data: Buffer, weights: Weights, out: Output) -> bool:
+    halves = data.dtype == "int16" and out.dtype in ("int32", "int64") and weights.data_zero == 0
+    return halves and weights.values.dtype.kind in "iu" and weights.centered().dtype == np.int8
+
+
+def _accepts_conv(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
+    return len(conv.spatial) <= 2 and conv.groups == 1 and _serves(data, weights, out)
+
+
+def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
+    return data.shape[-1] > 0 and _serves(data, weights, out)
+
+
+def _start(ctx: Context, out: Output) -> Callable[[Expr], Expr]:
+    """Return what gives the start of each filter's sum."""
+    if out.bias is None:
+        return lambda _: tb.const(0, out.dtype)
+    bias = ctx.constant("bias", out.bias.astype(dtypes.to_numpy(out.dtype)))
+    return lambda index: tb.load(bias, [index])
+
+
+def _padded(size: int) -> int:
+    return -(-size // STEP) * STEP
+
+
+class _Sums:
+    """Sums of all filters for one or two windows."""
+
+    def __init__(self, ctx: Context, weights: Weights, out: Output) -> None:
+        self.ctx, self.out = ctx, out
+        rows = weights.centered().reshape(-1, weights.values.shape[-1])
+        self.size, self.filters = _padded(len(rows)), rows.shape[1]
+        padded = np.pad(rows, ((0, self.size - len(rows)), (0, 0)))
+        # of two filters, eight weights of one and then of the other
+        full = self.filters - self.filters % FILTERS
+        self.blocks: list[tuple[Buffer, int, int]] = []
+        for first, last, width in ((0, full, FILTERS), (full, self.filters, self.filters - full)):
+            if last > first:
+                packed = self._packed(padded[:, first:last], width)
+                self.blocks.append((ctx.constant("weights", packed), first, width))
+        self.start = _start(ctx, out)
+
+    def _packed(self, rows: Array, width: int) -> Array:
+        packed = rows.T.reshape(-1, width, self.size // STEP, STEP).transpose(0, 2, 1, 3)
+        return np.ascontiguousarray(packed.reshape(len(packed), -1))
+
+    def emit(self, places: Sequence[Sequence[Expr]], read: Reader) -> None:
+        """Write the sums of the windows that `read` reads, and their stores at `places`."""
+        stmts = self.ctx.stmts
+        for weights, first, width in self.blocks:
+            with stmts.loop(weights.shape[0], "block", "rolled") as block:
+                sums = stmts.local("sums", (width, len(places)), self.out.dtype)
+                for lane in range(width):
+                    for pixel in range(len(places)):
+                        stmts.store(sums, [lane, pixel], self.start(block * width + (first + lane)))
+                with stmts.loop(self.size // STEP, "k", "rolled") as k:
+                    for lane in range(width):
+                        factors = tb.load(weights, [block, (k * width + lane) * STEP], lanes=STEP)
+                        for pixel in range(len(places)):
+                            total = tb.load(sums, [lane, pixel])
+                            stmts.store(sums, [lane, pixel],
+                                        tb.intrinsic("dot8", total, read(pixel, k * STEP), factors))  # fmt: skip
+                for lane in range(width):
+                    for pixel, place in enumerate(places):
+                        self.out.store([*place, block * width + (first + lane)], tb.load(sums, [lane, pixel]))
+
+
+class _Windows:
+    """The windows of a few pixels: in the data itself where they are runs of eights, else copied."""
+
+    def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int, size: int) -> None:
+        self.ctx, self.conv, (self.data, self.seen) = ctx, conv, source
+        self.size, self.reduction = size, prod(conv.kernel) * conv.channels
+        in_place = prod(conv.kernel) == 1 and not conv.padded and size == self.reduction
+        make = ctx.stmts.local if 2 * pixels * size <= STACK_BYTES else ctx.scratch
+        self.copy = None if in_place else make("windows", (pixels, size), "int16")
+        self.places: dict[int, tuple[Expr, Expr, Expr]] = {}
+        if self.copy is not None:
+            for pixel in range(pixels):
+                with ctx.stmts.loop(size - self.reduction, "rest") as rest:
+                    ctx.stmts.store(self.copy, [pixel, rest + self.reduction], 0)
+
+    def fill(self, pixel: int, place: tuple[Expr, Expr, Expr]) -> None:
+        """Write what makes the window of the output pixel at `place` readable."""
+        stmts, conv = self.ctx.stmts, self.conv
+        image, y, x = place
+        self.places[pixel] = (image, y * conv.strides[0], x * conv.strides[1])
+        if self.copy is None:
+            return
+        with stmts.loop(conv.kernel[0], "ky", "rolled") as ky, stmts.loop(conv.kernel[1], "kx", "rolled") as kx:
+            row = stmts.let("row", y * conv.strides[0] + ky * conv.dilation[0] - conv.padding[0][0])
+            column = stmts.let("column", x * conv.strides[1] + kx * conv.dilation[1] - conv.padding[1][0])
+            to = stmts.let("to", (ky * conv.kernel[1] + kx) * conv.channels)
+            places = zip((row, column), conv.spatial, conv.padding, strict=True)
+            valid = tb.land(*(check for each in places for check in inside(*each)))
+            choose(self.ctx, valid, lambda: self._tap(pixel, to, (image, row, column)), lambda: self._pad(pixel, to))
+
+    def _tap(self, pixel: int, to: Expr, place: tuple[Expr, Expr, Expr]) -> None:
+        assert self.copy is not None
+        with self.ctx.stmts.loop(self.conv.channels, "c", "vectorized") as c:
+            self.ctx.stmts.store(self.copy, [pixel, to + c], tb.load(self.data, self.seen(*place, c)))
+
+    def _pad(self, pixel: int, to: Expr) -> None:
+        assert self.copy is not None
+        with self.ctx.stmts.loop(self.conv.channels, "c", "vectorized") as c:
+            self.ctx.stmts.store(self.copy, [pixel, to + c], 0)
+
+    def read(self, pixel: int, first: Expr) -> Expr:
+        """Return eight neighbours in the window of a pixel."""
+        if self.copy is not None:
+            return tb.load(self.copy, [pixel, first], lanes=STEP)
+        return tb.load(self.data, self.seen(*self.places[pixel], first), lanes=STEP)
+
+
+@template("convolution", "mve", _accepts_conv)
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution over one or two dimensions."""
+    _convolution(ctx, conv.planar(), (data, frame_of(len(conv.spatial))), weights, out)
+
+
+@template("dense", "mve", _accepts_dense)
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of data times constant weights (reduction, columns)."""
+    *leading, reduction = data.shape
+
+    def seen(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
+        found, index = [channel], tb.as_expr(row)
+        for extent in reversed(leading[1:]):
+            found.insert(0, index % extent)
+            index = index // extent
+        return [index, *found] if leading else found
+
+    conv = Conv(1, (1, prod(leading)), reduction, out.shape[-1], (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
+    _convolution(ctx, conv, (data, seen), weights, out)
+
+
+def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights: Weights, out: Output) -> None:
+    stmts, seen = ctx.stmts, source[1]
+    height, width = conv.output
+    size = min(PIXELS, width)
+    sums = _Sums(ctx, weights, out)
+    windows = _Windows(ctx, conv, source, size, sums.size)
+
+    def pixels(image: Expr, y: Expr, columns: Sequence[Expr]) -> None:
+        for pixel, x in enumerate(columns):
+            windows.fill(pixel, (image, y, x))
+        sums.emit([seen(image, y, x, tb.const(0))[:-1] for x in columns], windows.read)
+
+    with stmts.loop(conv.batch, "image", "rolled") as image, stmts.loop(height, "oy", "rolled") as y:
+        with stmts.loop(width // size, "ox", "rolled") as x:
+            pixels(image, y, [x * size + offset for offset in range(size)])
+        if width % size:
+            pixels(image, y, [tb.const(width - 1)])
+
+
+def _accepts_depthwise(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
+    plain = conv.filters == conv.channels and len(conv.spatial) <= 2 and conv.channels >= 4
+    return plain and _serves(data, weights, out) and out.dtype == "int32"
+
+
+@template("depthwise", "mve", _accepts_depthwise)
+def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a depthwise convolution over one or two dimensions, one filter a channel."""
+    stmts, seen, conv = ctx.stmts, frame_of(len(conv.spatial)), conv.planar()
+    factors = ctx.constant("weights", np.ascontiguousarray(weights.centered().reshape(*conv.kernel, conv.channels)))
+    start = _start(ctx, out)
+    (height, width), channels = conv.output, conv.channels
+    for first, last in (
+        (0, channels - channels % CHANNELS_AT_ONCE),
+        (channels - channels % CHANNELS_AT_ONCE, channels),
+    ):
+        count = min(CHANNELS_AT_ONCE, last - first)
+        if count == 0:
+            continue
+        sums = stmts.local("sums", (count,), "int32")
+        with (
+            stmts.loop(conv.batch, "image", "rolled") as image,
+            stmts.loop(height, "oy", "rolled") as y,
+            stmts.loop(width, "ox", "rolled") as x,
+            stmts.loop((last - first) // count, "block", "rolled") as block,
+        ):
+            base = block * count + first
+            with stmts.loop(count, "c", "vectorized") as c:
+                stmts.store(sums, [c], start(base + c))
+            with stmts.loop(conv.kernel[0], "ky", "rolled") as ky, stmts.loop(conv.kernel[1], "kx", "rolled") as kx:
+                row = stmts.let("row", y * conv.strides[0] + ky * conv.dilation[0] - conv.padding[0][0])
+                column = stmts.let("column", x * conv.strides[1] + kx * conv.dilation[1] - conv.padding[1][0])
+                places = zip((row, column), conv.spatial, conv.padding, strict=True)
+                with stmts.when(tb.land(*(check for each in places for check in inside(*each)))):
+                    with stmts.loop(count, "c", "vectorized") as c:
+                        value = tb.cast(tb.load(data, seen(image, row, column, base + c)), "int32")
+                        product = value * tb.cast(tb.load(factors, [ky, kx, base + c]), "int32")
+                        stmts.store(sums, [c], tb.load(sums, [c]) + product)
+            with stmts.loop(count, "c", "vectorized") as c:
+                out.store(seen(image, y, x, base + c), tb.load(sums, [c]))

@@ -93,6 +93,22 @@ class Decoder(nn.Module):
         return self.head(x)[0, 0]
 
 
+class Generator(nn.Module):
+    """The decoder with the choice of the likeliest token, which it takes itself in the next step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = Decoder()
+        self.register_buffer("token", torch.zeros(1, 1, dtype=torch.int64))
+
+    def forward(self, first: Tensor) -> Tensor:
+        given = first.clamp(0, Decoder.VOCABULARY - 1)
+        token = torch.where(self.decoder.count == 0, given, self.token)
+        following = self.decoder(token).argmax().view(1, 1)
+        self.token.copy_(following)
+        return following
+
+
 class Names(nn.Module):
     """Tensors that go in and come out unchanged or twice, nested results, and names that clash."""
 

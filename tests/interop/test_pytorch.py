@@ -20,7 +20,9 @@ from torch import nn
 
 import mlfc
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError, UnsupportedError
+from mlfc.micro.run.project_run import run_selftest
 from tests import torch_models
+from tests.emulator.conftest import need_board
 from tests.onnx_models import Array
 from tests.torch_models import Cnn, Decoder, Gru, Names, Vit, after_linear, seeded
 
@@ -110,6 +112,22 @@ def test_buffers_that_forward_writes_are_state(tmp_path: Path) -> None:
     comparison = model.verify(samples=1)
     assert comparison.reference == "ONNX Runtime"
     assert comparison.is_within
+
+
+@pytest.mark.usefixtures("unoptimized_builds")
+def test_a_decoder_generates_the_same_tokens_as_c_here_and_on_a_board(tmp_path: Path) -> None:
+    board = need_board("mps3-an547")
+    module = seeded(torch_models.Generator)
+    model = mlfc.compile(module, "c -mcpu=cortex-m55", example_inputs=torch.tensor([[0]]))
+    archive = model.export(tmp_path / "generator.tar", test_vectors=Decoder.LENGTH)
+    first = np.array([[3]])
+    wanted = [int(expected(module, {"first": first})["output"].item()) for _ in range(Decoder.LENGTH)]
+    assert len(set(wanted)) > 2, "tokens that tell steps apart"
+    loaded = mlfc.load(archive)
+    assert [int(loaded.run({"first": first})["output"].item()) for _ in range(Decoder.LENGTH)] == wanted
+    found = run_selftest(archive, board, cflags="-O1")
+    assert found.passed, found.lines
+    assert found.lines[-1] == f"PASS {Decoder.LENGTH} of {Decoder.LENGTH}, largest difference 0"
 
 
 def test_names_are_those_of_the_module_and_bytes_do_not_depend_on_the_machine() -> None:

@@ -75,7 +75,7 @@ def test_files_of_other_frameworks_are_not_opened(name: str, tmp_path: Path) -> 
         assert caught.value.next_step
     for command in ("compile", "check"):
         result = run_mlfc(command, path, cwd=tmp_path)
-        assert (result.returncode, result.stdout.strip()) == (2, "")
+        assert (result.returncode, result.stdout) == (2, "")
         assert message in result.stderr
     assert sorted(item.name for item in tmp_path.iterdir()) == [name]
 

@@ -60,8 +60,8 @@ def check(
     if as_json:
         remedies = [_remedy(item) for item in found.remedies]
         print_json({"model": str(model), **_counts(found), "remedies": remedies, "left": _counts(found.left)})
-    else:
-        typer.echo(printable("\n".join(_summary(model, found))))
+    elif summary := _summary(model, found):
+        typer.echo(printable("\n".join(summary)))
     if found.problems:
         raise found.problems[0] if len(found.problems) == 1 else ProblemsError(found.problems, place=str(model))
 

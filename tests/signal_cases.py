@@ -19,11 +19,12 @@ _HIGH = {"int16": 1 << 15, "int32": 1 << 31, "uint32": 1 << 32, "uint64": 1 << 6
 
 @dataclass
 class Case:
-    """An operator with its tensors, and what its inputs are fed, run by run."""
+    """Operators with their tensors, and what their inputs are fed, run by run."""
 
     name: str
-    op: Op
+    ops: list[Op]
     tensors: list[T]
+    outputs: Sequence[str]
     runs: list[dict[str, Array]] = field(default_factory=list)
     tolerance: float = 0.0
 
@@ -64,7 +65,7 @@ class _Cases:
             for place, most in (caps or {}).items():
                 fed[given[place].name] = np.abs(fed[given[place].name]).astype(given[place].dtype) % (most + 1)
             runs.append(fed)
-        self.found.append(Case(name, op, [*given, *results], runs, tolerance))
+        self.found.append(Case(name, [op], [*given, *results], op.outputs, runs, tolerance))
 
     def constant(self, *shape: int, low: int = -(1 << 15), high: int = 1 << 15) -> T:
         """Return an int16 constant."""
@@ -135,3 +136,52 @@ def _filters(c: _Cases) -> None:
     for shift in (6, 20):
         c.add(f"gain_{shift}", "PCAN", [((60,), "uint32"), ((60,), "uint32"), gains], [((60,), "uint32")],
               {"snr_shift": shift})  # fmt: skip
+
+
+def front_end() -> Case:
+    """Return all of a front end: samples in, stacked features of the last frames out."""
+    size, step, bins, channels = 48, 16, 33, 5
+    rng = np.random.default_rng(5)
+    widths = np.array([4, 4, 4, 8, 8, 4], np.int16)
+    starts = np.array([1, 5, 9, 13, 21, 29], np.int16)
+    places = np.concatenate([[0], np.cumsum(widths)[:-1]]).astype(np.int16)
+    up = np.concatenate([np.linspace(0, 4096, width) for width in widths]).astype(np.int16)
+    window = np.rint(4096 * np.hanning(size)).astype(np.int16)
+    gains = rng.integers(0, 1 << 14, 125).astype(np.int16)
+    constants = {"window": window, "up": up, "down": 4096 - up, "starts": starts, "places": places, "widths": widths,
+                 "gains": gains}  # fmt: skip
+    tensors = [T(name, value.shape, "int16", value) for name, value in constants.items()]
+    tensors += [
+        T("flat", (1,), "int32", [size]), T("samples", (step,), "int16"), T("frames", (1, size), "int16"),
+        T("full", (), "bool"), T("frame", (size,), "int16"), T("windowed", (size,), "int16"),
+        T("scaled", (size,), "int16"), T("bits", (), "int32"), T("spectrum", (2 * bins,), "int16"),
+        T("energy", (bins,), "uint32"), T("bands", (channels,), "uint64"), T("roots", (channels,), "uint32"),
+        T("clean", (channels,), "uint32"), T("noise", (channels,), "uint32"), T("gained", (channels,), "uint32"),
+        T("features", (channels,), "int16"), T("stack", (3 * channels,), "int16"), T("ready", (), "bool"),
+    ]  # fmt: skip
+    frames = {"frame_size": size, "frame_step": step, "prefill": True}
+    noise = {
+        "alternate_one_minus_smoothing": 16056, "alternate_smoothing": 328, "clamping": False,
+        "min_signal_remaining": 819, "num_channels": channels, "one_minus_smoothing": 15975, "smoothing": 409,
+        "smoothing_bits": 10, "spectral_subtraction_bits": 14,
+    }  # fmt: skip
+    stacks = {"num_channels": channels, "stacker_left_context": 1, "stacker_right_context": 1, "stacker_step": 1}
+    steps: list[tuple[str, Sequence[str], Sequence[str], Mapping[str, Any]]] = [
+        ("Window", ["frame", "window"], ["windowed"], {"shift": 12}),
+        ("FftAutoScale", ["windowed"], ["scaled", "bits"], {}),
+        ("Rfft", ["scaled"], ["spectrum"], {"T": _TYPES["int16"], "fft_length": 2 * (bins - 1)}),
+        ("Energy", ["spectrum"], ["energy"], {"start_index": 0, "end_index": bins}),
+        ("FilterBank", ["energy", "up", "down", "starts", "places", "widths"], ["bands"], {"num_channels": channels}),
+        ("FilterBankSquareRoot", ["bands", "bits"], ["roots"], {}),
+        ("FilterBankSpectralSubtraction", ["roots"], ["clean", "noise"], noise),
+        ("PCAN", ["clean", "noise", "gains"], ["gained"], {"snr_shift": 6}),
+        ("FilterBankLog", ["gained"], ["features"], {"input_correction_bits": 3, "output_scale": 1600}),
+        ("Stacker", ["features"], ["stack", "ready"], stacks),
+    ]
+    ops = [Op("CUSTOM SignalFramer", ["samples"], ["frames", "full"], custom=frames),
+           Op("RESHAPE", ["frames", "flat"], ["frame"], "ReshapeOptions", {"NewShape": [size]})]  # fmt: skip
+    ops += [Op(f"CUSTOM Signal{name}", given, made, custom=options) for name, given, made, options in steps]
+    time = np.arange(9 * step)
+    sound = 9000 * np.sin(time * (0.1 + time / 400)) + rng.normal(scale=800, size=time.size)
+    runs = [{"samples": part.astype(np.int16)} for part in sound.reshape(9, step)]
+    return Case("front_end", ops, tensors, ["stack", "ready", "noise"], runs)

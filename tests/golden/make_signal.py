@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from tflite_micro import runtime
 
-from tests.signal_cases import Case, signal_cases
+from tests.signal_cases import Case, front_end, signal_cases
 from tests.tflite_builder import build
 
 FILE = Path(__file__).with_name("signal.npz")
@@ -20,17 +20,18 @@ FILE = Path(__file__).with_name("signal.npz")
 def results(case: Case) -> dict[str, np.ndarray]:
     """Return the outputs of all runs of a case, one behind the other."""
     fed = list(case.runs[0])
-    model = build(case.tensors, [case.op], fed, case.op.outputs)
+    model = build(case.tensors, case.ops, fed, case.outputs)
     interpreter = runtime.Interpreter.from_bytes(model, arena_size=1 << 20)
-    found: dict[str, list[np.ndarray]] = {name: [] for name in case.op.outputs}
+    found: dict[str, list[np.ndarray]] = {name: [] for name in case.outputs}
     for run in case.runs:
         for place, name in enumerate(fed):
             interpreter.set_input(run[name], place)
         interpreter.invoke()
-        for place, name in enumerate(case.op.outputs):
+        for place, name in enumerate(case.outputs):
             found[name].append(np.array(interpreter.get_output(place)))
     return {name: np.stack(values) for name, values in found.items()}
 
 
 if __name__ == "__main__":
-    np.savez_compressed(FILE, **{name: value for case in signal_cases() for name, value in results(case).items()})
+    cases = [*signal_cases(), front_end()]
+    np.savez_compressed(FILE, **{name: value for case in cases for name, value in results(case).items()})

@@ -13,7 +13,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import MlfcError
-from tests.signal_cases import RUNS, Case, signal_cases
+from tests.signal_cases import RUNS, Case, front_end, signal_cases
 from tests.tflite_builder import Op, T, build
 
 Results = dict[str, np.ndarray]
@@ -34,7 +34,9 @@ def results() -> Results:
         [name for case in CASES for name in case.runs[0]],
     )
     model = mlfc.compile(
-        build(tensors, [case.op for case in CASES], fed, [name for case in CASES for name in case.op.outputs]),
+        build(
+            tensors, [op for case in CASES for op in case.ops], fed, [name for case in CASES for name in case.outputs]
+        ),
         target="llvm",
     )
     runs = [model.run({name: value for case in CASES for name, value in case.runs[run].items()}) for run in range(RUNS)]
@@ -43,8 +45,8 @@ def results() -> Results:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_operator_gives_what_tflite_micro_gives(case: Case, golden: Results, results: Results) -> None:
-    validity = next((golden[name] for name in case.op.outputs if golden[name].dtype == bool), np.ones(RUNS, bool))
-    for name in case.op.outputs:
+    validity = next((golden[name] for name in case.outputs if golden[name].dtype == bool), np.ones(RUNS, bool))
+    for name in case.outputs:
         ours, theirs = results[name], golden[name]
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         # what is not valid yet is whatever memory held
@@ -54,6 +56,17 @@ def test_operator_gives_what_tflite_micro_gives(case: Case, golden: Results, res
             np.testing.assert_allclose(ours[rows], theirs[rows], rtol=0, atol=case.tolerance * largest)
         else:
             np.testing.assert_array_equal(ours[rows], theirs[rows])
+
+
+@pytest.mark.usefixtures("quick_builds")
+def test_a_front_end_gives_what_tflite_micro_gives(golden: Results) -> None:
+    case = front_end()
+    model = mlfc.compile(build(case.tensors, case.ops, ["samples"], case.outputs))
+    found = [model.run(run) for run in case.runs]
+    for name in case.outputs:
+        assert len(np.unique(golden[name])) > 1
+        ready = golden["ready"] if name == "stack" else np.ones(len(found), bool)
+        np.testing.assert_array_equal(np.stack([run[name] for run in found])[ready], golden[name][ready])
 
 
 _WINDOW = [T("x", (4,), "int16"), T("w", (4,), "int16", [1, 2, 3, 4]), T("y", (4,), "int16")]

@@ -30,6 +30,7 @@ LARGEST_MACRO = 512 << 10
 """Largest pool whose bytes the header has as a macro; larger ones are only in their file."""
 
 _WORD = 4
+_BYTES = {number: str(number) for number in range(-128, 256)}
 _PER_LINE, _BYTES_PER_LINE = 16, 32
 
 
@@ -299,12 +300,16 @@ def _literals(item: Constant) -> Sequence[str]:
     dtype, flat = item.value.dtype, item.data.reshape(-1)
     if flat.size == 0:
         return ["0"]
-    if dtype in ("int8", "uint8", "int16", "uint16"):
-        return [str(number) for number in flat.tolist()]
+    if dtype in ("int8", "uint8"):
+        return list(map(_BYTES.__getitem__, flat.tolist()))
+    if dtype in ("int16", "uint16"):
+        return list(map(str, flat.tolist()))
     if dtypes.is_narrow(dtype):
-        return [str(number) for number in flat.view(np.uint8).tolist()]
+        return list(map(_BYTES.__getitem__, flat.view(np.uint8).tolist()))
     if dtype in HALF_FLOATS:
-        return [str(number) for number in flat.view(np.uint16).tolist()]
+        return list(map(str, flat.view(np.uint16).tolist()))
+    if dtype == "int32" and flat.min() > np.iinfo(np.int32).min:
+        return [str(number) if number >= 0 else f"({number})" for number in flat.tolist()]
     if dtype == "float32" and np.isfinite(flat).all():
         texts = [f"{number:.9g}" for number in flat.tolist()]  # nine digits tell all float32 apart
         return [f"{text}f" if "." in text or "e" in text else f"{text}.0f" for text in texts]

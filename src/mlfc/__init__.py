@@ -12,6 +12,7 @@ from mlfc.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from mlfc import errors as errors
+    from mlfc import onnx_backend as onnx_backend
     from mlfc import runtime as runtime
     from mlfc.archive.compare.diff import diff as diff
     from mlfc.archive.describe.inspect import inspect as inspect
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": "mlfc.errors",
+    "onnx_backend": "mlfc.onnx_backend",
     "runtime": "mlfc.runtime",
     "import_model": "mlfc.frontend",
     "check": "mlfc.problems",

@@ -116,7 +116,7 @@ def test_the_stated_shape_of_a_grid_stands_for_its_size() -> None:
     ("groups", "parts", "attrs"),
     [
         (2, 1, {"strides": [2, 1], "pads": [1, 0, 2, 1]}),
-        (1, 2, {"dilations": [2, 1], "pads": [2, 2, 2, 2]}),
+        (1, 2, {"strides": [2, 2], "dilations": [2, 1], "pads": [2, 1, 2, 0]}),
         (2, 4, {"strides": [1, 2]}),
     ],
 )

@@ -1,4 +1,4 @@
-"""IF and WHILE of TFLite where their conditions are known, against LiteRT, and what is refused."""
+"""IF of TFLite, and WHILE where its condition is known, against LiteRT, and what is refused."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ def branching(condition: T) -> bytes:
     op = Op("IF", ["condition", "x"], ["y"], "IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2})
     main = Graph([T("x", (4,)), condition, T("y", (4,))], [op], given, ["y"])
     return build_graphs(main, _step("ADD"), _step("MUL"))
+
+
+def uneven() -> bytes:
+    """Return a model whose branches give different shapes."""
+    op = Op("IF", ["condition", "x"], ["y"], "IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2})
+    main = Graph([T("x", (4,)), T("condition", (), "bool"), T("y", (4,))], [op], ["x", "condition"], ["y"])
+    square = Graph([T("x", (4,)), T("wide", (2, 2))], [Op("RESHAPE", ["x"], ["wide"], "ReshapeOptions",
+                   {"NewShape": [2, 2]})], ["x"], ["wide"])  # fmt: skip
+    return build_graphs(main, _step("ADD"), square)
 
 
 def looping(
@@ -78,6 +87,14 @@ def test_what_is_known_is_what_litert_computes(model: bytes, values: dict[str, A
         np.testing.assert_array_equal(ours[name], theirs[name])
 
 
+def test_both_branches_of_a_condition_that_comes_late_are_computed() -> None:
+    model = branching(T("condition", (), "bool"))
+    compiled = mlfc.compile(model, target="llvm")
+    for holds in (True, False):
+        given = {"x": X, "condition": np.array(holds)}
+        np.testing.assert_array_equal(compiled.run(given)["y"], Reference(model).run(given)["y"])
+
+
 def test_turns_share_their_weights() -> None:
     _, params = mlfc.import_model(looping(20))
     assert len(params) == 2
@@ -86,7 +103,8 @@ def test_turns_share_their_weights() -> None:
 @pytest.mark.parametrize(
     ("model", "kind", "message"),
     [
-        (branching(T("condition", (), "bool")), MlfcError, "which branch it takes is computed when the model runs"),
+        (branching(T("condition", (2,), "bool")), MlfcError, "the condition is .*, and no single bool"),
+        (uneven(), MlfcError, "its branches give .*, and which it takes is computed when the model runs"),
         (looping(start=None), MlfcError, "how often it repeats is computed when the model runs"),
         (looping(1 << 30), LimitError, "operators"),
         (looping(step=0), LimitError, "operators"),

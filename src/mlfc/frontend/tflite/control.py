@@ -1,4 +1,4 @@
-"""IF and WHILE whose conditions are known when a model is compiled: the branch taken, and the loop unrolled."""
+"""IF and WHILE: of a condition that is known the branch taken, else both and a choice; loops are unrolled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import count
 from mlfc.errors import ModelError, UnsupportedError
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.evaluate import evaluate
-from mlfc.relay.ir import Call, Constant, Expr
+from mlfc.relay.ir import Call, Constant, Expr, tensor_type
 from mlfc.relay.visitor import post_order
 
 _MOST_ELEMENTS = 1024  # of values that decide about a loop
@@ -51,13 +51,29 @@ def _holds(condition: Expr) -> bool | None:
 @converts("IF")
 def _if(node: Node) -> list[Expr]:
     options = node.options("IfOptions")
+    branches = {"then": options.ThenSubgraphIndex(), "else": options.ElseSubgraphIndex()}
     holds = _holds(node.expr(0))
-    if holds is None:
+    if holds is not None:
+        role = "then" if holds else "else"
+        return node.inline(node, branches[role], role, node.operands()[1:])
+    # a branch that is inlined writes no variables, so both may be computed
+    both = [node.inline(node, number, role, node.operands()[1:]) for role, number in branches.items()]
+    if len(both[0]) != len(both[1]):
+        raise ModelError(f"its branches have {len(both[0])} and {len(both[1])} outputs")
+    return [_either(node, one, other) for one, other in zip(*both, strict=True)]
+
+
+def _either(node: Node, taken: Expr, other: Expr) -> Expr:
+    """Return the first of two results where the condition holds, else the second."""
+    condition, kinds = tensor_type(node.expr(0)), (tensor_type(taken), tensor_type(other))
+    if condition.dtype != "bool" or condition.size != 1:
+        raise ModelError(f"the condition is {condition}, and no single bool")
+    if kinds[0] != kinds[1]:
         node.refuse(
-            "which branch it takes is computed when the model runs", "Freeze the condition, or export one branch"
+            f"its branches give {kinds[0]} and {kinds[1]}, and which it takes is computed when the model runs",
+            "Freeze the condition, or export one branch",
         )
-    number = options.ThenSubgraphIndex() if holds else options.ElseSubgraphIndex()
-    return node.inline(node, number, "then" if holds else "else", node.operands()[1:])
+    return node.call("where", node.call("reshape", node.expr(0), newshape=()), taken, other)
 
 
 @converts("WHILE")

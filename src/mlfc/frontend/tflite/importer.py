@@ -29,7 +29,9 @@ from mlfc.relay.visitor import with_span
 from mlfc.support import dtypes
 from mlfc.support.cost import apart, give_nodes, spend
 
-for _family in ("activation", "arithmetic", "control", "index", "layout", "linear", "recurrent", "reduction", "signal"):
+for _family in (
+    "activation", "arithmetic", "control", "detection", "index", "layout", "linear", "recurrent", "reduction", "signal",
+):  # fmt: skip
     import_module(f"mlfc.frontend.tflite.{_family}")
 
 _INSTEAD = {
@@ -333,7 +335,9 @@ class _Conversion:
 def _instead(code: str) -> str | None:
     """Return the nearest supported form of an operator."""
     if code.startswith("CUSTOM"):
-        return "Custom operators are not supported; export with built-in operators only"
+        near = [name.removeprefix("CUSTOM ") for name in CONVERTERS.near(code)]
+        known = f" (near: {', '.join(near)})" if near else ""
+        return f"Of custom operators, TFLite Micro's are supported{known}; export with built-in operators only"
     if any(part in code for part in _RECURRENT):
         return (
             "Use UNIDIRECTIONAL_SEQUENCE_LSTM or SVDF, or unroll it into FULLY_CONNECTED, LOGISTIC, TANH, ADD and MUL"

@@ -10,38 +10,14 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from flatbuffers import flexbuffers
 
 from mlfc.errors import ModelError
+from mlfc.frontend.tflite.custom import option, ranged
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.signal import GAINS
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, TensorType, Tuple, const
 from mlfc.support import cost
-
-_MOST_OPTIONS = 64
-
-
-def _option(node: Node, name: str) -> int:
-    """Return an option of a custom operator, which is a number or a flag."""
-    options = flexbuffers.GetRoot(node.record.custom) if node.record.custom else None
-    if options is None or not options.IsMap or len(options.AsMap) > _MOST_OPTIONS:
-        raise ModelError(f"expected a map of options, with '{name}' among them")
-    entries = options.AsMap
-    for key, value in zip(entries.Keys, entries.Values, strict=True):
-        if key.AsKey == name:
-            if not value.IsInt and not value.IsBool:
-                raise ModelError(f"expected a number as its option '{name}'")
-            return int(value.AsInt) if value.IsInt else int(value.AsBool)
-    raise ModelError(f"its option '{name}' is missing")
-
-
-def _ranged(node: Node, name: str, low: int, high: int = (1 << 31) - 1) -> int:
-    """Return an option that must be in [low, high]."""
-    value = _option(node, name)
-    if not low <= value <= high:
-        raise ModelError(f"expected its option '{name}' between {low} and {high}, got {value}")
-    return value
 
 
 def _rows(node: Node, data: Expr, rank: int) -> Expr:
@@ -72,7 +48,7 @@ def _window(node: Node) -> Expr:
     if ir.tensor_type(weights) != TensorType(node.shape(0)[-1:], "int16"):
         raise ModelError(f"weights {weights.type} on data of shape {node.shape(0)}")
     wide, weights = (node.call("cast", x, dtype="int32") for x in (node.expr(0), weights))
-    shifted = node.call("right_shift", node.call("multiply", wide, weights), const(_ranged(node, "shift", 0, 31)))
+    shifted = node.call("right_shift", node.call("multiply", wide, weights), const(ranged(node, "shift", 0, 31)))
     return node.call("cast", node.call("clip", shifted, a_min=-32768.0, a_max=32767.0), dtype="int16")
 
 
@@ -87,7 +63,7 @@ def _auto_scale(node: Node) -> list[Expr]:
 
 @converts("CUSTOM SignalRfft")
 def _rfft(node: Node) -> Expr:
-    length, shape = _ranged(node, "fft_length", 4), node.shape(0)
+    length, shape = ranged(node, "fft_length", 4), node.shape(0)
     if not shape or not 0 < shape[-1] <= length:
         raise ModelError(f"data of shape {shape} for transforms of {length} numbers")
     data = node.expr(0)
@@ -99,8 +75,8 @@ def _rfft(node: Node) -> Expr:
 
 @converts("CUSTOM SignalIrfft")
 def _irfft(node: Node) -> Expr:
-    if node.shape(0)[-1:] != (_ranged(node, "fft_length", 4) + 2,):
-        raise ModelError(f"a spectrum of shape {node.shape(0)} for transforms of {_option(node, 'fft_length')} numbers")
+    if node.shape(0)[-1:] != (ranged(node, "fft_length", 4) + 2,):
+        raise ModelError(f"a spectrum of shape {node.shape(0)} for transforms of {option(node, 'fft_length')} numbers")
     return node.call("signal.irfft", node.expr(0))
 
 
@@ -111,7 +87,7 @@ def _energy(node: Node) -> Expr:
     if len(node.shape(0)) != 1 or node.shape(0)[0] % 2:
         raise ModelError(f"a spectrum of shape {node.shape(0)}")
     count = node.shape(0)[0] // 2
-    first, last = _ranged(node, "start_index", 0, count), _ranged(node, "end_index", 0, count)
+    first, last = ranged(node, "start_index", 0, count), ranged(node, "end_index", 0, count)
     pairs = node.call("reshape", node.call("cast", node.expr(0), dtype="int32"), newshape=(count, 2))
     squares = node.call("cast", node.call("multiply", pairs, pairs), dtype="uint32")
     halves = (node.call("reshape", _along(node, squares, k, k + 1), newshape=(count,)) for k in (0, 1))
@@ -126,7 +102,7 @@ def _energy(node: Node) -> Expr:
 
 @converts("CUSTOM SignalFilterBank")
 def _filter_bank(node: Node) -> Expr:
-    channels = _ranged(node, "num_channels", 1)
+    channels = ranged(node, "num_channels", 1)
     weights, unweights, starts, weight_starts, widths = (node.integers(position) for position in range(1, 6))
     if len(weights) != len(unweights) or min(len(starts), len(weight_starts), len(widths)) <= channels:
         raise ModelError(f"its tables do not hold {channels + 1} bands")
@@ -147,7 +123,7 @@ def _square_root(node: Node) -> Expr:
 
 @converts("CUSTOM SignalFilterBankLog")
 def _log(node: Node) -> Expr:
-    correction, scale = _ranged(node, "input_correction_bits", 0, 31), _ranged(node, "output_scale", 0)
+    correction, scale = ranged(node, "input_correction_bits", 0, 31), ranged(node, "output_scale", 0)
     return node.call("signal.log", node.expr(0), correction_bits=correction, output_scale=scale)
 
 
@@ -155,15 +131,15 @@ def _log(node: Node) -> Expr:
 def _spectral_subtraction(node: Node) -> list[Expr]:
     """Convert SignalFilterBankSpectralSubtraction: what is left above an estimate of the noise, and the estimate."""
     data, kind = node.expr(0), ir.tensor_type(node.expr(0))
-    channels = _ranged(node, "num_channels", 1)
+    channels = ranged(node, "num_channels", 1)
     if kind != TensorType((channels,), "uint32"):
         raise ModelError(f"{channels} channels of data {kind}")
-    extra, bits = _ranged(node, "smoothing_bits", 0, 31), _ranged(node, "spectral_subtraction_bits", 0, 63)
+    extra, bits = ranged(node, "smoothing_bits", 0, 31), ranged(node, "spectral_subtraction_bits", 0, 63)
     cost.require("constants", 16 * channels, node.label)
 
     def by_turns(name: str) -> Expr:
         """Return a factor of even channels and, of odd ones, the other."""
-        even, odd = (_ranged(node, option, 0) for option in (name, f"alternate_{name}"))
+        even, odd = (ranged(node, option, 0) for option in (name, f"alternate_{name}"))
         return const(np.where(np.arange(channels) % 2, odd, even), "uint64")
 
     def scaled(value: Expr, factor: Expr) -> Expr:
@@ -177,9 +153,9 @@ def _spectral_subtraction(node: Node) -> list[Expr]:
     smooth = scaled(signal, by_turns("smoothing")), scaled(noise, by_turns("one_minus_smoothing"))
     estimate = shifted(node.call("add", *smooth))
     limited = node.call("minimum", estimate, signal)
-    kept = limited if _option(node, "clamping") else estimate
+    kept = limited if option(node, "clamping") else estimate
     node.variables.keep(noise, kept)
-    least = shifted(scaled(data, const(_ranged(node, "min_signal_remaining", 0), "uint64")))
+    least = shifted(scaled(data, const(ranged(node, "min_signal_remaining", 0), "uint64")))
     above = node.call("right_shift", node.call("subtract", signal, limited), const(extra, "uint32"))
     return [node.call("maximum", above, least), kept]
 
@@ -189,7 +165,7 @@ def _gain_control(node: Node) -> Expr:
     if len(node.shape(2)) != 1 or node.shape(2)[0] < GAINS:
         raise ModelError(f"expected a table of at least {GAINS} gains, got one of shape {node.shape(2)}")
     operands = (node.expr(position) for position in range(3))
-    return node.call("signal.gain", *operands, snr_shift=_ranged(node, "snr_shift", 0, 63))
+    return node.call("signal.gain", *operands, snr_shift=ranged(node, "snr_shift", 0, 63))
 
 
 @dataclass(frozen=True)
@@ -217,8 +193,8 @@ class _Stream:
 def _framer(node: Node) -> list[Expr]:
     """Convert SignalFramer: overlapping frames, and whether all of them hold samples that were there."""
     _int16(node)
-    size, step = _ranged(node, "frame_size", 1), _ranged(node, "frame_step", 1)
-    prefills, data = bool(_option(node, "prefill")), _rows(node, node.expr(0), 1)
+    size, step = ranged(node, "frame_size", 1), ranged(node, "frame_step", 1)
+    prefills, data = bool(option(node, "prefill")), _rows(node, node.expr(0), 1)
     length = ir.tensor_type(data).shape[1]
     if length % step or (prefills and size < step):
         raise ModelError(f"{length} samples, frames of {size} and steps of {step} do not fit")
@@ -241,7 +217,7 @@ def _framer(node: Node) -> list[Expr]:
 def _delay(node: Node) -> Expr:
     _int16(node)
     data = _rows(node, node.expr(0), 1)
-    samples = _Stream.of(node, data, _ranged(node, "delay_length", 0), "samples").samples
+    samples = _Stream.of(node, data, ranged(node, "delay_length", 0), "samples").samples
     delayed = _along(node, samples, 0, ir.tensor_type(data).shape[1])
     return node.call("reshape", delayed, newshape=node.shape(0))
 
@@ -250,8 +226,8 @@ def _delay(node: Node) -> Expr:
 def _stacker(node: Node) -> list[Expr]:
     """Convert SignalStacker: the last frames of channels side by side, every so many frames."""
     _int16(node)
-    channels, step = _ranged(node, "num_channels", 1), _ranged(node, "stacker_step", 1)
-    left, right = _ranged(node, "stacker_left_context", 0), _ranged(node, "stacker_right_context", 0)
+    channels, step = ranged(node, "num_channels", 1), ranged(node, "stacker_step", 1)
+    left, right = ranged(node, "stacker_left_context", 0), ranged(node, "stacker_right_context", 0)
     frames = left + right + 1
     if node.shape(0) != (channels,) or step > frames:
         raise ModelError(f"data of shape {node.shape(0)} in stacks of {frames} frames of {channels} every {step}")
@@ -272,7 +248,7 @@ def _stacker(node: Node) -> list[Expr]:
 
 @converts("CUSTOM SignalOverlapAdd")
 def _overlap_add(node: Node) -> Expr:
-    step, frames = _ranged(node, "frame_step", 1), _rows(node, node.expr(0), 2)
+    step, frames = ranged(node, "frame_step", 1), _rows(node, node.expr(0), 2)
     kind = ir.tensor_type(frames)
     rows, count, size = kind.shape
     if kind.dtype not in ("int16", "float32"):

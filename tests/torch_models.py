@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.ao.quantization.fx._decomposed  # registers the operators of quantized programs
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
 
@@ -107,6 +108,32 @@ class Generator(nn.Module):
         following = self.decoder(token).argmax().view(1, 1)
         self.token.copy_(following)
         return following
+
+
+class Quantized(nn.Module):
+    """A convolution between fake quantizations, as after training with them."""
+
+    STEP = 0.03  # of the output
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def quantized(self, x: Tensor, scale: float, zero_point: int) -> Tensor:
+        return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, -128, 127)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, weight = self.quantized(x, 0.05, 3), self.quantized(self.conv.weight, 0.01, 0)
+        return self.quantized(torch.relu(F.conv2d(x, weight, self.conv.bias)), self.STEP, -128)
+
+
+class QuantizedPt2e(Quantized):
+    """The same with the operators that PyTorch 2 Export quantization writes."""
+
+    def quantized(self, x: Tensor, scale: float, zero_point: int) -> Tensor:
+        operators = torch.ops.quantized_decomposed
+        integers = operators.quantize_per_tensor(x, scale, zero_point, -128, 127, torch.int8)
+        return operators.dequantize_per_tensor(integers, scale, zero_point, -128, 127, torch.int8)
 
 
 class Names(nn.Module):

@@ -21,9 +21,11 @@ from torch import nn
 import mlfc
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError, UnsupportedError
 from mlfc.micro.run.project_run import run_selftest
+from mlfc.transform import pipeline
 from tests import torch_models
 from tests.emulator.conftest import need_board
 from tests.onnx_models import Array
+from tests.relay_run import operators
 from tests.torch_models import Cnn, Decoder, Gru, Names, Vit, after_linear, seeded
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "pytorch-keras-jax.md"
@@ -114,6 +116,18 @@ def test_buffers_that_forward_writes_are_state(tmp_path: Path) -> None:
     assert comparison.is_within
 
 
+def test_hidden_states_are_tied_by_name() -> None:
+    module = seeded(Gru)
+    examples = {name: torch.zeros(shape) for name, shape in EXAMPLES[Gru].items()}
+    model = mlfc.compile(module, "llvm", example_inputs=examples, states={"h": "h_out"})
+    assert [item.name for item in (*model.inputs, *model.outputs)] == ["x", "scores"]
+    held = np.zeros(EXAMPLES[Gru]["h"], np.float32)
+    for x in np.random.default_rng(1).standard_normal((3, *EXAMPLES[Gru]["x"])).astype(np.float32):
+        wanted = expected(module, {"x": x, "h": held})
+        held = wanted["h"]
+        np.testing.assert_allclose(model.run({"x": x})["scores"], wanted["scores"], rtol=TOLERANCE, atol=TOLERANCE)
+
+
 @pytest.mark.usefixtures("unoptimized_builds")
 def test_a_decoder_generates_the_same_tokens_as_c_here_and_on_a_board(tmp_path: Path) -> None:
     board = need_board("mps3-an547")
@@ -128,6 +142,22 @@ def test_a_decoder_generates_the_same_tokens_as_c_here_and_on_a_board(tmp_path: 
     found = run_selftest(archive, board, cflags="-O1")
     assert found.passed, found.lines
     assert found.lines[-1] == f"PASS {Decoder.LENGTH} of {Decoder.LENGTH}, largest difference 0"
+
+
+@pytest.mark.parametrize("make", [torch_models.Quantized, torch_models.QuantizedPt2e])
+def test_quantized_modules_become_integers(make: Callable[[], nn.Module]) -> None:
+    module = seeded(make)
+    example = {"x": torch.zeros(1, 3, 8, 8)}
+    lowered = operators(pipeline.run(*mlfc.import_model(module, example_inputs=example)))
+    assert "qnn.conv2d+nn.bias_add+qnn.requantize" in lowered
+    model = mlfc.compile(module, "llvm", example_inputs=example)
+    rng = np.random.default_rng(1)
+    for scale in (0.5, 1.0, 20.0):
+        inputs = {"x": (scale * rng.standard_normal((1, 3, 8, 8))).astype(np.float32)}
+        steps = (model.run(inputs)["output"] - expected(module, inputs)["output"]) / torch_models.Quantized.STEP
+        # PyTorch rounds a product with the reciprocal of the scale, ONNX and we a quotient
+        assert np.abs(steps).max() < 1.01
+        assert (np.abs(steps) > 0.01).mean() <= 0.02
 
 
 def test_names_are_those_of_the_module_and_bytes_do_not_depend_on_the_machine() -> None:
@@ -240,6 +270,10 @@ def test_misuse_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(kind, match=text):
             attempt()
     assert [type(item) for item in mlfc.check(module)] == [OptionError]
+    with monkeypatch.context() as patch:
+        patch.setattr("mlfc.frontend.torch.capture._WEIGHTS_LIMIT", 31)
+        with pytest.raises(ModelError, match=r"the weights have 32 bytes, more than the 31.*external_data=True"):
+            mlfc.compile(module, example_inputs=X)
     monkeypatch.delitem(sys.modules, "mlfc.frontend.torch.capture")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(OptionError, match=r"requires the package onnxscript.*pip install 'mlfc\[torch\]'"):

@@ -20,6 +20,8 @@ from mlfc.frontend.torch.refusal import check_effects, check_outputs, not_conver
 
 # the first opset with an operator for attention, which keeps its parts together
 OPSET = 23
+# protobuf's limit of 2 GiB, less what the rest of a graph may take
+_WEIGHTS_LIMIT = (1 << 31) - (1 << 24)
 
 
 def capture(model: Any, example_inputs: Any = None) -> Captured:
@@ -192,13 +194,12 @@ def _named(
 
 
 def _serialized(program: torch.onnx.ONNXProgram) -> bytes:
-    proto = program.model_proto
-    try:
-        data: bytes = proto.SerializeToString()
-    except Exception as error:  # protobuf's own, which differ by its version
+    weights = [value.const_value for value in program.model.graph.initializers.values()]
+    nbytes = sum(weight.nbytes for weight in weights if weight is not None)
+    if nbytes > _WEIGHTS_LIMIT:
         raise ModelError(
-            "the module's weights exceed the 2 GiB that an ONNX model in memory can have",
-            place="torch",
-            next_step="Save the ONNXProgram, program.save('model.onnx', external_data=True), and compile the file",
-        ) from error
+            f"the weights have {nbytes} bytes, more than the {_WEIGHTS_LIMIT} that an ONNX model in memory can have",
+            next_step="Export it to a file, torch.onnx.export(module, inputs, 'model.onnx', external_data=True)",
+        )
+    data: bytes = program.model_proto.SerializeToString()
     return data

@@ -39,6 +39,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 # most of what these packages bring is never imported: Python compiles the rest when it is
-$(VENV)/.dev: pyproject.toml | $(VENV)/.installed
+$(VENV)/.dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[dev]"
-	touch $@
+	touch $(VENV)/.installed $@

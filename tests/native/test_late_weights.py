@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
@@ -55,6 +56,7 @@ def _integers(data: Any, weights: Any, zero: int) -> ir.Expr:
     return ir.call("qnn.conv2d", [data, weights, *numbers], padding=(1, 1), out_dtype="int32")
 
 
+@pytest.mark.usefixtures("quick_builds")
 def test_they_give_what_constants_give(tmp_path: Path) -> None:
     late: dict[str, ir.Expr] = {}
     fixed: dict[str, ir.Expr] = {}

@@ -68,6 +68,7 @@ def test_a_diff_counts_compiled_code_when_asked(tmp_path: Path) -> None:
     assert mlfc.diff(a, b)["totals"] == {}
 
 
+@pytest.mark.usefixtures("unoptimized_builds")
 def test_code_of_tvm_compiles_with_our_headers(shared: Path) -> None:
     need("gcc", "gcc")
     folder = shared / "fixtures/tvm-0.14"

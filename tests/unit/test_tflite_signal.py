@@ -69,6 +69,25 @@ def test_a_front_end_gives_what_tflite_micro_gives(golden: Results) -> None:
         np.testing.assert_array_equal(np.stack([run[name] for run in found])[ready], golden[name][ready])
 
 
+def test_a_circular_buffer_is_the_variable_that_it_writes() -> None:
+    tensors = [T("x", (1, 1, 1, 2), "int8", scale=0.1, zero=3), T("flat", (1,), "int32", [6])]
+    tensors += [
+        T("slots", (1, 3, 1, 2), "int8", scale=0.1, zero=3, is_variable=True),
+        T("y", (6,), "int8", scale=0.1, zero=3),
+    ]
+    ops = [Op("CUSTOM CIRCULAR_BUFFER", ["x"], ["slots"], custom={"cycles_max": 1}),
+           Op("RESHAPE", ["slots", "flat"], ["y"], "ReshapeOptions", {"NewShape": [6]})]  # fmt: skip
+    model = mlfc.compile(build(tensors, ops, ["x"], ["y"]), target="llvm")
+    slices = [np.array([run, -run], np.int8) for run in range(1, 5)]
+    found = [model.run({"x": part.reshape(1, 1, 1, 2)})["y"] for part in slices]
+    before = [np.full(2, 3, np.int8)] * 2  # what stands for zero
+    for run, result in enumerate(found):
+        np.testing.assert_array_equal(result, np.concatenate([*before, *slices][run : run + 3]))
+    ops[0].custom = {"cycles_max": 2}
+    with pytest.raises(MlfcError, match="a buffer that ends most runs"):
+        mlfc.import_model(build(tensors, ops, ["x"], ["y"]))
+
+
 _WINDOW = [T("x", (4,), "int16"), T("w", (4,), "int16", [1, 2, 3, 4]), T("y", (4,), "int16")]
 _FRAMES = [T("x", (8,), "int16"), T("y", (2, 6), "int16"), T("valid", (), "bool")]
 _SPECTRUM = [T("x", (14,), "int16"), T("y", (16,), "int16")]

@@ -250,7 +250,7 @@ class _Conversion:
             self.variables.assign(record, self.exprs[record.inputs[1]], self.file.tensors[record.inputs[1]].name)
 
     def _check_new(self, record: OperatorRecord) -> None:
-        taken = [index for index in record.outputs if index in self.exprs]
+        taken = [index for index in record.outputs if index in self.exprs and index not in self.variables.found]
         if taken:
             raise ModelError(f"it computes tensor '{self.file.tensors[taken[0]].name}', which has a value already")
 

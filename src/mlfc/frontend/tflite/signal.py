@@ -261,3 +261,36 @@ def _overlap_add(node: Node) -> Expr:
     node.variables.keep(held, _along(node, added, count * step, count * step + size))
     ready = _along(node, added, 0, count * step)
     return node.call("reshape", ready, newshape=(*node.shape(0)[:-2], count * step))
+
+
+_EVERY_RUN = (5, 13, 25)  # slots of those buffers without options that TFLite Micro fills in every run
+
+
+@converts("CUSTOM CIRCULAR_BUFFER")
+def _circular_buffer(node: Node) -> Expr:
+    """Convert CIRCULAR_BUFFER, which puts a slice behind the last ones; its output tensor is mostly a variable."""
+    output, data = node.output(), node.expr(0)
+    shape = node.shape(0)
+    if node.input(0).dtype != "int8" or len(output.shape) != len(shape) or len(shape) != 4:
+        raise ModelError(f"{node.input(0).type_name} of shape {shape} in a buffer of shape {output.shape}")
+    slots = output.shape[1]
+    if shape != (output.shape[0], 1, *output.shape[2:]) or slots < 1:
+        raise ModelError(f"a slice of shape {shape} in a buffer of shape {output.shape}")
+    cycles = option(node, "cycles_max", 0) if node.record.custom else 0
+    if cycles > 1 or (cycles < 1 and slots not in _EVERY_RUN):
+        node.refuse(
+            "a buffer that ends most runs before the operators behind it is not supported",
+            "Split the model behind it, and run the second part less often",
+        )
+    held = node.exprs.get(output.index)
+    if held is None:
+        cost.require("constants", prod(output.shape), node.label)
+        point = node.zero_point(output) if output.quantization is not None else 0
+        first = np.full(output.shape, point, np.int8) if point else None
+        held = node.variables.of_operator(f"{output.name}/slots", TensorType(output.shape, "int8"), first)
+        moved = data if slots == 1 else _joined(node, _along(node, held, 1, slots), data)
+        node.variables.keep(held, moved)
+        return moved
+    moved = data if slots == 1 else _joined(node, _along(node, held, 1, slots), data)
+    node.assigned[output.index] = moved
+    return moved

@@ -21,7 +21,7 @@ from tests.harness import module_of
 from tests.object_cache import with_known_objects
 
 NAME = "hello_world"
-QUICK = {"cflags": "-O0"}
+QUICK = {"cflags": "-O1"}
 """Options of projects that `build_quickly` builds."""
 _MODEL = "hello_world_int8.tflite"
 _OUTPUT = "StatefulPartitionedCall:0"

@@ -33,7 +33,7 @@ def tools(board: str, template: str) -> None:
     need("cmake" if template == "cmake" else "make", template)
 
 
-QUICK = ("--option", "cflags=-O0")
+QUICK = ("--option", "cflags=-O1")
 
 
 def made(folder: Path, model: Path, template: str, board: str, *more: str, build: Sequence[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Layers of int16 data on emulated Cortex-M4 and M55: what LiteRT computes, in fewer instructions than plain code."""
+"""Layers of int16 data, and of weights of four bits, on emulated Cortex-M4 and M55 against LiteRT and plain code."""
 
 from __future__ import annotations
 
@@ -44,6 +44,17 @@ def _cases() -> tuple[Case, ...]:
         c.add(name, "DEPTHWISE_CONV_2D", [data, weights, c.sums(data, weights, count, largest=_SMALL)],
               c.t(1, 6, 5, count, scale=0.01), "DepthwiseConv2DOptions",
               {**_CONV, "DepthMultiplier": multiplier})  # fmt: skip
+    for name, shape, filters, size, sixteen in (
+        ("nibbles", (1, 5, 6, 16), 9, 3, False), ("nibbles_point", (1, 4, 3, 32), 4, 1, False),
+        ("nibbles_odd", (1, 5, 4, 7), 4, 3, False), ("nibbles_wide", (1, 4, 5, 6), 5, 3, True),
+    ):  # fmt: skip
+        data = c.t(*shape) if sixteen else c.codes(*shape)
+        weights = c.weights(filters, size, size, shape[3], channels=filters)
+        weights.dtype, weights.value = "int4", c.rng.integers(-8, 8, weights.shape)
+        bias = c.sums(data, weights, filters, "int64" if sixteen else "int32", 1 << 10)
+        out = (*shape[:3], filters)
+        result = c.t(*out, scale=0.001) if sixteen else c.codes(*out, scale=0.1)
+        c.add(name, "CONV_2D", [data, weights, bias], result, "Conv2DOptions", _CONV)
     return tuple(c.found)
 
 

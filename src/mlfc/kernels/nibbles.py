@@ -7,10 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mlfc.kernels.templates import Weights
+from mlfc.support import dtypes
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Output
 from mlfc.tir.ir import Expr
 
 Array = npt.NDArray[Any]
+
+LEAST_NIBBLES = 64  # weights that are worth the instructions which unpack them
 
 
 def fit_nibbles(weights: Array) -> bool:
@@ -28,3 +33,14 @@ def nibble(byte: Expr, which: int) -> Expr:
     """Return the low (0) or the high (1) number of an int8 as an int32."""
     wide = tb.cast(byte, "int32")
     return wide >> 4 if which else tb.cast(tb.cast(wide << 4, "int8"), "int32") >> 4
+
+
+def sixteenfold(weights: Weights, largest: int, out: Output) -> bool:
+    """Tell whether weights are kept in four bits, and 16 times each sum over data up to `largest` fits."""
+    if weights.late is not None or weights.values.dtype.kind not in "iu" or weights.values.size < LEAST_NIBBLES:
+        return False
+    centered = weights.centered()
+    if not fit_nibbles(centered):
+        return False
+    sums = np.abs(centered.astype(np.int64)).reshape(-1, centered.shape[-1]).sum(axis=0)
+    return out.dtype == "int64" or 16 * largest * int(sums.max()) <= dtypes.limits("int32")[1]

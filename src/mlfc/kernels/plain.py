@@ -19,14 +19,13 @@ import numpy as np
 
 from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, Product
-from mlfc.kernels.nibbles import fit_nibbles, nibble, nibbles
+from mlfc.kernels.nibbles import LEAST_NIBBLES, fit_nibbles, nibble, nibbles
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Const, Expr
 
-LEAST_NIBBLES = 64  # weights that are worth the instructions which unpack them
 LONGEST = 1024  # products that are added up one after another
 PIECE = 512  # most products of a piece of a longer sum
 

@@ -11,8 +11,10 @@ from math import prod
 from typing import Any, TypeAlias
 
 from mlfc.isa.dsp import weights as dsp_weights
+from mlfc.isa.dsp.nibbles import NibbleSums
 from mlfc.isa.dsp.patch import Patch, repeat, signed_word, word_order
 from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.nibbles import sixteenfold
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
@@ -33,6 +35,10 @@ def _accepts_conv(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out:
 
 def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
     return data.dtype in dsp_weights.BYTES and out.dtype == "int32" and dsp_weights.fits(weights)
+
+
+def _in_nibbles(weights: Weights, out: Output) -> bool:
+    return sixteenfold(weights, dsp_weights.LARGEST_INPUT, out)
 
 
 class PairedSums:
@@ -135,7 +141,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     def seen(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
         return [*_unflattened(tb.as_expr(row), leading), channel]
 
-    if rows == 1 and reduction % 4 == 0:
+    if rows == 1 and reduction % 4 == 0 and not _in_nibbles(weights, out):
         _row(ctx, data, weights, out)
         return
     conv = Conv(1, (1, rows), reduction, out.shape[-1], (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
@@ -147,7 +153,17 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
     height, width = conv.output
     size = min(PIXELS, height * width)
     patch = Patch(ctx, conv, source, size, weights.data_zero)
-    sums = PairedSums(ctx, weights, patch.order, out)
+    if _in_nibbles(weights, out):
+        nibbles = NibbleSums(ctx, weights, patch.order, out, dsp_weights.start(weights, out.bias)[0])
+
+        def emit(places: Sequence[Sequence[Expr]], last: Expr | None = None) -> None:
+            nibbles.emit(places, patch.word, last)
+
+    else:
+        paired = PairedSums(ctx, weights, patch.order, out)
+
+        def emit(places: Sequence[Sequence[Expr]], last: Expr | None = None) -> None:
+            paired.emit(places, lambda pixel, step: [patch.word(pixel, step)], last)
 
     def at(value: Expr) -> tuple[Expr, Expr]:
         number = stmts.let("pixel", value)
@@ -159,7 +175,7 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
             y, x = at(first + pixel)
             patch.fill(pixel, (image, y, x))
             places.append(seen(image, y, x, tb.const(0))[:-1])
-        sums.emit(places, lambda pixel, step: [patch.word(pixel, step)])
+        emit(places)
 
     def pair(image: Expr, first: Expr, count: int) -> None:
         """Write a tile in few bytes: an odd last pixel is computed twice and stored once."""
@@ -167,7 +183,7 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
         with stmts.loop(PIXELS, "member") as member:
             patch.fill(member, (image, *at(tb.minimum(first + member, count - 1))))
         places = [seen(image, *at(number), tb.const(0))[:-1] for number in (first, second)]
-        sums.emit(places, lambda pixel, step: [patch.word(pixel, step)], tb.binary("lt", first + 1, count))
+        emit(places, tb.binary("lt", first + 1, count))
 
     count = height * width
     full, rest = divmod(count, size)

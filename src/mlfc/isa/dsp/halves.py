@@ -12,8 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mlfc.isa.dsp.nibbles import NibbleSums
 from mlfc.isa.dsp.patch import Patch, repeat
 from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.nibbles import sixteenfold
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
@@ -162,12 +164,21 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     _convolution(ctx, conv, (data, seen), weights, out)
 
 
+def _sums(ctx: Context, weights: Weights, out: Output) -> HalfSums | NibbleSums:
+    if not sixteenfold(weights, 1 << 15, out):
+        return HalfSums(ctx, weights, out)
+    reduction = weights.values.size // weights.values.shape[-1]
+    order = np.full(reduction + reduction % 2, -1)
+    order[:reduction] = np.arange(reduction)
+    return NibbleSums(ctx, weights, order.reshape(-1, 2), out, out.bias)
+
+
 def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights: Weights, out: Output) -> None:
     stmts, seen = ctx.stmts, source[1]
     height, width = conv.output
     count = height * width
     size = min(PIXELS, count)
-    windows, sums = _Windows(ctx, conv, source, size), HalfSums(ctx, weights, out)
+    windows, sums = _Windows(ctx, conv, source, size), _sums(ctx, weights, out)
 
     def at(number: Expr) -> tuple[Expr, Expr]:
         return stmts.let("y", number // width), stmts.let("x", number % width)

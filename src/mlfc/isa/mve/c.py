@@ -111,19 +111,19 @@ def _block_statement(printer: CPrinter, to: str, call: ir.Call) -> str:
     return f"{printer.need(key)}({', '.join([to, *args])});"
 
 
-def _dot8(printer: CPrinter, expr: ir.Call) -> str:
-    """Return the call that adds the products of eight halves and eight bytes in memory to a sum."""
+def _dot(printer: CPrinter, expr: ir.Call) -> str:
+    """Return the call that adds products of numbers in memory to a sum."""
     total, *operands = expr.args
     loads = [load for load in operands if isinstance(load, ir.Load)]
     if len(loads) != len(operands):
-        raise InternalError("C takes the operands of 'dot8' from memory only")
+        raise InternalError("C takes the operands of '" + expr.name + "' from memory only")
     addresses = [printer.address(load.buffer, load.indices) for load in loads]
-    return f"{printer.need(f'dot8:{expr.dtype}')}({', '.join([printer.expr(total), *addresses])})"
+    return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join([printer.expr(total), *addresses])})"
 
 
 def _expression(printer: CPrinter, expr: Expr) -> str | None:
-    if isinstance(expr, ir.Call) and expr.name == "dot8":
-        return _dot8(printer, expr)
+    if isinstance(expr, ir.Call) and expr.name in ("dot8", "dot32"):
+        return _dot(printer, expr)
     if isinstance(expr, ir.Call) and expr.dtype == _LANES and expr.name in _CALLS:
         return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join(map(printer.expr, expr.args))})"
     load = _widened(expr) if isinstance(expr, ir.Cast) else None

@@ -13,6 +13,7 @@ import numpy as np
 from mlfc.isa.mve.strip import Strip
 from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, frame_of
+from mlfc.kernels.nibbles import sixteenfold
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import block_intrinsics
 from mlfc.tir import builder as tb
@@ -88,7 +89,7 @@ class Filters:
 
 def _accepts_conv(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     plain = conv.groups == 1 and len(conv.spatial) <= 2 and set(conv.dilation) == {1}
-    return plain and serves(data, weights, out)
+    return plain and _accepts_dense(_, data, weights, out)
 
 
 @template("convolution", "mve", _accepts_conv)
@@ -159,7 +160,8 @@ def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
 
 
 def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    return serves(data, weights, out) and data.shape[-1] > 0
+    # weights of four bits have a form of their own
+    return serves(data, weights, out) and data.shape[-1] > 0 and not sixteenfold(weights, 1 << 7, out)
 
 
 @template("dense", "mve", _accepts_dense)

@@ -1,4 +1,7 @@
-"""Convolutions and dense layers of int16 by ``dot8``: eight products at a time, of two pixels with two filters.
+"""Convolutions and dense layers by ``dot8`` and ``dot32``, of two pixels with two filters at a time.
+
+These multiply eight int16 with int8 weights, and 32 int8 with weights of four bits, which are unpacked in registers as
+16 times themselves: what is added up is divided by 16 in the end.
 
 A pixel's window is one run of numbers: in the input itself where the kernel is one pixel and channels come in eights,
 else in a copy. Sums that fit have 32 bits, others 64. Depthwise layers go over their channels four at a time.
@@ -7,6 +10,7 @@ else in a copy. Sums that fit have 32 bits, others 64. Depthwise layers go over 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
@@ -14,6 +18,7 @@ import numpy as np
 
 from mlfc.isa.mve.strip import STACK_BYTES
 from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.nibbles import nibbles, sixteenfold
 from mlfc.kernels.staging import choose, inside
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
@@ -21,11 +26,32 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
-PIXELS, FILTERS, STEP = 2, 2, 8
+PIXELS, FILTERS = 2, 2
 CHANNELS_AT_ONCE = 32  # of a depthwise layer, whose sums are kept
 
 # (pixel, first element) -> where eight neighbours of the pixel's window are
 Reader: TypeAlias = Callable[[int, Expr], Expr]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How products are added up: of so many elements of the data at a time, with weights in so many bytes."""
+
+    intrinsic: str
+    dtype: str  # of the data
+    step: int
+    weight_bytes: int
+    shift: int  # of what is added up, in the end
+
+    def packed(self, weights: Array) -> Array:
+        """Return weights (..., step) as (..., weight_bytes)."""
+        if self.weight_bytes == self.step:
+            return weights
+        return nibbles(weights[..., : self.weight_bytes], weights[..., self.weight_bytes :])
+
+
+_OF_HALVES = _Form("dot8", "int16", 8, 8, 0)
+_OF_NIBBLES = _Form("dot32", "int8", 32, 16, 4)
 
 
 def _serves(data: Buffer, weights: Weights, out: Output) -> bool:
@@ -33,77 +59,95 @@ def _serves(data: Buffer, weights: Weights, out: Output) -> bool:
     return halves and weights.values.dtype.kind in "iu" and weights.centered().dtype == np.int8
 
 
+def _form(data: Buffer, weights: Weights, out: Output) -> _Form | None:
+    """Return the form for operands and a result, None where there is none."""
+    if data.dtype == "int8" and out.dtype == "int32" and sixteenfold(weights, 1 << 7, out):
+        return _OF_NIBBLES
+    return _OF_HALVES if _serves(data, weights, out) else None
+
+
 def _accepts_conv(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    return len(conv.spatial) <= 2 and conv.groups == 1 and _serves(data, weights, out)
+    return len(conv.spatial) <= 2 and conv.groups == 1 and _form(data, weights, out) is not None
 
 
 def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    return data.shape[-1] > 0 and _serves(data, weights, out)
+    return data.shape[-1] > 0 and _form(data, weights, out) is not None
 
 
-def _start(ctx: Context, out: Output) -> Callable[[Expr], Expr]:
-    """Return what gives the start of each filter's sum."""
-    if out.bias is None:
+def _start(ctx: Context, out: Output, rows: Array, zero: int) -> Callable[[Expr], Expr]:
+    """Return what gives the start of each filter's sum, for weights (reduction, filters)."""
+    total = -zero * rows.sum(axis=0, dtype=np.int64)
+    if out.bias is not None:
+        total = total + out.bias
+    if not total.any():
         return lambda _: tb.const(0, out.dtype)
-    bias = ctx.constant("bias", out.bias.astype(dtypes.to_numpy(out.dtype)))
-    return lambda index: tb.load(bias, [index])
-
-
-def _padded(size: int) -> int:
-    return -(-size // STEP) * STEP
+    start = ctx.constant("start", total.astype(dtypes.to_numpy(out.dtype)))
+    return lambda index: tb.load(start, [index])
 
 
 class _Sums:
     """Sums of all filters for one or two windows."""
 
-    def __init__(self, ctx: Context, weights: Weights, out: Output) -> None:
-        self.ctx, self.out = ctx, out
+    def __init__(self, ctx: Context, weights: Weights, out: Output, form: _Form) -> None:
+        self.ctx, self.out, self.form = ctx, out, form
         rows = weights.centered().reshape(-1, weights.values.shape[-1])
-        self.size, self.filters = _padded(len(rows)), rows.shape[1]
+        self.size, self.filters = -(-len(rows) // form.step) * form.step, rows.shape[1]
         padded = np.pad(rows, ((0, self.size - len(rows)), (0, 0)))
-        # of two filters, eight weights of one and then of the other
+        # of two filters, the weights of a step of one and then of the other
         full = self.filters - self.filters % FILTERS
         self.blocks: list[tuple[Buffer, int, int]] = []
         for first, last, width in ((0, full, FILTERS), (full, self.filters, self.filters - full)):
             if last > first:
                 packed = self._packed(padded[:, first:last], width)
                 self.blocks.append((ctx.constant("weights", packed), first, width))
-        self.start = _start(ctx, out)
+        self.start = _start(ctx, out, rows, weights.data_zero)
 
     def _packed(self, rows: Array, width: int) -> Array:
-        packed = rows.T.reshape(-1, width, self.size // STEP, STEP).transpose(0, 2, 1, 3)
-        return np.ascontiguousarray(packed.reshape(len(packed), -1))
+        packed = rows.T.reshape(-1, width, self.size // self.form.step, self.form.step).transpose(0, 2, 1, 3)
+        return np.ascontiguousarray(self.form.packed(packed).reshape(len(packed), -1))
 
     def emit(self, places: Sequence[Sequence[Expr]], read: Reader) -> None:
         """Write the sums of the windows that `read` reads, and their stores at `places`."""
-        stmts = self.ctx.stmts
+        stmts, form = self.ctx.stmts, self.form
         for weights, first, width in self.blocks:
             with stmts.loop(weights.shape[0], "block", "rolled") as block:
                 sums = stmts.local("sums", (width, len(places)), self.out.dtype)
                 for lane in range(width):
                     for pixel in range(len(places)):
-                        stmts.store(sums, [lane, pixel], self.start(block * width + (first + lane)))
-                with stmts.loop(self.size // STEP, "k", "rolled") as k:
+                        start = tb.const(0) if form.shift else self.start(block * width + (first + lane))
+                        stmts.store(sums, [lane, pixel], start)
+                with stmts.loop(self.size // form.step, "k", "rolled") as k:
                     for lane in range(width):
-                        factors = tb.load(weights, [block, (k * width + lane) * STEP], lanes=STEP)
+                        place = [block, (k * width + lane) * form.weight_bytes]
+                        factors = tb.load(weights, place, lanes=form.weight_bytes)
                         for pixel in range(len(places)):
                             total = tb.load(sums, [lane, pixel])
-                            stmts.store(sums, [lane, pixel],
-                                        tb.intrinsic("dot8", total, read(pixel, k * STEP), factors))  # fmt: skip
+                            added = tb.intrinsic(form.intrinsic, total, read(pixel, k * form.step), factors)
+                            stmts.store(sums, [lane, pixel], added)
                 for lane in range(width):
-                    for pixel, place in enumerate(places):
-                        self.out.store([*place, block * width + (first + lane)], tb.load(sums, [lane, pixel]))
+                    index = block * width + (first + lane)
+                    for pixel, at in enumerate(places):
+                        total = tb.load(sums, [lane, pixel])
+                        # of weights in bytes the sum has begun with it
+                        total = (total >> form.shift) + self.start(index) if form.shift else total
+                        self.out.store([*at, index], total)
 
 
 class _Windows:
     """The windows of a few pixels: in the data itself where they are runs of eights, else copied."""
 
-    def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int, size: int) -> None:
-        self.ctx, self.conv, (self.data, self.seen) = ctx, conv, source
-        self.size, self.reduction = size, prod(conv.kernel) * conv.channels
+    def __init__(self, conv: Conv, source: tuple[Buffer, Frame], sums: _Sums, pixels: int, zero: int) -> None:
+        self.ctx, self.conv, (self.data, self.seen) = sums.ctx, conv, source
+        self.size, self.reduction, self.zero, self.step = (
+            sums.size,
+            prod(conv.kernel) * conv.channels,
+            zero,
+            sums.form.step,
+        )
+        ctx, size = sums.ctx, sums.size
         in_place = prod(conv.kernel) == 1 and not conv.padded and size == self.reduction
-        make = ctx.stmts.local if 2 * pixels * size <= STACK_BYTES else ctx.scratch
-        self.copy = None if in_place else make("windows", (pixels, size), "int16")
+        make = ctx.stmts.local if dtypes.nbytes(self.data.dtype) * pixels * size <= STACK_BYTES else ctx.scratch
+        self.copy = None if in_place else make("windows", (pixels, size), self.data.dtype)
         self.places: dict[int, tuple[Expr, Expr, Expr]] = {}
         if self.copy is not None:
             for pixel in range(pixels):
@@ -133,13 +177,13 @@ class _Windows:
     def _pad(self, pixel: int, to: Expr) -> None:
         assert self.copy is not None
         with self.ctx.stmts.loop(self.conv.channels, "c", "vectorized") as c:
-            self.ctx.stmts.store(self.copy, [pixel, to + c], 0)
+            self.ctx.stmts.store(self.copy, [pixel, to + c], self.zero)
 
     def read(self, pixel: int, first: Expr) -> Expr:
         """Return eight neighbours in the window of a pixel."""
         if self.copy is not None:
-            return tb.load(self.copy, [pixel, first], lanes=STEP)
-        return tb.load(self.data, self.seen(*self.places[pixel], first), lanes=STEP)
+            return tb.load(self.copy, [pixel, first], lanes=self.step)
+        return tb.load(self.data, self.seen(*self.places[pixel], first), lanes=self.step)
 
 
 @template("convolution", "mve", _accepts_conv)
@@ -168,8 +212,10 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
     stmts, seen = ctx.stmts, source[1]
     height, width = conv.output
     size = min(PIXELS, width)
-    sums = _Sums(ctx, weights, out)
-    windows = _Windows(ctx, conv, source, size, sums.size)
+    form = _form(source[0], weights, out)
+    assert form is not None  # _accepts has seen to it
+    sums = _Sums(ctx, weights, out, form)
+    windows = _Windows(conv, source, sums, size, weights.data_zero)
 
     def pixels(image: Expr, y: Expr, columns: Sequence[Expr]) -> None:
         for pixel, x in enumerate(columns):
@@ -193,7 +239,8 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     """Write a depthwise convolution over one or two dimensions, one filter a channel."""
     stmts, seen, conv = ctx.stmts, frame_of(len(conv.spatial)), conv.planar()
     factors = ctx.constant("weights", np.ascontiguousarray(weights.centered().reshape(*conv.kernel, conv.channels)))
-    start = _start(ctx, out)
+    rows = weights.centered().reshape(-1, conv.channels)
+    start = _start(ctx, out, rows, 0)
     (height, width), channels = conv.output, conv.channels
     for first, last in (
         (0, channels - channels % CHANNELS_AT_ONCE),

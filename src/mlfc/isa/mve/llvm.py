@@ -22,6 +22,7 @@ Counted: TypeAlias = Callable[[Context, int, Sequence[Value], Callable[[Value, l
 
 _LANES = words(4)
 _BYTES, _HALVES = ll.VectorType(INT8, block_intrinsics.CHANNELS), ll.VectorType(INT16, block_intrinsics.CHANNELS // 2)
+_INDICES = ll.VectorType(INT32, 16)
 _SPELLED_OUT = 4  # chunks that are copied without a loop
 _REGISTERS = block_intrinsics.CHANNELS // 4
 
@@ -126,6 +127,8 @@ def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
     """Write an intrinsic on four int32, or on eight int16, if the machine has instructions for it."""
     if name == "dot8" and context.machine.instruction("mve"):
         return _dot8(context, *args)
+    if name == "dot32" and context.machine.instruction("mve"):
+        return _dot32(context, *args)
     if not context.machine.instruction("mve") or name not in _CALLS or args[0].type != _LANES:
         return None
     return _CALLS[name](context, *args)
@@ -142,6 +145,15 @@ def _dot8(context: Context, total: Value, a: Value, b: Value) -> Value:
     pair = builder.call(function, [zero, zero, zero, builder.trunc(total, INT32), high, a, wide])
     low, upper = (builder.zext(builder.extract_value(pair, part), total.type) for part in (0, 1))
     return builder.or_(low, builder.shl(upper, ll.Constant(total.type, 32)))
+
+
+def _dot32(context: Context, total: Value, a: Value, both: Value) -> Value:
+    builder = context.builder
+    low, high = (
+        builder.shuffle_vector(a, a, ll.Constant(_INDICES, list(range(first, first + 16)))) for first in (0, 16)
+    )
+    weights = (builder.shl(both, ll.Constant(_BYTES, [4] * 16)), builder.and_(both, ll.Constant(_BYTES, [-16] * 16)))
+    return _products(context, _products(context, total, low, weights[0]), high, weights[1])
 
 
 def _products(context: Context, total: Value, a: Value, b: Value) -> Value:

@@ -96,6 +96,20 @@ def _dot8(total: Array, a: Array, b: Array) -> Array:
     return result.reshape(np.shape(total))
 
 
+def _dot32(total: Array, a: Array, b: Array) -> Array:
+    both = np.asarray(b, np.int8).astype(np.int64).reshape(-1, 16)
+    weights = np.concatenate([(both + 8) % 16 - 8, both >> 4], axis=1)
+    products = 16 * weights * np.asarray(a, np.int64).reshape(-1, 32)
+    result: Array = (np.asarray(total, np.int64).reshape(-1) + products.sum(axis=1)).astype(np.int32)
+    return result.reshape(np.shape(total))
+
+
+add(
+    "dot32",
+    3,
+    _dot32,
+    "int32 + 16 times the sum of the products of int8x32 and numbers of four bits, the low ones of 16 bytes first",
+)
 add("dot8", 3, _dot8, "int32 or int64 + the sum of the products of int16x8 and int8x8 in memory")
 add("word", 1, _word, "int8x4 or int16x2 in memory as one int32, the first element lowest")
 add("within", 2, _within, "an int32 whose magnitude its maker knows to be at most a literal, for the bounds proof")

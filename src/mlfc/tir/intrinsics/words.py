@@ -42,6 +42,12 @@ def odd_bytes(steps: Steps, word: Expr) -> Expr:
     return even_bytes(tb.cast(shr(bits, 8) | shl(bits, 24), "int32"))
 
 
+@defined(word="int32")
+def nibbles_up(_: Steps, word: Expr) -> Expr:
+    """Return a word moved up by four bits."""
+    return tb.cast(shl(tb.cast(word, "uint32"), 4), "int32")
+
+
 @defined(**_SUM)
 def dot2(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
     """Return sum + the products of the 16-bit halves of two words."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ from mlfc.relay.op import OPERATORS, REQUIRED, Attr
 from mlfc.support.module_info import DEFINITIONS, ArchiveInfo, ModuleInfo
 from mlfc.support.records import Record, Says, definitions, described
 
+sys.path.insert(0, str(Path(__file__).parent))
+from model_operators import onnx_page, tflite_page
+
 REFERENCE = Path(__file__).parent / "reference"
 SCHEMA = Path(mlfc.schema.__file__).parent / "metadata-7.json"
 _MADE = "<!-- made by docs/generate.py: change the program, not this page -->"
@@ -33,6 +37,8 @@ def pages() -> dict[Path, str]:
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "operators.md": operators_page(),
         REFERENCE / "boards.md": boards_page(),
+        REFERENCE / "onnx.md": onnx_page(_MADE),
+        REFERENCE / "tflite.md": tflite_page(_MADE),
         REFERENCE / "archive.md": archive_page(),
         SCHEMA: metadata_schema(),
     }
@@ -140,8 +146,8 @@ def operators_page() -> str:
     lines = [_MADE, "", "# Operators", ""]
     lines += [
         "The operators of the graph IR, under Relay's names; `mlfc operators` prints them. The contract",
-        "states the accuracy of the results on every target. For the operators of a model, run",
-        "`mlfc check MODEL`: it lists all that cannot be compiled.",
+        "states the accuracy of the results on every target. The operators of models are in",
+        "[onnx.md](onnx.md) and [tflite.md](tflite.md); `mlfc check MODEL` lists all that cannot be compiled.",
         "",
         f"{len(OPERATORS)} operators. Attributes without a default are required. TVM 0.14 lacks those marked *",
         "(of `qnn.softmax`, its uint8 form): [Relay text](archive.md) has an equivalent of TVM's in their",

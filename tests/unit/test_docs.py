@@ -15,17 +15,49 @@ import pytest
 from onnx import helper
 
 from mlfc.archive.read.schema import load_schema
+from mlfc.frontend.onnx import table
+from mlfc.frontend.onnx.importer import import_onnx
+from mlfc.frontend.tflite.importer import CONVERTERS
+from mlfc.frontend.tflite.importer import OPERATORS as VARIABLES
 from tests.unit.test_cli import succeeded
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 
+assert import_onnx  # has filled the table
+
+
 def test_generated_pages_are_up_to_date() -> None:
     made: dict[Path, str] = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
-    assert {path.name for path in made} == {"archive.md", "boards.md", "cli.md", "metadata-7.json", "operators.md"}
+    assert {path.name for path in made} == {
+        "archive.md", "boards.md", "cli.md", "metadata-7.json", "onnx.md", "operators.md", "tflite.md",
+    }  # fmt: skip
     for path, text in made.items():
+        if path.name == "onnx.md" and onnx.defs.onnx_opset_version() < table.NEWEST_OPSET:
+            continue  # an older onnx does not know all of the operators
         assert path.read_text(encoding="utf-8") == text, "run: python docs/generate.py"
+
+
+@pytest.mark.parametrize("page", ["onnx.md", "tflite.md"])
+def test_operators_of_models_are_listed_once(page: str) -> None:
+    """By the tables of the importers: supported ones with what was measured or below the table, others with advice."""
+    text = (DOCS / "reference" / page).read_text(encoding="utf-8")
+    supported, _, refused = text.partition("## Not supported")
+    if page == "onnx.md":
+        sections = re.split(r"^## ", supported, flags=re.MULTILINE)[1:]
+        expected = {"ai.onnx": {*table.supported(), "If"}}
+        expected |= {domain: {*table.supported(domain)} for domain in (table.ML, table.MICROSOFT)}
+    else:
+        sections, expected = [f"all\n{supported}"], {"all": {*CONVERTERS, *VARIABLES}}
+    assert [section.split("\n", 1)[0] for section in sections] == [*expected]
+    for section, operators in zip(sections, expected.values(), strict=True):
+        rows = re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)
+        below = re.findall(r"`([^`]+)`", " ".join(section.partition("Imported, too")[2].split()))
+        assert sorted([*rows, *below]) == sorted(operators)
+    left = re.findall(r"^\| `([^`]+)` \| [^|]+ \|$", refused, re.MULTILINE)
+    assert {"Unique", "StringSplit"} <= {*left} if page == "onnx.md" else {"BIDIRECTIONAL_SEQUENCE_LSTM"} <= {*left}
+    assert not {*left} & {*expected["ai.onnx" if page == "onnx.md" else "all"]}
 
 
 def test_the_page_of_commands_has_all_that_help_shows(tmp_path: Path) -> None:

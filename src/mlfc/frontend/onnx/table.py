@@ -79,6 +79,11 @@ def find(domain: str, operator: str, opset: int) -> Importer | None:
     return IMPORTERS.get(f"{qualified(domain, operator)}@{max(fitting)}") if fitting else None
 
 
+def since(domain: str, operator: str) -> list[int]:
+    """Return the opsets since which the importers of an operator hold."""
+    return sorted(_SINCE.get((domain, operator), ()))
+
+
 def supported(domain: str = "") -> list[str]:
     """Return the names of the supported operators of a domain, sorted."""
     return sorted(name for known, name in _SINCE if known == domain)

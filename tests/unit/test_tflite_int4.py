@@ -9,6 +9,7 @@ import pytest
 
 import mlfc
 from mlfc.archive.read.load import load_factory
+from mlfc.errors import ModelError
 from tests.int16_cases import Int16Cases
 from tests.tflite_builder import T
 from tests.tflite_cases import RELU, SAME, Case
@@ -89,10 +90,20 @@ def test_operator_is_bit_exact(case: Case, samples: Samples) -> None:
 @pytest.mark.parametrize(("core", "optimize"), [("cortex-m3", "speed"), ("cortex-m3", "size"), ("cortex-m4", "speed")])
 def test_small_cores_agree(core: str, optimize: str, samples: Samples, quick_builds: None) -> None:
     fed, expected = samples[0]
-    mod, params = mlfc.import_model(model_of(CASES))
+    cases = [case for case in CASES if not case.tolerance and "int2" not in case.name]
+    mod, params = mlfc.import_model(model_of(cases))
     factory = mlfc.build(mod, params=params, target=f"c -mcpu={core}", optimize=optimize)
-    for name, value in load_factory(factory).run(fed).items():
+    given = {name: fed[name] for case in cases for name in case.inputs}
+    for name, value in load_factory(factory).run(given).items():
         np.testing.assert_array_equal(value, expected[name], name)
+
+
+def test_a_buffer_of_the_wrong_length_is_refused() -> None:
+    c = _Cases(np.random.default_rng(1))
+    c.add("dequantize", "DEQUANTIZE", [c.narrow(3, 5)], T("", (3, 5)), "DequantizeOptions", {})
+    c.found[0].tensors[0].value = np.zeros((3, 4))
+    with pytest.raises(ModelError, match="a int4 tensor of shape \\(3, 5\\) has 8 bytes, its buffer 6"):
+        mlfc.import_model(model_of(c.found))
 
 
 def test_small_cores_keep_two_weights_in_a_byte() -> None:

@@ -25,11 +25,12 @@ _SMALL, _LARGE = 1 << 20, 1 << 33  # of biases; large ones leave 32 bits
 def _cases() -> tuple[Case, ...]:
     """Return layers of each kind of window, of both widths of sums."""
     c = Int16Cases(np.random.default_rng(1))
-    for name, shape, filters, size, stride in (
-        ("same", (1, 7, 6, 16), 12, 3, 1), ("first", (1, 9, 8, 3), 5, 3, 2), ("point", (1, 5, 5, 24), 7, 1, 1),
-        ("strided", (1, 6, 5, 6), 4, 1, 2), ("wide", (1, 3, 3, 210), 3, 3, 1),
+    for name, shape, filters, size, stride, groups in (
+        ("same", (1, 7, 6, 16), 12, 3, 1, 1), ("first", (1, 9, 8, 3), 5, 3, 2, 1), ("point", (1, 5, 5, 24), 7, 1, 1, 1),
+        ("strided", (1, 6, 5, 6), 4, 1, 2, 1), ("wide", (1, 3, 3, 210), 3, 3, 1, 1),
+        ("groups", (1, 4, 5, 16), 6, 3, 1, 2),
     ):  # fmt: skip
-        data, weights = c.t(*shape), c.weights(filters, size, size, shape[3], channels=filters)
+        data, weights = c.t(*shape), c.weights(filters, size, size, shape[3] // groups, channels=filters)
         out = tuple(-(-extent // stride) for extent in shape[1:3])
         fields = {**_CONV, "StrideH": stride, "StrideW": stride}
         bias = c.sums(data, weights, filters, largest=_LARGE if name == "point" else _SMALL)

@@ -162,7 +162,8 @@ INTEGERS = [(name, "int8", target) for name, target in PAIRS] + [
     for kind in KINDS
     for name in ("3x3_stride_asymmetric", "depthwise", "groups")
     for target in ("default", "plain", "mve")
-    if kind != "int8"
+    # MVE has instructions for int16 data, which tests/emulator/test_halves_on_boards.py runs
+    if kind != "int8" and (kind, target) != ("int16", "mve")
 ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
+from mlfc.tir import builder as tb
 from mlfc.tir.ir import Expr
 
 
@@ -103,3 +104,23 @@ def linear(image: Any, y: Any, x: Any, channel: Any) -> Sequence[Expr]:  # noqa:
 def frame_of(spatial: int) -> Frame:
     """Return the frame of a convolution over one or two dimensions."""
     return planar if spatial == 2 else linear
+
+
+def rows_as_pixels(shape: Sequence[int], columns: int) -> tuple[Conv, Frame]:
+    """Return a dense layer of data of `shape` as a convolution of one tap over a line of pixels, one for each row."""
+    *leading, reduction = shape
+
+    def frame(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
+        return [*_unflattened(tb.as_expr(row), leading), channel]
+
+    conv = Conv(1, (1, prod(leading)), reduction, columns, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
+    return conv, frame
+
+
+def _unflattened(index: Expr, shape: Sequence[int]) -> list[Expr]:
+    """Return the indices of the element `index` of an array of `shape`, in row-major order."""
+    found: list[Expr] = []
+    for extent in reversed(shape[1:]):
+        found.insert(0, index % extent)
+        index = index // extent
+    return [index, *found] if shape else []

@@ -7,13 +7,12 @@ first, once for all filters (`dsp_patch`); weights stay bytes, two filters in a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from mlfc.isa.dsp import weights as dsp_weights
 from mlfc.isa.dsp.nibbles import NibbleSums
 from mlfc.isa.dsp.patch import Patch, repeat, signed_word, word_order
-from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
 from mlfc.kernels.nibbles import sixteenfold
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import builder as tb
@@ -135,17 +134,12 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 @template("dense", "dsp", _accepts_dense)
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
-    *leading, reduction = data.shape
-    rows, weights = prod(leading), dsp_weights.for_signed(data.dtype, weights)
-
-    def seen(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
-        return [*_unflattened(tb.as_expr(row), leading), channel]
-
-    if rows == 1 and reduction % 4 == 0 and not _in_nibbles(weights, out):
+    weights = dsp_weights.for_signed(data.dtype, weights)
+    conv, seen = rows_as_pixels(data.shape, out.shape[-1])
+    if conv.spatial == (1, 1) and conv.channels % 4 == 0 and not _in_nibbles(weights, out):
         _row(ctx, data, weights, out)
-        return
-    conv = Conv(1, (1, rows), reduction, out.shape[-1], (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
-    _convolution(ctx, conv, (data, seen), weights, out)
+    else:
+        _convolution(ctx, conv, (data, seen), weights, out)
 
 
 def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights: Weights, out: Output) -> None:
@@ -209,12 +203,3 @@ def _row(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
         return tb.intrinsic("even_bytes", four), tb.intrinsic("odd_bytes", four)
 
     sums.emit([leading], read)
-
-
-def _unflattened(index: Expr, shape: Sequence[int]) -> list[Expr]:
-    """Return the indices of the element `index` of an array of `shape`, in row-major order."""
-    found: list[Expr] = []
-    for extent in reversed(shape[1:]):
-        found.insert(0, index % extent)
-        index = index // extent
-    return [index, *found] if shape else []

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from mlfc.isa.mve.strip import STACK_BYTES
-from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
 from mlfc.kernels.nibbles import nibbles, sixteenfold
 from mlfc.kernels.staging import choose, inside
 from mlfc.kernels.templates import Array, Weights, template
@@ -195,16 +195,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 @template("dense", "mve", _accepts_dense)
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
-    *leading, reduction = data.shape
-
-    def seen(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
-        found, index = [channel], tb.as_expr(row)
-        for extent in reversed(leading[1:]):
-            found.insert(0, index % extent)
-            index = index // extent
-        return [index, *found] if leading else found
-
-    conv = Conv(1, (1, prod(leading)), reduction, out.shape[-1], (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
+    conv, seen = rows_as_pixels(data.shape, out.shape[-1])
     _convolution(ctx, conv, (data, seen), weights, out)
 
 

@@ -1,12 +1,18 @@
-"""How many of ONNX's node tests are imported as they are: ``python -m benchmarks.onnx_nodes``."""
+"""How many of ONNX's node tests are imported as they are: ``python -m benchmarks.onnx_nodes``.
+
+With ``--run``, how many pass by `mlfc.onnx_backend`, which takes from the inputs of a run what decides shapes.
+"""
 
 from __future__ import annotations
 
+import argparse
 import re
+import unittest
 import warnings
 from collections import Counter
 
 import onnx
+from onnx.backend.test import BackendTest
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +24,29 @@ _OWN = re.compile(r"'[^']*'|#\d+")
 
 
 def main() -> None:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", action="store_true", help="run the tests in place of importing their models")
+    run() if parser.parse_args().run else count_imports()
+
+
+def run() -> None:
+    """Print how many tests pass, and the names of those that differ."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tests = BackendTest(mlfc.onnx_backend, __name__).exclude("_cuda$").test_cases["OnnxBackendNodeModelTest"]
+        result = unittest.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(tests).run(result)
+    refused = [text for _, text in result.errors if "mlfc.errors." in text]
+    differing = [*result.failures, *(item for item in result.errors if item[1] not in refused)]
+    ran = result.testsRun - len(result.skipped)
+    print(f"onnx {onnx.__version__}: of {ran:,} node tests {ran - len(refused) - len(differing):,} pass,")
+    print(f"{len(refused)} are refused, {len(differing)} differ:")
+    for test, text in differing:
+        print(f"  {test.id().rpartition('.')[2]}: {text.strip().splitlines()[-1][:100]}")
+
+
+def count_imports() -> None:
     """Print the count, and the commonest reasons for refusals."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

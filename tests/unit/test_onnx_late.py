@@ -171,3 +171,16 @@ def test_zero_points_of_integer_matrices(a: Array, b: Array, of_a: Array, of_b: 
     (found,) = run_main(module, {**given_late, **params})
     less = of_a.astype(np.int64)[:, None] if of_a.ndim else of_a.astype(np.int64)
     np.testing.assert_array_equal(found, (a.astype(np.int64) - less) @ (b.astype(np.int64) - of_b.astype(np.int64)))
+
+
+def test_a_late_zero_point_of_sums_that_leave_32_bits_is_refused() -> None:
+    for channels, is_exact in ((3640, True), (3641, False)):
+        x, zero = np.zeros((1, channels, 3, 3), np.uint8), np.array(3, np.uint8)
+        given = model("ConvInteger", (x, np.ones((1, channels, 3, 3), np.uint8), zero), ("n",))
+        given.graph.output[0].CopyFrom(helper.make_tensor_value_info("out", TensorProto.INT32, None))
+        values = {"in1": np.full((1, channels, 3, 3), 255, np.uint8)}
+        if is_exact:
+            mlfc.import_model(given.SerializeToString(), values=values)
+        else:
+            with pytest.raises(MlfcError, match="--value in2="):
+                mlfc.import_model(given.SerializeToString(), values=values)

@@ -22,6 +22,7 @@ from mlfc.support import dtypes
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", *dtypes.NARROW_INTEGERS)
 _EXACT_TERMS = 1 << 13  # of so many products of bytes, all sums that their zero points take part in fit int32
+_EXACT_CENTRED_TERMS = 1 << 15  # the same where the weights are centred at once
 _FLOATS = tuple(dtype for dtype in dtypes.NARROW_FLOATS if dtype != "float8_e8m0fnu")
 
 
@@ -252,6 +253,8 @@ def _conv_integer(node: Node) -> Expr:
     if 3 not in known or prod(shape_of(node.input(2))) != 1:
         node.value(3 if 3 not in known else 2, "zero_point")
         node.unsupported("with a zero point a channel of the data is not supported", "Quantize the data per tensor")
+    if prod(shape_of(weight)[1:]) > _EXACT_CENTRED_TERMS:
+        node.value(2, "zero_point")
     geometry = conv_window(node, weight, 0, (1, 2))
     attributes = conv_attributes(node, weight, geometry)
     image, kernel = as_image(node, x), as_image(node, weight)

@@ -12,9 +12,13 @@ from itertools import product
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import mlfc
 from mlfc.archive.read.load import load_factory
+from mlfc.frontend.tflite.rounding import as_fixed_point
+from mlfc.relay.ir import Call
+from mlfc.relay.visitor import post_order
 from mlfc.verify.litert import Reference
 from tests.tflite_builder import Op, T, build
 
@@ -58,8 +62,8 @@ def _differing(cases: Sequence[Case]) -> list[str]:
 def _linear(kind: str, dtype: str, scales: tuple[float, float, float]) -> Case:
     """Return an operator whose sums are its bias, at and beside ties."""
     in_scale, weight_scale, out_scale = (float(np.float32(scale)) for scale in scales)
-    ties = np.rint((np.arange(-60, 60) + 0.5) * out_scale / (in_scale * weight_scale))
-    sums = np.unique(np.concatenate([ties - 1, ties, ties + 1])).astype(np.int32)
+    ties = np.rint((np.arange(-126, 126) + 0.5) * out_scale / (in_scale * weight_scale))
+    sums = np.unique(np.concatenate([ties - 1, ties, ties + 1]).clip(-(2**30), 2**30)).astype(np.int32)
     count, middle = len(sums), 128 if dtype == "uint8" else 0
     shapes = {
         "FULLY_CONNECTED": ((1, 2), (count, 2), (1, count)),
@@ -87,6 +91,30 @@ def test_sums_at_ties_round_as_the_reference() -> None:
     cases = [_linear(*case) for case in product(kinds, ("int8", "uint8"), scales)]
     assert len(cases) == 18
     assert _differing(cases) == []
+
+
+@pytest.mark.parametrize(
+    ("scales", "roundings"),
+    [((0.0159, 0.002, 0.9), {"SINGLE"}), ((0.0001, 0.0003, 0.9), {"FLOAT64"}), ((0.1, 0.02, 0.1), {"SINGLE"})],
+)
+def test_large_sums_of_fully_connected_round_as_in_float64(
+    scales: tuple[float, float, float], roundings: set[str]
+) -> None:
+    # a multiplier of 31 bits, the nearest to the scale, sends sums of the first two to the other side of ties
+    cases = [_linear("FULLY_CONNECTED", dtype, scales) for dtype in ("int8", "uint8")]
+    assert _differing(cases) == []
+    kept = build(cases[0].tensors, [cases[0].op], ["x"], ["y"])
+    calls = [item for item in post_order(mlfc.import_model(kept)[0].main.body) if isinstance(item, Call)]
+    assert {item.attrs["rounding"] for item in calls if item.op.name == "qnn.requantize"} == roundings
+
+
+def test_other_multipliers_stand_in_for_the_nearest_one() -> None:
+    ratio = np.prod(np.array([0.0159, 0.002], np.float32), dtype=np.float64) / np.float64(np.float32(0.9))
+    (found,) = as_fixed_point(np.array([ratio]), 1 << 30, 128)  # type: ignore[misc]
+    assert found != ratio
+    assert abs(found / ratio - 1) < 2**-29
+    assert as_fixed_point(np.array([2.0**-40]), 1, 128) is None
+    assert as_fixed_point(np.array([4.0]), 1 << 30, 128) is None
 
 
 def test_tflm_multiplies_the_scales_of_fully_connected_in_float32() -> None:

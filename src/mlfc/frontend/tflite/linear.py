@@ -13,6 +13,7 @@ from tflite import FullyConnectedOptionsWeightsFormat, Padding, TensorType
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, requantized
 from mlfc.frontend.tflite.node import Node, converts, is_quantized
+from mlfc.frontend.tflite.rounding import as_fixed_point
 from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
@@ -279,6 +280,8 @@ def _linear(
     else:
         sums = _biased(node, node.call(f"qnn.{name}", data, weights, *args, out_dtype="int32", **attrs), bias, last)
     scales = _product_scales(node, tensor, weight, weight_axis, double=double)
+    if rounding == "SINGLE":
+        scales, rounding = _once_rounded(node, scales, _largest_sum(node, tensor, weight_axis, bias))
     return requantized(node, sums, scales, axis=last, rounding=rounding, function=function)
 
 
@@ -292,14 +295,32 @@ def _adds_up_in_words(node: Node, bias: Constant | None, weight: TfliteTensor) -
     return kind is not None and node.options(kind).QuantizedBiasType() == TensorType.INT32
 
 
+def _once_rounded(node: Node, scales: npt.NDArray[Any], largest_sum: int) -> tuple[npt.NDArray[Any], str]:
+    """Return scales and rounding of 8-bit codes, which the reference rounds in float64, in fixed point if possible."""
+    output = node.output()
+    low, high = (limit - node.zero_point(output) for limit in dtypes.limits(output.dtype))
+    out_scale = np.float64(node.scale(output))
+    known = min(largest_sum, dtypes.limits("int32")[1])
+    exact = np.atleast_1d(scales / out_scale)
+    ratios = as_fixed_point(exact, known, max(high, -low))
+    if ratios is None:
+        return scales, "FLOAT64"
+    return np.where(ratios == exact, scales, ratios * out_scale), "SINGLE"
+
+
 def _fit_in_words(node: Node, data: TfliteTensor, axis: int, bias: Constant | None) -> bool:
     """Tell whether no sum can be beyond an int32."""
+    return _largest_sum(node, data, axis, bias) <= dtypes.limits("int32")[1]
+
+
+def _largest_sum(node: Node, data: TfliteTensor, axis: int, bias: Constant | None) -> int:
+    """Return a magnitude that no sum exceeds."""
     weights, zero_point = node.value(1).astype(np.int64), node.zero_point(data)
     centred = np.abs(np.moveaxis(weights - _zero_points(node.input(1), weights.ndim), axis, -1))
     low, high = dtypes.limits(data.dtype)
     start = 0 if bias is None else max(int(bias.data.max()), -int(bias.data.min()))
     sums = centred.reshape(-1, centred.shape[-1]).sum(axis=0)
-    return int(sums.max()) * max(high - zero_point, zero_point - low) + start <= dtypes.limits("int32")[1]
+    return int(sums.max()) * max(high - zero_point, zero_point - low) + start
 
 
 def _wide_sums(

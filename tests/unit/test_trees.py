@@ -16,6 +16,7 @@ from mlfc.relay import ir
 from tests.ml_cases import FEATURES, ml_cases, random_tables, rows
 from tests.ml_models import compare, ml_model
 from tests.operator_cases import Case
+from tests.relay_run import operators
 
 Array = np.ndarray[Any, Any]
 MODES = {"le": b"BRANCH_LEQ", "lt": b"BRANCH_LT", "ge": b"BRANCH_GTE", "gt": b"BRANCH_GT", "eq": b"BRANCH_EQ",
@@ -194,6 +195,16 @@ def test_a_tree_that_comes_back_to_itself_is_refused() -> None:
     }  # fmt: skip
     with pytest.raises(MlfcError, match="comes back to a node above"):
         mlfc.import_model(ensemble("TreeEnsemble", attrs, rows(0), version=5))
+
+
+def test_what_results_have_in_common_is_computed_once() -> None:
+    attrs = {**listed(TABLES, ["le"] * len(TABLES[0]), [0] * len(TABLES[0]), "class")}
+    attrs |= {"classlabels_int64s": [3, 5], "post_transform": "SOFTMAX"}
+    module, _ = mlfc.import_model(ensemble("TreeEnsembleClassifier", attrs, rows(0), 2))
+    assert operators(module).count("ml.tree_ensemble") == 1
+    del attrs["post_transform"]  # the scores, which label and output are made of, are an output themselves
+    module, _ = mlfc.import_model(ensemble("TreeEnsembleClassifier", attrs, rows(0), 2))
+    assert operators(module).count("ml.tree_ensemble") == 1
 
 
 def test_labels_that_are_strings_are_refused() -> None:

@@ -34,6 +34,7 @@ from mlfc.frontend.onnx.inputs import (
     stated_shapes,
 )
 from mlfc.frontend.onnx.late import LATE
+from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.stand_ins import StandIns
@@ -365,9 +366,9 @@ class _Importer:
         graphs = partial(self._graph, scope=scope, name=name)
         node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs)
         results = _converted(node, found, self.advisor, as_opset_7=is_old)
-        for tensor, result in zip(proto.output, results, strict=False):
+        known = named_results(results, proto.output, name)
+        for tensor, result, named in zip(proto.output, results, known, strict=False):
             if tensor:
-                named = _named(result, tensor, name)
                 scope.values[tensor] = named
                 if id(result) in self.noted:
                     self._note(named, self.noted[id(result)][1])
@@ -570,15 +571,6 @@ def _converted(node: Node, found: table.Importer, advisor: Advisor, *, as_opset_
             next_step=f"Only the first {len(results)} of its outputs can be used",
         )
     return results
-
-
-def _named(result: Expr, tensor: str, node: str) -> Expr:
-    """Return `result` knowing the name of the tensor that it is, unless it already is another tensor."""
-    if isinstance(result, Constant):
-        return result if result.name is not None else Constant(result.data, tensor, Span((node,), tensor))
-    if isinstance(result, (Var, Tuple)) or result.span.tensor is not None:
-        return result
-    return replace(result, span=Span(result.span.nodes or (node,), tensor))
 
 
 def _renamed(result: Expr | None, tensor: str) -> Expr | None:

@@ -96,6 +96,11 @@ def _selections() -> Iterator[Spec]:
 
 
 def _samples() -> Iterator[Spec]:
+    for mode in ("avg", "max"):
+        for layout, data in (("NCHW", (2, 3, 4, 5)), ("NHWC", (2, 4, 5, 3))):
+            attrs = {"pooled_size": (2, 3), "spatial_scale": 0.5, "sample_ratio": -1 if mode == "avg" else 2,
+                     "layout": layout, "mode": mode, "aligned": layout == "NCHW"}  # fmt: skip
+            yield Spec("vision.roi_align", (Given(data), Given((9, 5))), attrs, f"{mode}-{layout}")
     for rank, layout in ((1, "NWC"), (2, "NCHW"), (3, "NCDHW")):
         shape, places = (2, *(4, 3, 5)[:rank]), (6, 2, 3)[:rank]
         data = (1, *shape[1:], 2) if layout == "NWC" else (1, *shape)

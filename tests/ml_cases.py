@@ -103,7 +103,51 @@ def ml_cases() -> list[Case]:
     wild[3] = np.asarray([0, -1, 1 << 31, 3], np.int64)
     wild[4] = np.asarray([1 << 62, 3, -1, 2], np.int64)
     add("tables that lie", rows(25), wild, ("le",))
-    return [*cases, *_coupling_cases()]
+    return [*cases, *_ngram_cases(), *_coupling_cases()]
+
+
+def ngram_counts(tokens: Array, tables: Sequence[Array], columns: int, longest: int, skips: int) -> Array:
+    """Return how often the runs that a tree holds occur in each row, a token at a time."""
+    first, key, column = ([int(item) for item in table] for table in tables)
+    result = np.zeros((len(tokens), columns), np.float32)
+    for row, values in enumerate(tokens.tolist()):
+        for step in range(1, skips + 2):
+            for start in range(len(values)):
+                node = 0
+                for size, token in enumerate(values[start::step][:longest], 1):
+                    below = range(min(max(first[node], 0), len(key)), min(max(first[node + 1], 0), len(key)))
+                    found = next((at for at in below if key[at] == token), None)
+                    if found is None:
+                        break
+                    if 0 <= column[found] < columns and (size > 1 or step == 1):
+                        result[row, column[found]] += 1
+                    node = found + 1
+    return result
+
+
+def _ngram_cases() -> list[Case]:
+    """Return trees of runs of one to three tokens, in rows of several lengths, and tables that lie."""
+    rng = np.random.default_rng(40)
+    # 7 leads to 7 leads to -2; 7 to 9; 8 to 7
+    first = np.array([0, 2, 4, 5, 6, 6, 6, 6], np.int32)
+    key, column = np.array([7, 8, 7, 9, 7, -2], np.int64), np.array([0, 4, 1, -1, 4, 2], np.int32)
+    big = np.array([(1 << 40) - 1, 1 << 40, 7, 9, 7, -(1 << 62)], np.int64)
+    cases = []
+
+    def add(label: str, tokens: Array, tables: list[Array], **attrs: int) -> None:
+        result = ngram_counts(tokens, tables, **attrs)
+        cases.append(Case("ml.ngram_counts", [tokens, *tables], lambda: result, attrs, label=label))
+
+    for length, skips in ((1, 0), (2, 3), (12, 0), (12, 4), (5, 60)):
+        tokens = rng.choice(np.array([7, 8, 9, -2], np.int32), (3, length))
+        add(f"{length} tokens, {skips} skips", tokens, [first, key, column], columns=5, longest=3, skips=skips)
+    add("runs of one", tokens, [first, key.astype(np.int32), column], columns=6, longest=1, skips=9)
+    wide = rng.choice(big, (2, 40))
+    add("int64", wide, [first.astype(np.uint8), big, column.astype(np.int64)], columns=5, longest=3, skips=1)
+    wild = np.array([0, 2, -4, 1 << 30, 6, -(1 << 31), 6, 2], np.int32)
+    lies = [wild, np.sort(big), np.array([0, 9, -5, 1 << 30, 4, 1], np.int32)]
+    add("tables that lie", wide[:, :20], lies, columns=5, longest=7, skips=1)
+    return cases
 
 
 def _coupling_cases() -> list[Case]:

@@ -27,7 +27,7 @@ MODULES = {
     "Unique": "unique", "Upsample": "upsample",
 }  # fmt: skip
 KINDS = ("node", "simple")
-REFUSED = "sequence|optional|strnorm|gradient|unique|if_opt|if_seq"
+REFUSED = "sequence|optional|strnorm|gradient|if_opt|if_seq"
 # each mode of Resize once; with aligned corners mlfc takes the size after rounding, as PyTorch and ONNX Runtime do
 LEFT_OUT = "resize.*(cubic|antialias|crop|align_corners|sizes|symmetric)|maxpool_3d|pad_(wrap|constant_pad)"
 
@@ -104,10 +104,11 @@ def test_a_node_alone_runs() -> None:
 
 
 def test_what_nothing_helps_is_refused_when_it_is_prepared() -> None:
-    unique = model([helper.make_node("Unique", ["x"], ["y"])], {"x": ("n",)}, ["y"])
-    with pytest.raises(ProblemsError, match="Unique"):
-        BACKEND.prepare(unique)
-    assert not BACKEND.is_compatible(unique)
+    pool = helper.make_node("MaxRoiPool", ["x", "regions"], ["y"], pooled_shape=[1, 1])
+    regions = model([pool], {"x": ("n", 1, 4, 4), "regions": (2, 5)}, ["y"])
+    with pytest.raises(ProblemsError, match="MaxRoiPool"):
+        BACKEND.prepare(regions)
+    assert not BACKEND.is_compatible(regions)
     assert BACKEND.is_compatible(small_network())
     text = helper.make_tensor_value_info("x", TensorProto.STRING, [1])
     graph = helper.make_graph(

@@ -66,11 +66,13 @@ FIXED = {
     "STFT": (1, 3),
     "Slice": (1, 2, 3, 4),
     "TopK": (1,),
+    "Unique": (0,),
 }
 # Operators whose tests say too little: scales and regions, numbers of a window, counts of what is not zero.
 ASKED = {
     "AffineGrid", "BlackmanWindow", "Col2Im", "ConvInteger", "DFT", "DequantizeLinear", "Dropout", "HammingWindow",
-    "HannWindow", "MelWeightMatrix", "NonZero", "QLinearConv", "QuantizeLinear", "Resize", "STFT", "Upsample",
+    "HannWindow", "MelWeightMatrix", "NonZero", "QLinearConv", "QuantizeLinear", "Resize", "STFT", "Unique",
+    "Upsample",
 }  # fmt: skip
 # Every operator of a composed node rounds to a narrow dtype; the expected outputs are rounded once.
 COARSE = {"bfloat16": 2**-6, "float16": 2**-9}

@@ -1,10 +1,10 @@
-"""Boxes of images: NonMaxSuppression."""
+"""Boxes of images: NonMaxSuppression, RoiAlign."""
 
 from __future__ import annotations
 
 from math import prod
 
-from mlfc.frontend.onnx.node import Node
+from mlfc.frontend.onnx.node import Node, dtype_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 
@@ -35,3 +35,26 @@ def _non_max_suppression(node: Node) -> Expr:
     ]
     centred = bool(node.integer("center_point_box", 0))
     return node.call("vision.select_boxes", node.input(0), node.input(1), *limits, rows=rows, center_point_box=centred)
+
+
+@importer("RoiAlign")
+def _roi_align(node: Node) -> Expr:
+    """Put the number of its image in front of each region, as Relay has it."""
+    data, rois, images = node.shape(0), node.shape(1), node.shape(2)
+    if len(data) != 4 or len(rois) != 2 or rois[1] != 4 or images != rois[:1]:
+        node.wrong(f"data of shape {data}, regions of {rois} and numbers of images of {images} do not fit")
+    if data[0] > 1 << 24:
+        node.unsupported(f"of {data[0]} images is not supported: float32 does not count further")
+    mode = node.string("coordinate_transformation_mode", "half_pixel") if node.opset >= 16 else "output_half_pixel"
+    if mode not in ("half_pixel", "output_half_pixel"):
+        node.wrong(f"expected coordinate_transformation_mode half_pixel or output_half_pixel, got '{mode}'")
+    pooled = node.integer("output_height", 1), node.integer("output_width", 1)
+    if min(pooled) < 1:
+        node.wrong(f"a region cannot be pooled to {pooled}")
+    edges = node.input(1) if node.dtype(1) == "float64" else node.cast(node.input(1), "float32")
+    numbers = node.cast(node.reshape(node.input(2), (rois[0], 1)), dtype_of(edges))
+    return node.call(
+        "vision.roi_align", node.input(0), node.concatenate([numbers, edges], 1), pooled_size=pooled,
+        spatial_scale=node.real("spatial_scale", 1.0), sample_ratio=node.integer("sampling_ratio", 0) or -1,
+        layout="NCHW", mode=node.string("mode", "avg").lower(), aligned=mode == "half_pixel",
+    )  # fmt: skip

@@ -297,8 +297,3 @@ def _eye_like(node: Node) -> Expr:
     rows, columns = _checked(node, node.shape(0))
     eye: npt.NDArray[Any] = np.eye(rows, columns, min(max(node.integer("k", 0), -rows), columns))
     return Constant(eye.astype(dtypes.to_numpy(dtype)), None, node.span)
-
-
-@importer("NonZero")
-def _non_zero(node: Node) -> Expr:
-    return node.constant(np.stack(np.nonzero(node.value(0, "X"))), "int64")

@@ -114,7 +114,6 @@ def advice(domain: str, operator: str, opset: int = 0) -> str:
 
 ONNX_RUNTIME = Remedy("--byoc", "onnxruntime")
 _RUN_IT = f"Let ONNX Runtime run the node (mlfc compile {ONNX_RUNTIME})"
-_DEPENDS = "Its output shape depends on data"
 _CUT = "Cut the model before this node and do the step in the program that uses the result"
 _UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
 _DRAW = "Make the numbers outside and pass them in as an input"
@@ -123,15 +122,11 @@ _NO_SEQUENCES = "Generated code has tensors alone: export the model with Split a
 _ADVICE = {
     ("", "Loop"): _UNROLL,
     ("", "Scan"): _UNROLL,
-    ("", "NonZero"): f"{_DEPENDS}. {_CUT}",
-    ("", "Unique"): f"{_DEPENDS}. {_CUT}",
     ("", "MaxRoiPool"): _CUT,
-    ("", "RoiAlign"): _CUT,
     ("", "LpPool"): "AveragePool and MaxPool are supported",
     ("", "Bernoulli"): _DRAW,
     ("", "Multinomial"): _DRAW,
     ("", "ImageDecoder"): "Decode the image in the program, and cut the model after this node",
-    ("", "TfIdfVectorizer"): "Count the terms in the program, and cut the model after this node",
     ("", "RegexFullMatch"): _NO_STRINGS,
 }
 _ADVICE_BY_KIND = {

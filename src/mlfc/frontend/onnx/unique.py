@@ -1,0 +1,122 @@
+"""Elements without repetitions, and places of those that are not zero: how many there are depends on the data.
+
+Of constants that is known. Of data that come when the model runs, the shape that the model states of a result says it:
+as many are taken as that, others in place of those that are missing.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.frontend.onnx.table import importer
+from mlfc.relay.ir import Expr
+
+
+@importer("NonZero")
+def _non_zero(node: Node) -> Expr:
+    shape, known = node.shape(0), node.known(0)
+    stated = node.stated[0] if node.stated else None
+    if known is not None or stated is None:
+        return node.constant(np.stack(np.nonzero(node.value(0, "X"))), "int64")
+    if len(stated) != 2 or stated[0] != len(shape) or stated[1] > prod(shape):
+        node.wrong(f"a tensor of shape {shape} cannot give places of shape {stated}")
+    x = node.input(0)
+    flags = node.call("not_equal", node.cast(x, "int8") if node.dtype(0) == "bool" else x, _zero_of(node))
+    places = node.cast(_first_true(node, node.reshape(flags, (prod(shape),)), stated[1]), "int64")
+    rows, step = [], prod(shape)
+    for extent in shape:
+        step //= extent
+        row = node.call("floor_mod", _by(node, "floor_divide", places, step), node.constant(extent, "int64"))
+        rows.append(node.reshape(row, (1, stated[1])))
+    return node.concatenate(rows, 0) if rows else node.constant(np.zeros((0, stated[1])), "int64")
+
+
+def _zero_of(node: Node) -> Expr:
+    return node.constant(0, "int8" if node.dtype(0) == "bool" else node.dtype(0))
+
+
+def _by(node: Node, operator: str, expr: Expr, number: int) -> Expr:
+    return node.call(operator, expr, node.like(number, expr))
+
+
+def _first_true(node: Node, flags: Expr, count: int) -> Expr:
+    """Return the places of the first flags that hold, in their order, and of others where there are too few."""
+    holds = node.cast(flags, "int8")
+    return node.call("topk", holds, k=count, axis=0, ret_type="indices", is_ascend=False, dtype="int32")
+
+
+@importer("Unique", since=11)
+def _unique(node: Node) -> list[Expr]:
+    """Return the elements, where each is first, the number of each old one among the new, and how often it occurs."""
+    shape = node.shape(0)
+    axis = node.axis(node.integer("axis"), len(shape)) if node.given("axis") else None
+    is_sorted = bool(node.integer("sorted", 1))
+    count = _stated_count(node, axis or 0)
+    is_flat = axis is None or len(shape) == 1
+    if node.known(0) is not None or not is_flat or count is None:
+        return _of_constant(node, axis, is_sorted=is_sorted)
+    if count > prod(shape):
+        node.wrong(f"{count} different elements are more than a tensor of shape {shape} has")
+    return _when_run(node, count, is_sorted=is_sorted)
+
+
+def _stated_count(node: Node, axis: int) -> int | None:
+    """Return how many elements the result has by what the model states; 0 where that changes nothing."""
+    if not any(map(node.wants, (0, 1, 3))) and node.integer("sorted", 1):
+        return 0
+    places = ((index, axis if index == 0 else 0) for index in (0, 1, 3) if index < len(node.stated))
+    shapes = ((node.stated[index], at) for index, at in places)
+    return next((shape[at] for shape, at in shapes if shape is not None and at < len(shape)), None)
+
+
+def _of_constant(node: Node, axis: int | None, *, is_sorted: bool) -> list[Expr]:
+    results: list[npt.NDArray[Any]] = [*np.unique(node.value(0, "X"), True, True, True, axis=axis)]
+    results[2] = results[2].reshape(-1)
+    if not is_sorted:
+        order = np.argsort(results[1], kind="stable")
+        results = [
+            np.take(results[0], order, axis or 0),
+            results[1][order],
+            np.argsort(order)[results[2]],
+            results[3][order],
+        ]
+    return [node.constant(results[0], node.dtype(0)), *(node.constant(part, "int64") for part in results[1:])]
+
+
+def _when_run(node: Node, count: int, *, is_sorted: bool) -> list[Expr]:
+    """Sort the elements; each that differs from the one before is new. What is NaN differs from everything."""
+    size = prod(node.shape(0))
+    x = node.reshape(node.input(0), (size,))
+    x = node.cast(x, "int8") if node.dtype(0) == "bool" else x
+    ascending = {"k": size, "axis": 0, "is_ascend": True}
+    places = node.call("topk", x, ret_type="indices", dtype="int64", **ascending)
+    elements = node.call("take", x, places, axis=0)
+    changes = node.call("not_equal", node.cut(elements, 0, 1, size), node.cut(elements, 0, 0, size - 1))
+    is_new = node.concatenate([node.constant([True], "bool"), *([changes] if size > 1 else ())], 0)
+    group = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), node.constant(1, "int64"))
+    inverse = node.call("scatter_elements", _filled(node, "zeros", size), places, group, axis=0, reduction="update")
+    begins = _first_true(node, is_new, count)
+    first = node.call("take", places, begins, axis=0)
+    found = node.call("take", elements, begins, axis=0)
+    # what is beyond the stated number is counted behind the others, and left out
+    kept = node.call("minimum", group, node.constant(count, "int64"))
+    room, ones = _filled(node, "zeros", count + 1), _filled(node, "ones", size)
+    counts = node.cut(node.call("scatter_elements", room, kept, ones, axis=0, reduction="add"), 0, 0, count)
+    if not is_sorted and count:
+        order = node.call("topk", first, k=count, axis=0, ret_type="indices", is_ascend=True, dtype="int64")
+        first, found, counts = (node.call("take", part, order, axis=0) for part in (first, found, counts))
+        number = node.call(
+            "scatter_elements", _filled(node, "zeros", count), order, node.counted(count), axis=0, reduction="update"
+        )
+        inverse = node.call("take", number, node.call("minimum", inverse, node.constant(count - 1, "int64")), axis=0)
+    assert shape_of(found) == (count,)
+    return [node.cast(found, node.dtype(0)), first, inverse, counts]
+
+
+def _filled(node: Node, operator: str, size: int) -> Expr:
+    return node.call(operator, shape=(size,), dtype="int64")

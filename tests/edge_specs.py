@@ -161,14 +161,21 @@ def _recurrent_ranges() -> Iterator[Spec]:
 def _recurrent_codes() -> Iterator[Spec]:
     """Yield TFLite's integer cells, with and without what is optional."""
     steps, batch, units, cells = 3, 2, 4, 5
-    for dtype in ("int16", "float32"):
+    for dtype, zero in (("int16", 0), ("float32", 0), ("int8", -7)):
         state, weights = Given((batch, 6, 4), dtype), Given((6, 4), dtype)
-        yield Spec("nn.svdf_time", (Given((batch, 6), dtype), state, weights), {"rank": 2})
+        yield Spec("nn.svdf_time", (Given((batch, 6), dtype), state, weights), {"rank": 2, "state_zero": zero})
+    for dtype, exponent in (("int8", -9), ("int16", -15)):
+        args = [Given((batch, steps, 4 * units), "int16"), _weights(4 * units, units), Given((batch, units), dtype),
+                Given((batch, units), "int16")]  # fmt: skip
+        attrs: dict[str, Any] = {
+            "recurrent_scales": (0.02, 3.0, 1e-9, 0.5), "shown_scale": 1e-4, "cell_exponent": exponent, "tables": True,
+        }  # fmt: skip
+        yield Spec("qnn.lstm_steps", tuple(args), attrs, f"{dtype} by tables")
     for gates, exponent, more in ((4, -15, True), (3, -9, True), (4, -12, False)):
         wide = cells if more else units
         args = [Given((batch, steps, gates * wide), "int16"), _weights(gates * wide, units),
                 Given((batch, units), "int8"), Given((batch, wide), "int16")]  # fmt: skip
-        attrs: dict[str, Any] = {
+        attrs = {
             "recurrent_scales": (0.02, 3.0, 1e-9, 0.5)[:gates], "shown_scale": 1e-7, "shown_zero": -128,
             "hidden_zero": 127, "cell_exponent": exponent, "couples_input": gates == 3,
         }  # fmt: skip

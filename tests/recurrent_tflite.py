@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from tests.tflite_builder import Op, T, build
 
@@ -62,6 +61,9 @@ class Model:
 
     def expected(self) -> tuple[list[dict[str, Array]], dict[str, Array]]:
         """Return the outputs of LiteRT's reference kernels, run by run, and the variables after the last one."""
+        # what writes golden files has no LiteRT
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
         reference = Interpreter(
             model_content=self.data, experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
             experimental_preserve_all_tensors=True,
@@ -80,8 +82,9 @@ class Model:
 
 
 def _frames(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> list[Array]:
-    if dtype == "int8":
-        return [rng.integers(-128, 128, shape).astype(np.int8) for _ in range(RUNS)]
+    if dtype != "float32":
+        info = np.iinfo(dtype)
+        return [rng.integers(info.min, info.max + 1, shape).astype(dtype) for _ in range(RUNS)]
     frames = [rng.standard_normal(shape).astype(np.float32) for _ in range(RUNS)]
     frames[1][:] = 0
     return frames
@@ -89,16 +92,16 @@ def _frames(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> lis
 
 def svdf(
     name: str, kind: str = "int8", *, rank: int = 1, memory: int = 5, batch: int = 1, bias: bool = True,
-    asymmetric: bool = False, activation: int = RELU,
+    asymmetric: bool = False, activation: int = RELU, state: str = "int16", zero: int = 0,
 ) -> Layer:  # fmt: skip
-    """Return an SVDF of `kind` int8, float or hybrid."""
+    """Return an SVDF of `kind` int8, float or hybrid; `state` and `zero`: its dtype and zero point, of int8."""
     rng = np.random.default_rng(len(name) + rank + memory)
     units, size = 6, 7
     filters = units * rank
     integer = kind == "int8"
     feature = rng.integers(-127, 128, (filters, size)).astype(np.int8)
     time = rng.integers(-3000, 3000, (filters, memory)).astype(np.int16)
-    if not integer:
+    if not integer or state == "int8":
         time = rng.integers(-127, 128, time.shape).astype(np.int8)
     if kind == "float":
         feature, time = (rng.standard_normal(item.shape).astype(np.float32) for item in (feature, time))
@@ -106,13 +109,15 @@ def svdf(
     scales = (0.02, 0.008, 0.0003, 0.004, 0.05) if integer else (None, 0.01, 0.02, None, None)
     if kind == "float":
         scales = (None,) * 5
-    dtypes = ("int8", "int8", "int16", "int16", "int8") if integer else ("float32",) * 5
+    if state == "int8":
+        scales = (0.02, 0.008, 0.007, 0.3, 0.2)
+    dtypes = ("int8", "int8", state, state, "int8") if integer else ("float32",) * 5
     tensors = [
         T("x", (batch, size), dtypes[0], scale=scales[0], zero=-3),
         T("feature", feature.shape, str(feature.dtype), feature, scales[1]),
         T("time", time.shape, str(time.dtype), time, scales[2]),
-        T("bias", (units,), "int32" if integer else "float32", biases),
-        T("state", (batch, filters * memory), dtypes[3], scale=scales[3], is_variable=True),
+        T("bias", (units,), "int32" if integer else "float32", biases, scales[2] * scales[3] if integer else None),
+        T("state", (batch, filters * memory), dtypes[3], scale=scales[3], zero=zero, is_variable=True),
         T("y", (batch, units), dtypes[4], scale=scales[4], zero=-20),
     ]
     inputs = ["x", "feature", "time", "bias" if bias else "", "state"]
@@ -127,9 +132,12 @@ def lstm(
     cell_clip: float = 0.0, projection_clip: float = 0.0, projection_bias: bool = True, exponent: int = -11,
     zeros: tuple[int, int] = (0, 0), activation: int = TANH, asymmetric: bool = False, norm: bool = False,
 ) -> Layer:  # fmt: skip
-    """Return an LSTM of `kind` int8, float or hybrid; `units` asks for a projection; `zeros`: of hidden and shown."""
+    """Return an LSTM of `kind` int8, int16, float or hybrid.
+
+    `units` asks for a projection; `zeros`: of hidden and shown.
+    """
     rng = np.random.default_rng(len(name) + cells + steps)
-    integer, projects = kind == "int8", units is not None
+    integer, projects = kind.startswith("int"), units is not None
     units = cells if units is None else units
     tensors: list[T] = []
     names = [""] * 24
@@ -143,12 +151,12 @@ def lstm(
         names[position] = title
 
     byte = "int8" if kind != "float" else "float32"
-    wide = "int32" if integer else "float32"
+    wide = {"int8": "int32", "int16": "int64"}.get(kind, "float32")
     gates = [gate for gate in range(4) if gate or not couples_input]
     for gate in gates:
         add(1 + gate, f"input{gate}", (cells, size), byte, 0.008 + 0.001 * gate if byte == "int8" else None, 127)
         add(5 + gate, f"recurrent{gate}", (cells, units), byte, 0.006 + 0.001 * gate if byte == "int8" else None, 127)
-        add(12 + gate, f"bias{gate}", (cells,), wide, None, 5000)
+        add(12 + gate, f"bias{gate}", (cells,), wide, None, 5000 if kind != "int16" else 1 << 21)
     if peephole:
         for gate in range(1 if couples_input else 0, 3):
             kept = ("int16" if integer else byte), (0.0001 + 0.00002 * gate if byte == "int8" else None)
@@ -161,11 +169,14 @@ def lstm(
         if projection_bias:
             add(17, "projection_bias", (units,), wide, None, 3000)
     hidden, shown = zeros
-    data = "int8" if integer else "float32"
+    data = kind if integer else "float32"
     state = (0.0078, hidden) if integer else (None, 0)
+    if kind == "int16":
+        state = (2.0**-15, 0)
     shape = (steps, batch, size) if time_major else (batch, steps, size)
     tensors += [
-        T("x", shape, data, scale=0.02 if integer else None, zero=5),
+        T("x", shape, data, scale=None if not integer else 0.02 if kind == "int8" else 0.0001,
+          zero=5 if kind == "int8" else 0),
         T("state", (batch, units), data, scale=state[0], zero=state[1], is_variable=True),
         T("cell", (batch, cells), "int16" if integer else "float32", scale=2.0**exponent if integer else None,
           is_variable=True),
@@ -197,6 +208,27 @@ def integer_layers() -> list[Layer]:
         lstm("lstm units", exponent=-9, cells=17), lstm("lstm fine cell", exponent=-15, steps=1),
         lstm("lstm norm", norm=True, peephole=True, units=4), lstm("lstm long norm", norm=True, cells=33),
         lstm("lstm coupled norm", norm=True, couples_input=True, cells=16),
+    ]  # fmt: skip
+
+
+def micro_layers() -> list[Layer]:
+    """Return layers of integers as TFLite Micro computes them, which LiteRT does in another way or not at all."""
+    layers = [
+        lstm(f"{kind} {number}", kind, **options)
+        for kind in ("int8", "int16")
+        for number, options in enumerate(_micro_options())
+    ]
+    layers.append(lstm("int8 zero", zeros=(6, -3)))
+    return [
+        *(replace(layer, op=replace(layer.op, intermediates=[])) for layer in layers),  # which it cannot have
+        svdf("svdf of bytes", state="int8"), svdf("svdf of bytes rank", state="int8", rank=2, memory=2, zero=3),
+    ]  # fmt: skip
+
+
+def _micro_options() -> list[dict[str, Any]]:
+    return [
+        {}, {"time_major": True, "cells": 17}, {"batch": 1, "exponent": -9, "steps": 5}, {"exponent": -15, "steps": 1},
+        {"cell_clip": 0.5, "size": 30, "cells": 3}, {"exponent": -13, "cells": 8},
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from tests.recurrent_tflite import RUNS, Model, float_layers, integer_layers
+from tests.recurrent_tflite import RUNS, Model, float_layers, integer_layers, micro_layers
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
@@ -30,6 +30,18 @@ def test_integer_layers_are_litert_bit_for_bit(target: str) -> None:
     first = compiled.run(model.feeds(0))
     for name, value in expected[0].items():
         np.testing.assert_array_equal(first[name], value, name)
+
+
+def test_integer_layers_are_those_of_tflite_micro_bit_for_bit() -> None:
+    model = Model(micro_layers())
+    compiled = mlfc.compile(model.data, "c", module_name="layers", numerics="tflm")
+    with np.load(Path(__file__).parents[1] / "golden" / "recurrent.npz") as golden:
+        expected = {name: golden[name] for name in golden.files}
+    assert len(expected) == len(model.layers) == 15
+    for run in range(RUNS):
+        found = compiled.run(model.feeds(run))
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[f"{name}/y"], value[run], f"{name} in run {run}")
 
 
 @pytest.mark.parametrize("options", [{"target": "c"}, {"target": "llvm"}, {"target": "c", "optimize": "size"}], ids=str)

@@ -11,7 +11,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import MlfcError
-from tests.recurrent_tflite import Layer, Model, lstm, svdf
+from tests.recurrent_tflite import RELU, Layer, Model, lstm, svdf
 from tests.tflite_builder import T
 
 
@@ -48,6 +48,10 @@ REFUSED: list[tuple[Callable[[], Layer], str]] = [
     (lambda: replace(lstm("m"), op=replace(lstm("m").op, intermediates=[])), "expected 5 intermediate tensors"),
     (lambda: with_input(lstm("m"), 21, NORM), "has no scale and zero point"),
     (lambda: with_input(lstm("m", "float"), 21, NORM), "layer normalization in a float LSTM is not supported"),
+    (lambda: lstm("m", "int16", peephole=True), "TFLite Micro's LSTM has four gates"),
+    (lambda: lstm("m", "int16", couples_input=True), "TFLite Micro's LSTM has four gates"),
+    (lambda: lstm("m", "int16", activation=RELU), "TANH as its activation function"),
+    (lambda: changed(svdf("m"), "state", dtype="int8", scale=0.01), "with a state of type INT8 is not supported"),
     (lambda: lstm("m", units=9, peephole=True), "which TFLite misreads"),
     (lambda: lstm("m", "float", units=4), "a projection of a float LSTM is not supported"),
     (lambda: lstm("m", "float", activation=6), "activation function number 6"),

@@ -1,6 +1,7 @@
 """The steps of TFLite's integer LSTM: int8 data and weights, gates and cell state of 16 bits, bit for bit.
 
 What the inputs contribute to the gates is a dense layer over all steps, requantized to 16 bits, as in `ops.recurrent`.
+With `tables`, the arithmetic is that of TFLite Micro, which takes int16 data, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.templates import Weights
 from mlfc.ops.integer_norm import IntegerNorm
-from mlfc.ops.qnn import rescaled, saturate
+from mlfc.ops.qnn import reduced_multiplier, rescaled, saturate
+from mlfc.ops.qnn_unary16 import tabulated_sigmoid, tabulated_tanh
 from mlfc.ops.recurrent import refuse_device
 from mlfc.ops.rules import declare
 from mlfc.relay.ir import Attrs, TensorType
@@ -28,6 +30,8 @@ from mlfc.tir.ir import Buffer, Expr
 GATE_BITS = 3
 """Integer bits of the gates before their functions: they are in units of 2**-12."""
 
+_GATE_UNIT = 15 - GATE_BITS
+
 _ONE = (1 << 15) - 1
 
 
@@ -36,23 +40,27 @@ def cell_bytes(batch: int, cells: int) -> int:
     return 2 * batch * cells
 
 
-def _dtypes(attrs: Attrs) -> list[str]:
-    """Return the dtypes of the tensors."""
+def _dtypes(attrs: Attrs, hidden: str) -> list[str]:
+    """Return the dtypes of the tensors, with a hidden state of the given one."""
+    data = "int16" if attrs["tables"] and hidden == "int16" else "int8"
     peephole = ["int16"] if attrs["peephole_scales"] else []
     norm = ["int16", "int32"] if attrs["norm_scales"] else []
     projection = ["int8", "int32"] if attrs["projection_scale"] else []
-    return ["int16", "int8", "int8", "int16", *peephole, *norm, *projection]
+    return ["int16", "int8", data, "int16", *peephole, *norm, *projection]
 
 
 def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
-    """Check the tensors; the result has the bytes of all steps, then the low and the high ones of the cell state.
+    """Check the tensors; the result has all steps, then the cell state: of int8 its low bytes, then its high ones.
 
     Of `types`: gates (batch, steps, gates * cells) or, if time is major, (steps, batch, ...), int16; weight (gates *
-    cells, units), int8; hidden (batch, units), int8; cell (batch, cells), int16; if there are `peephole_scales`, the
-    peephole (gates - 1, cells), int16; if there is a `projection_scale`, the projection (units, cells), int8, and its
-    bias (units,), int32.
+    cells, units), int8; hidden (batch, units), int8, or with `tables` int16; cell (batch, cells), int16; if there are
+    `peephole_scales`, the peephole (gates - 1, cells), int16; if there is a `projection_scale`, the projection (units,
+    cells), int8, and its bias (units,), int32.
     """
-    wanted = _dtypes(attrs)
+    dtype = types[2].dtype if len(types) > 2 else ""
+    wanted = _dtypes(attrs, dtype)
+    if attrs["tables"] and (len(types) > 4 or attrs["couples_input"]):
+        raise TypeCheckError(f"{name}: TFLite Micro's LSTM has four gates, and no peephole, norm or projection")
     if [kind.dtype for kind in types] != wanted:
         raise TypeCheckError(f"{name}: expected tensors of {', '.join(wanted)}, got {', '.join(map(str, types))}")
     data, weight, hidden, cell, *others = (kind.shape for kind in types)
@@ -77,7 +85,8 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
         raise TypeCheckError(f"{name}: a scale of the norm is too large: {max(attrs['norm_scales'])}")
     if [len(attrs["norm_scales"]), len(attrs["norm_guards"])] not in ([gates] * 2, [0, 0]):
         raise TypeCheckError(f"{name}: expected a scale and a guard of the norm for each of {gates} gates")
-    return TensorType((steps * batch * units + cell_bytes(batch, cells),), "int8")
+    rest = cell_bytes(batch, cells) if dtype == "int8" else batch * cells
+    return TensorType((steps * batch * units + rest,), dtype)
 
 
 class _Layer:
@@ -95,11 +104,13 @@ class _Layer:
         self.cells = self.first_cell.shape[1]
         self.steps = self.data.shape[0 if attrs["time_major"] else 1]
         self.gates = len(attrs["recurrent_scales"])
-        self.hidden = ctx.scratch("hidden", (1, self.batch, self.units), "int8")
+        self.dtype = self.first_hidden.dtype
+        self.hidden = ctx.scratch("hidden", (1, self.batch, self.units), self.dtype)
         if self.norms:
             self.arguments = ctx.scratch("arguments", (self.gates, self.cells), "int32")
         self.cell = ctx.scratch("cell", (self.batch, self.cells), "int16")
-        self.sums = ctx.scratch("sums", (1, self.batch, self.gates * self.cells), "int32")
+        wide = "int32" if self.dtype == "int8" else "int64"
+        self.sums = ctx.scratch("sums", (1, self.batch, self.gates * self.cells), wide)
         self.shown = ctx.scratch("shown", (1, self.batch, self.cells), "int8") if self.projection else self.hidden
 
     def emit(self) -> None:
@@ -121,13 +132,13 @@ class _Layer:
         def store(at: Sequence[Expr], value: Expr) -> None:
             self.ctx.stmts.store(sums, at, value)
 
-        templates.dense(self.ctx, data, weights, Output(sums.shape, "int32", store))
+        templates.dense(self.ctx, data, weights, Output(sums.shape, sums.dtype, store))
 
     def _seen(self, step: Expr, row: Expr, unit: Expr, gate: int, cell: Expr) -> Expr:
         """Return the sum of what inputs, hidden state and, of gates that see it, cell state contribute to a gate."""
         place = gate * self.cells + unit
         given = self.data(*((step, row) if self.attrs["time_major"] else (row, step)), place)
-        product = _scaled(tb.load(self.sums, [0, row, place]), self.attrs["recurrent_scales"][gate])
+        product = _scaled(tb.load(self.sums, [0, row, place]), self.attrs["recurrent_scales"][gate], self.sums.dtype)
         argument = self._narrow("argument", tb.cast(given, "int32") + product)
         if self.peephole is None or gate == self.gates - 2:
             return argument
@@ -167,17 +178,35 @@ class _Layer:
         with stmts.loop(self.cells, "unit", "vectorized") as unit:
             self._show(step, row, unit, self._before(row, unit), tb.load(numbers, [outer, unit]))
 
+    def _logistic(self, argument: Expr) -> Expr:
+        if self.attrs["tables"]:
+            return tabulated_sigmoid(self.ctx, argument * 3)
+        return logistic_q15(argument, tb.const(GATE_BITS))
+
+    def _tanh(self, argument: Expr, exponent: int) -> Expr:
+        """Return the hyperbolic tangent of a number in units of a power of two."""
+        if not self.attrs["tables"]:
+            return tanh_q15(argument, tb.const(15 + exponent))
+        up = exponent + _GATE_UNIT
+        if up >= 0:
+            return tabulated_tanh(self.ctx, argument * (3 << up))
+        return tabulated_tanh(self.ctx, (argument * 3 + (1 << (-up - 1))) >> -up)
+
     def _before(self, row: Expr, unit: Expr) -> Expr:
         return self.ctx.stmts.let("before", tb.cast(tb.load(self.cell, [row, unit]), "int32"))
 
     def _update(self, row: Expr, unit: Expr, before: Expr, arguments: Sequence[Expr]) -> Expr:
         """Write the new cell state of a unit and return it."""
-        stmts, attrs, bits = self.ctx.stmts, self.attrs, tb.const(GATE_BITS)
-        kept = stmts.let("kept", logistic_q15(arguments[-2], bits))
-        taken = stmts.let("taken", tb.const(_ONE) - kept if self.gates == 3 else logistic_q15(arguments[0], bits))
-        candidate = stmts.let("candidate", tanh_q15(arguments[-1], bits))
-        old = rounding_divide_by_pot(kept * before, tb.const(15))
-        added = rounding_divide_by_pot(taken * candidate, tb.const(30 + attrs["cell_exponent"]))
+        stmts, attrs = self.ctx.stmts, self.attrs
+        kept = stmts.let("kept", self._logistic(arguments[-2]))
+        taken = stmts.let("taken", tb.const(_ONE) - kept if self.gates == 3 else self._logistic(arguments[0]))
+        candidate = stmts.let("candidate", self._tanh(arguments[-1], -_GATE_UNIT))
+        if attrs["tables"]:
+            old = self._narrow("old", rescaled(kept * before, 2.0**-15))
+            added = self._narrow("added", rescaled(taken * candidate, 2.0 ** (-30 - attrs["cell_exponent"])))
+        else:
+            old = rounding_divide_by_pot(kept * before, tb.const(15))
+            added = rounding_divide_by_pot(taken * candidate, tb.const(30 + attrs["cell_exponent"]))
         new = self._narrow("new", old + tb.cast(tb.cast(added, "int16"), "int32"))
         if attrs["cell_clip"]:
             new = stmts.let("clipped", tb.clamp(new, -attrs["cell_clip"], attrs["cell_clip"]))
@@ -187,10 +216,10 @@ class _Layer:
     def _show(self, step: Expr, row: Expr, unit: Expr, new: Expr, argument: Expr) -> None:
         """Write what a unit shows of its cell state."""
         stmts, attrs = self.ctx.stmts, self.attrs
-        opened = stmts.let("opened", logistic_q15(argument, tb.const(GATE_BITS)))
-        size = stmts.let("size", tanh_q15(new, tb.const(15 + attrs["cell_exponent"])))
+        opened = stmts.let("opened", self._logistic(argument))
+        size = stmts.let("size", self._tanh(new, attrs["cell_exponent"]))
         scaled = _scaled(opened * size, attrs["shown_scale"]) + attrs["shown_zero"]
-        shown = stmts.let("result", saturate(scaled, "int8"))
+        shown = stmts.let("result", saturate(scaled, self.dtype))
         stmts.store(self.shown, [0, row, unit], shown)
         if not self.projection:
             self._finish(step, row, unit, shown)
@@ -217,17 +246,26 @@ class _Layer:
             self._finish(step, row, unit, value)
 
     def _store_cell(self) -> None:
-        """Write the bytes of the new cell state behind the steps: the low ones, then the high ones."""
+        """Write the new cell state behind the steps: of int8 its low bytes, then its high ones."""
         first, size = self.steps * self.batch * self.units, self.batch * self.cells
+        if self.dtype == "int16":
+            with self.ctx.loops((self.batch, self.cells), "s") as (row, unit):
+                self.out.store([row * self.cells + unit + first], tb.load(self.cell, [row, unit]))
+            return
         for shift, begin in ((0, first), (8, first + size)):
             with self.ctx.loops((self.batch, self.cells), "s") as (row, unit):
                 value = tb.cast(tb.load(self.cell, [row, unit]), "int32") >> shift
                 self.out.store([row * self.cells + unit + begin], tb.cast(value, "int8"))
 
 
-def _scaled(value: Expr, scale: float) -> Expr:
+def _scaled(value: Expr, scale: float, dtype: str = "int32") -> Expr:
     """Return a value times a scale, within limits beyond which its sum with another number is saturated anyway."""
-    return tb.clamp(rescaled(value, scale), -(1 << 20), 1 << 20)
+    if dtype == "int64":
+        multiplier, shift = (tb.const(number) for number in reduced_multiplier(scale))
+        product = tb.intrinsic("requantize_reduced", value, multiplier, shift, dtype="int32")
+    else:
+        product = rescaled(value, scale)
+    return tb.clamp(product, -(1 << 20), 1 << 20)
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
@@ -247,7 +285,7 @@ _ATTRS = (
     Attr("recurrent_scales", REQUIRED), Attr("peephole_scales", ()), Attr("norm_scales", ()), Attr("norm_guards", ()),
     Attr("shown_scale", REQUIRED, True), Attr("shown_zero", 0), Attr("projection_scale", 0.0, True),
     Attr("hidden_zero", 0), Attr("cell_exponent"), Attr("cell_clip", 0), Attr("projection_clip", 0),
-    Attr("couples_input", False), Attr("time_major", False),
+    Attr("couples_input", False), Attr("time_major", False), Attr("tables", False),
 )  # fmt: skip
 declare("qnn.lstm_steps", None, _infer, Kind.ANCHOR, _ATTRS, emit=_emit, macs=_macs, contract="bit-exact to TFLite",
         doc="The steps of TFLite's integer LSTM, given the inputs' part of its gates")  # fmt: skip

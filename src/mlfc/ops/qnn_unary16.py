@@ -142,22 +142,32 @@ def _between(ctx: Context, size: Expr, bits: int) -> Expr:
 
 
 def _sigmoid(ctx: Context, code: Expr, codes: Codes) -> Expr:
-    x = ctx.stmts.let("x", _to_table(code, codes, (0,), "qnn.sigmoid"))
+    return tb.cast(tabulated_sigmoid(ctx, _to_table(code, codes, (0,), "qnn.sigmoid")), "int16")
+
+
+def tabulated_sigmoid(ctx: Context, number: Expr) -> Expr:
+    """Return the logistic function of a number in units of 1/(3 * 4096), in units of 2**-15."""
+    x = ctx.stmts.let("x", number)
     size = ctx.stmts.let("size", tb.maximum(tb.select(tb.binary("lt", x, 0), 0 - x, x), 0))
     is_far = tb.binary("ge", size >> 9, _SIGMOID_STEPS - 1)
     positive = ctx.stmts.let("positive", tb.select(is_far, tb.const(0x7FFF << 10), _between(ctx, size, 9)))
     mirrored = tb.const((1 << 25) + (1 << 9) - 1) - positive
-    return tb.cast(tb.select(tb.binary("ge", x, 0), positive + (1 << 9), mirrored) >> 10, "int16")
+    return tb.select(tb.binary("ge", x, 0), positive + (1 << 9), mirrored) >> 10
 
 
 def _tanh(ctx: Context, code: Expr, codes: Codes) -> Expr:
-    x = ctx.stmts.let("x", _to_table(code, codes, (0, 1), "qnn.tanh"))
+    return tb.cast(tabulated_tanh(ctx, _to_table(code, codes, (0, 1), "qnn.tanh")), "int16")
+
+
+def tabulated_tanh(ctx: Context, number: Expr) -> Expr:
+    """Return the hyperbolic tangent of a number in units of 1/(3 * 4096), in units of 2**-15."""
+    x = ctx.stmts.let("x", number)
     size = ctx.stmts.let("size", tb.maximum(tb.select(tb.binary("lt", x, 0), 0 - x, x), 0))
     is_far = tb.binary("ge", size >> 8, _SIGMOID_STEPS - 1)
     doubled = ctx.stmts.let("doubled", tb.select(is_far, tb.const(0xFFFF << 8), _between(ctx, size, 8)))
     middle, half = 1 << 23, 1 << 7
     mirrored = tb.const(middle + half - 1) - doubled
-    return tb.cast(tb.select(tb.binary("ge", x, 0), doubled - (middle - half), mirrored) >> 8, "int16")
+    return tb.select(tb.binary("ge", x, 0), doubled - (middle - half), mirrored) >> 8
 
 
 def _leaky_relu(_: Context, code: Expr, codes: Codes) -> Expr:

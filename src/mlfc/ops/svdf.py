@@ -12,18 +12,22 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Expr
 
-_SUMS = {"int16": "int32", "float32": "float32"}
+_SUMS = {"int8": "int32", "int16": "int32", "float32": "float32"}
 
 
 def _infer(name: str, attrs: Attrs, feature: TensorType, state: TensorType, weights: TensorType) -> TensorType:
     """Check feature (batch, filters), state (batch, filters, memory) and weights (filters, memory)."""
     if feature.dtype not in _SUMS or not feature.dtype == state.dtype == weights.dtype:
-        raise TypeCheckError(f"{name}: expected tensors of int16 or float32, got {feature}, {state} and {weights}")
+        raise TypeCheckError(
+            f"{name}: expected tensors of int8, int16 or float32, got {feature}, {state} and {weights}"
+        )
     if len(feature.shape) != 2 or len(weights.shape) != 2 or 0 in (*feature.shape, *weights.shape):
         raise TypeCheckError(f"{name}: expected matrices that are not empty, got {feature.shape} and {weights.shape}")
     filters, memory = weights.shape
     if feature.shape[1] != filters or state.shape != (*feature.shape, memory):
         raise TypeCheckError(f"{name}: tensors of {feature.shape}, {state.shape} and {weights.shape} do not fit")
+    if attrs["state_zero"] and feature.dtype == "float32":
+        raise TypeCheckError(f"{name}: a state of floats has no zero point")
     if attrs["rank"] < 1 or filters % attrs["rank"]:
         raise TypeCheckError(f"{name}: {filters} filters are no units of {attrs['rank']} each")
     return TensorType((feature.shape[0], filters // attrs["rank"]), _SUMS[feature.dtype])
@@ -42,7 +46,8 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
         stmts.store(total, [0], 0)
 
         def add(a: Expr, b: Expr) -> None:
-            product = tb.cast(a, out.dtype) * tb.cast(b, out.dtype)
+            code = tb.cast(a, out.dtype)
+            product = (code - attrs["state_zero"] if attrs["state_zero"] else code) * tb.cast(b, out.dtype)
             stmts.store(total, [0], _plus(tb.load(total, [0]), product))
 
         with stmts.loop(rank, "part") as part:
@@ -57,6 +62,6 @@ def _macs(types: Sequence[TensorType], _: Attrs, __: TensorType) -> int:
     return types[0].shape[0] * types[2].size
 
 
-declare("nn.svdf_time", 3, _infer, Kind.REDUCE, (Attr("rank", REQUIRED),), emit=_emit, macs=_macs,
-        contract="exact on int16, with int32 sums; floats in the order of the steps",
+declare("nn.svdf_time", 3, _infer, Kind.REDUCE, (Attr("rank", REQUIRED), Attr("state_zero", 0)), emit=_emit, macs=_macs,
+        contract="exact on integers, with int32 sums; floats in the order of the steps",
         doc="Sums of filters over the last steps: the feature, and what the state keeps but the oldest")  # fmt: skip

@@ -30,7 +30,8 @@ from mlfc.support import dtypes
 from mlfc.support.cost import apart, give_nodes, spend
 
 for _family in (
-    "activation", "arithmetic", "control", "detection", "index", "layout", "linear", "recurrent", "reduction", "signal",
+    "activation", "arithmetic", "control", "conv3d", "detection", "index", "layout", "linear", "recurrent", "reduction",
+    "signal",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.tflite.{_family}")
 

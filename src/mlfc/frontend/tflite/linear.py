@@ -15,6 +15,7 @@ from mlfc.frontend.tflite.activation import activated, requantized
 from mlfc.frontend.tflite.node import Node, converts, is_quantized
 from mlfc.frontend.tflite.rounding import as_fixed_point
 from mlfc.frontend.tflite.schema import TfliteTensor
+from mlfc.frontend.tflite.weights import NARROW, arranged, bias_of, biased, shape_of, weights_of
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
 from mlfc.support import dtypes
@@ -55,30 +56,36 @@ class WindowOptions:
     ) -> WindowOptions:
         """Return the window of a transposed convolution from `source` to `result` (heights and widths)."""
         strides = (options.StrideH(), options.StrideW())
-        _check(size, strides, (1, 1))
+        check_window(size, strides, (1, 1))
         before, after, extra = [0, 0], [0, 0], [0, 0]
         for axis in (0, 1):
             full = (source[axis] - 1) * strides[axis] + size[axis]
-            if _kind(options) == Padding.SAME:
-                before[axis] = max(full - result[axis], 0) // 2
-            cut = full - before[axis] - result[axis]
-            after[axis], extra[axis] = max(cut, 0), max(-cut, 0)
-            if extra[axis] >= strides[axis]:
-                node.refuse(
-                    f"an output of {result[axis]} from {source[axis]} leaves cells that no input reaches",
-                    "Export the output shape that the strides give",
-                )
+            before[axis], after[axis], extra[axis] = cut_of(node, options, full, result[axis], strides[axis])
         return WindowOptions(size, strides, (1, 1), (before[0], before[1], after[0], after[1]), (extra[0], extra[1]))
 
 
-def _kind(options: Any) -> int:
+def cut_of(node: Node, options: Any, full: int, result: int, stride: int) -> tuple[int, int, int]:
+    """Return what a transposed convolution cuts off its `full` extent at the start and the end, or what is missing."""
+    before = max(full - result, 0) // 2 if padding_of(options) == Padding.SAME else 0
+    cut = full - before - result
+    if -cut >= stride:
+        node.refuse(
+            f"an output of {result} where inputs reach {full} leaves cells that no input reaches",
+            "Export the output shape that the strides give",
+        )
+    return before, max(cut, 0), max(-cut, 0)
+
+
+def padding_of(options: Any) -> int:
+    """Return the kind of padding; ModelError for an unknown one."""
     kind = int(options.Padding())
     if kind not in (Padding.SAME, Padding.VALID):
         raise ModelError(f"unknown padding {kind}")
     return kind
 
 
-def _check(size: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> None:
+def check_window(size: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> None:
+    """Raise ModelError unless all numbers of a window are positive."""
     if min(*size, *strides, *dilation) < 1:
         raise ModelError(f"a window of size {tuple(size)}, strides {tuple(strides)}, dilation {tuple(dilation)}")
 
@@ -86,18 +93,18 @@ def _check(size: Sequence[int], strides: Sequence[int], dilation: Sequence[int])
 def _window(
     node: Node, options: Any, size: tuple[int, int], strides: tuple[int, int], dilation: tuple[int, int]
 ) -> WindowOptions:
-    _check(size, strides, dilation)
+    check_window(size, strides, dilation)
     shape = node.shape(0)
     if len(shape) != 4:
         raise ModelError(f"the data has {len(shape)} dimensions where 4 belong")
     before, after = [0, 0], [0, 0]
-    if _kind(options) == Padding.SAME:
+    if padding_of(options) == Padding.SAME:
         for axis in (0, 1):
-            before[axis], after[axis] = _same(shape[axis + 1], size[axis], strides[axis], dilation[axis])
+            before[axis], after[axis] = same_padding(shape[axis + 1], size[axis], strides[axis], dilation[axis])
     return WindowOptions(size, strides, dilation, (before[0], before[1], after[0], after[1]))
 
 
-def _same(extent: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
+def same_padding(extent: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
     """Return the padding at the start and the end of an axis with which the window fits ``extent / stride`` times."""
     reach = (size - 1) * dilation + 1
     total = max((-(-extent // stride) - 1) * stride + reach - extent, 0)
@@ -105,13 +112,12 @@ def _same(extent: int, size: int, stride: int, dilation: int) -> tuple[int, int]
 
 
 _BYTES = ("int8", "uint8")
-_NARROW = ("int4", "int2")  # weights that are packed in the file; the reference unpacks them to int8
 _WIDE_WEIGHTS = ("FULLY_CONNECTED", "BATCH_MATMUL")  # may have int16 weights for int16 data
 
 
-def _mode(node: Node, data: TfliteTensor, weight: TfliteTensor) -> str:
+def mode_of(node: Node, data: TfliteTensor, weight: TfliteTensor) -> str:
     """Return ``float``, ``quantized`` or ``hybrid`` (float data, int8 weights)."""
-    kinds = (data.dtype, "int8" if weight.dtype in _NARROW else weight.dtype, node.output().dtype)
+    kinds = (data.dtype, "int8" if weight.dtype in NARROW else weight.dtype, node.output().dtype)
     if kinds == ("float32", "float32", "float32"):
         return "float"
     if kinds[0] in _BYTES and kinds[1] in _BYTES and kinds[2] in _BYTES and is_quantized(node.output()):
@@ -126,44 +132,6 @@ def _mode(node: Node, data: TfliteTensor, weight: TfliteTensor) -> str:
         f"{node.record.code} with data, weights and result of types {given} is not supported",
         "Use float32 throughout, int8 throughout, or int16 or float32 data with int8 weights",
     )
-
-
-def _weights(node: Node, position: int, rank: int) -> Constant:
-    expr = node.expr(position)
-    if not isinstance(expr, Constant):
-        node.refuse(
-            f"the weights '{node.input(position).name}' are computed when the model runs", "Make them constants"
-        )
-    if expr.data.ndim != rank:
-        raise ModelError(f"weights of {expr.data.ndim} dimensions where {rank} belong")
-    if expr.type.dtype in _NARROW:
-        return Constant(expr.data.astype(np.int8), expr.name, expr.span)
-    return expr
-
-
-def _arranged(weights: Constant, data: npt.NDArray[Any]) -> Constant:
-    """Return the weights in another layout under their own name."""
-    return Constant(np.ascontiguousarray(data), weights.name, weights.span)
-
-
-def _bias(node: Node, position: int, channels: int) -> Constant | None:
-    if not node.has(position):
-        return None
-    bias = node.expr(position)
-    if not isinstance(bias, Constant):
-        node.refuse(f"the bias '{node.input(position).name}' is computed when the model runs", "Make it a constant")
-    if bias.data.size != channels:
-        raise ModelError(f"a bias of {bias.data.size} numbers for {channels} channels")
-    return Constant(bias.data.reshape(channels), bias.name, bias.span)
-
-
-def _biased(node: Node, expr: Expr, bias: Constant | None, axis: int) -> Expr:
-    if bias is None:
-        return expr
-    dtype = ir.tensor_type(expr).dtype
-    if bias.type.dtype != dtype:
-        node.refuse(f"a {bias.type.dtype} bias on {dtype} sums is not supported", f"Use a {dtype} bias")
-    return node.call("nn.bias_add", expr, bias, axis=axis)
 
 
 def _weight_scales(weight: TfliteTensor, axis: int) -> npt.NDArray[Any]:
@@ -204,7 +172,7 @@ def _product_scales(
     return product
 
 
-def _hybrid(node: Node, name: str, weights: Constant, axis: int, data: Expr, attrs: dict[str, Any]) -> Expr:
+def _hybrid(node: Node, name: str, weights: Expr, axis: int, data: Expr, attrs: dict[str, Any]) -> Expr:
     """Return a linear operator whose float data is quantized when the model runs, as TFLite's hybrid kernels do it.
 
     Each batch element has a scale of its own. Whether it has a zero point too depends on the kernel.
@@ -213,7 +181,7 @@ def _hybrid(node: Node, name: str, weights: Constant, axis: int, data: Expr, att
     if weight.quantization is None or np.any(weight.quantization.zero_points != 0):
         node.refuse("int8 weights of a float operator must be symmetric", "Quantize weights with zero point 0")
     per_channel_conv = node.record.code == "CONV_2D" and len(weight.quantization.scales) > 1
-    asymmetric = per_channel_conv or node.record.code == "DEPTHWISE_CONV_2D"
+    asymmetric = per_channel_conv or node.record.code in ("DEPTHWISE_CONV_2D", "TRANSPOSE_CONV")
     if node.record.code == "FULLY_CONNECTED":
         asymmetric = bool(node.options("FullyConnectedOptions").AsymmetricQuantizeInputs())
     codes, scale = _dynamic_codes(node, data, tuple(range(1, rank)), asymmetric=asymmetric)
@@ -254,19 +222,19 @@ def _dynamic_codes(node: Node, data: Expr, axes: tuple[int, ...], *, asymmetric:
 
 
 def _linear(
-    node: Node, name: str, weights: Constant, weight_axis: int, bias: Constant | None, function: int,
+    node: Node, name: str, weights: Expr, weight_axis: int, bias: Expr | None, function: int,
     attrs: dict[str, Any], *, data: Expr, double: bool, rounding: str = "DOUBLE", source: int = 0,
 ) -> Expr:  # fmt: skip
     """Return ``nn.<name>`` or ``qnn.<name>`` with bias, requantization and activation."""
     tensor, weight = node.input(source), node.input(1)
     last = len(ir.tensor_type(data).shape) - 1
-    mode = _mode(node, tensor, weight)
+    mode = mode_of(node, tensor, weight)
     if mode != "quantized":
         if mode == "float":
             result = node.call(f"nn.{name}", data, weights, **attrs)
         else:
             result = _hybrid(node, f"qnn.{name}", weights, weight_axis, data, attrs)
-        return activated(node, _biased(node, result, bias, last), function)
+        return activated(node, biased(node, result, bias, last), function)
     scale, zero_point = node.quantization(tensor)
     args = (zero_point, _weight_zeros(weight), scale, _weight_scale_constant(_weight_scales(weight, weight_axis)))
     if tensor.dtype == "int16":
@@ -278,19 +246,19 @@ def _linear(
         fit = in_words and _fit_in_words(node, tensor, weight_axis, bias)
         sums = _wide_sums(node, name, (data, weights, *args), bias, in_words, fit, attrs)
     else:
-        sums = _biased(node, node.call(f"qnn.{name}", data, weights, *args, out_dtype="int32", **attrs), bias, last)
+        sums = biased(node, node.call(f"qnn.{name}", data, weights, *args, out_dtype="int32", **attrs), bias, last)
     scales = _product_scales(node, tensor, weight, weight_axis, double=double)
     if rounding == "SINGLE":
         scales, rounding = _once_rounded(node, scales, _largest_sum(node, tensor, weight_axis, bias))
     return requantized(node, sums, scales, axis=last, rounding=rounding, function=function)
 
 
-def _adds_up_in_words(node: Node, bias: Constant | None, weight: TfliteTensor) -> bool:
+def _adds_up_in_words(node: Node, bias: Expr | None, weight: TfliteTensor) -> bool:
     """Tell whether the reference adds up products of int16 data in 32 bits: it does where the bias has 32 bits."""
     if weight.dtype == "int16":
         return False
     if bias is not None:
-        return bias.type.dtype == "int32"
+        return ir.tensor_type(bias).dtype == "int32"
     kind = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOptions"}.get(node.record.code)
     return kind is not None and node.options(kind).QuantizedBiasType() == TensorType.INT32
 
@@ -308,13 +276,15 @@ def _once_rounded(node: Node, scales: npt.NDArray[Any], largest_sum: int) -> tup
     return np.where(ratios == exact, scales, ratios * out_scale), "SINGLE"
 
 
-def _fit_in_words(node: Node, data: TfliteTensor, axis: int, bias: Constant | None) -> bool:
+def _fit_in_words(node: Node, data: TfliteTensor, axis: int, bias: Expr | None) -> bool:
     """Tell whether no sum can be beyond an int32."""
     return _largest_sum(node, data, axis, bias) <= dtypes.limits("int32")[1]
 
 
-def _largest_sum(node: Node, data: TfliteTensor, axis: int, bias: Constant | None) -> int:
-    """Return a magnitude that no sum exceeds."""
+def _largest_sum(node: Node, data: TfliteTensor, axis: int, bias: Expr | None) -> int:
+    """Return a magnitude that no sum exceeds: of weights or a bias that come late, that of int64."""
+    if not isinstance(node.expr(1), Constant) or not (bias is None or isinstance(bias, Constant)):
+        return dtypes.limits("int64")[1]
     weights, zero_point = node.value(1).astype(np.int64), node.zero_point(data)
     centred = np.abs(np.moveaxis(weights - _zero_points(node.input(1), weights.ndim), axis, -1))
     low, high = dtypes.limits(data.dtype)
@@ -324,7 +294,7 @@ def _largest_sum(node: Node, data: TfliteTensor, axis: int, bias: Constant | Non
 
 
 def _wide_sums(
-    node: Node, name: str, args: Sequence[Expr], bias: Constant | None, in_words: bool, fit: bool, attrs: dict[str, Any]
+    node: Node, name: str, args: Sequence[Expr], bias: Expr | None, in_words: bool, fit: bool, attrs: dict[str, Any]
 ) -> Expr:
     """Return the sums of a linear operator over int16 data, with the bias.
 
@@ -333,18 +303,25 @@ def _wide_sums(
     dtype = "int32" if fit else "int64"
     sums = node.call(f"qnn.{name}", *args, out_dtype=dtype, **attrs)
     if bias is not None:
-        if bias.type.dtype not in ("int32", "int64"):
-            node.refuse(f"a {bias.type.dtype} bias on int16 data is not supported", "Use an int64 or an int32 bias")
-        wide = Constant(bias.data.astype(dtype), bias.name, bias.span)
+        given = ir.tensor_type(bias).dtype
+        if given not in ("int32", "int64"):
+            node.refuse(f"a {given} bias on int16 data is not supported", "Use an int64 or an int32 bias")
+        wide = (
+            Constant(bias.data.astype(dtype), bias.name, bias.span)
+            if isinstance(bias, Constant)
+            else bias
+            if given == dtype
+            else node.call("cast", bias, dtype=dtype)
+        )
         sums = node.call("nn.bias_add", sums, wide, axis=len(ir.tensor_type(sums).shape) - 1)
     return node.call("cast", sums, dtype="int32") if in_words and not fit else sums
 
 
 @converts("CONV_2D")
 def _conv(node: Node) -> Expr:
-    options, weights = node.options("Conv2DOptions"), _weights(node, 1, 4)
-    data, window = node.expr(0), WindowOptions.of_conv(node, options, weights.data.shape[1:3])
-    channels, taken = weights.data.shape[0], weights.data.shape[3]
+    options, weights = node.options("Conv2DOptions"), weights_of(node, 1, 4)
+    data, window = node.expr(0), WindowOptions.of_conv(node, options, shape_of(weights)[1:3])
+    channels, taken = shape_of(weights)[0], shape_of(weights)[3]
     available = ir.tensor_type(data).shape[-1]
     if taken == 0 or available % taken:
         raise ModelError(f"weights for {taken} channels on data of {available}")
@@ -352,82 +329,57 @@ def _conv(node: Node) -> Expr:
         **window.attrs(), "groups": available // taken, "channels": channels,
         "data_layout": "NHWC", "kernel_layout": "HWIO",
     }  # fmt: skip
-    arranged = _arranged(weights, weights.data.transpose(1, 2, 3, 0))
-    bias = _bias(node, 2, channels)
+    ordered = arranged(node, weights, (1, 2, 3, 0))
+    bias = bias_of(node, 2, channels)
     function, double = options.FusedActivationFunction(), node.input(1).dtype != "uint8"
-    return _linear(node, "conv2d", arranged, 0, bias, function, attrs, data=data, double=double)
+    return _linear(node, "conv2d", ordered, 0, bias, function, attrs, data=data, double=double)
 
 
 @converts("DEPTHWISE_CONV_2D")
 def _depthwise_conv(node: Node) -> Expr:
-    options, weights = node.options("DepthwiseConv2DOptions"), _weights(node, 1, 4)
-    data, window = node.expr(0), WindowOptions.of_conv(node, options, weights.data.shape[1:3])
+    options, weights = node.options("DepthwiseConv2DOptions"), weights_of(node, 1, 4)
+    data, window = node.expr(0), WindowOptions.of_conv(node, options, shape_of(weights)[1:3])
     channels = ir.tensor_type(data).shape[-1]
-    height, width, filters = weights.data.shape[1:]
-    if weights.data.shape[0] != 1 or channels == 0 or filters % channels:
-        raise ModelError(f"depthwise weights of shape {weights.data.shape} on data of {channels} channels")
+    height, width, filters = shape_of(weights)[1:]
+    if shape_of(weights)[0] != 1 or channels == 0 or filters % channels:
+        raise ModelError(f"depthwise weights of shape {shape_of(weights)} on data of {channels} channels")
     # TFLite's output channel is channel * multiplier + m, which is how HWOI with I = multiplier lies in memory
-    arranged = _arranged(weights, weights.data.reshape(height, width, channels, filters // channels))
+    ordered = arranged(node, weights, None, (height, width, channels, filters // channels))
     layout = "HWOI" if channels > 1 else "HWIO"  # one group is a plain convolution
     attrs = {
         **window.attrs(), "groups": channels, "channels": filters, "data_layout": "NHWC", "kernel_layout": layout,
     }  # fmt: skip
-    bias = _bias(node, 2, filters)
+    bias = bias_of(node, 2, filters)
     function, double = options.FusedActivationFunction(), node.input(1).dtype != "uint8"
-    return _linear(node, "conv2d", arranged, 3, bias, function, attrs, data=data, double=double)
-
-
-@converts("CONV_3D")
-def _conv_3d(node: Node) -> Expr:
-    options, weights, shape = node.options("Conv3DOptions"), _weights(node, 1, 5), node.shape(0)
-    strides = (options.StrideD(), options.StrideH(), options.StrideW())
-    dilation = (options.DilationDFactor(), options.DilationHFactor(), options.DilationWFactor())
-    *size, taken, channels = (int(extent) for extent in weights.data.shape)
-    _check(size, strides, dilation)
-    if len(shape) != 5 or taken == 0 or shape[4] % taken:
-        raise ModelError(f"weights of shape {weights.data.shape} on data of shape {shape}")
-    if _mode(node, node.input(0), node.input(1)) != "float":
-        node.refuse("CONV_3D is supported in float32 only", "Use float32 throughout")
-    before, after = [0, 0, 0], [0, 0, 0]
-    if _kind(options) == Padding.SAME:
-        for axis in range(3):
-            before[axis], after[axis] = _same(shape[axis + 1], size[axis], strides[axis], dilation[axis])
-    result = node.call(
-        "nn.conv3d", node.expr(0), weights, strides=strides, padding=(*before, *after), dilation=dilation,
-        groups=shape[4] // taken, channels=channels, kernel_size=tuple(size), data_layout="NDHWC",
-        kernel_layout="DHWIO",
-    )  # fmt: skip
-    return activated(node, _biased(node, result, _bias(node, 2, channels), 4), options.FusedActivationFunction())
+    return _linear(node, "conv2d", ordered, 3, bias, function, attrs, data=data, double=double)
 
 
 @converts("TRANSPOSE_CONV")
 def _transpose_conv(node: Node) -> Expr:
     """Convert TRANSPOSE_CONV, whose data is input 2 and whose output shape is input 0."""
-    options, weights = node.options("TransposeConvOptions"), _weights(node, 1, 4)
+    options, weights = node.options("TransposeConvOptions"), weights_of(node, 1, 4)
     data, shape = node.expr(2), node.integers(0)
-    channels, height, width, taken = weights.data.shape
+    channels, height, width, taken = shape_of(weights)
     source = ir.tensor_type(data).shape
     if len(source) != 4 or len(shape) != 4 or taken != source[3] or shape[3] != channels:
-        raise ModelError(f"weights {weights.data.shape} do not turn {source} into {tuple(shape)}")
+        raise ModelError(f"weights {shape_of(weights)} do not turn {source} into {tuple(shape)}")
     window = WindowOptions.of_transpose(node, options, (height, width), source[1:3], (shape[1], shape[2]))
     attrs = {
         **window.attrs(), "channels": channels, "data_layout": "NHWC", "kernel_layout": "HWIO",
         "output_padding": window.output_padding,
     }  # fmt: skip
     # Relay's conv2d_transpose takes the weights as its gradient's convolution has them: HW, channels in, channels out
-    arranged = _arranged(weights, weights.data.transpose(1, 2, 3, 0))
-    bias, function = _bias(node, 3, channels), int(options.FusedActivationFunction())
-    if _mode(node, node.input(2), node.input(1)) == "hybrid":
-        node.refuse("TRANSPOSE_CONV with float32 data and int8 weights is not supported", "Use float32 weights")
-    return _linear(node, "conv2d_transpose", arranged, 0, bias, function, attrs, data=data, double=True, source=2)
+    ordered = arranged(node, weights, (1, 2, 3, 0))
+    bias, function = bias_of(node, 3, channels), int(options.FusedActivationFunction())
+    return _linear(node, "conv2d_transpose", ordered, 0, bias, function, attrs, data=data, double=True, source=2)
 
 
 @converts("FULLY_CONNECTED")
 def _fully_connected(node: Node) -> Expr:
-    options, weights = node.options("FullyConnectedOptions"), _weights(node, 1, 2)
+    options, weights = node.options("FullyConnectedOptions"), weights_of(node, 1, 2)
     if options.WeightsFormat() != FullyConnectedOptionsWeightsFormat.DEFAULT:
         node.refuse("shuffled weights of FULLY_CONNECTED are not supported", "Export with the default weight format")
-    data, (units, taken) = node.expr(0), weights.data.shape
+    data, (units, taken) = node.expr(0), shape_of(weights)
     shape = ir.tensor_type(data).shape
     if taken == 0 or ir.tensor_type(data).size % taken:
         raise ModelError(f"weights for {taken} inputs on data of shape {shape}")
@@ -437,7 +389,7 @@ def _fully_connected(node: Node) -> Expr:
     # it in float32 and rounds twice
     is_litert = node.numerics == "litert"
     rounding = "SINGLE" if is_litert else "DOUBLE"
-    bias, function = _bias(node, 2, units), options.FusedActivationFunction()
+    bias, function = bias_of(node, 2, units), options.FusedActivationFunction()
     result = _linear(
         node, "dense", weights, 0, bias, function, {"units": units}, data=data, rounding=rounding, double=is_litert
     )
@@ -454,14 +406,14 @@ def _batch_matmul(node: Node) -> Expr:
     left, right = ir.tensor_type(lhs).shape, ir.tensor_type(rhs).shape
     if min(len(left), len(right)) < 2:
         raise ModelError(f"matrices of shapes {left} and {right}")
-    mode = _mode(node, node.input(0), node.input(1))
-    if mode == "hybrid":
-        node.refuse("BATCH_MATMUL of float32 with int8 is not supported", "Use one type for both")
+    mode = mode_of(node, node.input(0), node.input(1))
     batch = np.broadcast_shapes(left[:-2], right[:-2])
     lhs, rhs = _batched(node, lhs, batch), _batched(node, rhs, batch)
     attrs = {"transpose_a": bool(options.AdjX()), "transpose_b": bool(options.AdjY())}
     if mode == "float":
         result = node.call("nn.batch_matmul", lhs, rhs, **attrs)
+    elif mode == "hybrid":
+        result = _hybrid_matmul(node, lhs, rhs, options)
     else:
         (lhs_scale, lhs_zero), (rhs_scale, rhs_zero) = (node.quantization(node.input(i)) for i in (0, 1))
         is_wide = node.input(0).dtype == "int16"
@@ -471,6 +423,21 @@ def _batch_matmul(node: Node) -> Expr:
         result = requantized(node, sums, scales, axis=2, rounding="REDUCED" if is_wide else "DOUBLE", function=0)
     matrix = ir.tensor_type(result).shape[-2:]
     return result if len(batch) == 1 else node.call("reshape", result, newshape=(*batch, *matrix))
+
+
+def _hybrid_matmul(node: Node, lhs: Expr, rhs: Expr, options: Any) -> Expr:
+    """Return the product of float matrices, each row of which has a scale of its own, with int8 ones."""
+    if options.AdjX():
+        lhs = node.call("transpose", lhs, axes=(0, 2, 1))
+    if node.zero_point(node.input(1)):
+        node.refuse("int8 weights of a float operator must be symmetric", "Quantize weights with zero point 0")
+    codes, scale = _dynamic_codes(node, lhs, (2,), asymmetric=bool(options.AsymmetricQuantizeInputs()))
+    one, zero = const(1.0, "float32"), const(0, "int32")
+    sums = node.call(
+        "qnn.batch_matmul", codes, rhs, zero, zero, one, one, transpose_b=bool(options.AdjY()), out_dtype="int32"
+    )
+    scale = node.call("multiply", scale, const(node.scale(node.input(1)), "float32"))
+    return node.call("multiply", node.call("cast", sums, dtype="float32"), scale)
 
 
 def _batched(node: Node, expr: Expr, batch: tuple[int, ...]) -> Expr:

@@ -39,7 +39,8 @@ def _svdf(node: Node) -> Expr:
     weights = node.expr(2)
     if node.input(2).dtype == "int8" and not is_integer:
         weights = node.call("qnn.dequantize", weights, *node.quantization(node.input(2)))
-    sums = node.call("nn.svdf_time", feature, state, weights, rank=rank)
+    zero = node.zero_point(node.input(4)) if is_integer else 0
+    sums = node.call("nn.svdf_time", feature, state, weights, rank=rank, state_zero=zero)
     node.assign(4, _next_state(node, state, feature))
     if node.has(3):
         sums = node.call("nn.bias_add", sums, node.expr(3), axis=1)
@@ -50,11 +51,13 @@ def _svdf(node: Node) -> Expr:
     return _rescaled(node, sums, scale, node.output().dtype, node.zero_point(node.output()))
 
 
-def _rescaled(node: Node, sums: Expr, scale: np.float32 | Array, dtype: str, zero_point: int = 0) -> Expr:
+def _rescaled(
+    node: Node, sums: Expr, scale: np.float32 | Array, dtype: str, zero_point: int = 0, rounding: str = "DOUBLE"
+) -> Expr:
     """Return integers times a scale that the reference computed in float32, or one for each of the last dimension."""
     return node.call(
         "qnn.requantize", sums, const(scale, "float64"), const(0, "int32"), const(1.0), const(zero_point, "int32"),
-        axis=-1, rounding="DOUBLE", out_dtype=dtype,
+        axis=-1, rounding=rounding, out_dtype=dtype,
     )  # fmt: skip
 
 
@@ -66,8 +69,14 @@ def _integer_feature(node: Node) -> Expr:
         "qnn.dense", node.expr(0), node.expr(1), data_zero, weight_zero, data_scale, weight_scale, units=units,
         out_dtype="int32",
     )  # fmt: skip
-    scale = node.scale(node.input(0)) * node.scale(weight) / node.scale(node.input(4))
-    return _rescaled(node, sums, scale, "int16")
+    state = node.input(4)
+    if state.dtype not in ("int8", "int16") or node.input(2).dtype != state.dtype:
+        node.refuse(f"SVDF of int8 with a state of type {state.type_name} is not supported", "Use int16 or int8")
+    scale = node.scale(node.input(0)) * node.scale(weight) / node.scale(state)
+    feature = _rescaled(node, sums, scale, state.dtype)
+    # the reference limits it before it adds the zero point of the state
+    zero = node.zero_point(state)
+    return node.call("add", feature, const(zero, state.dtype)) if zero else feature
 
 
 def _float_feature(node: Node, asymmetric: bool) -> Expr:
@@ -95,12 +104,14 @@ _INPUT, _RECURRENT, _PEEPHOLE, _BIAS, _PROJECTION, _HIDDEN, _CELL, _NORM = 1, 5,
 def _lstm(node: Node) -> Expr:
     layer = _Lstm(node)
     kinds = node.input(0).dtype, node.input(_INPUT + 1).dtype
+    if kinds == ("int16", "int8") or (kinds == ("int8", "int8") and node.numerics == "tflm"):
+        return layer.by_tables()
     if kinds == ("int8", "int8"):
         return layer.integer()
     if kinds not in (("float32", "float32"), ("float32", "int8")):
         node.refuse(
             f"an LSTM with data and weights of types {kinds[0]} and {kinds[1]} is not supported",
-            "Use float32 or int8 throughout, or float32 data with int8 weights",
+            "Use float32 or int8 throughout, or int16 or float32 data with int8 weights",
         )
     if node.has(_NORM + 1):
         node.refuse("layer normalization in a float LSTM is not supported", "Quantize it to int8, or export it without")
@@ -149,16 +160,8 @@ class _Lstm:
     def integer(self) -> Expr:
         """Return the layer on int8, whose gates and cell state have 16 bits."""
         node, units = self.node, self._units()
-        data, hidden, cell = node.input(0), node.input(_HIDDEN), node.input(_CELL)
-        data_scale, data_zero = node.quantization(data)
-        sums = node.call(
-            "qnn.dense", node.expr(0), self.joined(_INPUT), data_zero, const(0, "int32"), data_scale, const(1.0),
-            units=len(self.gates) * self.cells, out_dtype="int32",
-        )  # fmt: skip
-        if not node.has(_NORM + 1):
-            sums = node.call("nn.bias_add", sums, self.joined(_BIAS), axis=2)
-        scales = [scale * node.scale(data) / unit for scale, unit in zip(self.scales(_INPUT), units, strict=True)]
-        gates = _rescaled(node, sums, np.repeat(np.asarray(scales, np.float64), self.cells), "int16")
+        hidden, cell = node.input(_HIDDEN), node.input(_CELL)
+        gates = self._integer_gates(units)
         shown = node.tensors[node.record.intermediates[4]] if len(node.record.intermediates) == 5 else None
         if shown is None:
             raise ModelError(f"expected 5 intermediate tensors, got {len(node.record.intermediates)}")
@@ -179,6 +182,46 @@ class _Lstm:
             "qnn.lstm_steps", gates, self.joined(_RECURRENT), node.expr(_HIDDEN), node.expr(_CELL), *more, **attrs
         )
         return self._integer_results(result)
+
+    def by_tables(self) -> Expr:
+        """Return the layer on int8 or int16 as TFLite Micro computes it, whose functions are tables."""
+        node, hidden, cell = self.node, self.node.input(_HIDDEN), self.node.input(_CELL)
+        if self.couples_input or any(node.has(position) for position in (*range(9, 12), 16, 17, *range(20, 24))):
+            node.refuse(
+                "TFLite Micro's LSTM has four gates, and no peephole, projection or layer normalization",
+                "Export it as int8, with --numerics litert",
+            )
+        if self.options.FusedActivationFunction() != ActivationFunctionType.TANH:
+            node.refuse("TFLite Micro's LSTM has TANH as its activation function", "Use TANH")
+        units = self._units()
+        recurrent = zip(self.scales(_RECURRENT), units, strict=True)
+        attrs = {
+            "recurrent_scales": tuple(float(scale * node.scale(hidden) / unit) for scale, unit in recurrent),
+            "shown_scale": float(2.0**-30 / np.float64(node.scale(hidden))), "shown_zero": node.zero_point(hidden),
+            "hidden_zero": node.zero_point(hidden), "cell_exponent": _exponent(node, node.scale(cell)),
+            "cell_clip": _code_of(self.options.CellClip(), node.scale(cell), 32767), "time_major": self.time_major,
+            "tables": True,
+        }  # fmt: skip
+        gates = self._integer_gates(units)
+        result = node.call(
+            "qnn.lstm_steps", gates, self.joined(_RECURRENT), node.expr(_HIDDEN), node.expr(_CELL), **attrs
+        )
+        return self._integer_results(result)
+
+    def _integer_gates(self, units: list[np.float32]) -> Expr:
+        """Return what the input contributes to the gates at all steps, in 16 bits."""
+        node, data = self.node, self.node.input(0)
+        is_wide = data.dtype == "int16"
+        data_scale, data_zero = node.quantization(data)
+        sums = node.call(
+            "qnn.dense", node.expr(0), self.joined(_INPUT), data_zero, const(0, "int32"), data_scale, const(1.0),
+            units=len(self.gates) * self.cells, out_dtype="int64" if is_wide else "int32",
+        )  # fmt: skip
+        if not node.has(_NORM + 1):
+            sums = node.call("nn.bias_add", sums, self.joined(_BIAS), axis=2)
+        scales = [scale * node.scale(data) / unit for scale, unit in zip(self.scales(_INPUT), units, strict=True)]
+        rounding = "REDUCED" if is_wide else "DOUBLE"
+        return _rescaled(node, sums, np.repeat(np.asarray(scales, np.float64), self.cells), "int16", rounding=rounding)
 
     def floats(self, *, is_hybrid: bool) -> Expr:
         """Return the layer on floats, with weights of floats or of int8."""
@@ -315,7 +358,7 @@ class _Lstm:
         return [node.expr(_PROJECTION), bias]
 
     def _integer_results(self, result: Expr) -> Expr:
-        """Take the steps and the states out of the bytes that the layer gives."""
+        """Take the steps and the states out of what the layer gives: of int8 bytes."""
         node, size = self.node, self.steps * self.batch * self.units
         leading = (self.steps, self.batch) if self.time_major else (self.batch, self.steps)
         cut = self.batch * self.cells
@@ -323,6 +366,10 @@ class _Lstm:
         axis = 0 if self.time_major else 1
         last = node.call("strided_slice", whole, begin=(self.steps - 1,), end=(self.steps,), strides=(1,), axes=(axis,))
         node.assign(_HIDDEN, node.call("reshape", last, newshape=(self.batch, self.units)))
+        if ir.tensor_type(result).dtype == "int16":
+            cell = _cut(node, result, size, size + cut)
+            node.assign(_CELL, node.call("reshape", cell, newshape=(self.batch, self.cells)))
+            return whole
         low, high = (
             node.call("cast", _cut(node, result, begin, begin + cut), dtype="int16") for begin in (size, size + cut)
         )

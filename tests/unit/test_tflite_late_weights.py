@@ -1,0 +1,53 @@
+"""Weights and biases of TFLite's linear operators that come when the model runs, against LiteRT."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mlfc
+from mlfc.errors import MlfcError
+from tests.tflite_builder import Op, T, build
+from tests.tflite_sweep import computed, difference, late_forms, litert
+
+_LINEAR = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
+
+
+def test_late_weights_give_what_litert_gives() -> None:
+    run = [(form, found) for form in late_forms() if (found := litert(form)) is not None]
+    differing = {
+        form.title: wrong
+        for (form, expected), found in zip(run, computed([form for form, _ in run]), strict=True)
+        if (wrong := difference(found, expected))
+    }
+    assert differing == {}
+    assert {form.code for form, _ in run} >= {*_LINEAR}
+
+
+def test_channels_with_scales_of_their_own_take_late_weights() -> None:
+    scales = np.linspace(0.01, 0.03, 5)
+    tensors = [
+        T("x", (2, 6), "int8", scale=0.1, zero=3), T("w", (5, 6), "int8", scale=scales),
+        T("y", (2, 5), "int8", scale=0.9, zero=-4),
+    ]  # fmt: skip
+    data = build(tensors, [Op("FULLY_CONNECTED", ["x", "w"], ["y"], "FullyConnectedOptions")], ["x", "w"], ["y"])
+    rng = np.random.default_rng(0)
+    fed = {name: rng.integers(-127, 128, shape).astype(np.int8) for name, shape in (("x", (2, 6)), ("w", (5, 6)))}
+    sums = (fed["x"].astype(np.int64) - 3) @ fed["w"].astype(np.int64).T
+    exact = sums * (np.float64(np.float32(0.1)) * scales.astype(np.float32)) / np.float64(np.float32(0.9))
+    expected = np.clip(np.copysign(np.floor(np.abs(exact) + 0.5), exact) - 4, -128, 127)
+    np.testing.assert_array_equal(mlfc.compile(data, target="llvm").run(fed)["y"], expected)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (T("w", (5, 7), "int8", scale=0.1), "weights for 7 inputs"),
+        (T("w", (5, 6), "int4", scale=0.1), "of 4 or 2 bits"),
+    ],
+)
+def test_weights_that_do_not_fit_are_one_error(weights: T, message: str) -> None:
+    tensors = [T("x", (2, 6), "int8", scale=0.1), weights, T("y", (2, 5), "int8", scale=0.9)]
+    op = Op("FULLY_CONNECTED", ["x", "w"], ["y"], "FullyConnectedOptions")
+    with pytest.raises(MlfcError, match=message):
+        mlfc.import_model(build(tensors, [op], ["x", "w"], ["y"]))

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks import (
     archive_size,
+    attention,
     call_overhead,
     cold_start,
     compile_time,
@@ -45,6 +46,7 @@ TABLES = [
     "llvm",
     "limits",
     "recurrent",
+    "attention",
 ]
 
 
@@ -100,6 +102,8 @@ def main() -> None:
             show(limits.table(find(options.models or COUNTED), folder))
         if "recurrent" in tables:
             show(recurrent.table(options.seconds))
+        if "attention" in tables:
+            show(attention.table(options.seconds))
         if PUBLIC in tables:
             show(verify_public.table(options.models))
 

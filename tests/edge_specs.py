@@ -48,8 +48,8 @@ def specs() -> Iterator[Spec]:
     yield from _shapes()
     yield from _pools()
     yield from _products()
+    yield from _attention()
     yield from _recurrent()
-
     yield from _recurrent_codes()
     yield from _recurrent_ranges()
     yield from _quantized()
@@ -126,6 +126,18 @@ def _products() -> Iterator[Spec]:
     yield Spec("nn.dense", (Given((3, 37)), Given((5, 37))), {"units": 5})
     yield Spec("nn.matmul", (Given((3, 37)), Given((37, 5))), {"units": 5})
     yield Spec("nn.batch_matmul", (Given((2, 3, 37)), Given((2, 5, 37))), {"transpose_b": True})
+
+
+def _attention() -> Iterator[Spec]:
+    """Yield attentions of many queries and of few, with all that is optional and with none."""
+    for queries, keys, size in ((9, 21, 3), (2, 21, 17)):
+        shared, scores = (2, 2, keys, size), (1, 4, queries, keys)
+        parts = (Given((2, 4, queries, size)), Given(shared), Given(shared))
+        yield Spec("nn.attention", parts, {"scale": 0.25, "zero_rows": False}, f"{queries} queries")
+        extras = (Given(scores, "bool"), Given((2, 1, 1, keys)), Given((2,), "int32"), Given((2,), "int32"), Given((4,)))
+        attrs = {"scale": 0.25, "softcap": 3.0, "left": 9, "right": 1, "offset": 5,
+                 "extras": ("mask", "bias", "offset", "lengths", "sink")}  # fmt: skip
+        yield Spec("nn.attention", (*parts, *extras), attrs, f"{queries} queries, all that is optional")
 
 
 def _recurrent() -> Iterator[Spec]:

@@ -96,7 +96,7 @@ def build(
     name = checked_module_name(module_name)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
-        fused = transform.run(mod, values, partition=partition)
+        fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))
         if executor is None:
             executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
             codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)

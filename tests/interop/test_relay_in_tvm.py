@@ -17,6 +17,7 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 import mlfc
 from mlfc.archive.read.source import source_files
 from mlfc.errors import TextError
+from mlfc.ops.attention import EXTRAS
 from mlfc.relay import ir
 from mlfc.relay.ir import IRModule
 from mlfc.relay.op import OPERATORS
@@ -128,6 +129,14 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
     low = ir.call("minimum", [ir.call("min", [f], axis=(1,), keepdims=True), ir.const(np.float32(0))])
     high = ir.call("maximum", [ir.call("max", [f], axis=(1,), keepdims=True), ir.const(np.float32(0))])
     scale, zero = ir.call("qnn.asymmetric_scale", [low, high]), ir.call("qnn.asymmetric_zero_point", [low, high])
+    real = ir.call("multiply", [ir.call("cast", [x], dtype="float32"), ir.const(0.05)])
+    extras = [
+        ir.const(np.arange(4).reshape(1, 1, 1, 4) != 1),
+        ir.const(np.arange(4, dtype=np.float32).reshape(1, 4, 1, 1)),
+        ir.const(np.array([1], np.int32)),
+        ir.const(np.array([3], np.int32)),
+        ir.const(np.arange(4, dtype=np.float32)),
+    ]
     calls = [
         ir.call("qnn.mean", [x, *pair], axis=(1, 2)),
         ir.call("qnn.elu", [x, *pair]),
@@ -146,6 +155,8 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
         scale,
         zero,
         ir.call("qnn.centred_quantize", [f, scale, zero]),
+        ir.call("nn.attention", [real, real, real], scale=0.5, right=0, softcap=2.0, orders=("BNHD",) * 4),
+        ir.call("nn.attention", [real, real, real, *extras], scale=0.5, left=1, offset=-1, extras=EXTRAS),
     ]
     # TVM 0.14 has none of the dtypes of cast_narrow
     assert {call.op.name for call in calls} | {"qnn.softmax", "cast_narrow"} == {

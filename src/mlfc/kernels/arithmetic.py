@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from mlfc.kernels.tiling import LANES
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
-from mlfc.tir.ir import Expr
+from mlfc.tir.ir import Buffer, Expr
 
 Array = npt.NDArray[Any]
 
@@ -57,6 +57,27 @@ class Arithmetic:
         return bias if bias is not None and self.accumulator == "float32" and bias.any() else None
 
 
+def add_products(
+    stmts: tb.StmtBuilder,
+    sums: Buffer,
+    values: Sequence[Expr],
+    vectors: Sequence[Expr],
+    accumulate: Callable[[Expr, Expr, Expr], Expr],
+) -> None:
+    """Write one step of the reduction of a register tile: each value times each vector, added to its sum."""
+    factors = [stmts.let("w", vector) for vector in vectors]
+    for row, value in enumerate(values):
+        factor = stmts.let("x", value)
+        for column, vector in enumerate(factors):
+            index = row * len(factors) + column
+            stmts.store(sums, [index], accumulate(tb.load(sums, [index]), factor, vector))
+
+
+def scaled_vector(total: Expr, value: Expr, vector: Expr) -> Expr:
+    """Return a sum of floats plus a value times a vector."""
+    return total + tb.broadcast(value, LANES) * vector
+
+
 def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic | None:
     """Return the arithmetic for these operands, or None where no vector form exists."""
     if data_dtype == "float32" and weights.values.dtype == np.float32:
@@ -72,7 +93,7 @@ def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic 
 def _float32(weights: Weights) -> Arithmetic:
     return Arithmetic(
         weights.values, "float32", 1, "float32", False, 0, 0,
-        lambda value: value, lambda acc, value, weight: acc + tb.broadcast(value, LANES) * weight,
+        lambda value: value, scaled_vector,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.kernels import arithmetic, tiling
-from mlfc.kernels.arithmetic import Arithmetic
+from mlfc.kernels.arithmetic import Arithmetic, add_products
 from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.plain import PIECE, is_long, piece
 from mlfc.kernels.staging import Band, Form, Source
@@ -174,15 +174,10 @@ class TiledConv:
         pieces = _Pieces(self.ctx, sums) if self.long else None
         read = self._reader(place)
         with self._steps(pieces) as (position, at):
-            factors = [
-                stmts.let("w", tb.load(weights, [panel, position, v * LANES * how.step], lanes=LANES * how.step))
-                for v in range(vectors)
-            ]
-            for p, (y, x) in enumerate(place.pixels):
-                value = stmts.let("x", read(y, x, at))
-                for v in range(vectors):
-                    index = p * vectors + v
-                    stmts.store(sums, [index], how.accumulate(tb.load(sums, [index]), value, factors[v]))
+            width = LANES * how.step
+            factors = [tb.load(weights, [panel, position, v * width], lanes=width) for v in range(vectors)]
+            values = [read(y, x, at) for y, x in place.pixels]
+            add_products(stmts, sums, values, factors, how.accumulate)
         self._finish(place, block, number, pieces.totals if pieces else sums)
 
     def _reader(self, place: _TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:

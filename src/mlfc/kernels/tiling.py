@@ -71,6 +71,17 @@ def _most_pixels(vectors: int, registers: int) -> int:
     return fitting if registers >= 32 else max(1, fitting - 1)
 
 
+def panel(rows: int, registers: int) -> tuple[int, int]:
+    """Return how many broadcast values and how many vectors of `rows` lanes in all a tile of a product has.
+
+    More vectors use each broadcast value more often, unless they are padding.
+    """
+    count, limit = -(-rows // LANES), accumulators(registers)
+    fitting = [vectors for vectors in (1, 2, 4) if vectors * 4 <= limit and -(-count // vectors) * vectors <= count + 1]
+    vectors = max(vectors for vectors in fitting if vectors == 1 or vectors <= count)
+    return min(_most_pixels(vectors, registers), MOST_PIXELS), vectors
+
+
 @cache
 def choose(height: int, width: int, filters: int, registers: int) -> Tile:
     """Return the tiling with the least estimated time for an output plane of `filters` channels.

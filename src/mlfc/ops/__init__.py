@@ -9,11 +9,11 @@ _FAMILIES = (
     "qnn", "qnn_arithmetic", "qnn_unary", "qnn_image", "qnn_reduce", "image", "conv", "dense",
     "qnn_linear", "external", "trees", "ngrams", "sorting", "coupling", "recurrent",
     "qnn_recurrent", "dynamic_recurrent", "svdf", "sampling", "detection", "regions", "linalg",
-    "qnn_normal", "fft", "signal",
+    "qnn_normal", "fft", "signal", "attention",
 )  # fmt: skip
 _TEMPLATES = (
     "plain", "conv_tile", "depthwise", "product_tile", "transposed_tile", "gpu_fold", "gpu_product", "gpu_transposed",
-    "gpu_depthwise",
+    "gpu_depthwise", "attention", "attention_tile", "attention_rows",
 )  # fmt: skip
 for _name in (*(f"ops.{name}" for name in _FAMILIES), *(f"kernels.{name}" for name in _TEMPLATES)):
     import_module(f"mlfc.{_name}")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import inf
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.elementwise import limited, magnitude, sigmoid, transcendental
+from mlfc.kernels.functions import transcendental
+from mlfc.ops.elementwise import limited, magnitude, sigmoid
 from mlfc.ops.rules import check_choice
 from mlfc.relay.ir import Attrs
 from mlfc.tir import builder as tb

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from mlfc.errors import TypeCheckError
+from mlfc.kernels.functions import transcendental
 from mlfc.ops.rules import Element, check_choice, check_dtype, declare
 from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
@@ -73,16 +74,6 @@ def magnitude(x: Expr) -> Expr:
     if dtypes.is_float(x.dtype):
         return tb.intrinsic("fabs", x)
     return x if x.dtype.startswith("u") else tb.select(tb.binary("lt", x, 0), negated(x), x)
-
-
-def transcendental(ctx: Context, name: str, x: Expr) -> Expr:
-    """Return exp, tanh or erf of `x`, in vectorizable arithmetic where the target has vectors, else by math.h.
-
-    Devices take that arithmetic too: the precision of their own functions is each maker's.
-    """
-    if not (ctx.features.vector_bytes or ctx.features.gpu) or x.dtype == "float64":
-        return tb.intrinsic(name, x)
-    return tb.cast(tb.intrinsic(f"{name}_f32", tb.cast(x, "float32")), x.dtype)
 
 
 def sigmoid(ctx: Context, x: Expr) -> Expr:

@@ -13,8 +13,9 @@ from math import inf, prod
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Fold, serial_loops
+from mlfc.kernels.functions import transcendental
 from mlfc.kernels.rows import PlainRows, Rows, rows_of
-from mlfc.ops.elementwise import NEAR_CONTRACT, transcendental
+from mlfc.ops.elementwise import NEAR_CONTRACT
 from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis
 from mlfc.relay.ir import Attrs, TensorType, TupleType
 from mlfc.relay.op import REQUIRED, Attr, Kind

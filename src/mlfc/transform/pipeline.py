@@ -18,6 +18,7 @@ from mlfc.support.cost import limited
 from mlfc.transform.bind_params import BindParams
 from mlfc.transform.convert_layout import ConvertLayout
 from mlfc.transform.decompose import Decompose
+from mlfc.transform.expand_attention import ExpandAttention
 from mlfc.transform.fold_constant import FoldConstant
 from mlfc.transform.fold_pad import FoldPad
 from mlfc.transform.fold_scale import FoldScale
@@ -59,17 +60,19 @@ def run(
     params: Mapping[str, npt.NDArray[Any]] | None = None,
     *,
     partition: PartitionGraph | None = None,
+    on_device: bool = False,
     after_each: Callable[[str, IRModule], None] | None = None,
 ) -> IRModule:
     """Return the module with its parameters bound and all passes applied, as `transform.lower` takes it.
 
     `params` are values of parameters of ``main``. `partition` lets external code generators take what they can before
-    the rest is fused. `after_each` is called as ``(name, module)`` after each pass, named by its class, to verify or
-    print.
+    the rest is fused. `on_device`: whether a device runs what it can. `after_each` is called as ``(name, module)``
+    after each pass, named by its class, to verify or print.
     """
     external: tuple[Pass, ...] = () if partition is None else (partition,)
     module = _states_first(module)
-    steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, PASSES[-1])
+    first: tuple[Pass, ...] = (ExpandAttention(),) if on_device else ()
+    steps: tuple[Pass, ...] = (BindParams(params or {}), *first, *PASSES[:-1], *external, PASSES[-1])
     for step in steps:
         module = step(module)
         if after_each is not None:

@@ -1,15 +1,15 @@
 """Scaled dot-product attention: the core that all forms share, and ONNX's own operators.
 
-Masks are comparisons of positions, which are vectors: nothing of the size of the scores is a constant of the model.
-Halves are computed in float32, as in ONNX Runtime. A row of scores in which every key is masked gives zeros, as ONNX
-defines it since opset 23, although a softmax of minus infinities alone is not a number.
+A node becomes one operator, `nn.attention`, unless it shows its scores: then it is spelled out. Halves are computed in
+float32, as in ONNX Runtime. A row of scores in which every key is masked gives zeros, as ONNX defines it since opset
+23, although a softmax of minus infinities alone is not a number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -17,11 +17,13 @@ from onnx import TensorProto
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
-from mlfc.relay.ir import Constant, Expr
+from mlfc.kernels.attention import FARTHEST
+from mlfc.ops.spelled_attention import HALVES, SpelledAttention
+from mlfc.relay.ir import Expr
+from mlfc.relay.op import OPERATORS
 from mlfc.support import cost
 
 PREVIEW = "ai.onnx.preview"
-_HALVES = ("float16", "bfloat16")
 _PRECISIONS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
 
@@ -31,12 +33,16 @@ class Masks:
 
     allowed: list[Expr] = field(default_factory=list)  # bool: where the query sees the key
     biases: list[Expr] = field(default_factory=list)  # added to the scores; minus infinity masks
-    may_empty_rows: bool = False  # whether a query may see no key
+    left: int = -1  # how many keys a query sees before its position, and behind; -1 stands for all
+    right: int = -1
+    offset: Expr | int = 0  # position of the first query, an int32 for each row of the batch if it is computed
+    lengths: Expr | None = None  # keys of each row of the batch
+    sink: Expr | None = None  # for each head, the score of a key without a value
 
 
 @dataclass(eq=False)
 class Attention:
-    """Queries, keys and values, each (batch, heads, positions, size), with the steps from one to the next."""
+    """Queries, keys and values, each (batch, heads, positions, size)."""
 
     node: Node
     q: Expr
@@ -57,118 +63,64 @@ class Attention:
         self.batch, self.heads, self.queries, self.size = q
         self.groups, self.keys = k[1], k[2]
         self.dtype = dtype_of(self.q)
+        self.wide_dtype = "float32" if self.dtype in HALVES else self.dtype
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """The shape of the scores."""
         return self.batch, self.heads, self.queries, self.keys
 
-    def scores(self, scale: float | None) -> Expr:
-        """Return the scaled products of queries and keys, wide where the inputs are halves."""
-        node = self.node
-        factor = 1 / sqrt(self.size) if scale is None else scale
-        q, k = wide(node, self.q), wide(node, self.k)
-        if factor != 1.0:
-            q = node.call("multiply", q, node.like(factor, q))
-        # queries of one group share their keys, so they are rows of one product: keys are not repeated
-        rows = self.heads // self.groups * self.queries
-        q = node.reshape(q, (self.batch * self.groups, rows, self.size))
-        k = node.reshape(k, (self.batch * self.groups, self.keys, self.size))
-        product = node.call("nn.batch_matmul", q, k, transpose_a=False, transpose_b=True)
-        return node.reshape(product, self.shape)
-
-    def masked(self, scores: Expr, masks: Masks) -> Expr:
-        """Return the scores plus the biases, and minus infinity where a mask says so, whatever the score is."""
-        node, allowed = self.node, list(masks.allowed)
-        for bias in masks.biases:
-            added = node.cast(bias, dtype_of(scores))
-            scores = node.call("add", scores, added)
-            if masks.may_empty_rows:
-                allowed.append(node.call("not_equal", bias, node.like(-np.inf, bias)))
-        if not allowed:
-            return scores
-        seen = reduce(lambda left, right: node.call("logical_and", left, right), allowed)
-        return node.call("where", seen, scores, node.like(-np.inf, scores))
-
-    def probabilities(self, scores: Expr, masks: Masks, sink: Expr | None = None) -> Expr:
-        """Return the softmax over the keys, zeros where a query sees none.
-
-        `sink` is one more score a head, (1, heads, 1, 1), of a key without a value.
-        """
-        node = self.node
-        if sink is not None:
-            beside = node.broadcast(node.cast(sink, dtype_of(scores)), (*self.shape[:3], 1))
-            every = node.call("nn.softmax", node.concatenate([scores, beside], 3), axis=3)
-            return node.cut(every, 3, 0, self.keys)
-        found = node.call("nn.softmax", scores, axis=3)
-        if not masks.may_empty_rows:
-            return found
-        largest = node.call("max", scores, axis=(3,), keepdims=True)
-        empty = node.call("equal", largest, node.like(-np.inf, scores))
-        return node.call("where", empty, node.like(0.0, found), found)
-
-    def mixed(self, probabilities: Expr) -> Expr:
-        """Return the values weighed by the probabilities, (batch, heads, queries, size of values)."""
-        node, size = self.node, shape_of(self.v)[3]
-        rows = self.heads // self.groups * self.queries
-        weights = node.reshape(probabilities, (self.batch * self.groups, rows, self.keys))
-        values = node.reshape(node.cast(self.v, dtype_of(weights)), (self.batch * self.groups, self.keys, size))
-        product = node.call("nn.batch_matmul", weights, values, transpose_a=False, transpose_b=False)
-        return node.cast(node.reshape(product, (self.batch, self.heads, self.queries, size)), self.dtype)
-
     def window(self, masks: Masks, offset: Expr | int, left: int, right: int) -> None:
         """Mask all but the keys from `left` before to `right` behind each query; -1 stands for no limit.
 
         The first query is at position `offset`, an int or one for each row of the batch.
         """
-        node = self.node
-        first = positions(node, self.queries, 2)
+        left, right = min(left, FARTHEST), min(right, FARTHEST)  # as many leave nothing out
         if isinstance(offset, int):
-            first = positions(node, self.queries, 2, offset)
-            every = range(self.keys)
-            sees = [
-                every[max(0, at - left) if left >= 0 else 0 : max(0, at + right + 1) if right >= 0 else None]
-                for at in range(offset, offset + self.queries)
-            ]
-            if all(len(keys) == self.keys for keys in sees):
-                return
-            masks.may_empty_rows |= not all(sees) or bool(masks.allowed or masks.biases)
-        else:
-            first = node.call("add", first, offset)
-            masks.may_empty_rows = True
-        keys = positions(node, self.keys, 3)
-        if right >= 0:
-            last = node.call("add", first, node.like(right, first)) if right else first
-            masks.allowed.append(node.call("less_equal", keys, last))
-        if left >= 0:
-            begin = node.call("subtract", first, node.like(left, first)) if left else first
-            masks.allowed.append(node.call("greater_equal", keys, begin))
+            last = offset + self.queries - 1
+            left = left if left >= 0 and last - left > 0 else -1
+            right = right if right >= 0 and offset + right < self.keys - 1 else -1
+        masks.left, masks.right, masks.offset = left, right, offset
 
-    def lengths(self, masks: Masks, lengths: Expr) -> None:
-        """Mask the keys from `lengths` on, int32 of shape (batch, 1, 1, 1)."""
-        masks.allowed.append(self.node.call("less", positions(self.node, self.keys, 3), lengths))
-        masks.may_empty_rows = True
+    def attended(self, masks: Masks, scale: float | None, cap: float = 0.0) -> Expr:
+        """Return the values weighed by the softmax of the scores; nobody else sees these."""
+        args, attrs = self._call(masks, scale, cap)
+        return self.node.cast(self.node.call("nn.attention", *args, **attrs), self.dtype)
+
+    def spelled(self, masks: Masks, scale: float | None, cap: float = 0.0) -> SpelledAttention:
+        """Return the stages of the same, each an expression."""
+        args, attrs = self._call(masks, scale, cap)
+        return SpelledAttention(args, OPERATORS.get("nn.attention").complete(attrs), self.node.call, self.node.name)
+
+    def _call(self, masks: Masks, scale: float | None, cap: float) -> tuple[list[Expr], dict[str, Any]]:
+        node, parts = self.node, [wide(self.node, part) for part in (self.q, self.k, self.v)]
+        dtype = dtype_of(parts[0])
+        extras = [("mask", mask) for mask in masks.allowed]
+        extras += [("bias", node.cast(bias, dtype)) for bias in masks.biases]
+        attrs: dict[str, Any] = {"left": masks.left, "right": masks.right, "softcap": cap}
+        attrs["scale"] = 1 / sqrt(self.size) if scale is None else scale
+        if isinstance(masks.offset, int):
+            attrs["offset"] = masks.offset
+        else:
+            extras.append(("offset", masks.offset))
+        extras += [
+            (name, given) for name, given in (("lengths", masks.lengths), ("sink", masks.sink)) if given is not None
+        ]
+        attrs["extras"] = tuple(name for name, _ in extras)
+        return [*parts, *(extra for _, extra in extras)], attrs
 
 
 def wide(node: Node, expr: Expr) -> Expr:
     """Return a tensor in the dtype of the computation."""
-    return node.cast(expr, "float32") if dtype_of(expr) in _HALVES else expr
-
-
-def positions(node: Node, count: int, axis: int, first: int = 0) -> Expr:
-    """Return the int32 positions from `first` on along one axis of four."""
-    shape = [1, 1, 1, 1]
-    shape[axis] = count
-    steps = node.counted(count, "int32").data + np.int32(first)
-    return node.constant(steps.reshape(shape), "int32")
+    return node.cast(expr, "float32") if dtype_of(expr) in HALVES else expr
 
 
 def per_batch(node: Node, index: int, batch: int, what: str) -> Expr:
-    """Return an input of one integer for each row of the batch as int32, (batch, 1, 1, 1)."""
+    """Return an input of one integer for each row of the batch as int32, (batch,)."""
     given = node.input(index)
     if shape_of(given) not in ((batch,), (batch, 1)) or dtype_of(given) not in ("int32", "int64"):
         node.wrong(f"expected {batch} integers as {what}, got {dtype_of(given)} of shape {shape_of(given)}")
-    return node.reshape(node.cast(given, "int32"), (batch, 1, 1, 1))
+    return node.reshape(node.cast(given, "int32"), (batch,))
 
 
 def split_heads(node: Node, expr: Expr, heads: int, what: str) -> Expr:
@@ -216,7 +168,8 @@ def _attention(node: Node) -> list[Expr]:
     k, v = with_past(node, parts[1], 4, "past_key"), with_past(node, parts[2], 5, "past_value")
     core = Attention(node, parts[0], k, v)
     result, shown = _attended(node, core)
-    return [join_heads(node, result) if is_flat else result, k, v, shown]
+    results = [join_heads(node, result) if is_flat else result, k, v]
+    return results if shown is None else [*results, shown]
 
 
 def _check_heads(node: Node, parts: list[Expr]) -> None:
@@ -226,7 +179,7 @@ def _check_heads(node: Node, parts: list[Expr]) -> None:
             node.wrong(f"{name} is {node.integer(name)}, but the tensor of shape {shape_of(part)} has {heads} heads")
 
 
-def _attended(node: Node, core: Attention) -> tuple[Expr, Expr]:
+def _attended(node: Node, core: Attention) -> tuple[Expr, Expr | None]:
     """Return the result by heads, and what the node shows of the scores."""
     mode = node.integer("qk_matmul_output_mode", 0)
     if mode not in range(4):
@@ -236,31 +189,32 @@ def _attended(node: Node, core: Attention) -> tuple[Expr, Expr]:
     if cap < 0 or (scale is not None and scale < 0):
         node.wrong(f"expected a scale and a softcap of 0 or more, got {scale} and {cap}")
     masks = _masks(node, core)
-    raw = core.scores(scale)
-    capped = soft_capped(node, raw, cap)
-    biased = core.masked(capped, masks)
-    chances = core.probabilities(_in_precision(node, biased), masks)
-    result = core.mixed(node.cast(chances, dtype_of(raw)))
-    return result, node.cast((raw, capped, biased, chances)[mode], core.dtype)
-
-
-def soft_capped(node: Node, scores: Expr, cap: float) -> Expr:
-    """Return scores that do not exceed `cap`, in either direction; 0 leaves them as they are."""
-    if cap == 0.0:
-        return scores
-    inner = node.call("tanh", node.call("divide", scores, node.like(cap, scores)))
-    return node.call("multiply", inner, node.like(cap, scores))
+    if not node.wants(3) and _precision(node) in (None, core.wide_dtype):
+        return core.attended(masks, scale, cap), None
+    stages = core.spelled(masks, scale, cap)
+    raw = stages.scores()
+    capped = stages.capped(raw)
+    biased = stages.masked(capped)
+    chances = stages.probabilities(_in_precision(node, biased))
+    result = stages.mixed(node.cast(chances, dtype_of(raw)))
+    return node.cast(result, core.dtype), node.cast((raw, capped, biased, chances)[mode], core.dtype)
 
 
 def _in_precision(node: Node, scores: Expr) -> Expr:
     """Return the scores in the dtype of the softmax: the one asked for, but float32 for halves."""
+    wanted = _precision(node)
+    return scores if wanted is None else node.cast(scores, wanted)
+
+
+def _precision(node: Node) -> str | None:
+    """Return the dtype of the softmax that the node asks for, float32 for halves."""
     precision = node.integer("softmax_precision", 0)
     if precision == 0:
-        return scores
+        return None
     if precision not in _PRECISIONS:
         node.wrong(f"softmax_precision {precision} is no floating-point type")
     wanted = dtype_name(precision, node.name)
-    return node.cast(scores, "float32" if wanted in _HALVES else wanted)
+    return "float32" if wanted in HALVES else wanted
 
 
 def _masks(node: Node, core: Attention) -> Masks:
@@ -276,7 +230,7 @@ def _masks(node: Node, core: Attention) -> Masks:
     if node.has(6):
         lengths = per_batch(node, 6, core.batch, "nonpad_kv_seqlen")
         if right != 0:  # else the last query sees no key behind itself
-            core.lengths(masks, lengths)
+            masks.lengths = lengths
         offset = node.call("subtract", lengths, node.like(core.queries, lengths))
     if left >= 0 or right >= 0:
         core.window(masks, offset, left, right)
@@ -296,7 +250,6 @@ def add_mask(core: Attention, masks: Masks, mask: Expr) -> None:
         masks.biases.append(mask)
     else:
         node.wrong(f"expected a mask of bool or floating-point numbers, got {dtype_of(mask)}")
-    masks.may_empty_rows |= not (isinstance(mask, Constant) and is_float(mask) and bool(np.isfinite(mask.data).all()))
 
 
 def padded(node: Node, mask: Expr, keys: int) -> Expr:
@@ -316,9 +269,12 @@ def padded(node: Node, mask: Expr, keys: int) -> Expr:
 def _flex_attention(node: Node) -> Expr:
     core = Attention(node, node.input(0), node.input(1), node.input(2))
     scale = node.real("scale") if node.given("scale") else None
-    scores = _modified(node, "score_mod", _in_precision(node, core.scores(scale)))
-    chances = _modified(node, "prob_mod", core.probabilities(scores, Masks()))
-    return node.cast(core.mixed(chances), node.dtype(2))
+    if not node.given("score_mod") and not node.given("prob_mod") and _precision(node) in (None, core.wide_dtype):
+        return node.cast(core.attended(Masks(), scale), node.dtype(2))
+    stages = core.spelled(Masks(), scale)
+    scores = _modified(node, "score_mod", _in_precision(node, stages.scores()))
+    chances = _modified(node, "prob_mod", stages.probabilities(scores))
+    return node.cast(stages.mixed(chances), node.dtype(2))
 
 
 def _modified(node: Node, name: str, value: Expr) -> Expr:

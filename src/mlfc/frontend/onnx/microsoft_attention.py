@@ -14,8 +14,6 @@ from mlfc.frontend.onnx.attention import (
     join_heads,
     padded,
     per_batch,
-    positions,
-    soft_capped,
     split_heads,
     with_past,
 )
@@ -32,8 +30,11 @@ def _scale(node: Node) -> float | None:
     return node.real("scale", 0.0) or None
 
 
-def _attended(node: Node, core: Attention, mask: Expr | None, bias: int) -> tuple[Expr, Expr]:
-    """Return the result by heads and the masked scores; `bias` is the input that is added to them."""
+def _attended(node: Node, core: Attention, mask: Expr | None, bias: int, shown: int | None) -> list[Expr]:
+    """Return the result by heads and, if the output `shown` is wanted, the masked scores.
+
+    `bias` is the input that is added to them.
+    """
     masks = Masks()
     if node.integer("unidirectional", 0):
         core.window(masks, core.keys - core.queries, -1, 0)
@@ -41,9 +42,12 @@ def _attended(node: Node, core: Attention, mask: Expr | None, bias: int) -> tupl
         add_mask(core, masks, node.input(bias))
     if mask is not None:
         masks.biases.append(mask)
-    scores = core.masked(core.scores(_scale(node)), masks)
-    chances = core.probabilities(scores, masks)
-    return core.mixed(chances), node.cast(scores, core.dtype)
+    if shown is None or not node.wants(shown):
+        return [core.attended(masks, _scale(node))]
+    stages = core.spelled(masks, _scale(node))
+    scores = stages.masked(stages.scores())
+    result = stages.mixed(stages.probabilities(scores))
+    return [node.cast(part, core.dtype) for part in (result, scores)]
 
 
 def _filled(node: Node, index: int, core: Attention) -> Expr | None:
@@ -58,7 +62,7 @@ def _filled(node: Node, index: int, core: Attention) -> Expr | None:
     batch, keys = core.batch, core.keys
     past = keys - core.queries
     if shape in ((batch,), (2 * batch,)):
-        at = positions(node, keys, 3)
+        at = node.reshape(node.counted(keys, "int32"), (1, 1, 1, keys))
         ends = node.reshape(node.cut(mask, 0, 0, batch), (batch, 1, 1, 1))
         seen = node.call("less", at, ends)
         if shape != (batch,):
@@ -89,8 +93,8 @@ def _multi_head_attention(node: Node) -> list[Expr]:
     q, k, v = _projections(node, node.integer("num_heads"))
     k, v = with_past(node, k, 6, "past_key"), with_past(node, v, 7, "past_value")
     core = Attention(node, q, k, v)
-    result, scores = _attended(node, core, _filled(node, 4, core), 5)
-    return [join_heads(node, result), k, v, scores]
+    result, *scores = _attended(node, core, _filled(node, 4, core), 5, 3)
+    return [join_heads(node, result), k, v, *scores]
 
 
 def _projections(node: Node, heads: int) -> tuple[Expr, Expr, Expr]:
@@ -164,7 +168,7 @@ def _attention(node: Node) -> list[Expr]:
     if node.has(4):
         k, v = _with_stacked_past(node, k, v)
     core = Attention(node, q, k, v)
-    result, _ = _attended(node, core, _filled(node, 3, core), 5)
+    (result,) = _attended(node, core, _filled(node, 3, core), 5, None)
     results = [join_heads(node, result)]
     if node.wants(1):
         results.append(node.concatenate([node.reshape(part, (1, *shape_of(part))) for part in (k, v)], 0))
@@ -206,22 +210,21 @@ def _group_query_attention(node: Node) -> list[Expr]:
     window = node.integer("local_window_size", -1)
     if node.integer("causal", 1):
         core.window(masks, cache.offset, window - 1 if window > 0 else -1, 0)
-        masks.may_empty_rows = False  # a query sees itself
     else:
-        core.lengths(masks, cache.lengths)
+        masks.lengths = cache.lengths
     if node.has(10):
         add_mask(core, masks, padded(node, node.input(10), core.keys))
-    scores = soft_capped(node, core.scores(_scale(node)), node.real("softcap", 0.0))
-    chances = core.probabilities(core.masked(scores, masks), masks, _sink(node, core))
-    return [join_heads(node, core.mixed(chances)), k, v]
+    masks.sink = _sink(node, core)
+    result = core.attended(masks, _scale(node), node.real("softcap", 0.0))
+    return [join_heads(node, result), k, v]
 
 
 def _sink(node: Node, core: Attention) -> Expr | None:
     """Return the score of a key without a value, 0 for a smooth softmax."""
     if node.has(11):
-        return node.reshape(node.input(11), (1, core.heads, 1, 1))
+        return node.cast(node.reshape(node.input(11), (core.heads,)), core.wide_dtype)
     smooth = node.integer("smooth_softmax", 0) == 1
-    return node.constant(np.zeros((1, core.heads, 1, 1)), "float32") if smooth else None
+    return node.constant(np.zeros(core.heads), core.wide_dtype) if smooth else None
 
 
 def _groups(node: Node) -> tuple[Expr, Expr, Expr]:

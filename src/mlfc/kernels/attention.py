@@ -1,0 +1,341 @@
+"""What an attention computes, and its plain template: one query at a time, over tiles of keys.
+
+The softmax runs along with the tiles: the largest score so far, the sum of the exponentials and the mixed values are
+kept, and scaled down whenever a larger score comes. So no more scores are in memory than those of one tile. Tiles that
+no query of a block sees are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from mlfc.kernels.folding import serial_loops
+from mlfc.kernels.functions import transcendental
+from mlfc.kernels.templates import template
+from mlfc.kernels.tiling import Split, balanced
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output, Tensor
+from mlfc.tir.ir import Const, Expr
+
+FARTHEST = 1 << 29
+"""Largest position and window: sums of a few of them stay within 32 bits, and no tensor has so many rows."""
+
+KEYS_AT_ONCE = 4
+PLAIN_TILE = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """Queries, keys, values or results by (batch, head, position, element), in the order that memory has."""
+
+    order: str  # BHND or BNHD
+    tensor: Tensor
+
+    def indices(self, batch: Any, head: Any, position: Any, element: Any) -> list[Expr]:
+        """Return the indices of an element."""
+        return ordered(self.order, batch, head, position, element)
+
+    def __call__(self, batch: Any, head: Any, position: Any, element: Any) -> Expr:
+        """Read an element."""
+        return self.tensor.read(self.indices(batch, head, position, element))
+
+
+def ordered(order: str, batch: Any, head: Any, position: Any, element: Any) -> list[Expr]:
+    """Return indices in the order of a tensor."""
+    places = {"B": batch, "H": head, "N": position, "D": element}
+    return [tb.as_expr(places[letter]) for letter in order]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A query: its row of the batch, head and position, as expressions."""
+
+    batch: Expr
+    head: Expr
+    query: Expr
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The keys from `begin` to before `end`, which some query of a block sees, and those that all of them see.
+
+    None stands for no limit but the number of keys.
+    """
+
+    begin: Expr | None
+    end: Expr | None
+    begin_of_all: Expr | None
+    end_of_all: Expr | None
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """``softmax(cap(scale * q k^T) + biases, where masks allow) v``, each query by itself."""
+
+    q: Operand
+    k: Operand
+    v: Operand
+    out_order: str
+    batch: int
+    heads: int
+    groups: int  # heads of keys and values, each shared by as many heads of queries
+    queries: int
+    keys: int
+    size: int
+    value_size: int
+    dtype: str  # of the sums
+    scale: float
+    cap: float  # 0 for none
+    left: int  # how many keys a query sees before its position, -1 for all
+    right: int  # and behind
+    offset: int  # position of the first query among the keys, to which `offsets` adds one for each row of the batch
+    offsets: Tensor | None
+    lengths: Tensor | None  # keys of each row of the batch
+    masks: tuple[
+        Tensor, ...
+    ]  # of bool, each broadcast to (batch, heads, queries, keys): whether the query sees the key
+    biases: tuple[Tensor, ...]
+    sink: Tensor | None  # for each head, the score of a key without a value
+    zero_rows: bool  # whether queries that see no key give zeros; else what 0 / 0 is
+
+    @property
+    def share(self) -> int:
+        """Heads of queries that share keys."""
+        return self.heads // self.groups
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether scores are more than scaled products, apart from windows and lengths."""
+        return bool(self.cap or self.masks or self.biases)
+
+    @property
+    def has_window(self) -> bool:
+        """Whether what a query sees depends on its position."""
+        return self.left >= 0 or self.right >= 0
+
+    def first(self, batch: Expr) -> Expr:
+        """Return the position of the first query."""
+        if self.offsets is None:
+            return tb.const(self.offset)
+        return tb.clamp(self.offsets(batch), -FARTHEST, FARTHEST) + self.offset
+
+    def length(self, batch: Expr) -> Expr:
+        """Return how many keys there are."""
+        if self.lengths is None:
+            return tb.const(self.keys)
+        return tb.clamp(self.lengths(batch), 0, self.keys)
+
+    def visible(self, first: Expr, length: Expr, begin: Expr, end: Expr) -> Visible:
+        """Return the keys that the queries from `begin` to before `end` see."""
+        limit = None if self.lengths is None else length
+        found: list[Expr | None] = [None, limit, None, limit]
+        if self.left >= 0:
+            found[0], found[2] = first + begin - self.left, first + end - 1 - self.left
+        if self.right >= 0:
+            for place, query in ((1, end - 1), (3, begin)):
+                last = first + query + self.right + 1
+                found[place] = last if limit is None else tb.minimum(last, limit)
+        return Visible(*found)
+
+    def in_window(self, position: Expr, key: Expr) -> Expr:
+        """Return whether the window of a query at `position` has a key."""
+        limits = []
+        if self.right >= 0:
+            limits.append(tb.binary("le", key, position + self.right))
+        if self.left >= 0:
+            limits.append(tb.binary("ge", key, position - self.left))
+        return tb.land(*limits)
+
+    def changed(self, ctx: Context, place: Place, key: Expr, score: Expr) -> Expr:
+        """Return a score with the cap, the biases and the masks; minus infinity masks."""
+        if self.cap:
+            score = transcendental(ctx, "tanh", score / self.cap) * self.cap
+        for bias in self.biases:
+            added = ctx.stmts.let("added", tb.cast(_broadcast(bias, place, key), self.dtype))
+            # what is masked stays so, whatever the score is
+            score = tb.select(tb.binary("eq", added, -inf), added, score + added)
+        allowed = tb.land(*(_broadcast(mask, place, key) for mask in self.masks))
+        return score if isinstance(allowed, Const) else tb.select(allowed, score, tb.const(-inf, self.dtype))
+
+    def store(self, out: Output, place: Place, element: Expr, value: Expr) -> None:
+        """Store an element of the result."""
+        at = ordered(self.out_order, place.batch, place.head, place.query, element)
+        out.store(at, tb.cast(value, out.dtype))
+
+    def inverse(self, total: Expr) -> Expr:
+        """Return what the mixed values are multiplied with at the end."""
+        whole = tb.const(1.0, self.dtype) / total
+        if not self.zero_rows:
+            return whole
+        return tb.select(tb.binary("eq", total, 0), tb.const(0.0, self.dtype), whole)
+
+
+def _broadcast(mask: Tensor, place: Place, key: Expr) -> Expr:
+    at = (place.batch, place.head, place.query, key)
+    return mask.read([tb.const(0) if extent == 1 else index for extent, index in zip(mask.shape, at, strict=True)])
+
+
+def shifted(top: Expr) -> Expr:
+    """Return what scores are reduced by before their exponential: the largest, unless all are masked so far."""
+    return tb.select(tb.binary("eq", top, -inf), tb.const(0.0, top.dtype), top)
+
+
+def tiles(ctx: Context, keys: int, limit: int) -> Iterator[Any]:
+    """Yield contexts of (start, count) of tiles of keys: a loop over those of `limit` keys, and the rest."""
+    whole, rest = divmod(keys, limit)
+    if whole:
+        yield _tile_loop(ctx, whole, limit)
+    if rest:
+        yield _one_tile(whole * limit, rest)
+
+
+@contextmanager
+def _tile_loop(ctx: Context, count: int, size: int) -> Iterator[tuple[Expr, int]]:
+    with ctx.stmts.loop(count, "tile") as tile:
+        yield tile * size, size
+
+
+@contextmanager
+def _one_tile(start: int, size: int) -> Iterator[tuple[Expr, int]]:
+    yield tb.const(start), size
+
+
+@contextmanager
+def used(ctx: Context, visible: Visible, start: Expr, count: int) -> Iterator[Expr]:
+    """Open the condition that a tile has visible keys; yield how many of its keys come before the last of them."""
+    tests, here = [], tb.const(count)
+    if visible.begin is not None:
+        tests.append(tb.binary("gt", start + count, visible.begin))
+    if visible.end is not None:
+        here = ctx.stmts.let("here", tb.clamp(visible.end - start, 0, count))
+        tests.append(tb.binary("gt", here, 0))
+    if not tests:
+        yield here
+        return
+    with ctx.stmts.when(tb.land(*tests)):
+        yield here
+
+
+@contextmanager
+def if_reached(ctx: Context, visible: Visible, here: Expr, key: int) -> Iterator[None]:
+    """Open the condition that a key of a tile comes before the last visible one, which all do without masks."""
+    if visible.end is None:
+        yield
+        return
+    with ctx.stmts.when(tb.binary("gt", here, key)):
+        yield
+
+
+def is_cut(visible: Visible, start: Expr, here: Expr) -> Expr:
+    """Return whether some query of the block does not see some of the keys from `start` on."""
+    tests = []
+    if visible.begin_of_all is not None:
+        tests.append(tb.binary("gt", visible.begin_of_all, start))
+    if visible.end_of_all is not None:
+        tests.append(tb.binary("lt", visible.end_of_all, start + here))
+    found: Expr = tb.const(False, "bool")
+    for test in tests:
+        found = test if isinstance(found, Const) else tb.binary("lor", found, test)
+    return found
+
+
+def split_loops(ctx: Context, split: Split, name: str) -> Iterator[Any]:
+    """Yield contexts of (start, size): a loop over each kind of piece of a range."""
+    for start, count, size in split.pieces:
+        yield _piece_loop(ctx, start, count, size, name)
+
+
+@contextmanager
+def _piece_loop(ctx: Context, start: int, count: int, size: int, name: str) -> Iterator[tuple[Expr, int]]:
+    with ctx.stmts.loop(count, name) as index:
+        yield index * size + start, size
+
+
+@template("attention", "plain")
+def attention(ctx: Context, work: Attention, out: Output) -> None:
+    """Write an attention of any sizes and dtype."""
+    with serial_loops(ctx, (work.batch, work.heads, work.queries), "row") as (batch, head, query):
+        _PlainRow(ctx, work, out, Place(batch, head, query)).emit()
+
+
+class _PlainRow:
+    """The loops of one query."""
+
+    def __init__(self, ctx: Context, work: Attention, out: Output, place: Place) -> None:
+        self.ctx, self.work, self.out, self.place = ctx, work, out, place
+        self.group = place.head // work.share
+        memory = ctx.stmts.local if ctx.features.gpu else ctx.scratch  # work-items have their own
+        self.scores = memory("scores", (min(PLAIN_TILE, work.keys),), work.dtype)
+        self.mixed = memory("mixed", (work.value_size,), work.dtype)
+        self.state = ctx.stmts.local("state", (2,), work.dtype)  # the largest score, the sum of the exponentials
+
+    def emit(self) -> None:
+        stmts, work, place = self.ctx.stmts, self.work, self.place
+        sink = work.sink
+        stmts.store(
+            self.state, [0], tb.const(-inf, work.dtype) if sink is None else tb.cast(sink(place.head), work.dtype)
+        )
+        stmts.store(self.state, [1], 0 if sink is None else 1)
+        with stmts.loop(work.value_size, "c", "vectorized") as c:
+            stmts.store(self.mixed, [c], 0)
+        first, length = stmts.let("first", work.first(place.batch)), stmts.let("length", work.length(place.batch))
+        visible = work.visible(first, length, place.query, place.query + 1)
+        for tile in tiles(self.ctx, work.keys, PLAIN_TILE):
+            with tile as (start, count), used(self.ctx, visible, start, count) as here:
+                begin = tb.const(0)
+                if visible.begin is not None:
+                    begin = stmts.let("begin", tb.clamp(visible.begin - start, 0, here))
+                self._tile(start, begin, here)
+        scale = stmts.let("scale", work.inverse(tb.load(self.state, [1])))
+        with stmts.loop(work.value_size, "c", "vectorized") as c:
+            work.store(self.out, place, c, tb.load(self.mixed, [c]) * scale)
+
+    def _tile(self, start: Expr, begin: Expr, end: Expr) -> None:
+        """Write the work on the keys from `begin` to before `end` of a tile."""
+        stmts, work, place = self.ctx.stmts, self.work, self.place
+        top = stmts.local("top", (1,), work.dtype)
+        stmts.store(top, [0], tb.load(self.state, [0]))
+        with stmts.loop(end - begin, "key") as index:
+            at = begin + index
+            total = stmts.local("total", (1,), work.dtype)
+            stmts.store(total, [0], 0)
+            with stmts.loop(work.size, "k") as k:
+                a = tb.cast(work.q(place.batch, place.head, place.query, k), work.dtype)
+                b = tb.cast(work.k(place.batch, self.group, start + at, k), work.dtype)
+                stmts.store(total, [0], tb.load(total, [0]) + a * b)
+            score = work.changed(self.ctx, place, start + at, tb.load(total, [0]) * work.scale)
+            score = stmts.let("score", score)
+            stmts.store(self.scores, [at], score)
+            stmts.store(top, [0], tb.maximum(score, tb.load(top, [0])))
+        shift = stmts.let("shift", shifted(tb.load(top, [0])))
+        fade = stmts.let("fade", transcendental(self.ctx, "exp", tb.load(self.state, [0]) - shift))
+        part = stmts.local("part", (1,), work.dtype)
+        stmts.store(part, [0], 0)
+        with stmts.loop(end - begin, "key") as index:
+            value = stmts.let("value", transcendental(self.ctx, "exp", tb.load(self.scores, [begin + index]) - shift))
+            stmts.store(self.scores, [begin + index], value)
+            stmts.store(part, [0], tb.load(part, [0]) + value)
+        stmts.store(self.state, [0], tb.load(top, [0]))
+        stmts.store(self.state, [1], tb.load(self.state, [1]) * fade + tb.load(part, [0]))
+        for piece in split_loops(self.ctx, balanced(work.value_size, KEYS_AT_ONCE), "c"):
+            with piece as (c, count):
+                self._mix(start, begin, end, c, count, fade)
+
+    def _mix(self, start: Expr, begin: Expr, end: Expr, c: Expr, count: int, fade: Expr) -> None:
+        """Add the values of a tile, `count` elements of each from `c` on."""
+        stmts, work = self.ctx.stmts, self.work
+        sums = stmts.local("sums", (count,), work.dtype)
+        for index in range(count):
+            stmts.store(sums, [index], 0)
+        with stmts.loop(end - begin, "key") as key:
+            weight = stmts.let("weight", tb.load(self.scores, [begin + key]))
+            for index in range(count):
+                value = work.v(self.place.batch, self.group, start + begin + key, c + index)
+                stmts.store(sums, [index], tb.load(sums, [index]) + weight * tb.cast(value, work.dtype))
+        for index in range(count):
+            total = tb.load(self.mixed, [c + index]) * fade + tb.load(sums, [index])
+            stmts.store(self.mixed, [c + index], total)

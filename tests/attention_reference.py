@@ -19,19 +19,22 @@ def attention(args: Sequence[Array], attrs: dict[str, Any]) -> Array:
     if cap := attrs.get("softcap", 0.0):
         scores = np.tanh(scores / cap) * cap
     queries, keys = scores.shape[2:]
+    hidden: list[Array] = []
     position, key = attrs.get("offset", 0) + np.arange(queries)[:, None], np.arange(keys)
     sink, end = None, np.full((q.shape[0], 1, 1, 1), keys)
     for name, extra in zip(attrs.get("extras", ()), args[3:], strict=True):
         if name == "bias":
             scores = scores + extra
         elif name == "mask":
-            scores = np.where(extra, scores, -np.inf)
+            hidden.append(~extra)
         elif name == "offset":
             position = position + extra.reshape(-1, 1, 1, 1)
         elif name == "lengths":
             end = extra.reshape(-1, 1, 1, 1)
         else:
             sink = extra.astype(np.float64).reshape(1, -1, 1, 1)
+    for mask in hidden:
+        scores = np.where(mask, attrs.get("fill", -np.inf), scores)
     left, right = attrs.get("left", -1), attrs.get("right", -1)
     seen = (key < end) & ((right < 0) | (key <= position + right)) & ((left < 0) | (key >= position - left))
     scores = np.where(seen, scores, -np.inf)

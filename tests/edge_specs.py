@@ -134,7 +134,13 @@ def _attention() -> Iterator[Spec]:
         shared, scores = (2, 2, keys, size), (1, 4, queries, keys)
         parts = (Given((2, 4, queries, size)), Given(shared), Given(shared))
         yield Spec("nn.attention", parts, {"scale": 0.25, "zero_rows": False}, f"{queries} queries")
-        extras = (Given(scores, "bool"), Given((2, 1, 1, keys)), Given((2,), "int32"), Given((2,), "int32"), Given((4,)))
+        extras = (
+            Given(scores, "bool"),
+            Given((2, 1, 1, keys)),
+            Given((2,), "int32"),
+            Given((2,), "int32"),
+            Given((4,)),
+        )
         attrs = {"scale": 0.25, "softcap": 3.0, "left": 9, "right": 1, "offset": 5,
                  "extras": ("mask", "bias", "offset", "lengths", "sink")}  # fmt: skip
         yield Spec("nn.attention", (*parts, *extras), attrs, f"{queries} queries, all that is optional")

@@ -44,18 +44,16 @@ class Case:
         shapes = (batch, heads, queries, size), (batch, groups, keys, size), (batch, groups, keys, value_size)
         self.args = [*(reals(*shape) for shape in shapes), *(extra for _, extra in self.extras)]
         for index, order in enumerate(self.attrs.get("orders", ())[:3]):
-            self.args[index] = turned(self.args[index], order)
+            self.args[index] = self.args[index].transpose(["BHND".index(letter) for letter in order])
         self.attrs = {"scale": size**-0.5, "extras": tuple(name for name, _ in self.extras), **self.attrs}
 
     def expected(self) -> Array:
         orders = self.attrs.get("orders", ("BHND",) * 4)
-        parts = [turned(arg, order) for arg, order in zip(self.args[:3], orders[:3], strict=True)]
-        return turned(attention([*parts, *self.args[3:]], self.attrs), orders[3])
-
-
-def turned(tensor: Array, order: str) -> Array:
-    """Return a tensor by heads in another order, or one in that order by heads."""
-    return tensor if order == "BHND" else np.ascontiguousarray(tensor.transpose(0, 2, 1, 3))
+        parts = [
+            arg.transpose([order.index(letter) for letter in "BHND"])
+            for arg, order in zip(self.args[:3], orders[:3], strict=True)
+        ]
+        return attention([*parts, *self.args[3:]], self.attrs).transpose(["BHND".index(letter) for letter in orders[3]])
 
 
 def integers(*values: int) -> Array:
@@ -85,7 +83,8 @@ CASES = {
     ),
     "rows without keys": Case((1, 2, 2, 9, 20, 4, 4), {}, [("mask", hiding(1, 2, 9, 20))]),
     "rows without keys by infinities": Case(
-        (1, 2, 2, 9, 20, 4, 4), {"zero_rows": False}, [("bias", np.where(hiding(1, 2, 9, 20), 0, -np.inf).astype(np.float32))]
+        (1, 2, 2, 9, 20, 4, 4), {"zero_rows": False},
+        [("bias", np.where(hiding(1, 2, 9, 20), np.float32(0), np.float32(-np.inf)))],
     ),
     "few queries": Case((2, 6, 2, 1, 133, 37, 20)),
     "few queries of groups that do not divide": Case((1, 5, 1, 1, 131, 16, 48), {"left": 20, "offset": 129}),
@@ -95,7 +94,12 @@ CASES = {
          ("bias", reals(2, 1, 1, 140)), ("sink", reals(4))],
     ),
     "heads inside": Case((2, 2, 1, 20, 30, 4, 4), {"right": 0, "orders": ("BNHD",) * 4}),
-    "heads inside, few queries": Case((2, 2, 1, 2, 30, 16, 16), {"orders": ("BNHD", "BHND", "BNHD", "BNHD")}),
+    "heads inside, few queries": Case((2, 2, 1, 2, 30, 16, 16), {"orders": ("BNHD", "BHND", "BNHD", "NBHD")}),
+    "positions first": Case((2, 2, 2, 9, 9, 4, 4), {"orders": ("NBHD", "NBHD", "BHND", "NBHD")}),
+    "what masks hide gets a score": Case(
+        (1, 2, 2, 9, 20, 4, 4), {"fill": -3.0, "softcap": 2.0},
+        [("mask", hiding(1, 2, 9, 20)), ("bias", reals(1, 2, 1, 20)), ("lengths", integers(17))],
+    ),
     "few small ones": Case((1, 2, 1, 1, 1, 3, 2)),
 }  # fmt: skip
 
@@ -203,7 +207,7 @@ def test_keys_behind_the_last_are_not_read(quick_builds: None) -> None:
     ("attrs", "extras", "message"),
     [
         ({"orders": ("BHND",) * 3}, (), "expected the orders of query, key, value and result"),
-        ({"orders": ("BHND", "BHND", "BHND", "HBND")}, (), "expected an order BHND, BNHD, got 'HBND'"),
+        ({"orders": ("BHND", "BHND", "BHND", "HBND")}, (), "expected an order BHND, BNHD, NBHD, got 'HBND'"),
         ({"extras": ("bias",)}, (), "expected query, key, value and bias"),
         ({"extras": ("size",)}, (), "expected an extra argument mask, bias"),
         ({"extras": ("sink", "sink")}, (), "'sink' is given more than once"),

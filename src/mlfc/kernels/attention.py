@@ -32,7 +32,7 @@ PLAIN_TILE = 32
 class Operand:
     """Queries, keys, values or results by (batch, head, position, element), in the order that memory has."""
 
-    order: str  # BHND or BNHD
+    order: str  # BHND, BNHD or NBHD
     tensor: Tensor
 
     def indices(self, batch: Any, head: Any, position: Any, element: Any) -> list[Expr]:
@@ -100,6 +100,7 @@ class Attention:
     ]  # of bool, each broadcast to (batch, heads, queries, keys): whether the query sees the key
     biases: tuple[Tensor, ...]
     sink: Tensor | None  # for each head, the score of a key without a value
+    fill: float  # score of a key that a mask hides
     zero_rows: bool  # whether queries that see no key give zeros; else what 0 / 0 is
 
     @property
@@ -151,7 +152,7 @@ class Attention:
         return tb.land(*limits)
 
     def changed(self, ctx: Context, place: Place, key: Expr, score: Expr) -> Expr:
-        """Return a score with the cap, the biases and the masks; minus infinity masks."""
+        """Return a score with the cap, the biases and the masks."""
         if self.cap:
             score = transcendental(ctx, "tanh", score / self.cap) * self.cap
         for bias in self.biases:
@@ -159,7 +160,7 @@ class Attention:
             # what is masked stays so, whatever the score is
             score = tb.select(tb.binary("eq", added, -inf), added, score + added)
         allowed = tb.land(*(_broadcast(mask, place, key) for mask in self.masks))
-        return score if isinstance(allowed, Const) else tb.select(allowed, score, tb.const(-inf, self.dtype))
+        return score if isinstance(allowed, Const) else tb.select(allowed, score, tb.const(self.fill, self.dtype))
 
     def store(self, out: Output, place: Place, element: Expr, value: Expr) -> None:
         """Store an element of the result."""
@@ -221,7 +222,7 @@ def used(ctx: Context, visible: Visible, start: Expr, count: int) -> Iterator[Ex
 
 
 @contextmanager
-def if_reached(ctx: Context, visible: Visible, here: Expr, key: int) -> Iterator[None]:
+def if_visible(ctx: Context, visible: Visible, here: Expr, key: int) -> Iterator[None]:
     """Open the condition that a key of a tile comes before the last visible one, which all do without masks."""
     if visible.end is None:
         yield

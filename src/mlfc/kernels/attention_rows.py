@@ -8,7 +8,7 @@ from typing import Any
 
 from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import add_products, scaled_vector
-from mlfc.kernels.attention import Attention, Place, Visible, if_reached, is_cut, shifted, split_loops, tiles, used
+from mlfc.kernels.attention import Attention, Place, Visible, if_visible, is_cut, shifted, split_loops, tiles, used
 from mlfc.kernels.folding import Fold
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.rows import PlainRows
@@ -93,7 +93,7 @@ class _Rows:
         with stmts.loop(groups, "step") as group:
             self._scores(start, group * self.keys_at_once, self.keys_at_once)
         if rest:
-            with if_reached(self.ctx, visible, here, whole * self.keys_at_once):
+            with if_visible(self.ctx, visible, here, whole * self.keys_at_once):
                 self._scores(start, tb.const(whole * self.keys_at_once), rest)
         if visible.end is not None:
             with stmts.loop(self.count, "row") as row, stmts.loop(count - here, "key", "vectorized") as key:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import add_products, scaled_vector
-from mlfc.kernels.attention import Attention, Place, Visible, if_reached, is_cut, shifted, split_loops, tiles, used
+from mlfc.kernels.attention import Attention, Place, Visible, if_visible, is_cut, shifted, split_loops, tiles, used
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.templates import template
 from mlfc.kernels.tiling import LANES, Split, balanced
@@ -116,7 +116,7 @@ class _Panels:
         with stmts.loop(groups, "group") as group:
             self._scores(panel, place, start, group * self.rows, self.rows)
         if rest:
-            with if_reached(self.ctx, visible, here, whole * self.rows):
+            with if_visible(self.ctx, visible, here, whole * self.rows):
                 self._scores(panel, place, start, tb.const(whole * self.rows), rest)
         self._change(place, first, visible, start, here)
         fade = self._exponentials(panel, here)

@@ -21,7 +21,8 @@ Make: TypeAlias = Callable[..., Expr]
 """``(operator, *arguments, **attributes)``: what applies an operator."""
 
 HALVES = ("float16", "bfloat16")
-_TO_HEADS = {"BHND": (0, 1, 2, 3), "BNHD": (0, 2, 1, 3)}
+_TO_HEADS = {"BHND": (0, 1, 2, 3), "BNHD": (0, 2, 1, 3), "NBHD": (1, 2, 0, 3)}
+_FROM_HEADS = {"BHND": (0, 1, 2, 3), "BNHD": (0, 2, 1, 3), "NBHD": (2, 0, 1, 3)}
 
 
 def plain_call(operator: str, *args: Expr, **attrs: Any) -> Expr:
@@ -70,17 +71,22 @@ class SpelledAttention:
         return self._make("multiply", inner, self._like(cap, scores))
 
     def masked(self, scores: Expr) -> Expr:
-        """Return the scores plus the biases, and minus infinity where a mask says so, whatever the score is."""
-        allowed = [*self._given("mask"), *self._by_position()]
+        """Return the scores plus the biases, and what hidden keys get, whatever the score is."""
+        hiding = self._by_position()
         for bias in self._given("bias"):
-            added = self._cast(bias, _dtype(scores))
-            scores = self._make("add", scores, added)
+            scores = self._make("add", scores, self._cast(bias, _dtype(scores)))
             if not (isinstance(bias, ir.Constant) and bool(np.isfinite(bias.data).all())):
-                allowed.append(self._make("not_equal", bias, self._like(-inf, bias)))
+                hiding.append(self._make("not_equal", bias, self._like(-inf, bias)))
+        masks, fill = self._given("mask"), self._attrs["fill"]
+        if fill is None:
+            return self._selected([*masks, *hiding], scores, -inf)
+        return self._selected(hiding, self._selected(masks, scores, fill), -inf)
+
+    def _selected(self, allowed: Sequence[Expr], scores: Expr, fill: float) -> Expr:
         if not allowed:
             return scores
         seen = reduce(lambda left, right: self._make("logical_and", left, right), allowed)
-        return self._make("where", seen, scores, self._like(-inf, scores))
+        return self._make("where", seen, scores, self._like(fill, scores))
 
     def _by_position(self) -> list[Expr]:
         """Return which keys the window and the lengths leave."""
@@ -141,7 +147,7 @@ class SpelledAttention:
     def result(self) -> Expr:
         """Return what the call gives."""
         mixed = self.mixed(self.probabilities(self.masked(self.capped(self.scores()))))
-        return self._turned(mixed, _TO_HEADS[self._attrs["orders"][3]])
+        return self._turned(mixed, _FROM_HEADS[self._attrs["orders"][3]])
 
     def _given(self, extra: str) -> list[Expr]:
         return [arg for name, arg in self._extras if name == extra]

@@ -15,6 +15,7 @@ from mlfc.relay.ir import Call, IRModule, Tuple
 from mlfc.relay.verify import state_faults
 from mlfc.relay.visitor import post_order
 from mlfc.support.cost import limited
+from mlfc.transform.attention_orders import AttentionOrders
 from mlfc.transform.bind_params import BindParams
 from mlfc.transform.convert_layout import ConvertLayout
 from mlfc.transform.decompose import Decompose
@@ -28,6 +29,7 @@ from mlfc.transform.matching import flat_args
 from mlfc.transform.move_views import MoveViews
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.quantize import CanonicalizeQuantized
+from mlfc.transform.recognize_attention import RecognizeAttention
 from mlfc.transform.simplify import Simplify
 from mlfc.transform.sink_dequantize import SinkDequantize
 from mlfc.transform.to_dense import ToDense
@@ -38,10 +40,12 @@ PASSES: tuple[Pass, ...] = (
     Decompose(),
     Simplify(),
     RecognizeLayerNorm(),
+    RecognizeAttention(),
     ToDense(),
     CanonicalizeQuantized(),  # before constants are folded: it needs the dequantized weights as integers
     FoldConstant(),
     Simplify(),
+    AttentionOrders(),
     ToDense(),
     FoldScale(),
     FoldPad(),
@@ -71,8 +75,9 @@ def run(
     """
     external: tuple[Pass, ...] = () if partition is None else (partition,)
     module = _states_first(module)
-    first: tuple[Pass, ...] = (ExpandAttention(),) if on_device else ()
-    steps: tuple[Pass, ...] = (BindParams(params or {}), *first, *PASSES[:-1], *external, PASSES[-1])
+    steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, PASSES[-1])
+    if on_device:
+        steps = tuple(ExpandAttention() if isinstance(step, RecognizeAttention) else step for step in steps)
     for step in steps:
         module = step(module)
         if after_each is not None:

@@ -79,7 +79,7 @@ class _Match:
 
     values: Expr = field(init=False)
     first: Call = field(init=False)  # the first product
-    lead: tuple[int, ...] = ()  # leading dimensions of the softmax
+    leading: tuple[int, ...] = ()  # leading dimensions of the softmax
     scale: float = 1.0
     cap: float = 0.0
     zero_rows: bool = False
@@ -97,7 +97,7 @@ def _match(last: Call) -> _Match | None:
     softmax = _softmax(match, last.args[0])
     if softmax is None:
         return None
-    match.lead = shape_of(softmax)[:-2]
+    match.leading = shape_of(softmax)[:-2]
     if len(shape_of(softmax)) < 3 or not _scores(match, softmax.args[0], 16):
         return None
     return match if _Builder(match, last).fits() else None
@@ -212,7 +212,7 @@ class _Builder:
 
     def __init__(self, match: _Match, last: Call) -> None:
         self.match, self.last = match, last
-        self.heads, self.batch = match.lead[-1], prod(match.lead[:-1])
+        self.heads, self.batch = match.leading[-1], prod(match.leading[:-1])
         self.scale = match.scale
         first = match.first
         self.queries, self.keys = shape_of(first)[1:]
@@ -326,10 +326,10 @@ class _Builder:
             return False
         return self._grouping(part.view[:-2]) is not None or all(extent == 1 for extent in _aligned(part)[:-2])
 
-    def _grouping(self, lead: tuple[int, ...]) -> int | None:
+    def _grouping(self, leading: tuple[int, ...]) -> int | None:
         """Return how many leading dimensions make up the batch, if the others make up the heads."""
-        for split in range(len(lead), -1, -1):
-            if prod(lead[:split]) == self.batch and prod(lead[split:]) == self.heads:
+        for split in range(len(leading), -1, -1):
+            if prod(leading[:split]) == self.batch and prod(leading[split:]) == self.heads:
                 return split
         return None
 

@@ -19,12 +19,25 @@ CALLERS = ROOT / "examples" / "callers"
 PAGE = (CALLERS / "README.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\S+) \| ([^|]*) \| `([^`]*)` \|$", PAGE, re.MULTILINE)
 PROGRAMS = {"rustc": "rustc", "node": "nodejs", "cc": "gcc", "c++": "g++"}
+# links for WebAssembly with the C library that is there
+MLFC = f"""#!{sys.executable}
+import sys
+from mlfc.__main__ import run
+from tests.native.foreign_libraries import without_c_library
+with without_c_library():
+    sys.exit(run())
+"""
 
 
 def shell(command: str, folder: Path) -> None:
     """Run commands where the page runs them, with this Python and the mlfc that is tested."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    programs = folder / "bin"
+    if not programs.exists():
+        programs.mkdir()
+        (programs / "mlfc").write_text(MLFC)
+        (programs / "mlfc").chmod(0o755)
+    path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
     result = subprocess.run(
         ["sh", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

@@ -35,6 +35,11 @@ class Build:
             return (NATIVE,)
         return (f"-mcpu={self.level.replace('-', '_')}",) if self.compiler.is_zig else (f"-march={self.level}",)
 
+    @property
+    def linker(self) -> Compiler:
+        """The compiler that links: zig would compile a runtime of its own first."""
+        return next(iter(compilers().values())) if self.compiler.is_zig else self.compiler
+
 
 @cache
 def compilers() -> dict[str, Compiler]:

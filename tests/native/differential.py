@@ -109,7 +109,7 @@ class Batch:
     def faults_in_c(self, build: Build, folder: Path) -> list[str]:
         """Return what is wrong with the C, built as users build it."""
         objects = compile_objects({"kernels.c": self.source.encode()}, folder, build.flags, compiler=build.compiler)
-        path = link_shared(objects, folder / f"{build}.so", build.flags, build.compiler)
+        path = link_shared(objects, folder / f"{build}.so", compiler=build.linker)
         library = ctypes.CDLL(str(path))
         return self.faults(lambda index: getattr(library, f"k{index}"))
 

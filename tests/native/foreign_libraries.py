@@ -1,7 +1,8 @@
 """Libraries for other systems, linked without the C library that zig would compile first, for Windows for minutes.
 
-Those for Windows import what they need of the system itself, by the names below, and nobody here runs them. Those for
-RISC-V get the C library of their emulator. What zig makes is linked for AArch64, macOS and WebAssembly.
+Those for Windows import what they need of the system itself, by the names below; those for macOS leave it to be found
+when they are loaded; nobody here runs either. Those for RISC-V get the C library of their emulator, WebAssembly
+Debian's, where it is there. What zig makes is linked for AArch64.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mlfc.library import toolchain
-from tests.native.foreign_programs import c_library_of
+from tests.native.foreign_programs import ZIG_WASI, c_library_of, wasi_library
 
 _IMPORTED = {
     "ucrtbase": (
@@ -26,31 +27,42 @@ _IMPORTED = {
 # what the C library adds to every library: its entry, and a place for the threads' own variables
 _START = "unsigned int _tls_index;\nint DllMainCRTStartup(void *a, unsigned b, void *c) { return 1; }\n"
 RISCV = "riscv64-linux-gnu"
+_WINDOWS = "x86_64-windows-gnu"
 _ZIG = (sys.executable, "-m", "ziglang")
 
 
 @contextmanager
 def without_c_library() -> Generator[None, None, None]:
-    """Let the ziglang wheel link for Windows against the names of functions, for RISC-V with the emulator's library."""
+    """Let the ziglang wheel link with what is there of a system's C library."""
     real = toolchain.run_tool
 
     def run_tool(command: Sequence[str], folder: Path) -> None:
         words = list(map(str, command))
-        if "-shared" in words and not {"x86_64-windows-gnu", RISCV}.isdisjoint(words):
-            assert words[-1] == "-lm"
-            words[-1:] = ["-nostdlib", *(c_library_of(RISCV) if RISCV in words else _stand_ins(folder))]
-        real(words, folder)
+        triple = words[words.index("-target") + 1] if "-target" in words else None
+        libraries = _libraries(triple, folder) if triple and words[-1] == "-lm" else None
+        real(words if libraries is None else [*words[:-1], "-nostdlib", *libraries], folder)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(toolchain, "run_tool", run_tool)
         yield
 
 
+def _libraries(triple: str, folder: Path) -> list[str] | None:
+    """Return what takes the place of a system's C library; None where zig's own stays."""
+    if triple == ZIG_WASI:
+        return wasi_library("reactor")
+    if triple == _WINDOWS:
+        return _stand_ins(folder)
+    if triple == RISCV:
+        return c_library_of(RISCV)
+    return [] if triple.endswith("-macos") else None
+
+
 def _stand_ins(folder: Path) -> list[str]:
     """Return the start and the import libraries, made in a folder."""
     (folder / "start.c").write_text(_START)
     start = str(folder / "start.o")
-    command = [*_ZIG, "cc", "-target", "x86_64-windows-gnu", "-O1", "-c", str(folder / "start.c"), "-o", start]
+    command = [*_ZIG, "cc", "-target", _WINDOWS, "-O1", "-c", str(folder / "start.c"), "-o", start]
     toolchain.run_tool(command, folder)
     libraries = []
     for library, names in _IMPORTED.items():

@@ -48,6 +48,7 @@ _EMULATORS = {
 # what a C library's own start does beyond this, its loader does for dynamic programs
 _START = "int main(void);\n_Noreturn void exit(int);\n_Noreturn void _start(void) { exit(main()); }\n"
 ZIG = (sys.executable, "-m", "ziglang", "cc")
+ZIG_WASI = "wasm32-wasi"
 
 
 def emulator_of(zig_target: str) -> list[str]:
@@ -66,18 +67,27 @@ def c_library_of(zig_target: str) -> list[str]:
     return [*map(str, (place / "libc.so.6", place / "libm.so.6", *sorted(place.glob("ld-linux-*"))))]
 
 
+def wasi_library(kind: str) -> list[str] | None:
+    """Return Debian's C library of WebAssembly for a "command" or a "reactor"; None where it is not installed."""
+    place = Path("/usr/lib/wasm32-wasi")
+    runtime = sorted(Path("/usr/lib/clang").glob("*/lib/wasi/libclang_rt.builtins-wasm32.a"))
+    clocks = place / "libwasi-emulated-process-clocks.a"
+    files = [place / f"crt1-{kind}.o", place / "libc.a", clocks, *runtime[-1:]]
+    return [*map(str, files)] if runtime and files[0].is_file() else None
+
+
 def link_program(zig_target: str, main: str, objects: Sequence[str], path: Path, *flags: str) -> None:
     """Link a program of a C file `main` and objects, all in the folder of `path`.
 
-    It gets the C library that the emulator has, as a shared library: zig would compile its own of each system first.
-    Of WebAssembly zig has the only one, and builds it once for all that is linked with ``-s -O2``, as libraries are.
-    The others keep their symbols, by which an emulator names what it runs.
+    It gets the C library that the emulator has, as a shared library, WebAssembly Debian's: zig would compile its own of
+    each system first. All but WebAssembly's keep their symbols, by which an emulator names what it runs.
     """
     pytest.importorskip("ziglang")
     compiler, folder = (*ZIG, "-target", zig_target), path.parent
     toolchain.run_tool([*compiler, "-O1", *flags, "-c", main, "-o", "main.o"], folder)
-    if zig_target == "wasm32-wasi":
-        command, libraries = [*compiler, "-s", "-O2"], ["-lm"]
+    if zig_target == ZIG_WASI:
+        there = wasi_library("command")
+        command, libraries = [*compiler, "-s", "-O2"], ["-lm"] if there is None else ["-nostdlib", *there]
     elif zig_target == "x86_64-linux-gnu":
         command, libraries = [need("gcc", "gcc"), "-no-pie"], ["-lm"]
     else:

@@ -86,7 +86,6 @@ SKIPPED = {
         "label_encoder_tensor",
     ),
     "what is dropped is random": ("training_dropout_default", "training_dropout_mask", "training_dropout "),
-    "no positions of maxima in column-major order": ("with_argmax_2d_precomputed_strides",),
     "opset 1": ("test_not_",),
     "takes the size before rounding, PyTorch and ONNX Runtime the size after it": (
         "downsample_scales_cubic_align_corners",

@@ -42,12 +42,12 @@ def node(kind: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
     return helper.make_node(kind, inputs.split(" "), outputs.split(" "), name=f"the_{kind}", **attrs)
 
 
-def pool_with_places() -> bytes:
+def pooled_and_cast() -> bytes:
     nodes = [
         node("Relu", "x", "r"),
-        node("MaxPool", "r", "values indices", kernel_shape=[2, 2], storage_order=1),
+        node("GlobalLpPool", "r", "values", p=3),
         node("Add", "values values", "y"),
-        node("Cast", "indices", "z", to=TensorProto.INT32),
+        node("Cast", "values", "z", to=TensorProto.INT32),
     ]
     return model(nodes, {"y": 1, "z": 6})
 
@@ -87,7 +87,7 @@ def embedding_between_compiled_layers() -> bytes:
 
 def two_in_a_row_and_a_view() -> bytes:
     nodes = [
-        node("MaxPool", "x", "p i", kernel_shape=[2, 2], storage_order=1),
+        helper.make_node("GlobalLpPool", ["x"], ["p"], name="first", p=3),
         node("GlobalLpPool", "p", "g"),
         node("Flatten", "g", "v"),
         node("Mul", "v v", "y"),
@@ -155,7 +155,7 @@ def a_loop_with_a_branch_that_reads_weights() -> bytes:
 MODELS: dict[str, Callable[[], bytes]] = {
     make.__name__: make
     for make in (
-        pool_with_places,
+        pooled_and_cast,
         regions,
         embedding_between_compiled_layers,
         two_in_a_row_and_a_view,
@@ -190,20 +190,20 @@ def test_nodes_that_follow_each_other_are_one_module() -> None:
 
 
 def test_without_the_generator_every_such_node_is_a_problem() -> None:
-    with pytest.raises(UnsupportedError, match="MaxPool"):
-        mlfc.import_model(pool_with_places())
-    assert mlfc.check(pool_with_places(), byoc=["onnxruntime"]) == []
+    with pytest.raises(UnsupportedError, match="GlobalLpPool"):
+        mlfc.import_model(pooled_and_cast())
+    assert mlfc.check(pooled_and_cast(), byoc=["onnxruntime"]) == []
 
 
 def test_code_compiled_ahead_of_time_cannot_call_it() -> None:
-    module, params = mlfc.import_model(pool_with_places(), byoc=["onnxruntime"])
-    with pytest.raises(OptionError, match=r"the_MaxPool.*cannot call the runtime module.*--executor graph"):
+    module, params = mlfc.import_model(pooled_and_cast(), byoc=["onnxruntime"])
+    with pytest.raises(OptionError, match=r"the_GlobalLpPool.*cannot call the runtime module.*--executor graph"):
         mlfc.build(module, "c", params, executor="aot")
     assert mlfc.build(module, "c", params).executor == "graph"
 
 
 def test_firmware_cannot_have_it(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(pool_with_places())
+    (tmp_path / "model.onnx").write_bytes(pooled_and_cast())
     archive = tmp_path / "model.tar"
     compiled = ["compile", str(tmp_path / "model.onnx"), "--byoc", "onnxruntime", "-o", str(archive)]
     cause = "parts of module 'model' require onnxruntime, which firmware does not have"
@@ -243,8 +243,8 @@ def test_firmware_cannot_have_it(tmp_path: Path) -> None:
             "the shape of the output 'y' of Loop depends on data",
         ),
         (
-            [helper.make_node("SplitToSequence", ["x"], ["s"]), helper.make_node("SequenceLength", ["s"], ["y"])],
-            "the output 's' of SplitToSequence is not a tensor",
+            [node("SequenceConstruct", "x x", "s"), helper.make_node("MaxRoiPool", ["x", "s"], ["y"])],
+            "ONNX Runtime cannot run MaxRoiPool alone: it reads a sequence",
         ),
     ],
     ids=["data", "unknown", "captured", "loop", "sequence"],
@@ -269,11 +269,11 @@ def test_a_damaged_node_in_relay_text_is_an_error(text: str) -> None:
 def test_more_weights_than_onnx_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
     nodes = [
-        node("MaxPool", "w", "v i", kernel_shape=[2, 2], storage_order=1),
+        node("GlobalLpPool", "w", "v"),
         node("ReduceSum", "v", "s", keepdims=0),
         node("Add", "x s", "y"),
     ]
     module, params = mlfc.import_model(model(nodes, {"y": 1}, {"w": weights}), byoc=["onnxruntime"])
     monkeypatch.setattr("mlfc.byoc.onnxruntime._MOST_BYTES", weights.nbytes - 1)
-    with pytest.raises(UnsupportedError, match=r"the_MaxPool: .* cannot be handed 576 bytes of weights"):
+    with pytest.raises(UnsupportedError, match=r"the_GlobalLpPool: .* cannot be handed 576 bytes of weights"):
         mlfc.build(module, "c", params)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -67,6 +68,16 @@ def test_places_of_maxima_lead_to_them(shape: tuple[int, ...], attrs: dict[str, 
     largest, places = run(model("MaxPool", {"x": x}, {}, 2, **attrs), {"x": x})
     assert places.dtype == np.int64
     np.testing.assert_array_equal(x.reshape(-1)[places], largest)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9), (2, 2, 6, 7), (1, 2, 4, 5, 3)])
+def test_places_are_counted_by_columns_as_onnx_runtime_does(shape: tuple[int, ...]) -> None:
+    x, attrs = normal(*shape), {"kernel_shape": [2] * (len(shape) - 2), "pads": [1, 0] * (len(shape) - 2)}
+    source = model("MaxPool", {"x": x}, {}, 2, storage_order=1, **attrs)
+    source.opset_import[0].version = 12
+    expected = onnxruntime.InferenceSession(source.SerializeToString()).run(None, {"x": x})
+    for found, wanted in zip(run(source, {"x": x}), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_of_equal_elements_the_first_in_the_image_has_the_place() -> None:
@@ -151,8 +162,8 @@ def test_what_drops_nothing_is_no_dropout() -> None:
 
 def test_what_no_patches_are_is_refused() -> None:
     x, places = {"x": normal(1, 1, 2, 2)}, {"places": np.zeros((1, 1, 2, 2), np.int64)}
-    column_major = {"kernel_shape": [2, 2], "storage_order": 1}
-    assert "column-major" in refused(model("MaxPool", x, {}, 2, **column_major))
+    neither = {"kernel_shape": [2, 2], "storage_order": 2}
+    assert "expected storage_order 0 or 1, got 2" in refused(model("MaxPool", x, {}, 2, **neither))
     empty = {"kernel_shape": [1, 1], "strides": [1, 1], "pads": [0, 0, 0, 0]}
     assert "cannot become" in refused(model("MaxUnpool", x | places, {"shape": np.array([1, 1, 1, 1])}, **empty))
     assert "do not fit a tensor" in refused(model("MaxUnpool", x | places, {}, kernel_shape=[1]))

@@ -179,8 +179,13 @@ def narrowed(node: Node, x: Expr, dtype: str, *, saturate: bool, round_mode: str
     return node.call("cast_narrow", x, dtype=dtype, saturate=saturate, round_mode=round_mode)
 
 
-@importer("Identity", "Dropout", ignores=("ratio", "seed", "is_test"))
-def _identity(node: Node) -> Expr | list[Expr]:
+@importer("Identity", sequences=True)
+def _identity(node: Node) -> Expr:
+    return node.input(0)
+
+
+@importer("Dropout", ignores=("ratio", "seed", "is_test"))
+def _dropout(node: Node) -> Expr | list[Expr]:
     training, ratio = node.known(2), node.known(1)
     drops = ratio is None or ratio.any() if node.has(1) else True
     if node.has(2) and training is None and drops:

@@ -14,7 +14,7 @@ from mlfc.errors import MlfcError, UnsupportedError
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay import ir
-from mlfc.relay.ir import Constant, Expr, Span, TensorType
+from mlfc.relay.ir import Constant, Expr, Span, TensorType, Tuple
 from mlfc.support import dtypes
 
 # constants up to this size are looked at by the inference of shapes
@@ -42,6 +42,8 @@ def external_calls(
         raise UnsupportedError(
             f"ONNX Runtime cannot run {proto.op_type} alone: it reads an attribute of a function", place=place
         )
+    if any(isinstance(value, Tuple) for value in (*operands, *captured.values())):
+        raise UnsupportedError(f"ONNX Runtime cannot run {proto.op_type} alone: it reads a sequence", place=place)
     node = onnx.NodeProto()
     node.CopyFrom(proto)
     node.name = ""

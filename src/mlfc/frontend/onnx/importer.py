@@ -18,6 +18,7 @@ from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
 from mlfc.frontend.onnx import branches, older, table
+from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
@@ -45,7 +46,8 @@ from mlfc.support.cost import apart, give_nodes, spend
 
 import_module("mlfc.ops")
 for _family in (
-    "activation", "attention", "conv", "detection", "elementwise", "encoders", "image", "index", "linear", "losses",
+    "activation", "attention", "containers", "conv", "detection", "elementwise", "encoders", "image", "index", "linear",
+    "losses",
     "microsoft", "microsoft_attention", "ml", "ngrams", "normalization", "patches", "quantized", "recurrent", "reduce",
     "sampling", "sequences", "shape", "signal", "svm", "trees", "unique",
 ):  # fmt: skip
@@ -227,6 +229,12 @@ class _Importer:
 
     def _result(self, scope: _Scope, output: str) -> Expr:
         result = scope.values[output]
+        if isinstance(result, Tuple):
+            raise UnsupportedError(
+                f"the output '{output}' is {describe(result)}",
+                place=self.name,
+                next_step="Give each of its tensors an output (SequenceAt), or cut the model before it",
+            )
         if result is None or not isinstance(result.type, TensorType):
             raise InternalError(f"the output '{output}' has no value")
         return result
@@ -359,9 +367,11 @@ class _Importer:
         if any(tensor and value is None for tensor, value in zip(proto.input, inputs, strict=True)):
             self.census.unchecked += 1  # the problem that left the input without a value is already known
             return
+        if not found.sequences:
+            check_tensors(proto, inputs, name)
         attributes = self._attributes(proto, scope, name)
         # weights that meet an input are left as they are in the model; what follows from constants alone is computed
-        folds = found.folds and all(value is None or isinstance(value, Constant) for value in inputs)
+        folds = found.folds and all(isinstance(value, Constant) for value in tensors_in(inputs))
         stated = [scope.stated.get(tensor) for tensor in proto.output]
         graphs = partial(self._graph, scope=scope, name=name)
         node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs)
@@ -390,7 +400,7 @@ class _Importer:
         kinds = onnx.AttributeProto
         if attribute.type == kinds.TENSOR:
             return tensor_value(attribute.t, place, self.folder)
-        fields = {kinds.INT: "i", kinds.FLOAT: "f", kinds.STRING: "s", kinds.GRAPH: "g"}
+        fields = {kinds.INT: "i", kinds.FLOAT: "f", kinds.STRING: "s", kinds.GRAPH: "g", kinds.TYPE_PROTO: "tp"}
         lists = {kinds.INTS: "ints", kinds.FLOATS: "floats", kinds.STRINGS: "strings"}
         if attribute.type in fields:
             return getattr(attribute, fields[attribute.type])

@@ -36,9 +36,13 @@ def _positions(node: Node, image: Sequence[int], shape: WindowAttributes) -> Int
 
 
 def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
-    """Return where in the tensor the largest element of each window lies, the first of equals."""
-    if node.integer("storage_order", 0):
-        node.unsupported("with Indices in column-major order is not supported", "Export with storage_order=0")
+    """Return where in the tensor the largest element of each window lies, the first of equals.
+
+    With `storage_order`, the first axis of an image counts fastest; images follow each other as they do without.
+    """
+    order = node.integer("storage_order", 0)
+    if order not in (0, 1):
+        node.wrong(f"expected storage_order 0 or 1, got {order}")
     x, (batch, channels, *image) = node.input(0), node.shape(0)
     table = _positions(node, image, shape)
     if (table < 0).all(axis=1).any() or 0 in (batch, channels):
@@ -50,9 +54,21 @@ def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
     patches = node.call("take", images, read, axis=1)
     tap = node.call("argmax", patches, axis=(2,), keepdims=False)
     row = node.constant(np.arange(len(table)) * table.shape[1], "int32")
-    place = node.call("take", node.reshape(read, (table.size,)), node.call("add", tap, row), axis=0)
+    told = read if order == 0 else node.constant(_column_major(read.data, image), "int32")
+    place = node.call("take", node.reshape(told, (table.size,)), node.call("add", tap, row), axis=0)
     start = node.constant(np.arange(batch * channels)[:, None] * prod(image), "int64")
     return node.reshape(node.call("add", node.cast(place, "int64"), start), (batch, channels, *shape.out))
+
+
+def _column_major(places: Ints, image: Sequence[int]) -> Ints:
+    """Return positions in an image whose axes lie the other way round."""
+    found, step = np.zeros_like(places), prod(image)
+    rest = 1
+    for extent in image:
+        step //= extent
+        found += places // step % extent * rest
+        rest *= extent
+    return found
 
 
 @importer("MaxPool")

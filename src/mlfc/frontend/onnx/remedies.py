@@ -154,7 +154,7 @@ class _Search:
         expr = node.input(index)
         asked = [var for var in _deciding(expr) if var not in chosen]
         shapes = [shape for shape in node.stated if shape is not None] or list(self.results)
-        shapes += [shape_of(item) for item in node.inputs if item is not None]
+        shapes += [item.type.shape for item in node.inputs if item is not None and isinstance(item.type, ir.TensorType)]
         for more in _assignments(asked, shapes, self.states_shapes):
             if self.count > self.limit:
                 break

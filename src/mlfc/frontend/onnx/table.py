@@ -30,6 +30,7 @@ class Importer:
     since: int  # first opset of the domain for which this holds
     ignores: frozenset[str]  # attributes that cannot change the result of inference
     folds: bool  # whether the node is evaluated at import when all its inputs are known
+    sequences: bool = False  # whether an input may be a sequence of tensors
 
 
 IMPORTERS: Registry[Importer] = Registry("ONNX importer")
@@ -54,20 +55,29 @@ def add_importer(
     domain: str = "",
     ignores: Sequence[str] = (),
     folds: bool = True,
+    sequences: bool = False,
 ) -> None:
     """Add an importer to the table."""
-    IMPORTERS.add(f"{qualified(domain, operator)}@{since}", Importer(convert, since, frozenset(ignores), folds))
+    found = Importer(convert, since, frozenset(ignores), folds, sequences)
+    IMPORTERS.add(f"{qualified(domain, operator)}@{since}", found)
     _SINCE.setdefault((domain, operator), []).append(since)
 
 
 def importer(
-    *operators: str, since: int = 1, domain: str = "", ignores: Sequence[str] = (), folds: bool = True
+    *operators: str,
+    since: int = 1,
+    domain: str = "",
+    ignores: Sequence[str] = (),
+    folds: bool = True,
+    sequences: bool = False,
 ) -> Callable[[C], C]:
     """Return a decorator that adds a function as the importer of `operators`."""
 
     def register(convert: C) -> C:
         for operator in operators:
-            add_importer(operator, convert, since=since, domain=domain, ignores=ignores, folds=folds)
+            add_importer(
+                operator, convert, since=since, domain=domain, ignores=ignores, folds=folds, sequences=sequences
+            )
         return convert
 
     return register
@@ -118,7 +128,6 @@ _CUT = "Cut the model before this node and do the step in the program that uses 
 _UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
 _DRAW = "Make the numbers outside and pass them in as an input"
 _NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"
-_NO_SEQUENCES = "Generated code has tensors alone: export the model with Split and Concat in place of sequences"
 _ADVICE = {
     ("", "Loop"): _UNROLL,
     ("", "Scan"): _UNROLL,
@@ -130,8 +139,6 @@ _ADVICE = {
     ("", "RegexFullMatch"): _NO_STRINGS,
 }
 _ADVICE_BY_KIND = {
-    "Sequence": _NO_SEQUENCES,
-    "Optional": "Generated code has tensors alone: export the model with the value always given",
     "String": _NO_STRINGS,
     "Random": _DRAW,
 }

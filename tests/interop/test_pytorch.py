@@ -129,6 +129,34 @@ def test_hidden_states_are_tied_by_name() -> None:
 
 
 @pytest.mark.usefixtures("unoptimized_builds")
+class Projected(nn.Module):
+    """Layers that project their state, both ways and without biases, and one that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.LSTM(4, 6, num_layers=2, bidirectional=True, batch_first=True, proj_size=3)
+        self.bare = nn.LSTM(6, 5, bias=False, proj_size=2, batch_first=True)
+        self.plain = nn.LSTM(2, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> dict[str, torch.Tensor]:
+        all_steps, (hidden, cell) = self.both(x)
+        shorter, (state, more) = self.bare(all_steps, (h, c))
+        return {"y": self.plain(shorter)[0], "hidden": hidden, "cell": cell, "state": state, "more": more}
+
+
+def test_projections_of_lstm_layers_become_steps() -> None:
+    module = seeded(Projected)
+    shapes = {"x": (1, 2, 4), "h": (1, 1, 2), "c": (1, 1, 5)}
+    examples = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    imported, params = mlfc.import_model(module, example_inputs=examples)
+    assert operators(imported).count("nn.lstm_steps") == 1
+    rng = np.random.default_rng(4)
+    inputs = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    found = mlfc.build(imported, "llvm", params).runtime.run(inputs)
+    for ours, theirs in zip(found.values(), expected(module, inputs).values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+
+
 def test_a_decoder_generates_the_same_tokens_as_c_here_and_on_a_board(tmp_path: Path) -> None:
     board = need_board("mps3-an547")
     module = seeded(torch_models.Generator)

@@ -174,6 +174,11 @@ def _recurrent_ranges() -> Iterator[Spec]:
         attrs = {"activations": ("sigmoid", "relu", "affine") * directions, "alphas": (1.0,) * 6, "betas": (0.0,) * 6,
                  "direction": "bidirectional", "quantizes": form, "cell_clip": 2.0}  # fmt: skip
         yield Spec("qnn.dynamic_lstm_steps", args, attrs, form)
+        args = (Given((3, batch, directions * units)), _weights(directions, units, units), state, lengths,
+                Given((directions, units)))  # fmt: skip
+        attrs = {"activations": ("tanh",) * directions, "alphas": (1.0,) * 2, "betas": (0.0,) * 2,
+                 "direction": "bidirectional", "quantizes": form}  # fmt: skip
+        yield Spec("qnn.dynamic_rnn_steps", args, attrs, form)
 
 
 def _recurrent_codes() -> Iterator[Spec]:

@@ -51,9 +51,12 @@ class Model:
         named = [layer.named() for layer in self.layers]
         tensors = [tensor for layer in named for tensor in layer.tensors]
         names = [layer.name for layer in self.layers]
-        return build(
-            tensors, [layer.op for layer in named], [f"{name}/x" for name in names], [f"{name}/y" for name in names]
-        )
+        return build(tensors, [layer.op for layer in named], [f"{name}/x" for name in names], self.results)
+
+    @property
+    def results(self) -> list[str]:
+        """The names of what the layers give."""
+        return [name for layer in self.layers for name in layer.named().op.outputs]
 
     def feeds(self, run: int) -> dict[str, Array]:
         """Return the inputs of a run."""
@@ -75,8 +78,7 @@ class Model:
             for name, frame in self.feeds(run).items():
                 reference.set_tensor(places[name], frame)
             reference.invoke()
-            names = [f"{layer.name}/y" for layer in self.layers]
-            found.append({name: np.array(reference.get_tensor(places[name])) for name in names})
+            found.append({name: np.array(reference.get_tensor(places[name])) for name in self.results})
         variables = [tensor.name for layer in self.layers for tensor in layer.named().tensors if tensor.is_variable]
         return found, {name: np.array(reference.get_tensor(places[name])) for name in variables}
 
@@ -162,8 +164,9 @@ def lstm(
             kept = ("int16" if integer else byte), (0.0001 + 0.00002 * gate if byte == "int8" else None)
             add(9 + gate, f"peephole{gate}", (cells,), *kept, 3000 if integer else 127)
     if norm:
+        kept = ("int16", 0.00004) if integer else ("float32", None)
         for gate in gates:
-            add(20 + gate, f"norm{gate}", (cells,), "int16", 0.00004 + 0.00001 * gate, 32000)
+            add(20 + gate, f"norm{gate}", (cells,), kept[0], kept[1] and kept[1] + 0.00001 * gate, 32000)
     if projects:
         add(16, "projection", (units, cells), byte, 0.01 if byte == "int8" else None, 127)
         if projection_bias:
@@ -181,7 +184,7 @@ def lstm(
         T("cell", (batch, cells), "int16" if integer else "float32", scale=2.0**exponent if integer else None,
           is_variable=True),
         T("y", (*shape[:2], units), data, scale=state[0], zero=state[1]),
-        *(T(f"between{index}", (), *(("int16", None, 0.0003 + 0.0001 * index) if norm else ("float32",)))
+        *(T(f"between{index}", (), *(("int16", None, 0.0003 + 0.0001 * index) if norm and integer else ("float32",)))
           for index in range(4)),
         T("shown", (), "int8" if integer else "float32", scale=0.0071 if projects else 0.0078, zero=shown),
     ]  # fmt: skip
@@ -246,8 +249,154 @@ def float_layers() -> list[Layer]:
     ]
 
 
+def other_float_layers() -> list[Layer]:
+    """Return layers of which some have no operator over all steps, and those of other operators."""
+    return [
+        *(
+            lstm(f"lstm {kind} {number}", kind, **options)
+            for kind in ("float", "hybrid")
+            for number, options in enumerate(_written_out())
+        ),
+        *(
+            make(f"{make.__name__} {kind} {number}", kind, **options)
+            for kind in ("float", "hybrid")
+            for make, forms in ((rnn, _rnn_options()), (bidirectional, _directions()))
+            for number, options in enumerate(forms)
+        ),
+        *(single(f"single {kind} {full}", kind, full=full) for kind, full in _SINGLE),
+    ]
+
+
+_SINGLE = (("float", True), ("hybrid", True), ("float", False))
+
+
+def _written_out() -> list[dict[str, Any]]:
+    return [
+        {"units": 4, "projection_clip": 0.2}, {"norm": True, "couples_input": True}, {"activation": 3, "steps": 2},
+        {"units": 5, "norm": True, "peephole": True, "asymmetric": True, "projection_bias": False, "steps": 2},
+    ]  # fmt: skip
+
+
 def _float_options() -> list[dict[str, Any]]:
     return [
         {}, {"couples_input": True, "asymmetric": True}, {"peephole": True, "couples_input": True, "batch": 1},
         {"peephole": True, "time_major": True, "cells": 17}, {"cell_clip": 0.2, "activation": RELU, "steps": 1},
     ]  # fmt: skip
+
+
+def _rnn_options() -> list[dict[str, Any]]:
+    return [{"asymmetric": True}, {"time_major": True, "activation": 3, "steps": 2}, {"is_cell": True}]
+
+
+def _directions() -> list[dict[str, Any]]:
+    # LiteRT's results are not its own in another form where an LSTM merges batches, or a hybrid RNN has time in front
+    return [
+        {"is_lstm": True, "time_major": True}, {"is_lstm": True, "merges": False, "auxiliary": "crossed"},
+        {"is_lstm": True, "time_major": True, "auxiliary": "stacked", "asymmetric": True},
+        {}, {"merges": False, "auxiliary": "crossed", "asymmetric": True}, {"auxiliary": "stacked"},
+    ]  # fmt: skip
+
+
+class _Inputs:
+    """Collects the tensors of an operator on floats, with weights of its kind."""
+
+    def __init__(self, seed: int, kind: str) -> None:
+        self.rng, self.kind = np.random.default_rng(seed), kind
+        self.tensors: list[T] = []
+
+    def weights(self, *shape: int) -> str:
+        """Add weights and return their name."""
+        name, scale = f"weights{len(self.tensors)}", None
+        value: Array = self.rng.standard_normal(shape).astype(np.float32) * np.float32(0.4)
+        if self.kind == "hybrid":
+            value, scale = self.rng.integers(-127, 128, shape), 0.006 + 0.0001 * len(self.tensors)
+        self.tensors.append(T(name, shape, "float32" if scale is None else "int8", value, scale))
+        return name
+
+    def bias(self, count: int) -> str:
+        """Add a bias and return its name."""
+        name = f"bias{len(self.tensors)}"
+        self.tensors.append(T(name, (count,), "float32", self.rng.standard_normal(count)))
+        return name
+
+    def state(self, *shape: int) -> str:
+        """Add a variable and return its name."""
+        name = f"state{len(self.tensors)}"
+        self.tensors.append(T(name, shape, "float32", is_variable=True))
+        return name
+
+
+def rnn(
+    name: str, kind: str, *, steps: int = 3, batch: int = 2, size: int = 5, units: int = 6, time_major: bool = False,
+    asymmetric: bool = False, activation: int = TANH, is_cell: bool = False,
+) -> Layer:  # fmt: skip
+    """Return a plain recurrent layer, or with `is_cell` one step of it."""
+    given = _Inputs(len(name) + steps, kind)
+    shape = (batch, size) if is_cell else (steps, batch, size) if time_major else (batch, steps, size)
+    inputs = [
+        "x",
+        given.weights(units, size),
+        given.weights(units, units),
+        given.bias(units),
+        given.state(batch, units),
+    ]
+    tensors = [T("x", shape), *given.tensors, T("y", (*shape[:-1], units))]
+    fields = {"FusedActivationFunction": activation, "AsymmetricQuantizeInputs": asymmetric}
+    if is_cell:
+        op = Op("RNN", inputs, ["y"], "RNNOptions", fields, 1)
+    else:
+        op = Op("UNIDIRECTIONAL_SEQUENCE_RNN", inputs, ["y"], "SequenceRNNOptions", {**fields, "TimeMajor": time_major})
+    return Layer(name, tensors, op, _frames(given.rng, shape, "float32"))
+
+
+def bidirectional(
+    name: str, kind: str, *, is_lstm: bool = False, time_major: bool = False, merges: bool = True,
+    asymmetric: bool = False, auxiliary: str = "",
+) -> Layer:  # fmt: skip
+    """Return a layer of both directions; `auxiliary`: its data also has weights, or is the backward direction's."""
+    given = _Inputs(len(name), kind)
+    steps, batch, size, widths = 3, 2, 5, (6, 6 if is_lstm else 4)
+    crossed = auxiliary == "crossed"
+    shape = (steps, batch, size) if time_major else (batch, steps, size)
+    if is_lstm:
+        inputs, states, more = ["x"], [], [""] * 8
+        for direction, units in enumerate(widths):
+            inputs += [given.weights(units, size) for _ in range(4)] + [given.weights(units, units) for _ in range(4)]
+            inputs += [""] * 3 + [given.bias(units) for _ in range(4)] + [""] * 2
+            states += [given.state(batch, units) for _ in range(2)]
+            if crossed:
+                more[4 * direction : 4 * direction + 4] = [given.weights(units, size) for _ in range(4)]
+        inputs += [*states, "x" if auxiliary else "", *more]
+    else:
+        inputs = ["x"]
+        for units in widths:
+            inputs += [given.weights(units, size), given.weights(units, units), given.bias(units)]
+            inputs.append(given.state(batch, units))
+        inputs += ["x" if auxiliary else "", *(given.weights(units, size) if crossed else "" for units in widths)]
+    outputs = [T("y", (*shape[:2], sum(widths)))]
+    if not merges:
+        outputs = [T(title, (*shape[:2], units)) for title, units in zip(("y", "z"), widths, strict=True)]
+    title = "LSTM" if is_lstm else "RNN"
+    fields = {"FusedActivationFunction": TANH, "TimeMajor": time_major, "MergeOutputs": merges,
+              "AsymmetricQuantizeInputs": asymmetric}  # fmt: skip
+    op = Op(f"BIDIRECTIONAL_SEQUENCE_{title}", inputs, [tensor.name for tensor in outputs],
+            f"BidirectionalSequence{title}Options", fields)  # fmt: skip
+    return Layer(name, [T("x", shape), *given.tensors, *outputs], op, _frames(given.rng, shape, "float32"))
+
+
+def single(name: str, kind: str, *, full: bool = True, batch: int = 2, size: int = 5, units: int = 6) -> Layer:
+    """Return one step of an LSTM, by the full kernel or by the basic one."""
+    if full:
+        layer = lstm(name, kind, steps=1, batch=batch, size=size, cells=units, time_major=True, units=4)
+        flat = {"x": (batch, size), "y": (batch, 4)}
+        tensors = [replace(item, shape=flat.get(item.name, item.shape)) for item in layer.tensors]
+        fields = {"FusedActivationFunction": TANH, "ProjClip": 0.9}
+        op = replace(layer.op, code="LSTM", options="LSTMOptions", fields=fields)
+        return replace(layer, tensors=tensors, op=op, frames=[frame[0] for frame in layer.frames])
+    given = _Inputs(len(name), kind)
+    hidden, weights, bias = given.state(batch, units), given.weights(4 * units, size + units), given.bias(4 * units)
+    inputs = ["x", hidden, weights, bias, given.state(batch, units)]
+    widths = {"y": units, "new": units, "joined": size + units, "sums": 4 * units}
+    tensors = [T("x", (batch, size)), *given.tensors, *(T(title, (batch, width)) for title, width in widths.items())]
+    op = Op("LSTM", inputs, [*widths], "LSTMOptions", {"FusedActivationFunction": TANH, "KernelType": 1})
+    return Layer(name, tensors, op, _frames(given.rng, (batch, size), "float32"))

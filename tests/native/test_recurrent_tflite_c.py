@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from tests.recurrent_tflite import RUNS, Model, float_layers, integer_layers, micro_layers
+from tests.recurrent_tflite import RUNS, Model, float_layers, integer_layers, micro_layers, other_float_layers
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
@@ -46,7 +46,15 @@ def test_integer_layers_are_those_of_tflite_micro_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("options", [{"target": "c"}, {"target": "llvm"}, {"target": "c", "optimize": "size"}], ids=str)
 def test_float_layers_are_near_litert(options: dict[str, Any]) -> None:
-    model = Model(float_layers())
+    check_floats(Model(float_layers()), options)
+
+
+def test_layers_that_are_written_out_and_those_of_other_operators_are_near_litert() -> None:
+    check_floats(Model(other_float_layers()), {"target": "llvm"})
+
+
+def check_floats(model: Model, options: dict[str, Any]) -> None:
+    """Fail unless results and states are near those of LiteRT, run by run."""
     expected, variables = model.expected()
     compiled = mlfc.compile(model.data, module_name="layers", **options)
     for run in range(RUNS):

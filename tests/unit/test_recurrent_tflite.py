@@ -11,7 +11,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import MlfcError
-from tests.recurrent_tflite import RELU, Layer, Model, lstm, svdf
+from tests.recurrent_tflite import RELU, Layer, Model, bidirectional, lstm, rnn, single, svdf
 from tests.tflite_builder import T
 
 
@@ -47,14 +47,19 @@ REFUSED: list[tuple[Callable[[], Layer], str]] = [
     (lambda: without(lstm("m"), 18), "input 18 is missing"),
     (lambda: replace(lstm("m"), op=replace(lstm("m").op, intermediates=[])), "expected 5 intermediate tensors"),
     (lambda: with_input(lstm("m"), 21, NORM), "has no scale and zero point"),
-    (lambda: with_input(lstm("m", "float"), 21, NORM), "layer normalization in a float LSTM is not supported"),
+    (lambda: with_input(lstm("m", "float"), 21, NORM), "do not mix"),
     (lambda: lstm("m", "int16", peephole=True), "TFLite Micro's LSTM has four gates"),
     (lambda: lstm("m", "int16", couples_input=True), "TFLite Micro's LSTM has four gates"),
     (lambda: lstm("m", "int16", activation=RELU), "TANH as its activation function"),
     (lambda: changed(svdf("m"), "state", dtype="int8", scale=0.01), "with a state of type INT8 is not supported"),
     (lambda: lstm("m", units=9, peephole=True), "which TFLite misreads"),
-    (lambda: lstm("m", "float", units=4), "a projection of a float LSTM is not supported"),
     (lambda: lstm("m", "float", activation=6), "activation function number 6"),
+    (lambda: changed(rnn("m", "float"), "x", shape=(2, 5)), "where a sequence of batches belongs"),
+    (lambda: changed(rnn("m", "float"), "weights0", shape=(5, 5), value=np.zeros((5, 5))), "tensors that do not fit"),
+    (lambda: changed(rnn("m", "float"), "weights0", dtype="int16"), "of types float32 and int16 is not supported"),
+    (lambda: changed(bidirectional("m", "float", is_lstm=True), "bias10", shape=(5,), value=np.zeros(5)), "input 14"),
+    (lambda: changed(single("m", "float", full=False), "bias2", shape=(5,), value=np.zeros(5)), "that do not fit"),
+    (lambda: changed(single("m", "float", full=False), "x", dtype="uint8"), "in float32 only"),
     (lambda: changed(lstm("m", peephole=True), "peephole1", shape=(5,), value=np.zeros(5)), "a peephole that"),
     (lambda: changed(lstm("m", units=4), "projection", shape=(4, 5), value=np.zeros((4, 5))), "a projection of shape"),
     (lambda: changed(svdf("m"), "state", shape=(1, 29)), "a state of shape (1, 29)"),

@@ -1,15 +1,16 @@
-"""The steps of an LSTM with integer weights: each step quantizes the hidden state by its own range."""
+"""The steps of cells with integer weights: each step quantizes the hidden state by its own range."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from mlfc.errors import UnsupportedError
 from mlfc.ops.elementwise import magnitude
 from mlfc.ops.qnn_linear import asymmetric_scale, asymmetric_zero_point, centred, symmetric
-from mlfc.ops.recurrent import LSTM, LSTM_ATTRS, Cell, Recurrence, declare_cell
+from mlfc.ops.recurrent import LSTM, LSTM_ATTRS, RNN, Cell, Recurrence, declare_cell
 from mlfc.relay.ir import Attrs
 from mlfc.relay.op import Attr
 from mlfc.tir import builder as tb
@@ -27,7 +28,7 @@ class _DynamicRecurrence(Recurrence):
     def __init__(self, cell: Cell, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
         super().__init__(cell, ctx, inputs, attrs, out)
         if self.weight.value is None or attrs["quantizes"] not in FORMS:
-            raise UnsupportedError("a dynamic LSTM needs weights that are known at compile time")
+            raise UnsupportedError("a dynamic cell needs weights that are known at compile time")
         width = (1, self.batch, self.directions * self.units)
         self.codes = ctx.scratch("codes", width, "int8" if attrs["quantizes"] == "symmetric" else "int16")
         self.factors = ctx.scratch("factors", (self.batch, self.directions), "float32")
@@ -108,12 +109,21 @@ class _DynamicRecurrence(Recurrence):
                 stmts.store(self.codes, place, tb.cast(tb.truncated(limited, "int32"), "int16"))
 
 
-def _inputs(directions: int, batch: int, units: int) -> list[tuple[int, ...]]:
-    return [*LSTM.inputs(directions, batch, units), (directions, 4 * units)]
+def _inputs(cell: Cell, directions: int, batch: int, units: int) -> list[tuple[int, ...]]:
+    return [*cell.inputs(directions, batch, units), (directions, cell.gates * units)]
 
 
-declare_cell("qnn.dynamic_lstm_steps", replace(LSTM, inputs=_inputs, weights=("int8", "int16")),
+_FACTS: dict[str, Any] = {
+    "rounding_sensitive": True,
+    "contract": "products of codes are exact; a code may be off by one if the state is by a bit",
+}
+
+
+declare_cell("qnn.dynamic_lstm_steps", replace(LSTM, inputs=partial(_inputs, LSTM), weights=("int8", "int16")),
              (*LSTM_ATTRS, Attr("quantizes", "symmetric")),
              "The steps of an LSTM with integer weights and their scales, given the inputs' part of its gates",
-             _DynamicRecurrence, rounding_sensitive=True,
-             contract="products of codes are exact; a code may be off by one if the state is by a bit")  # fmt: skip
+             _DynamicRecurrence, **_FACTS)  # fmt: skip
+declare_cell("qnn.dynamic_rnn_steps", replace(RNN, inputs=partial(_inputs, RNN), weights=("int8", "int16")),
+             (Attr("quantizes", "symmetric"),),
+             "The steps of a recurrent layer with integer weights and scales, given the inputs' part of its state",
+             _DynamicRecurrence, **_FACTS)  # fmt: skip

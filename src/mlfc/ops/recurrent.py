@@ -366,5 +366,6 @@ declare_cell("nn.lstm_steps", LSTM, LSTM_ATTRS, "The steps of an LSTM, given the
 declare_cell("nn.gru_steps", Cell(3, 2, lambda d, _, u: [(d, u)], ("all", "hidden"), _gru),
          (Attr("linear_before_reset", False),),
          "The steps of a GRU, given the inputs' part of its gates")  # fmt: skip
-declare_cell("nn.rnn_steps", Cell(1, 1, lambda *_: [], ("all", "hidden"), _rnn), (),
+RNN = Cell(1, 1, lambda *_: [], ("all", "hidden"), _rnn)
+declare_cell("nn.rnn_steps", RNN, (),
          "The steps of a recurrent layer, given the inputs' part of its state")  # fmt: skip

@@ -31,14 +31,13 @@ from mlfc.support.cost import apart, give_nodes, spend
 
 for _family in (
     "activation", "arithmetic", "control", "conv3d", "detection", "index", "layout", "linear", "recurrent", "reduction",
-    "signal",
+    "signal", "svdf",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.tflite.{_family}")
 
 _INSTEAD = {
     "CALL": "Export the called function in the place of the call",
 }
-_RECURRENT = ("LSTM", "RNN", "GRU")
 
 
 def import_tflite(
@@ -339,10 +338,6 @@ def _instead(code: str) -> str | None:
         near = [name.removeprefix("CUSTOM ") for name in CONVERTERS.near(code)]
         known = f" (near: {', '.join(near)})" if near else ""
         return f"Of custom operators, TFLite Micro's are supported{known}; export with built-in operators only"
-    if any(part in code for part in _RECURRENT):
-        return (
-            "Use UNIDIRECTIONAL_SEQUENCE_LSTM or SVDF, or unroll it into FULLY_CONNECTED, LOGISTIC, TANH, ADD and MUL"
-        )
     if code in _INSTEAD:
         return _INSTEAD[code]
     near = CONVERTERS.near(code)

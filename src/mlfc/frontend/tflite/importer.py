@@ -21,7 +21,7 @@ from mlfc.frontend.common import (
     frozen_input,
     numbered,
 )
-from mlfc.frontend.tflite.node import CONVERTERS, Node
+from mlfc.frontend.tflite.node import CONVERTERS, Batched, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
 from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
@@ -30,8 +30,8 @@ from mlfc.support import dtypes
 from mlfc.support.cost import apart, give_nodes, spend
 
 for _family in (
-    "activation", "arithmetic", "control", "conv3d", "detection", "index", "layout", "linear", "recurrent", "reduction",
-    "signal", "svdf",
+    "activation", "arithmetic", "batches", "control", "conv3d", "detection", "index", "layout", "linear", "recurrent",
+    "reduction", "signal", "svdf",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.tflite.{_family}")
 
@@ -138,6 +138,7 @@ class _Conversion:
     inputs: dict[int, Var] = field(default_factory=dict)
     frozen: Params = field(default_factory=dict)  # inputs that have a value
     variables: Variables = field(default_factory=Variables)
+    batched: dict[int, Batched] = field(default_factory=dict)  # data that was split into batches, by tensor index
     scope: str = ""  # of a subgraph: what runs it
     running: tuple[int, ...] = ()  # the subgraphs that are being converted
     constants: dict[tuple[int, int], Constant] = field(default_factory=dict)  # of subgraphs, by theirs and own number
@@ -257,7 +258,7 @@ class _Conversion:
     def _node(self, record: OperatorRecord) -> Node:
         return Node(
             record, self.file.tensors, self.exprs, self.numerics, variables=self.variables, scope=self.scope,
-            inline=self._inline,
+            inline=self._inline, batched=self.batched,
         )  # fmt: skip
 
     def _convert(self, node: Node) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
 from mlfc.errors import ModelError
@@ -188,57 +186,3 @@ def _broadcast_args(node: Node) -> Expr:
         raise ModelError(f"the shapes {shapes[0]} and {shapes[1]} do not broadcast")
     joined = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
     return Constant(np.array(joined, node.output().dtype), node.output().name, node.span)
-
-
-@converts("SPACE_TO_BATCH_ND")
-def _space_to_batch(node: Node) -> Expr:
-    shape, blocks, widths = node.shape(0), node.integers(1), _pairs(node)
-    node.refuse_new_scale()
-    kept = shape[1 + len(blocks) :]
-    padded = [low + extent + high for extent, (low, high) in zip(shape[1:], widths, strict=False)]
-    if any(extent % block for extent, block in zip(padded, blocks, strict=True)):
-        raise ModelError(f"{tuple(padded)} does not divide into blocks of {tuple(blocks)}")
-    data = node.expr(0)
-    if any(map(any, widths)):
-        value = const(node.zero_point(node.input(0)) if node.quantized else 0, ir.tensor_type(data).dtype)
-        around = ((0, 0), *widths, *((0, 0) for _ in kept))
-        data = node.call("nn.pad", data, value, pad_width=around)
-    split = [part for extent, block in zip(padded, blocks, strict=True) for part in (extent // block, block)]
-    data = node.call("reshape", data, newshape=(shape[0], *split, *kept))
-    count = len(blocks)
-    order = [*range(2, 2 * count + 1, 2), 0, *range(1, 2 * count, 2), *range(2 * count + 1, 2 * count + 1 + len(kept))]
-    data = node.call("transpose", data, axes=tuple(order))
-    return node.call("reshape", data, newshape=(shape[0] * prod(blocks), *split[::2], *kept))
-
-
-def _pairs(node: Node) -> list[tuple[int, int]]:
-    """Return paddings or crops of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND, two for each block."""
-    blocks, flat, shape = node.integers(1), node.integers(2), node.shape(0)
-    if len(flat) != 2 * len(blocks) or min(flat, default=0) < 0 or min(blocks, default=1) < 1:
-        raise ModelError(f"{flat} around blocks of {blocks}")
-    if len(shape) <= len(blocks):
-        raise ModelError(f"blocks of {blocks} in {shape}")
-    return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-@converts("BATCH_TO_SPACE_ND")
-def _batch_to_space(node: Node) -> Expr:
-    shape, blocks, crops = node.shape(0), node.integers(1), _pairs(node)
-    node.refuse_new_scale()
-    batch, count = shape[0] // prod(blocks), len(blocks)
-    if batch * prod(blocks) != shape[0]:
-        raise ModelError(f"a batch of {shape[0]} does not divide into blocks of {tuple(blocks)}")
-    space, kept = shape[1 : 1 + count], shape[1 + count :]
-    data = node.call("reshape", node.expr(0), newshape=(*blocks, batch, *shape[1:]))
-    pairs = [axis for k in range(count) for axis in (count + 1 + k, k)]
-    data = node.call("transpose", data, axes=(count, *pairs, *range(2 * count + 1, 2 * count + 1 + len(kept))))
-    whole = [extent * block for extent, block in zip(space, blocks, strict=True)]
-    data = node.call("reshape", data, newshape=(batch, *whole, *kept))
-    if not any(map(any, crops)):
-        return data
-    begin = [low for low, _ in crops]
-    end = [extent - high for extent, (_, high) in zip(whole, crops, strict=True)]
-    if any(first >= last for first, last in zip(begin, end, strict=True)):
-        raise ModelError(f"crops {crops} leave nothing of {tuple(whole)}")
-    axes = tuple(range(1, count + 1))
-    return node.call("strided_slice", data, begin=tuple(begin), end=tuple(end), strides=(1,) * count, axes=axes)

@@ -43,6 +43,16 @@ def converts(*codes: str) -> Callable[[Converter], Converter]:
 
 
 @dataclass(frozen=True, eq=False)
+class Batched:
+    """Data that an operator splits into batches: by which blocks, with so much around it, of so many zeros."""
+
+    source: Expr
+    blocks: Sequence[int]
+    widths: Sequence[tuple[int, int]]
+    zero: int  # what stands around it
+
+
+@dataclass(frozen=True, eq=False)
 class Node:
     """One operator of the file, being converted."""
 
@@ -54,6 +64,7 @@ class Node:
     variables: Variables = field(default_factory=Variables)  # of the model, where operators add their own
     scope: str = ""  # what runs the subgraph of the operator, if that is not the model's first
     inline: Inline = _no_subgraph
+    batched: dict[int, Batched] = field(default_factory=dict)  # by the tensors of the batches
 
     @property
     def label(self) -> str:

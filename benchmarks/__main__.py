@@ -23,6 +23,7 @@ from benchmarks import (
     llvm,
     memory,
     microcontrollers,
+    packed_weights,
     recurrent,
     verify_public,
 )
@@ -47,6 +48,7 @@ TABLES = [
     "limits",
     "recurrent",
     "attention",
+    "packed",
 ]
 
 
@@ -104,6 +106,8 @@ def main() -> None:
             show(recurrent.table(options.seconds))
         if "attention" in tables:
             show(attention.table(options.seconds))
+        if "packed" in tables:
+            show(packed_weights.table(options.seconds))
         if PUBLIC in tables:
             show(verify_public.table(options.models))
 

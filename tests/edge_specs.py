@@ -54,6 +54,7 @@ def specs() -> Iterator[Spec]:
     yield from _recurrent_ranges()
     yield from _quantized()
     yield from _quantized_products()
+    yield from _packed_weights()
     yield from _signals()
 
 
@@ -305,6 +306,32 @@ def _quantized_products() -> Iterator[Spec]:
                    f"late-{dtype}")  # fmt: skip
     yield Spec("qnn.batch_matmul", (Given((2, 3, 37), "int8"), Given((2, 5, 37), "int8"), *around),
                {"out_dtype": "int32", "transpose_b": True})  # fmt: skip
+
+
+def _packed_weights() -> Iterator[Spec]:
+    import ml_dtypes
+
+    scales = np.linspace(-0.1, 3.0, 20, dtype=np.float32).reshape(5, 4)
+    for dtype in ("int4", "uint4", "int2", "uint2", "int8", "uint8"):
+        kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+        codes = np.resize(np.asarray([0, 1, 255, 128, 127, 3, 2], np.uint8), (5, 37)).astype(np.int32).astype(kind)
+        zero = np.arange(20, dtype=np.int32).reshape(5, 4) % 3
+        pair, block = (scales, zero), {"block_size": 10}
+        yield Spec("qnn.weight_only_dense", (Given((2, 37)), codes, *pair), {"units": 5, **block}, f"{dtype}-blocks")
+        yield Spec("qnn.weight_only_dense", (Given((8, 37)), codes, scales[:, :1], zero[:1, :1]), {"units": 5}, dtype)
+        yield Spec("qnn.weight_only_take", (codes, Given((36,), "int32"), *pair), block, dtype)
+        # variables of less than 8 bits are bytes with more bits than those
+        data = Given((5, 37), dtype) if dtype in ("int8", "uint8") else codes
+        yield Spec("qnn.dequantize_blocks", (data, scales, zero.astype(np.float32)), {"axis": 1, **block}, dtype)
+        if dtype not in ("int8", "uint8"):
+            yield Spec("qnn.unpack", (Given((3, 9), "uint8"),), {"out_dtype": dtype, "extent": 17}, dtype)
+        for rank in (1, 2, 3):
+            letters = "DHW"[-rank:]
+            kernel = np.resize(codes, (*(2,) * rank, 4, 5))
+            yield Spec(f"qnn.weight_only_conv{rank}d",
+                       (Given((1, *(4,) * rank, 4)), kernel, scales[:, 0], zero[:, 0]),
+                       {"channels": 5, "padding": (1,) * max(rank, 2) if rank != 2 else (1, 1, 1, 1),
+                        "data_layout": f"N{letters}C", "kernel_layout": f"{letters}IO"}, dtype)  # fmt: skip
 
 
 def _signals() -> Iterator[Spec]:

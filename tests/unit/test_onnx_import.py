@@ -412,9 +412,10 @@ def test_einsum_takes_any_number_of_operands(equation: str) -> None:
 
 def test_onnx_runtime_is_offered_only_where_it_runs_the_node() -> None:
     product = helper.make_node(
-        "MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", K=32, N=8, bits=4, block_size=32
+        "MatMulNBits", ["x", "b", "s", "", "order"], ["y"], domain="com.microsoft", K=32, N=8, bits=4, block_size=16
     )
-    weights = {"b": np.zeros((8, 1, 16), np.uint8), "s": np.ones(8, np.float32)}
+    weights = {"b": np.zeros((8, 2, 8), np.uint8), "s": np.ones(16, np.float32)}
+    weights["order"] = np.arange(32, dtype=np.int32)[::-1] // 16
     data = model([product], {"x": (2, 32)}, ["y"], weights).SerializeToString()
     (problem,) = mlfc.check(data)
     assert "--byoc onnxruntime" in str(problem.next_step)

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError, LimitError, MlfcError, OptionError, ProblemsError, UnsupportedError
+from mlfc.kernels.codes import pack_codes
 from mlfc.ops.evaluate import evaluate
+from mlfc.relay import ir
 from mlfc.relay.ir import (
     Call,
     Constant,
@@ -43,6 +45,7 @@ SEQUENCE_SIZES = (128, 512, 16, 1000, 16000, 2, 1)
 
 _ELEMENT_LIMIT = (1 << 31) - 1  # what the int32 indices of generated code reach
 _FOLD_LIMIT = 1_000_000  # elements
+_LEAST_PACKED = 1024  # numbers of less than 8 bits that share bytes in the parameters
 
 
 @dataclass
@@ -177,7 +180,8 @@ def finish(
     together. The parameters follow the inputs in the order in which they are first used; the second result has their
     values by name. Raises UnsupportedError for a tensor that is too large for the indices of generated code.
     """
-    lifted: dict[int, Var] = {}
+    lifted: dict[int, Expr] = {}
+    variables: list[Var] = []
     params: Params = {}
     taken = {var.name for var in inputs}
 
@@ -187,14 +191,17 @@ def finish(
         if id(constant) not in lifted:
             name = unique_name(constant.name, taken)
             taken.add(name)
-            params[name] = np.asarray(constant.data)
-            lifted[id(constant)] = Var(name, constant.type, constant.span)
+            stored = _stored(constant)
+            params[name] = np.asarray(stored.data)
+            var = Var(name, stored.type, constant.span)
+            lifted[id(constant)] = var if stored is constant else _unpacked(var, constant)
+            variables.append(var)
         return lifted[id(constant)]
 
     body: Expr = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
     _check_sizes((*inputs, *post_order(body)))
     body = rewrite(rewrite(body, _without_empty), lambda node: lift(node) if isinstance(node, Constant) else node)
-    main = Function((*inputs, *lifted.values()), body)
+    main = Function((*inputs, *variables), body)
     return IRModule(
         {"main": main},
         tuple(output_names),
@@ -203,6 +210,20 @@ def finish(
         frozen=dict(frozen or {}),
         states=tuple(states),
     ), params
+
+
+def _stored(constant: Constant) -> Constant:
+    """Return a constant as it is kept: numbers of less than 8 bits as the bytes that hold them, if they are many."""
+    if constant.type.dtype not in dtypes.NARROW_INTEGERS or constant.type.size < _LEAST_PACKED:
+        return constant
+    codes = np.ascontiguousarray(constant.data).view(np.uint8)
+    width = dtypes.bits(constant.type.dtype)
+    return Constant(pack_codes(codes & ((1 << width) - 1), width), constant.name, constant.span)
+
+
+def _unpacked(packed: Var, constant: Constant) -> Expr:
+    kind = constant.type
+    return ir.call("qnn.unpack", [packed], out_dtype=kind.dtype, extent=kind.shape[-1], span=constant.span)
 
 
 def frozen_input(value: npt.ArrayLike, name: str, dtype: str, extents: Sequence[int | None] | None) -> npt.NDArray[Any]:

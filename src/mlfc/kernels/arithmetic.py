@@ -81,7 +81,7 @@ def scaled_vector(total: Expr, value: Expr, vector: Expr) -> Expr:
 def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic | None:
     """Return the arithmetic for these operands, or None where no vector form exists."""
     if data_dtype == "float32" and weights.values.dtype == np.float32:
-        return _float32(weights)
+        return float32(weights)
     if data_dtype not in ("int8", "uint8", "int16") or weights.values.dtype.kind not in "iu":
         return None
     centered = weights.centered()
@@ -90,7 +90,8 @@ def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic 
     return _int32(data_dtype, weights.data_zero, centered)
 
 
-def _float32(weights: Weights) -> Arithmetic:
+def float32(weights: Weights) -> Arithmetic:
+    """Return the arithmetic of float32, whatever weights are made of."""
     return Arithmetic(
         weights.values, "float32", 1, "float32", False, 0, 0,
         lambda value: value, scaled_vector,

@@ -46,7 +46,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 
 @dataclass(frozen=True, eq=False)
-class _TilePosition:
+class TilePosition:
     """The place of a tile: image, group, first output row and column (the row also within its band), sizes."""
 
     image: Expr
@@ -98,9 +98,14 @@ class TiledConv:
             form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
             self.stage = Band(ctx, conv, source, form, how.weights.nbytes)
         self.as_runs = contiguous and self.stage is not None
-        self.long = is_long(how.accumulator, conv.kernel[0] * prod(self._run))
+        self.long = is_long(how.accumulator, conv.kernel[0] * prod(self.run))
         band = self.stage.rows if self.stage else conv.output[0]
-        self.tile: Tile = tiling.choose(band, conv.output[1], conv.group_filters, ctx.features.vector_registers)
+        self.tile: Tile = self.choose_tile(band)
+
+    def choose_tile(self, band: int) -> Tile:
+        """Return the tiling of a band of rows."""
+        registers = self.ctx.features.vector_registers
+        return tiling.choose(band, self.conv.output[1], self.conv.group_filters, registers)
 
     def emit(self) -> None:
         """Write everything."""
@@ -145,7 +150,7 @@ class TiledConv:
             with row as band_row:
                 for column, wide in self._pieces(self.tile.columns, "tx"):
                     with column as x:
-                        self._tile(_TilePosition(image, group, first + band_row, x, band_row, tall, wide), *block)
+                        self.write_tile(TilePosition(image, group, first + band_row, x, band_row, tall, wide), *block)
 
     def _pieces(self, split: tiling.Split, name: str) -> Iterator[tuple[Any, int]]:
         """Yield a loop over the starts of each kind of piece, and the size of the piece."""
@@ -157,9 +162,10 @@ class TiledConv:
         with self.ctx.stmts.loop(count, name) as index:
             yield index * size + start
 
-    def _tile(
-        self, place: _TilePosition, block: PackedBlock, number: Expr, weights: Buffer, start: Buffer | None
+    def write_tile(
+        self, place: TilePosition, block: PackedBlock, number: Expr, weights: Buffer, start: Buffer | None
     ) -> None:
+        """Write the sums of a tile of pixels and a block of channels."""
         stmts, how, vectors = self.ctx.stmts, self.how, block.vectors
         panel = place.group * block.count + number
         count = len(place.pixels) * vectors
@@ -172,15 +178,15 @@ class TiledConv:
             )
             stmts.store(sums, [index], begin)
         pieces = _Pieces(self.ctx, sums) if self.long else None
-        read = self._reader(place)
+        read = self.reader(place)
         with self._steps(pieces) as (position, at):
             width = LANES * how.step
             factors = [tb.load(weights, [panel, position, v * width], lanes=width) for v in range(vectors)]
             values = [read(y, x, at) for y, x in place.pixels]
             add_products(stmts, sums, values, factors, how.accumulate)
-        self._finish(place, block, number, pieces.totals if pieces else sums)
+        self.finish(place, block, number, pieces.totals if pieces else sums)
 
-    def _reader(self, place: _TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
+    def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
         conv, stage = self.conv, self.stage
         stride_y, stride_x = conv.strides
@@ -203,7 +209,7 @@ class TiledConv:
         return staged if stage else direct
 
     @property
-    def _run(self) -> tuple[int, int]:
+    def run(self) -> tuple[int, int]:
         """Taps of a kernel row that are loops of their own, and steps of the loop inside them."""
         taps = 1 if self.as_runs else self.conv.kernel[1]
         run = self.conv.kernel[1] * self.conv.channels if self.as_runs else self.conv.group_channels
@@ -216,7 +222,7 @@ class TiledConv:
         A piece of a long sum is a row of the kernel, or where that is too long a tap of it, or a part of one.
         """
         stmts = self.ctx.stmts
-        taps, steps = self._run
+        taps, steps = self.run
         by_row = pieces is not None and taps * steps <= PIECE
         with stmts.loop(self.conv.kernel[0], "ky") as ky:
             with stmts.loop(taps, "kx") as kx, piece(self.ctx, steps, pieces is None) as (first, extent):
@@ -228,7 +234,7 @@ class TiledConv:
             if pieces and by_row:
                 pieces.add()
 
-    def _finish(self, place: _TilePosition, block: PackedBlock, number: Expr, sums: Buffer) -> None:
+    def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer) -> None:
         """Hand the tile's elements to the output, channel by channel, so that fused operators are vectorized."""
         stmts, vectors = self.ctx.stmts, block.vectors
         pixels = place.pixels
@@ -244,7 +250,9 @@ class TiledConv:
             stmts.loop(place.wide, "px") as x,
             stmts.loop(block.width, "c", "vectorized") as c,
         ):
-            value = tb.load(results, [y * place.wide + x, c])
-            if self.end is not None:
-                value = value + tb.load(self.end, [first + c])
+            value = self.finished(tb.load(results, [y * place.wide + x, c]), first + c)
             self.out.store(self.seen(place.image, place.row + y, place.column + x, first + c), value)
+
+    def finished(self, total: Expr, channel: Expr) -> Expr:
+        """Return the result of an output channel, given its sum."""
+        return total if self.end is None else total + tb.load(self.end, [channel])

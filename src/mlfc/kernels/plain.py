@@ -20,6 +20,7 @@ import numpy as np
 from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, Product
 from mlfc.kernels.nibbles import LEAST_NIBBLES, fit_nibbles, nibble, nibbles
+from mlfc.kernels.packed_panels import PackedPanels
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
@@ -179,13 +180,14 @@ class FilterSums:
         self.width = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
         self.blocks = filters // self.width
         ordered = np.moveaxis(rows.reshape(*steps, groups * self.blocks, self.width), -2, 0)
-        self.weights = _stored(ctx, weights, ordered)
+        self.packed = None if weights.codes is None else PackedPanels(ctx, weights.codes, ordered)
+        self.weights = self.packed.weight if self.packed else _stored(ctx, weights, ordered)
         bias = bias_values(out)
         self.bias = None if bias is None else ctx.constant("bias", bias.reshape(-1, self.width))
         self.dtype = accumulator_dtype(out)
         self.bias_last = dtypes.is_float(self.dtype)
         self.factor = "int32" if self.dtype == "int64" and _multiplies_in_words(data, weights) else self.dtype
-        self.long = is_long(self.dtype, prod(steps))
+        self.long = is_long(self.dtype, prod(steps)) or (self.packed is not None and self.packed.blocks > 1)
 
     @contextmanager
     def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Block]:
@@ -214,18 +216,20 @@ class FilterSums:
                     weight = factor(self.weights([panel, *steps, tb.const(index)]), 0, self.factor)
                     stmts.store(sums, [index], tb.load(sums, [index]) + tb.cast(value * weight, self.dtype))
 
-            totals, end_piece = self._totals(sums)
+            totals, end_piece = self._totals(sums, panel)
             first = group * self.filters + block * self.width
             yield first, add, end_piece
             with stmts.loop(self.width, "lane") as lane:
                 total = tb.load(sums, [lane])
                 if totals:
                     total = tb.load(totals, [lane]) + total
+                if self.packed and self.packed.blocks == 1:
+                    total = total * self.packed.scale(panel, lane)
                 if self.bias is not None and self.bias_last:
                     total = total + tb.load(self.bias, [panel, lane])
                 self.out.store([*place, first + lane], tb.cast(total, self.out.dtype))
 
-    def _totals(self, sums: Buffer) -> tuple[Buffer | None, Callable[[], None]]:
+    def _totals(self, sums: Buffer, panel: Expr) -> tuple[Buffer | None, Callable[[], None]]:
         """Return the array of finished pieces, None where sums are short, and the writer of the end of a piece."""
         stmts = self.ctx.stmts
         if not self.long:
@@ -236,14 +240,23 @@ class FilterSums:
 
         def end_piece() -> None:
             for index in range(self.width):
-                stmts.store(totals, [index], tb.load(totals, [index]) + tb.load(sums, [index]))
+                part = tb.load(sums, [index])
+                if self.packed and self.packed.blocks > 1:
+                    part = part * self.packed.scale(panel, tb.const(index))
+                stmts.store(totals, [index], tb.load(totals, [index]) + part)
                 stmts.store(sums, [index], 0)
 
         return totals, end_piece
 
     @contextmanager
     def steps(self, extent: int, end_piece: Callable[[], None]) -> Iterator[Expr]:
-        """Open the innermost loop of the reduction, in pieces where the sum is long."""
+        """Open the innermost loop of the reduction, in pieces where the sum is long or has several scales."""
+        if self.packed and self.packed.blocks > 1:
+            with self.packed.block_of(self.ctx, extent) as (first, count):
+                with self.ctx.stmts.loop(count, "c") as offset:
+                    yield first + offset
+                end_piece()
+            return
         with piece(self.ctx, extent, not self.long) as (first, count):
             with self.ctx.stmts.loop(count, "c") as offset:
                 yield first + offset
@@ -288,6 +301,7 @@ def _windows(ctx: Context, conv: Conv, ranges: Sequence[_Taps]) -> Iterator[tupl
             yield positions, [taps.skip + offset for taps, offset in both]
 
 
+@template("packed_convolution", "plain")
 @template("convolution", "plain")
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over any number of dimensions."""
@@ -355,6 +369,7 @@ def _when(ctx: Context, condition: Expr) -> Iterator[Any]:
         yield
 
 
+@template("packed_dense", "plain")
 @template("dense", "plain")
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""

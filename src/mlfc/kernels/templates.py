@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError
+from mlfc.kernels.codes import Codes
 from mlfc.kernels.geometry import Conv, Product
 from mlfc.registry import Registry
 from mlfc.support import dtypes
@@ -38,10 +39,11 @@ class Weights:
     data_zero: int = 0  # what is subtracted from each element of the data before it is multiplied
     zero: int | Array = 0  # what is subtracted from each weight: one for all, or one for each filter
     late: Tensor | None = None
+    codes: Codes | None = None  # what `values` stand for that are codes of real numbers, counted from 0
 
     def centered(self) -> Array:
         """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""
-        if self.late is not None:
+        if self.late is not None or self.codes is not None:
             return self.values
         if dtypes.is_float(dtypes.from_numpy(self.values.dtype)):  # numpy does not know that bfloat16 is one
             return self.values
@@ -150,6 +152,16 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of `data` (..., reduction) times constant weights (reduction, columns)."""
     emit("dense", ctx, data, weights, _in_words(ctx, data, weights, out))
+
+
+def packed_convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution of float32 with weights that are codes, whose scales are of filters."""
+    emit("packed_convolution", ctx, conv, data, weights, out)
+
+
+def packed_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of float32 times weights that are codes, (reduction, columns)."""
+    emit("packed_dense", ctx, data, weights, out)
 
 
 def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:

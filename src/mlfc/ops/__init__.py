@@ -10,10 +10,11 @@ _FAMILIES = (
     "qnn_linear", "external", "trees", "ngrams", "sorting", "coupling", "recurrent",
     "qnn_recurrent", "dynamic_recurrent", "svdf", "sampling", "detection", "regions", "linalg",
     "qnn_normal", "fft", "signal", "attention",
+    "weight_only",
 )  # fmt: skip
 _TEMPLATES = (
     "plain", "conv_tile", "depthwise", "product_tile", "transposed_tile", "gpu_fold", "gpu_product", "gpu_transposed",
-    "gpu_depthwise", "attention", "attention_tile", "attention_rows",
+    "packed_tile", "gpu_depthwise", "attention", "attention_tile", "attention_rows",
 )  # fmt: skip
 for _name in (*(f"ops.{name}" for name in _FAMILIES), *(f"kernels.{name}" for name in _TEMPLATES)):
     import_module(f"mlfc.{_name}")

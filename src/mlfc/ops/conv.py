@@ -206,12 +206,12 @@ def declare_conv(
         return TensorType(arranged(conv.batch, channels, spatial, attrs), dtype)
 
     def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-        _check_channels_last(name, attrs, rank)
+        check_channels_last(name, attrs, rank)
         data, weight = inputs[:2]
         late = weight if weight.value is None else None
         value = np.arange(prod(weight.shape)).reshape(weight.shape) if weight.value is None else weight.value
         conv = geometry(name, TensorType(data.shape, data.dtype), TensorType(weight.shape, weight.dtype), attrs)
-        values = _transposed_weights(value, attrs) if transposed else _ordered_weights(value, attrs, conv)
+        values = _transposed_weights(value, attrs) if transposed else ordered_weights(value, attrs, conv)
         data_zero, zero = zeros(name, inputs)
         if late is not None and not isinstance(zero, int):
             raise UnsupportedError(
@@ -230,7 +230,8 @@ def declare_conv(
             doc=doc)  # fmt: skip
 
 
-def _check_channels_last(name: str, attrs: Attrs, rank: int) -> None:
+def check_channels_last(name: str, attrs: Attrs, rank: int) -> None:
+    """Refuse layouts that loops are not written for."""
     expected = f"N{letters_of(rank)}C"
     if attrs["data_layout"] != expected or attrs["out_layout"] not in ("", expected):
         raise UnsupportedError(
@@ -239,7 +240,7 @@ def _check_channels_last(name: str, attrs: Attrs, rank: int) -> None:
         )
 
 
-def _ordered_weights(weight: Any, attrs: Attrs, conv: Conv) -> Any:
+def ordered_weights(weight: Any, attrs: Attrs, conv: Conv) -> Any:
     """Return the weights as (kernel..., group channels, filters), filters of one group together."""
     letters = letters_of(len(conv.kernel))
     layout = attrs["kernel_layout"]

@@ -30,7 +30,7 @@ def _product_sizes(name: str, a: Sequence[int], b: Sequence[int], transpose_a: b
     return Product(rows, inner, columns, transpose_a, transpose_b)
 
 
-def _infer_dense(name: str, attrs: Attrs, data: TensorType, weight: TensorType) -> tuple[int, ...]:
+def infer_dense(name: str, attrs: Attrs, data: TensorType, weight: TensorType) -> tuple[int, ...]:
     """Return the shape of a dense layer or of a product with one matrix of weights."""
     if len(weight.shape) != 2:
         raise TypeCheckError(f"{name}: expected weights of 2 dimensions, got {len(weight.shape)}")
@@ -63,7 +63,7 @@ def declare_product(
     contract: str = FLOAT_CONTRACT,
 ) -> None:
     """Register a dense layer or a batch of matrix products."""
-    shape_of = _infer_batch if batched else _infer_dense
+    shape_of = _infer_batch if batched else infer_dense
 
     def infer(_: str, given: Attrs, *types: TensorType) -> TensorType:
         shape = shape_of(name, given, types[0], types[1])

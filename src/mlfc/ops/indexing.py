@@ -23,7 +23,8 @@ from mlfc.tir.ir import Expr
 _UPDATES = ("update", "add", "mul", "min", "max")
 
 
-def _check_indices(name: str, kind: TensorType) -> None:
+def check_indices(name: str, kind: TensorType) -> None:
+    """Refuse indices that are no integers."""
     if not dtypes.is_integer(kind.dtype):
         raise TypeCheckError(f"{name}: indices must be integers, not {kind.dtype}")
 
@@ -55,7 +56,7 @@ def _no_empty(name: str, data: TensorType, indices: TensorType, extents: Sequenc
 
 
 def _infer_take(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
-    _check_indices(name, indices)
+    check_indices(name, indices)
     check_choice(name, "mode", attrs["mode"], ("clip", "wrap", "fast"))
     batch, axis = _batch_dims(attrs, len(indices.shape)), attrs["axis"]
     if axis is None:
@@ -87,7 +88,7 @@ def _take(of: Element, data: Tensor, picks: Tensor) -> Expr:
 
 
 def _infer_gather(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
-    _check_indices(name, indices)
+    check_indices(name, indices)
     _check_aligned(name, data, indices, normalized_axis(name, attrs["axis"], len(data.shape)))
     return TensorType(indices.shape, data.dtype)
 
@@ -117,7 +118,7 @@ def _infer_gather_nd(name: str, attrs: Attrs, data: TensorType, indices: TensorT
 
 def _tuple_length(name: str, data: TensorType, indices: TensorType, batch: int) -> int:
     """Return how many dimensions one index tuple, which lies along the first axis of `indices`, picks from."""
-    _check_indices(name, indices)
+    check_indices(name, indices)
     if not indices.shape or batch + indices.shape[0] > len(data.shape):
         raise TypeCheckError(f"{name}: index tuples of {indices.shape} do not fit {data.shape}")
     _no_empty(name, data, indices, data.shape[batch : batch + indices.shape[0]])
@@ -170,7 +171,7 @@ def _check_updates(name: str, data: TensorType, indices: TensorType, updates: Te
 def _infer_scatter_elements(
     name: str, attrs: Attrs, data: TensorType, indices: TensorType, updates: TensorType
 ) -> TensorType:
-    _check_indices(name, indices)
+    check_indices(name, indices)
     _check_mode(name, attrs["reduction"], data.dtype)
     _check_aligned(name, data, indices, normalized_axis(name, attrs["axis"], len(data.shape)))
     _check_updates(name, data, indices, updates, *indices.shape)
@@ -197,7 +198,7 @@ def _scatter_nd(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Outpu
 
 
 def _infer_one_hot(name: str, attrs: Attrs, indices: TensorType, on: TensorType, off: TensorType) -> TensorType:
-    _check_indices(name, indices)
+    check_indices(name, indices)
     if on.size != 1 or off.size != 1 or on.dtype != off.dtype:
         raise TypeCheckError(f"{name}: {on} and {off} must be two scalars of one dtype")
     if attrs["depth"] < 0:

@@ -315,6 +315,7 @@ _RULES: dict[str, LayoutRule] = {
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d", "qnn.conv2d"), _convolution),
     **dict.fromkeys((f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)), _convolution),
     "qnn.conv2d_transpose": _convolution,
+    **dict.fromkeys((f"qnn.weight_only_conv{rank}d" for rank in (1, 2, 3)), _convolution),
     **dict.fromkeys(("image.grid_sample", "image.crop_and_resize"), _logical),
     **dict.fromkeys(
         (

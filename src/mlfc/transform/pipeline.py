@@ -27,22 +27,26 @@ from mlfc.transform.fuse import FuseOps
 from mlfc.transform.layer_norm import RecognizeLayerNorm
 from mlfc.transform.matching import flat_args
 from mlfc.transform.move_views import MoveViews
+from mlfc.transform.pack_weights import PackWeights
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.quantize import CanonicalizeQuantized
 from mlfc.transform.recognize_attention import RecognizeAttention
 from mlfc.transform.simplify import Simplify
 from mlfc.transform.sink_dequantize import SinkDequantize
 from mlfc.transform.to_dense import ToDense
+from mlfc.transform.unpack_params import UnpackParams
 
 Pass: TypeAlias = Callable[[IRModule], IRModule]
 
 PASSES: tuple[Pass, ...] = (
+    UnpackParams(),
     Decompose(),
     Simplify(),
     RecognizeLayerNorm(),
     RecognizeAttention(),
     ToDense(),
     CanonicalizeQuantized(),  # before constants are folded: it needs the dequantized weights as integers
+    PackWeights(),  # likewise, of what is left
     FoldConstant(),
     Simplify(),
     AttentionOrders(),
@@ -76,7 +80,8 @@ def run(
     external: tuple[Pass, ...] = () if partition is None else (partition,)
     module = _states_first(module)
     steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, PASSES[-1])
-    if on_device:
+    if on_device:  # which has templates for floats, and memory for them
+        steps = tuple(step for step in steps if not isinstance(step, PackWeights))
         steps = tuple(ExpandAttention() if isinstance(step, RecognizeAttention) else step for step in steps)
     for step in steps:
         module = step(module)

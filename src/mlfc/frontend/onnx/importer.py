@@ -47,9 +47,8 @@ from mlfc.support.cost import apart, give_nodes, spend
 import_module("mlfc.ops")
 for _family in (
     "activation", "attention", "containers", "conv", "detection", "elementwise", "encoders", "image", "index", "linear",
-    "losses",
-    "microsoft", "microsoft_attention", "ml", "ngrams", "normalization", "patches", "quantized", "recurrent", "reduce",
-    "sampling", "sequences", "shape", "signal", "svm", "trees", "unique",
+    "losses", "microsoft", "microsoft_attention", "microsoft_weights", "ml", "ngrams", "normalization", "patches",
+    "quantized", "recurrent", "reduce", "sampling", "sequences", "shape", "signal", "svm", "trees", "unique",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")
 

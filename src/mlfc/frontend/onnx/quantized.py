@@ -17,6 +17,8 @@ from mlfc.frontend.onnx.linear import batches, matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.ops.weight_only import STORED
+from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization
 from mlfc.support import dtypes
 
@@ -163,17 +165,33 @@ def _dequantized_at_run_time(node: Node, x: Expr, block: int) -> Expr:
 
 
 def _blocks_dequantized(node: Node, block: int) -> Expr:
-    """Return weights that have a scale a block of elements; they are computed here."""
+    """Return weights that have a scale a block of elements; those of float formats are computed here."""
     values, scales = node.value(0, "x"), node.value(1, "x_scale")
     axis = node.axis(node.integer("axis", 1), values.ndim)
     shapes = {scales.shape, node.shape(2)} if node.has(2) else {scales.shape}
     if shapes != {_blocks(node, values.shape, axis, block)}:
         node.wrong(f"scales of shape {scales.shape} do not fit blocks of {block} of a tensor of shape {values.shape}")
+    if dtype_of(node.input(0)) in STORED:
+        zero = node.value(2, "x_zero_point").astype(np.int32) if node.has(2) else np.int32(0)
+        return blocks_dequantized(node, node.input(0), (node.input(1), zero), axis, block)
     picked = np.arange(values.shape[axis]) // block
     whole = values.astype(np.float32 if dtype_of(node.input(0)) in _FLOATS else np.int32)
     if node.has(2) and dtype_of(node.input(0)) not in _FLOATS:
         whole = whole - np.take(node.value(2, "x_zero_point"), picked, axis).astype(np.int32)
     return node.constant(whole.astype(np.float32) * np.take(scales, picked, axis).astype(np.float32), "float32")
+
+
+def blocks_dequantized(
+    node: Node, codes: Expr, pair: tuple[Expr, npt.NDArray[Any] | np.int32], axis: int, block: int
+) -> Expr:
+    """Return codes that have a scale a block of elements as float32; `pair` is a constant scale and a zero point."""
+    scale, zero_point = pair
+    if not isinstance(scale, Constant):
+        node.unsupported("with scales that are not constant is not supported")
+    scales = scale if scale.type.dtype == "float32" else Constant(scale.data.astype(np.float32), scale.name, scale.span)
+    zeros = node.constant(zero_point, "float32" if zero_point.dtype == np.float32 else "int32")
+    # not `node.call`: what reads it may keep it packed
+    return ir.call("qnn.dequantize_blocks", [codes, scales, zeros], axis=axis, block_size=block, span=node.span)
 
 
 @importer("DynamicQuantizeLinear")

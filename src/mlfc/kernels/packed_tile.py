@@ -1,0 +1,301 @@
+"""The register tile on packed weights: they are unpacked in registers, for all pixels of a tile at once.
+
+A dense layer of many rows unpacks its weights to scratch instead, a piece of the reduction at a time, for all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from mlfc.kernels import arithmetic, tiling
+from mlfc.kernels.codes import LONGEST_BLOCK
+from mlfc.kernels.conv_tile import TiledConv, TilePosition
+from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels
+from mlfc.kernels.packed_vectors import PackedVectors, VectorPacking
+from mlfc.kernels.staging import Source
+from mlfc.kernels.templates import Weights, template
+from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
+from mlfc.tir.ir import Buffer, Expr
+
+_VECTOR = f"float32x{LANES}"
+_FEW_ROWS = 4  # of so many at most, weights are unpacked where they are multiplied
+_FREE_REGISTERS = 2  # that unpacking takes beyond what a tile of floats leaves
+_MOST_VECTORS = 4  # of a tile of one pixel
+
+
+def _accepts(_: Context, conv: Conv, data: Buffer, __: Weights, out: Output) -> bool:
+    return len(conv.spatial) <= 2 and data.dtype == out.dtype == "float32"
+
+
+@template("packed_convolution", "vector", _accepts)
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution over one or two dimensions."""
+    seen = frame_of(len(conv.spatial))
+    PackedTile(ctx, conv.planar(), weights, (data, seen), out).emit()
+
+
+@template("packed_dense", "vector")
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of data times weights (reduction, columns)."""
+    conv, frame = rows_as_pixels(data.shape, weights.values.shape[-1])
+    if prod(data.shape[:-1]) <= _FEW_ROWS:
+        PackedTile(ctx, conv, weights, (data, frame), out).emit()
+    else:
+        UnpackedRows(ctx, conv, weights, (data, frame), out).emit()
+
+
+class PackedTile(TiledConv):
+    """Writes the loops of one convolution whose weights are unpacked in registers."""
+
+    def __init__(self, ctx: Context, conv: Conv, weights: Weights, source: Source, out: Output) -> None:
+        assert weights.codes is not None
+        how = arithmetic.float32(weights)
+        super().__init__(ctx, conv, how, source, out)
+        codes = weights.codes
+        self.packing = VectorPacking(codes, weights.values.reshape(-1, self.run[1], conv.groups, conv.group_filters))
+        self._vectors: dict[Buffer, PackedVectors] = {}
+        self._scale: Buffer | float | None = None
+        if codes.blocks == 1:
+            first = float(codes.scale.flat[0])
+            self._scale = first if (codes.scale == first).all() else ctx.constant("scale", codes.scale[0].copy())
+
+    def choose_tile(self, band: int) -> Tile:
+        """Return a tiling that leaves registers to unpack in."""
+        width, filters, registers = self.conv.output[1], self.conv.group_filters, self.ctx.features.vector_registers
+        if band * width == 1:
+            one = tiling.balanced(1, 1)
+            return Tile(one, one, max(1, min(_MOST_VECTORS, filters // LANES)))
+        return tiling.choose(band, width, filters, registers - _FREE_REGISTERS if registers < 32 else registers)
+
+    def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer | None]:
+        """Return the words of a block."""
+        packed = self.packing.pack(self.ctx, block)
+        self._vectors[packed.weights] = packed
+        return packed.weights, None
+
+    def finished(self, total: Expr, channel: Expr) -> Expr:
+        """Return the result of an output channel, given its sum."""
+        if isinstance(self._scale, Buffer):
+            total = total * tb.load(self._scale, [channel])
+        elif self._scale is not None:
+            total = total * tb.const(self._scale, "float32")
+        return super().finished(total, channel)
+
+    def write_tile(
+        self, place: TilePosition, block: PackedBlock, number: Expr, weights: Buffer, start: Buffer | None
+    ) -> None:
+        """Write the sums of a tile of pixels and a block of channels."""
+        del start
+        _TileSums(self, place, block, number, self._vectors[weights]).emit()
+
+
+class _TileSums:
+    """The sums of one tile."""
+
+    def __init__(
+        self, conv: PackedTile, place: TilePosition, block: PackedBlock, number: Expr, vectors: PackedVectors
+    ) -> None:
+        self._conv, self._place, self._block, self._number = conv, place, block, number
+        self._packed, self._packing, self._stmts = vectors, conv.packing, conv.ctx.stmts
+        self._panel = place.group * block.count + number
+        self._count = len(place.pixels) * block.vectors
+        self._read = conv.reader(place)
+
+    def emit(self) -> None:
+        """Write everything."""
+        stmts, packing, kernel = self._stmts, self._packing, self._conv.conv.kernel
+        self._sums = self._zeros("sums")
+        totals = self._zeros("totals") if packing.in_pieces else None
+        taps = self._conv.run[0]
+        with stmts.loop(kernel[0], "ky") as ky, stmts.loop(taps, "kx") as kx:
+            first = (ky * taps + kx) * packing.run_words
+            if packing.whole:
+                with stmts.loop(packing.whole, "piece") as index:
+                    at = first + index * packing.block_words
+                    self._piece(at, (ky, kx, index * packing.block), packing.block, index)
+                    self._end(totals, index)
+            if packing.rest:
+                index = tb.const(packing.whole)
+                at = first + packing.whole * packing.block_words
+                self._piece(at, (ky, kx, index * packing.block), packing.rest, index)
+                self._end(totals, index)
+        self._conv.finish(self._place, self._block, self._number, totals or self._sums)
+
+    def _zeros(self, name: str) -> Buffer:
+        buffer = self._stmts.local(name, (self._count,), _VECTOR)
+        for index in range(self._count):
+            self._stmts.store(buffer, [index], tb.const(0, _VECTOR))
+        return buffer
+
+    def _piece(self, word: Expr, at: tuple[Expr, Expr, Expr], steps: int, index: Expr) -> None:
+        """Write the products of successive steps, whose codes start with a word."""
+        stmts, per_word, (ky, kx, first) = self._stmts, self._packing.codes.per_word, at
+        which = index if self._packing.codes.blocks > 1 else tb.const(0)
+        zeros = [self._zero(which, vector) for vector in range(self._block.vectors)]
+        whole, rest = divmod(steps, per_word)
+        if whole:
+            with stmts.loop(whole, "k") as k:
+                self._products(word + k, (ky, kx, first + k * per_word), per_word, zeros)
+        if rest:
+            self._products(word + whole, (ky, kx, first + whole * per_word), rest, zeros)
+
+    def _zero(self, block: Expr, vector: int) -> Expr:
+        zero = self._packed.zero(self._panel, block, vector)
+        return zero if self._packed.zeros is None else self._stmts.let("zero", zero)
+
+    def _products(self, word: Expr, at: tuple[Expr, Expr, Expr], steps: int, zeros: list[Expr]) -> None:
+        """Write the products of the steps whose codes are in one word of each lane."""
+        stmts, pixels, (ky, kx, c) = self._stmts, self._place.pixels, at
+
+        def value(step: int, pixel: tuple[int, int]) -> Expr:
+            return stmts.let("x", self._read(*pixel, (ky, kx, c + step)))
+
+        def add(step: int, vector: int, loaded: Expr, values: Callable[[int], Expr]) -> None:
+            weight = stmts.let("w", self._packed.weight(loaded, step, zeros[vector]))
+            for pixel in range(len(pixels)):
+                index = pixel * self._block.vectors + vector
+                total = self._conv.how.accumulate(tb.load(self._sums, [index]), values(pixel), weight)
+                stmts.store(self._sums, [index], total)
+
+        if len(pixels) == 1:
+            known = [value(step, pixels[0]) for step in range(steps)]
+            for vector in range(self._block.vectors):
+                loaded = self._loaded(word, vector)
+                for step in range(steps):
+                    add(step, vector, loaded, lambda _, step=step: known[step])  # type: ignore[misc]
+            return
+        loads = [self._loaded(word, vector) for vector in range(self._block.vectors)]
+        for step in range(steps):
+            row = [value(step, pixel) for pixel in pixels]
+            for vector, loaded in enumerate(loads):
+                add(step, vector, loaded, row.__getitem__)
+
+    def _loaded(self, word: Expr, vector: int) -> Expr:
+        return self._stmts.let("codes", self._packed.load(self._panel, word, vector))
+
+    def _end(self, totals: Buffer | None, index: Expr) -> None:
+        """Write the end of a piece: its sums are added to the totals and start afresh."""
+        if totals is None:
+            return
+        has_scale = self._packing.codes.blocks > 1
+        for number in range(self._count):
+            total = tb.load(self._sums, [number])
+            if has_scale:
+                total = total * self._packed.scale(self._panel, index, number % self._block.vectors)
+            self._stmts.store(totals, [number], tb.load(totals, [number]) + total)
+            self._stmts.store(self._sums, [number], tb.const(0, _VECTOR))
+
+
+class UnpackedRows:
+    """Writes the loops of a dense layer of many rows.
+
+    Loops from outside in: block of columns, piece of the reduction, tile of rows, reduction. The weights of a piece are
+    unpacked to scratch, which stays in the cache. What the tiles of a piece sum up is added to totals in scratch.
+    """
+
+    def __init__(self, ctx: Context, conv: Conv, weights: Weights, source: Source, out: Output) -> None:
+        assert weights.codes is not None
+        self._ctx, self._stmts, self._conv, self._source, self._out = ctx, ctx.stmts, conv, source, out
+        self._how = arithmetic.float32(weights)
+        reduction, columns = weights.values.shape
+        self._rows = conv.output[1]
+        self._packing = VectorPacking(weights.codes, weights.values.reshape(1, reduction, 1, columns))
+        self._together = max(1, LONGEST_BLOCK // self._packing.block)  # blocks that are unpacked at a time
+        self._tile = tiling.choose(1, self._rows, columns, ctx.features.vector_registers)
+        end = self._how.end(out.bias)
+        self._end = None if end is None else ctx.constant("bias", end)
+
+    def emit(self) -> None:
+        """Write everything."""
+        stmts, packing = self._stmts, self._packing
+        blocks = [
+            (block, packing.pack(self._ctx, block)) for block in channel_blocks(self._conv.filters, self._tile.vectors)
+        ]
+        most = max(block.vectors for block, _ in blocks) * LANES
+        together = min(self._together, max(packing.whole, 1))
+        steps = max(together * packing.block, (packing.whole % together) * packing.block + packing.rest)
+        padded = steps + packing.codes.per_word - 1  # the last word of a block may have codes of no step
+        self._panel = self._ctx.scratch("panel", (padded, most), "float32")
+        self._totals = self._ctx.scratch("totals", (self._rows, most), "float32")
+        for block, vectors in blocks:
+            with stmts.loop(block.count, "block") as number:
+                self._clear(block)
+                pieces, left = divmod(packing.whole, together)
+                if pieces:
+                    with stmts.loop(pieces, "piece") as piece:
+                        self._piece(block, vectors, number, piece * together, (together, 0))
+                if left or packing.rest:
+                    self._piece(block, vectors, number, tb.const(pieces * together), (left, packing.rest))
+                self._finish(block, number)
+
+    def _clear(self, block: PackedBlock) -> None:
+        with self._stmts.loop(self._rows, "row") as row:
+            for vector in range(block.vectors):
+                self._stmts.store(self._totals, [row, vector * LANES], tb.const(0, _VECTOR))
+
+    def _piece(
+        self, block: PackedBlock, vectors: PackedVectors, number: Expr, first: Expr, extent: tuple[int, int]
+    ) -> None:
+        """Write a piece of the reduction from a block of it on: so many blocks, and so many steps of another."""
+        stmts, packing, (blocks, rest) = self._stmts, self._packing, extent
+        if blocks:
+            with stmts.loop(blocks, "part") as part:
+                self._unpack(block, vectors, (number, first + part, part * packing.block), packing.block)
+        if rest:
+            self._unpack(block, vectors, (number, first + blocks, tb.const(blocks * packing.block)), rest)
+        for start, count, wide in self._tile.columns.pieces:
+            with stmts.loop(count, "rows") as index:
+                row = index * wide + start
+                self._multiply(block, row, wide, (first * packing.block, blocks * packing.block + rest))
+
+    def _unpack(self, block: PackedBlock, vectors: PackedVectors, at: tuple[Expr, Expr, Expr], steps: int) -> None:
+        """Write the weights of one block of the reduction to scratch."""
+        stmts, packing, (panel, index, step) = self._stmts, self._packing, at
+        which = index if packing.codes.blocks > 1 else tb.const(0)
+        per_word = packing.codes.per_word
+        zeros, scales = [], []
+        for vector in range(block.vectors):
+            zero = vectors.zero(panel, which, vector)
+            zeros.append(zero if vectors.zeros is None else stmts.let("zero", zero))
+            scales.append(stmts.let("scale", vectors.scale(panel, which, vector)))
+        with stmts.loop(-(-steps // per_word), "k") as k:
+            for vector in range(block.vectors):
+                loaded = vectors.load(panel, index * packing.block_words + k, vector)
+                codes = stmts.let("codes", loaded)
+                for number in range(per_word):
+                    weight = vectors.weight(codes, number, zeros[vector]) * scales[vector]
+                    stmts.store(self._panel, [step + k * per_word + number, vector * LANES], weight)
+
+    def _multiply(self, block: PackedBlock, row: Expr, wide: int, steps: tuple[Expr, int]) -> None:
+        """Write the products of some rows with a piece of the reduction."""
+        stmts, (first, extent), (data, seen) = self._stmts, steps, self._source
+        sums = stmts.local("sums", (wide * block.vectors,), _VECTOR)
+        for index in range(sums.size):
+            stmts.store(sums, [index], tb.const(0, _VECTOR))
+        with stmts.loop(extent, "k") as k:
+            weights = [
+                stmts.let("w", tb.load(self._panel, [k, vector * LANES], lanes=LANES))
+                for vector in range(block.vectors)
+            ]
+            for pixel in range(wide):
+                value = stmts.let("x", tb.load(data, seen(0, 0, row + pixel, first + k)))
+                for vector, weight in enumerate(weights):
+                    index = pixel * block.vectors + vector
+                    stmts.store(sums, [index], self._how.accumulate(tb.load(sums, [index]), value, weight))
+        for index in range(sums.size):
+            place = [row + index // block.vectors, index % block.vectors * LANES]
+            total = tb.load(self._totals, place, lanes=LANES) + tb.load(sums, [index])
+            stmts.store(self._totals, place, total)
+
+    def _finish(self, block: PackedBlock, number: Expr) -> None:
+        """Hand the results to the output, channel by channel, so that fused operators are vectorized."""
+        stmts, (_, seen) = self._stmts, self._source
+        first = number * block.width + block.first
+        with stmts.loop(self._rows, "row") as row, stmts.loop(block.width, "c", "vectorized") as c:
+            value = tb.load(self._totals, [row, c])
+            if self._end is not None:
+                value = value + tb.load(self._end, [first + c])
+            self._out.store(seen(0, 0, row, first + c), value)

@@ -1,0 +1,226 @@
+"""Weights of 8 bits or less that stand for real numbers, with data that are floats.
+
+A weight is ``scale * (code - zero_point)``. Scales and zero points are for all weights, for each output channel, or for
+each block of successive weights of an output channel. The codes stay packed in memory; kernels unpack them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import TypeCheckError, UnsupportedError
+from mlfc.kernels import templates
+from mlfc.kernels.codes import Codes, code_at, pack_codes, unsigned_codes
+from mlfc.ops.conv import FLOAT_CONTRACT, arranged, check_channels_last, conv_attrs, conv_geometry, ordered_weights
+from mlfc.ops.dense import infer_dense
+from mlfc.ops.indexing import check_indices, in_bounds
+from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, replaced
+from mlfc.relay.ir import Attrs, TensorType
+from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
+from mlfc.tir.intrinsics import narrow
+from mlfc.tir.ir import Expr
+
+STORED = ("int8", "uint8", *dtypes.NARROW_INTEGERS)
+_BLOCK = Attr("block_size", 0)
+_CONTRACT = f"weights as they are dequantized; {FLOAT_CONTRACT}"
+
+
+def blocks_of(extent: int, block: int) -> int:
+    """Return how many blocks of `block` elements an axis has; one if that is 0."""
+    return -(-extent // block) if block else 1
+
+
+def _check_codes(name: str, codes: TensorType, scale: TensorType, zero_point: TensorType) -> None:
+    check_choice(name, "weights of", codes.dtype, STORED)
+    check_choice(name, "scale of", scale.dtype, ("float32",))
+    check_choice(name, "zero point of", zero_point.dtype, ("int32", "float32"))
+
+
+def _check_block(name: str, block: Any) -> None:
+    if not isinstance(block, int) or block < 0:
+        raise TypeCheckError(f"{name}: expected a block_size of at least 0, got {block}")
+
+
+# Dequantizing alone
+
+
+def _infer_unpack(name: str, attrs: Attrs, data: TensorType) -> TensorType:
+    check_choice(name, "out_dtype", attrs["out_dtype"], dtypes.NARROW_INTEGERS)
+    extent, per_byte = attrs["extent"], 8 // dtypes.bits(attrs["out_dtype"])
+    if data.dtype != "uint8" or not data.shape or not isinstance(extent, int):
+        raise TypeCheckError(f"{name}: expected bytes of at least one dimension, got {data}")
+    if not 0 <= extent <= data.shape[-1] * per_byte:
+        raise TypeCheckError(f"{name}: {data.shape[-1]} bytes hold {data.shape[-1] * per_byte} numbers, not {extent}")
+    return TensorType((*data.shape[:-1], extent), attrs["out_dtype"])
+
+
+def _unpack(of: Element, data: Tensor) -> Expr:
+    bits = dtypes.bits(of.out.dtype)
+    byte = data.read([*of.at[:-1], of.at[-1] // (8 // bits)])
+    return tb.cast(code_at(byte, of.at[-1] % (8 // bits), bits) & ((1 << bits) - 1), "uint8")
+
+
+def _infer_blocks(name: str, attrs: Attrs, data: TensorType, scale: TensorType, zero_point: TensorType) -> TensorType:
+    _check_codes(name, data, scale, zero_point)
+    _check_block(name, attrs["block_size"])
+    axis = normalized_axis(name, attrs["axis"], len(data.shape))
+    expected = replaced(data.shape, axis, blocks_of(data.shape[axis], attrs["block_size"]))
+    for kind in (scale, zero_point):
+        if kind.shape not in (expected, ()):
+            raise TypeCheckError(f"{name}: expected scales and zero points of {expected}, got {kind.shape}")
+    return TensorType(data.shape, "float32")
+
+
+def _of_block(of: Element, numbers: Tensor, axis: int) -> Expr:
+    if not numbers.shape:
+        return numbers.read([])
+    block = of.attrs["block_size"]
+    return numbers.read([*of.at[:axis], of.at[axis] // block if block else tb.const(0), *of.at[axis + 1 :]])
+
+
+def _dequantize_blocks(of: Element, data: Tensor, scale: Tensor, zero_point: Tensor) -> Expr:
+    axis = of.attrs["axis"] % len(data.shape)
+    stored, zero = data.read(of.at), _of_block(of, zero_point, axis)
+    whole = narrow.widened(stored, data.dtype) if dtypes.is_narrow(data.dtype) else tb.cast(stored, "int32")
+    if zero.dtype == "float32":
+        return (tb.cast(whole, "float32") - zero) * _of_block(of, scale, axis)
+    return tb.cast(whole - zero, "float32") * _of_block(of, scale, axis)
+
+
+# Products
+
+
+def _known(name: str, inputs: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
+    if any(tensor.value is None for tensor in inputs):
+        raise UnsupportedError(f"{name} takes weights, scales and zero points that are known at compile time")
+    return [tensor.array() for tensor in inputs]
+
+
+def _codes(codes: Tensor, scale: npt.NDArray[Any], zero_point: npt.NDArray[Any], shape: Sequence[int]) -> Codes:
+    """Return what codes stand for, given scales and zero points that broadcast to `shape`, (filters, blocks)."""
+    zero = zero_point - zero_point.dtype.type(dtypes.limits(codes.dtype)[0])
+    spread = [np.ascontiguousarray(np.broadcast_to(part, shape).T) for part in (scale, zero)]
+    return Codes(dtypes.bits(codes.dtype), spread[0], spread[1], 0)
+
+
+def _fits(name: str, kind: TensorType, shape: Sequence[int]) -> None:
+    """Refuse scales and zero points that do not broadcast to `shape`."""
+    is_like = len(kind.shape) == len(shape)
+    if not is_like or any(own not in (1, all_) for own, all_ in zip(kind.shape, shape, strict=True)):
+        raise TypeCheckError(f"{name}: expected scales and zero points that fit {tuple(shape)}, got {kind.shape}")
+
+
+def _infer_dense(name: str, attrs: Attrs, data: TensorType, codes: TensorType, *pair: TensorType) -> TensorType:
+    _check_codes(name, codes, *pair)
+    _check_block(name, attrs["block_size"])
+    check_choice(name, "data of", data.dtype, ("float32",))
+    shape = infer_dense(name, attrs, data, codes)
+    for kind in pair:
+        _fits(name, kind, (codes.shape[0], blocks_of(codes.shape[1], attrs["block_size"])))
+    return TensorType(shape, "float32")
+
+
+def _emit_dense(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    values, scale, zero_point = _known("qnn.weight_only_dense", inputs[1:])
+    units, inner = values.shape
+    known = _codes(inputs[1], scale, zero_point, (units, blocks_of(inner, attrs["block_size"])))
+    codes = Codes(known.bits, known.scale, known.zero, attrs["block_size"] or inner)
+    weights = templates.Weights(unsigned_codes(values, inputs[1].dtype).T, codes=codes)
+    templates.packed_dense(ctx, inputs[0].in_memory(ctx), weights, out)
+
+
+def _declare_conv(rank: int) -> None:
+    name = f"qnn.weight_only_conv{rank}d"
+
+    def infer(_: str, attrs: Attrs, data: TensorType, codes: TensorType, *pair: TensorType) -> TensorType:
+        _check_codes(name, codes, *pair)
+        check_choice(name, "data of", data.dtype, ("float32",))
+        if len(data.shape) != rank + 2:
+            raise TypeCheckError(f"{name}: expected data of {rank + 2} dimensions, got {len(data.shape)}")
+        conv = conv_geometry(name, data, codes, attrs)
+        for kind in pair:
+            _fits(name, kind, (conv.filters,))
+        return TensorType(arranged(conv.batch, conv.filters, conv.output, attrs), "float32")
+
+    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+        check_channels_last(name, attrs, rank)
+        data, codes = inputs[:2]
+        values, scale, zero_point = _known(name, inputs[1:])
+        conv = conv_geometry(name, TensorType(data.shape, data.dtype), TensorType(codes.shape, codes.dtype), attrs)
+        ordered = ordered_weights(unsigned_codes(values, codes.dtype), attrs, conv)
+        known = _codes(codes, scale[:, None], zero_point[:, None], (conv.filters, 1))
+        stand_for = Codes(known.bits, known.scale, known.zero, conv.group_channels)
+        templates.packed_convolution(ctx, conv, data.in_memory(ctx), templates.Weights(ordered, codes=stand_for), out)
+
+    def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> int:
+        return conv_geometry(name, types[0], types[1], attrs).macs
+
+    declare(name, 4, infer, Kind.ANCHOR, conv_attrs(rank), emit=emit, takes_bias=True, macs=macs, takes_narrow=True,
+            contract=_CONTRACT,
+            doc=f"nn.conv{rank}d of float data with weights that stay packed in 8, 4 or 2 bits.")  # fmt: skip
+
+
+# Rows of a table
+
+
+def _infer_take(name: str, attrs: Attrs, codes: TensorType, indices: TensorType, *pair: TensorType) -> TensorType:
+    _check_codes(name, codes, *pair)
+    _check_block(name, attrs["block_size"])
+    check_indices(name, indices)
+    if len(codes.shape) != 2 or 0 in codes.shape:
+        raise TypeCheckError(f"{name}: expected a table of 2 dimensions, got {codes.shape}")
+    for kind in pair:
+        _fits(name, kind, (codes.shape[0], blocks_of(codes.shape[1], attrs["block_size"])))
+    return TensorType((*indices.shape, codes.shape[1]), "float32")
+
+
+def _take(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, _: TensorType) -> Reader:
+    codes, indices = inputs[:2]
+    values, scale, zero_point = _known("qnn.weight_only_take", (codes, *inputs[2:]))
+    bits, low, (rows, width) = dtypes.bits(codes.dtype), dtypes.limits(codes.dtype)[0], values.shape
+    packed = pack_codes(unsigned_codes(values, codes.dtype), bits)
+    zero = np.asarray(zero_point - zero_point.dtype.type(low))
+    block = attrs["block_size"] or width
+
+    def of_row(label: str, numbers: npt.NDArray[Any], row: Expr, column: Expr) -> Expr:
+        if np.all(numbers == numbers.flat[0]):
+            return tb.const(numbers.flat[0].item(), dtypes.from_numpy(numbers.dtype))
+        place = [row if numbers.shape[0] > 1 else tb.const(0), column // block if numbers.shape[1] > 1 else tb.const(0)]
+        return tb.load(ctx.constant(label, numbers), place)
+
+    def read(at: Indices) -> Expr:
+        *leading, column = at
+        row = in_bounds(indices.read(leading), rows, "clip")
+        byte = tb.load(ctx.constant("weights", packed), [row, column // (8 // bits)])
+        code, own_zero = code_at(byte, column % (8 // bits), bits), of_row("zero", zero, row, column)
+        if own_zero.dtype == "float32":
+            real = tb.cast(code, "float32") - own_zero
+        else:
+            real = tb.cast(code - own_zero, "float32")
+        return real * of_row("scale", scale, row, column)
+
+    return read
+
+
+declare("qnn.unpack", 1, _infer_unpack, Kind.INJECTIVE, (Attr("out_dtype"), Attr("extent")), _unpack, takes_narrow=True,
+        doc="Numbers of 4 or 2 bits from the bytes that hold them, from the lowest bits on.")  # fmt: skip
+declare("qnn.dequantize_blocks", 3, _infer_blocks, Kind.INJECTIVE, (Attr("axis", -1), _BLOCK), _dequantize_blocks,
+        takes_narrow=True, contract="exact in float32 arithmetic",
+        doc="Integers to the real numbers that they stand for, with a scale for each block along an axis.",
+        )  # fmt: skip
+declare("qnn.weight_only_dense", 4, _infer_dense, Kind.ANCHOR, (Attr("units", REQUIRED), _BLOCK), emit=_emit_dense,
+        takes_bias=True, macs=lambda types, _, out: out.size * types[0].shape[-1], takes_narrow=True,
+        contract=_CONTRACT, doc="nn.dense of float data with weights that stay packed in 8, 4 or 2 bits.",
+        )  # fmt: skip
+declare("qnn.weight_only_take", 4, _infer_take, Kind.INJECTIVE, (_BLOCK,), compute=_take, takes_narrow=True,
+        contract="exact in float32 arithmetic",
+        doc="Rows of a table that stays packed in 8, 4 or 2 bits, as real numbers.")  # fmt: skip
+for _rank in (1, 2, 3):
+    _declare_conv(_rank)

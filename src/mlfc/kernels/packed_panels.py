@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mlfc.kernels.codes import Array, Codes, code_at, pack_codes
+from mlfc.kernels.codes import Array, Codes, code_at, code_of_word, pack_codes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
-from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.ir import Buffer, Const, Expr
 
 
 class PackedPanels:
@@ -20,7 +20,11 @@ class PackedPanels:
         *outer, inner, self._width = ordered.shape
         self._bits, self._per_byte = codes.bits, codes.per_byte
         # taps keep axes of their own: only so it can be proven that what reads them stays inside
-        self._bytes = ctx.constant("weights", pack_codes(ordered.reshape(*outer, inner * self._width), codes.bits))
+        rows = ordered.reshape(*outer, inner * self._width)
+        self._signed = codes.signed and self._width % codes.per_byte == 0
+        self._bytes = ctx.constant(
+            "weights", pack_codes(rows ^ (1 << (codes.bits - 1)) if self._signed else rows, codes.bits)
+        )
         self.blocks, self._size = codes.blocks, codes.block
         self._block: Expr = tb.const(0)
         self._zero = codes.zero_literal
@@ -52,7 +56,11 @@ class PackedPanels:
         else:
             position = position * self._width + lane
             place, which = position // self._per_byte, position % self._per_byte
-        code = code_at(tb.load(self._bytes, [panel, *taps, place]), which, self._bits)
+        byte = tb.load(self._bytes, [panel, *taps, place])
+        if self._signed:
+            assert isinstance(which, Const)
+            return tb.cast(code_of_word(tb.cast(byte, "int32"), int(which.value), self._bits, signed=True), "float32")
+        code = code_at(byte, which, self._bits)
         if self._zero is not None and self._zero.is_integer() and abs(self._zero) < 1 << 24:
             return tb.cast(code - int(self._zero), "float32")
         if self._zero is not None:

@@ -5,7 +5,6 @@ A dense layer of many rows unpacks its weights to scratch instead, a piece of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from mlfc.kernels import arithmetic, tiling
@@ -148,33 +147,12 @@ class _TileSums:
 
     def _products(self, word: Expr, at: tuple[Expr, Expr, Expr], steps: int, zeros: list[Expr]) -> None:
         """Write the products of the steps whose codes are in one word of each lane."""
-        stmts, pixels, (ky, kx, c) = self._stmts, self._place.pixels, at
-
-        def value(step: int, pixel: tuple[int, int]) -> Expr:
-            return stmts.let("x", self._read(*pixel, (ky, kx, c + step)))
-
-        def add(step: int, vector: int, loaded: Expr, values: Callable[[int], Expr]) -> None:
-            weight = stmts.let("w", self._packed.weight(loaded, step, zeros[vector]))
-            for pixel in range(len(pixels)):
-                index = pixel * self._block.vectors + vector
-                total = self._conv.how.accumulate(tb.load(self._sums, [index]), values(pixel), weight)
-                stmts.store(self._sums, [index], total)
-
-        if len(pixels) == 1:
-            known = [value(step, pixels[0]) for step in range(steps)]
-            for vector in range(self._block.vectors):
-                loaded = self._loaded(word, vector)
-                for step in range(steps):
-                    add(step, vector, loaded, lambda _, step=step: known[step])  # type: ignore[misc]
-            return
-        loads = [self._loaded(word, vector) for vector in range(self._block.vectors)]
+        stmts, vectors, (ky, kx, c) = self._stmts, range(self._block.vectors), at
+        words = [stmts.let("codes", self._packed.load(self._panel, word, vector)) for vector in vectors]
         for step in range(steps):
-            row = [value(step, pixel) for pixel in pixels]
-            for vector, loaded in enumerate(loads):
-                add(step, vector, loaded, row.__getitem__)
-
-    def _loaded(self, word: Expr, vector: int) -> Expr:
-        return self._stmts.let("codes", self._packed.load(self._panel, word, vector))
+            values = [self._read(y, x, (ky, kx, c + step)) for y, x in self._place.pixels]
+            weights = [self._packed.weight(words[vector], step, zeros[vector]) for vector in vectors]
+            arithmetic.add_products(stmts, self._sums, values, weights, self._conv.how.accumulate)
 
     def _end(self, totals: Buffer | None, index: Expr) -> None:
         """Write the end of a piece: its sums are added to the totals and start afresh."""
@@ -276,15 +254,9 @@ class UnpackedRows:
         for index in range(sums.size):
             stmts.store(sums, [index], tb.const(0, _VECTOR))
         with stmts.loop(extent, "k") as k:
-            weights = [
-                stmts.let("w", tb.load(self._panel, [k, vector * LANES], lanes=LANES))
-                for vector in range(block.vectors)
-            ]
-            for pixel in range(wide):
-                value = stmts.let("x", tb.load(data, seen(0, 0, row + pixel, first + k)))
-                for vector, weight in enumerate(weights):
-                    index = pixel * block.vectors + vector
-                    stmts.store(sums, [index], self._how.accumulate(tb.load(sums, [index]), value, weight))
+            weights = [tb.load(self._panel, [k, vector * LANES], lanes=LANES) for vector in range(block.vectors)]
+            values = [tb.load(data, seen(0, 0, row + pixel, first + k)) for pixel in range(wide)]
+            arithmetic.add_products(stmts, sums, values, weights, self._how.accumulate)
         for index in range(sums.size):
             place = [row + index // block.vectors, index % block.vectors * LANES]
             total = tb.load(self._totals, place, lanes=LANES) + tb.load(sums, [index])

@@ -278,7 +278,8 @@ class _ProgramBuilder:
 
     def _constant(self, name: str, array: npt.NDArray[Any], device: str | None = None) -> Value:
         dtype = dtypes.from_numpy(array.dtype)
-        digest = sha256(np.ascontiguousarray(array).data).digest() if array.size >= 64 else array.tobytes()
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # numpy exports no bfloat16
+        digest = sha256(content.data).digest() if array.size >= 64 else array.tobytes()
         key = (dtype, array.shape, digest, device)
         if key not in self._constants:
             self._constants[key] = Value(name, array.shape, dtype, "constant", array, device=device)

@@ -43,6 +43,12 @@ def _check_codes(name: str, codes: TensorType, scale: TensorType, zero_point: Te
     check_choice(name, "zero point of", zero_point.dtype, ("int32", "float32"))
 
 
+def _check_elements(name: str, *kinds: TensorType) -> None:
+    for kind in kinds:
+        if kind.size == 0:
+            raise TypeCheckError(f"{name}: expected tensors with elements, got {kind}")
+
+
 def _check_block(name: str, block: Any) -> None:
     if not isinstance(block, int) or block < 0:
         raise TypeCheckError(f"{name}: expected a block_size of at least 0, got {block}")
@@ -121,6 +127,7 @@ def _infer_dense(name: str, attrs: Attrs, data: TensorType, codes: TensorType, *
     _check_codes(name, codes, *pair)
     _check_block(name, attrs["block_size"])
     check_choice(name, "data of", data.dtype, ("float32",))
+    _check_elements(name, data, codes)
     shape = infer_dense(name, attrs, data, codes)
     for kind in pair:
         _fits(name, kind, (codes.shape[0], blocks_of(codes.shape[1], attrs["block_size"])))
@@ -144,6 +151,7 @@ def _declare_conv(rank: int) -> None:
         check_choice(name, "data of", data.dtype, ("float32",))
         if len(data.shape) != rank + 2:
             raise TypeCheckError(f"{name}: expected data of {rank + 2} dimensions, got {len(data.shape)}")
+        _check_elements(name, data, codes)
         conv = conv_geometry(name, data, codes, attrs)
         for kind in pair:
             _fits(name, kind, (conv.filters,))

@@ -36,8 +36,9 @@ class Size:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of a kernel that computes every score."""
-        return 2 * self.heads * self.queries * self.keys * self.size
+        """Multiply-accumulates of all scores that are not masked."""
+        scores = self.queries * self.keys if not self.causal else self.queries * (self.queries + 1) // 2
+        return 2 * self.heads * scores * self.size
 
     def model(self) -> onnx.ModelProto:
         """Return the model: ONNX's operator, tensors by heads."""

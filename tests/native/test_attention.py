@@ -15,8 +15,10 @@ from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import TypeCheckError
 from mlfc.relay import ir
 from mlfc.target.features import Features
+from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
-from mlfc.tir.ir import PrimFunc
+from mlfc.tir.interpreter import evaluate_expr
+from mlfc.tir.ir import PrimFunc, Var
 from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import lower_group
 from tests.attention_reference import attention
@@ -201,6 +203,20 @@ def test_keys_behind_the_last_are_not_read(quick_builds: None) -> None:
     for found, case in zip(loaded_by_llvm(module, {}).run(inputs).values(), outputs.values(), strict=True):
         cut = [case.args[0], *(part[:, :, :69] for part in case.args[1:3])]
         np.testing.assert_allclose(found, attention(cut, {"scale": 0.25}), rtol=1e-5, atol=1e-6)
+
+
+def test_exponentials_of_scores_are_exact_to_the_last_place_and_vanish() -> None:
+    x = np.concatenate([np.linspace(-90, 0, 20_001), [-0.0, -1e-30, -87.33654, -104, -1e30, -np.inf]])
+    x = x.astype(np.float32)
+    var = Var("x", "float32")
+    with np.errstate(all="ignore"):
+        found = evaluate_expr(tb.intrinsic("exp_below_f32", var), {var: x}, {})
+        assert np.isnan(evaluate_expr(tb.intrinsic("exp_below_f32", var), {var: np.float32([np.nan])}, {})).all()
+    wanted = np.exp(x.astype(np.float64))
+    normal = x >= -87.336
+    assert np.all(np.abs(found - wanted)[normal] <= 1.1 * np.spacing(found)[normal])
+    assert not np.any(found[x < -87.337])
+    assert np.all(np.abs(found - wanted) < 2e-38 + 1e-6 * wanted)
 
 
 @pytest.mark.parametrize(

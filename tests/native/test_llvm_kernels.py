@@ -208,7 +208,7 @@ def foreign_runs() -> list[tuple[KernelRun, npt.NDArray[Any]]]:
         group = lower_group(requantized(case, weights_of(case), np.arange(case.filters, dtype=np.int32), 0.001), DSP)
         data = random_integers(np.random.default_rng(9), "int8", case.data)
         runs.append(KernelRun(group.prim, [data, *group.constants]))
-    for name in ("exp_f32", "tanh_f32", "erf_f32"):
+    for name in ("exp_f32", "exp_below_f32", "tanh_f32", "erf_f32"):
         prim = pointwise(name, ["float32"], "float32", 64, lambda v, n=name: tb.intrinsic(n, v))
         runs.append(KernelRun(prim, [np.linspace(-9, 9, 64, dtype=np.float32)]))
     with np.errstate(all="ignore"):

@@ -167,7 +167,7 @@ class _Rows:
         shift = stmts.let("shift", shifted(top))
         fade = stmts.let("fade", transcendental(self.ctx, "exp", before - shift))
         with stmts.loop(count, "key", "vectorized") as key:
-            stmts.store(self.scores, [index, key], transcendental(self.ctx, "exp", read([key]) - shift))
+            stmts.store(self.scores, [index, key], tb.intrinsic("exp_below_f32", read([key]) - shift))
         part = rows.folded("part", (count,), read, Fold("float32", 0, lambda a, b: a + b, lambda value: value))
         stmts.store(self.state, [index, 1], tb.load(self.state, [index, 1]) * fade + part)
         stmts.store(self.state, [index, 0], top)

@@ -97,9 +97,11 @@ class _Panels:
     def _begin(self, panel: Expr, place: Place) -> None:
         """Turn the queries of a panel, scaled, and set its state."""
         stmts, work = self.ctx.stmts, self.work
-        with stmts.loop(work.size, "k") as k, self._each() as lane:
-            value = work.q(place.batch, place.head, self._query(place, lane), k)
-            stmts.store(self.queries, [panel, k, lane], value * work.scale)
+        with stmts.loop(self.lanes, "lane") as lane:
+            query = stmts.let("row", self._query(place, lane))
+            with stmts.loop(work.size, "k", "vectorized") as k:
+                value = work.q(place.batch, place.head, query, k)
+                stmts.store(self.queries, [panel, k, lane], value * work.scale)
         with stmts.loop(work.value_size, "c") as c, self._each() as lane:
             stmts.store(self.mixed, [panel, c, lane], 0)
         with self._each() as lane:
@@ -186,7 +188,7 @@ class _Panels:
             stmts.store(self.tops, [panel, lane], top)
             stmts.store(part, [lane], 0)
         with stmts.loop(here, "key") as key, self._each() as lane:
-            value = transcendental(self.ctx, "exp", tb.load(self.scores, [key, lane]) - tb.load(shift, [lane]))
+            value = tb.intrinsic("exp_below_f32", tb.load(self.scores, [key, lane]) - tb.load(shift, [lane]))
             value = stmts.let("value", value)
             stmts.store(self.scores, [key, lane], value)
             stmts.store(part, [lane], tb.load(part, [lane]) + value)

@@ -24,6 +24,7 @@ _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _ROUNDER = 12582912.0
 _ROUNDER_BITS = 0x4B400000
 _EXP_LOWEST, _EXP_HIGHEST = -104.0, 89.0
+_EXP_LOWEST_NORMAL = -87.336
 _EXPM1_TAIL = (0.5, 0.16666518, 0.041666206, 0.008368954, 0.00139506)
 """(expm1(r) - r) / r**2 for abs(r) <= ln(2) / 2, by rising powers of r; within 4e-9 / r**2."""
 
@@ -94,6 +95,15 @@ def exp_f32(steps: Steps, x: Expr) -> Expr:
     first = steps.let("first", shr(n, 1), "in two steps: neither factor leaves the normal floats, where the power may")
     second = steps.let("second", tb.cast(tb.cast(n, "uint32") - tb.cast(first, "uint32"), "int32"))
     return (tb.const(1.0, "float32") + expm1_rest(limited, n)) * power_of_two(first) * power_of_two(second)
+
+
+@defined(x="float32")
+def exp_below_f32(steps: Steps, x: Expr) -> Expr:
+    """Return e**x of what is not above zero, within 1.1 ULP; 0 where that is less than 2**-126."""
+    limited = steps.let("limited", _limited(x, "lt", _EXP_LOWEST_NORMAL))
+    n = steps.let("n", nearest_exponent(limited))
+    power = steps.let("power", (tb.const(1.0, "float32") + expm1_rest(limited, n)) * power_of_two(n))
+    return tb.select(tb.binary("lt", x, _EXP_LOWEST_NORMAL), tb.const(0.0, "float32"), power)
 
 
 @defined(x="float32")

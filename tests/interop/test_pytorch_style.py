@@ -67,12 +67,12 @@ def test_a_transformer_layer_is_few_kernels(opset: int) -> None:
     counts = groups("transformer", opset)
     assert sum(count for key, count in counts.items() if "nn.layer_norm" in key) == 5
     assert not any(key in ("erf", "sqrt", "subtract", "nn.layer_norm+multiply") for key in counts)
-    assert sum(count for key, count in counts.items() if "nn.batch_matmul+divide" in key or "nn.softmax" in key) == 4
+    assert counts["nn.attention"] == 2
+    assert not any("nn.batch_matmul" in key or "nn.softmax" in key for key in counts)
     assert sum(count for key, count in counts.items() if key.startswith("nn.dense") and "+erf+" in key) == 2
-    # queries, keys, values and the mixed values of each layer take another order; nothing else moves
-    moved = sum(count for key, count in counts.items() if "transpose" in key)
-    assert moved == 2 * 4
-    assert sum(count for key, count in counts.items() if key == "strided_slice") == 0
+    # queries, keys and values of each layer are cut out of one tensor; nothing else moves
+    assert not any("transpose" in key for key in counts)
+    assert sum(count for key, count in counts.items() if key == "strided_slice") == 2 * 3
 
 
 @pytest.mark.parametrize(("name", "transposes"), [("unet", 2), ("super_resolution", 2), ("cnn", 1)])

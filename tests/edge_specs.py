@@ -97,6 +97,10 @@ def _selections() -> Iterator[Spec]:
 
 
 def _samples() -> Iterator[Spec]:
+    for dtype in ("float32", "float64"):
+        for kind in ("uniform", "normal"):
+            attrs = {"shape": (5, 3), "dtype": dtype, "key": (7, 1 << 31)}
+            yield Spec(f"random.philox_{kind}", (Given((1,), "int64"),), attrs, dtype)
     for mode in ("avg", "max"):
         for layout, data in (("NCHW", (2, 3, 4, 5)), ("NHWC", (2, 4, 5, 3))):
             attrs = {"pooled_size": (2, 3), "spatial_scale": 0.5, "sample_ratio": -1 if mode == "avg" else 2,

@@ -25,7 +25,7 @@ from tests.tflite_builder import Graph, Op, T, build, build_graphs
 
 # ONNX's own tests of these, as they are: inputs that decide shapes, data-dependent shapes, operators that are missing
 OPERATORS = {
-    "Col2Im": "col2im", "DFT": "dft", "Dropout": "dropout", "Loop": "loop",
+    "Col2Im": "col2im", "DFT": "dft", "Loop": "loop",
     "QLinearConv": "qlinearconv", "Resize": "resize", "STFT": "stft", "Scan": "scan", "Unique": "unique",
     "Upsample": "upsample",
 }  # fmt: skip
@@ -68,7 +68,7 @@ def test_refused_node_tests_compile_with_the_advice() -> None:
             stay.add(test.name)
         else:
             with_options(data, found.remedies)
-    assert len(refused()) - len(stay) > 50
+    assert len(refused()) - len(stay) > 40
     assert {name for name in stay if "unique" not in name} == STAY
 
 

@@ -97,6 +97,25 @@ def test_fixed_point_is_its_definition(name: str) -> None:
     np.testing.assert_array_equal(found, [definition(*case) for case in cases])
 
 
+# what the authors of Philox publish: counter, key, words
+PHILOX = [
+    ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D]),
+    ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E]),
+    ([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0], [0xD16CFE09, 0x94FDCCEB]),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), PHILOX)
+def test_random_bits_are_those_that_are_published(counter: list[int], key: list[int], words: list[int]) -> None:
+    values = [counter[0], counter[1], counter[2] | counter[3] << 32, key[0] | key[1] << 32]
+    kinds = ["uint32", "uint32", "uint64", "uint64"]
+    variables = [Var(f"v{index}", kind) for index, kind in enumerate(kinds)]
+    given = [np.array([value], kind) for value, kind in zip(values, kinds, strict=True)]
+    call = tb.intrinsic("philox", *variables, dtype="uint64")
+    found = evaluate_expr(call, dict(zip(variables, given, strict=True)), {})
+    assert int(found[0]) == words[0] | words[1] << 32
+
+
 EDGES = np.concatenate([
     np.arange(0, 1 << 32, 20011, dtype=np.uint64).astype(np.uint32),
     # every half float, and what lies on, before and behind the middle of it and the next one

@@ -6,6 +6,7 @@ from functools import reduce
 
 import numpy as np
 
+from mlfc.frontend.onnx.draws import dropped
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float
 from mlfc.frontend.onnx.table import Convert, add_importer, importer
 from mlfc.frontend.onnx.tensors import dtype_name
@@ -184,14 +185,13 @@ def _identity(node: Node) -> Expr:
     return node.input(0)
 
 
-@importer("Dropout", ignores=("ratio", "seed", "is_test"))
+@importer("Dropout", ignores=("ratio", "is_test"))
 def _dropout(node: Node) -> Expr | list[Expr]:
     training, ratio = node.known(2), node.known(1)
     drops = ratio is None or ratio.any() if node.has(1) else True
-    if node.has(2) and training is None and drops:
-        node.value(2, "training_mode")
-    if node.has(2) and training is not None and training.any() and drops:
-        node.unsupported("in training mode is not supported", "Export the model in inference mode")
+    if node.has(2) and drops and (training is None or training.any()):
+        return dropped(node, node.optional(1), node.input(2) if training is None else None)
+    node.attribute("seed")
     if not node.wants(1):
         return node.input(0)
     mask = np.ones(node.shape(0), bool)

@@ -38,6 +38,7 @@ from mlfc.frontend.onnx.late import LATE
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
+from mlfc.frontend.onnx.runs import Runs
 from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.frontend.python_trace import TRACE, line_in_trace
@@ -46,9 +47,9 @@ from mlfc.support.cost import apart, give_nodes, spend
 
 import_module("mlfc.ops")
 for _family in (
-    "activation", "attention", "containers", "conv", "detection", "elementwise", "encoders", "image", "index", "linear",
-    "losses", "microsoft", "microsoft_attention", "microsoft_weights", "ml", "ngrams", "normalization", "patches",
-    "quantized", "recurrent", "reduce", "sampling", "sequences", "shape", "signal", "svm", "trees", "unique",
+    "activation", "attention", "containers", "conv", "detection", "draws", "elementwise", "encoders", "image", "index",
+    "linear", "losses", "microsoft", "microsoft_attention", "microsoft_weights", "ml", "ngrams", "normalization",
+    "patches", "quantized", "recurrent", "reduce", "sampling", "sequences", "shape", "signal", "svm", "trees", "unique",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")
 
@@ -147,6 +148,7 @@ class _Importer:
         self.stand_ins = StandIns()
         self.advisor = Advisor(list(stated_shapes((), model.graph.output).values()))
         self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        self.runs = Runs(model.graph)
         self.noted: dict[int, tuple[Expr, Quantization]] = {}
 
     def run(self, shapes: Shapes, values: Values, source: Mapping[str, str]) -> tuple[IRModule, Params]:
@@ -169,7 +171,13 @@ class _Importer:
         quantization = self._quantization(
             [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
         )
-        return finish(list(inputs.values()), results, titles, quantization, source, frozen)
+        runs = self.runs.counted(results)
+        variables, results, titles = (
+            [*inputs.values(), *runs.inputs],
+            [*results, *runs.outputs],
+            [*titles, *runs.titles],
+        )
+        return finish(variables, results, titles, quantization, source, frozen, runs.states)
 
     def _inputs(self, shapes: Shapes, values: Values, scope: _Scope) -> dict[str, Var | Constant]:
         graph, weights = self.model.graph, set(scope.values)
@@ -373,7 +381,19 @@ class _Importer:
         folds = found.folds and all(isinstance(value, Constant) for value in tensors_in(inputs))
         stated = [scope.stated.get(tensor) for tensor in proto.output]
         graphs = partial(self._graph, scope=scope, name=name)
-        node = Node(name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs)
+        node = Node(
+            name,
+            operator,
+            opset,
+            inputs,
+            list(proto.output),
+            attributes,
+            folds,
+            self._note,
+            stated,
+            graphs,
+            self.runs.draw,
+        )
         results = _converted(node, found, self.advisor, as_opset_7=is_old)
         known = named_results(results, proto.output, name)
         for tensor, result, named in zip(proto.output, results, known, strict=False):

@@ -49,6 +49,8 @@ class Node:
     stated: Sequence[tuple[int, ...] | None] = ()
     # imports a graph that is an attribute of the node, in whose scope it is, and returns its results
     import_graph: Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]] | None = field(default=None, repr=False)
+    # gives the number of the run, which the model counts, and a number that no other random node has
+    draw_key: Callable[[], tuple[Expr, int]] | None = field(default=None, repr=False)
     read_attributes: set[str] = field(default_factory=set)
 
     # Inputs
@@ -162,6 +164,12 @@ class Node:
         if self.import_graph is None:
             self.unsupported(f"with the graph '{name}' is not supported")
         return self.import_graph(found, arguments)
+
+    def draw(self) -> tuple[Expr, int]:
+        """Return the number of the run as an int64, and a number for what this node draws."""
+        if self.draw_key is None:
+            self.unsupported("of random numbers is not supported here")
+        return self.draw_key()
 
     def _typed(self, name: str, default: Any, fits: Callable[[Any], bool], kind: str) -> Any:
         value = self.attribute(name)

@@ -126,19 +126,15 @@ ONNX_RUNTIME = Remedy("--byoc", "onnxruntime")
 _RUN_IT = f"Let ONNX Runtime run the node (mlfc compile {ONNX_RUNTIME})"
 _CUT = "Cut the model before this node and do the step in the program that uses the result"
 _UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
-_DRAW = "Make the numbers outside and pass them in as an input"
 _NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"
 _ADVICE = {
     ("", "Loop"): _UNROLL,
     ("", "Scan"): _UNROLL,
     ("", "MaxRoiPool"): _CUT,
     ("", "LpPool"): "AveragePool and MaxPool are supported",
-    ("", "Bernoulli"): _DRAW,
-    ("", "Multinomial"): _DRAW,
     ("", "ImageDecoder"): "Decode the image in the program, and cut the model after this node",
     ("", "RegexFullMatch"): _NO_STRINGS,
 }
 _ADVICE_BY_KIND = {
     "String": _NO_STRINGS,
-    "Random": _DRAW,
 }

@@ -4,10 +4,10 @@ Most are declared by a body in tir expressions (`registry`); those of `general` 
 form, and are given by their meaning in numpy.
 """
 
-from mlfc.tir.intrinsics import conversions, fixed_point, fixed_point16, float32, general, narrow, words
+from mlfc.tir.intrinsics import conversions, fixed_point, fixed_point16, float32, general, narrow, philox, words
 from mlfc.tir.intrinsics.registry import INTRINSICS, Body, Intrinsic, Step
 
 __all__ = [
     "INTRINSICS", "Body", "Intrinsic", "Step", "conversions", "fixed_point", "fixed_point16", "float32", "general",
-    "narrow", "words",
+    "narrow", "philox", "words",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ from mlfc.relay import ir
 from tests.relay_run import operators
 
 Array = npt.NDArray[Any]
+pytestmark = pytest.mark.usefixtures("quick_builds")
 TARGETS = ("llvm", "c -mcpu=cortex-m4")
 TOLERANCE = 2e-6  # of the largest result
 MICROSOFT = "com.microsoft"

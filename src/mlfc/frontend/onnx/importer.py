@@ -382,18 +382,9 @@ class _Importer:
         stated = [scope.stated.get(tensor) for tensor in proto.output]
         graphs = partial(self._graph, scope=scope, name=name)
         node = Node(
-            name,
-            operator,
-            opset,
-            inputs,
-            list(proto.output),
-            attributes,
-            folds,
-            self._note,
-            stated,
-            graphs,
+            name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs,
             self.runs.draw,
-        )
+        )  # fmt: skip
         results = _converted(node, found, self.advisor, as_opset_7=is_old)
         known = named_results(results, proto.output, name)
         for tensor, result, named in zip(proto.output, results, known, strict=False):

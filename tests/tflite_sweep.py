@@ -1,17 +1,20 @@
-"""Every builtin operator of TFLite in every dtype: what LiteRT's reference kernels run, and what mlfc makes of it.
+"""Builtin operators of TFLite in every dtype: what LiteRT's reference kernels run, and what mlfc makes of it.
 
-``python -m tests.tflite_sweep`` prints a table of the differences. Each case is a model of one operator. LiteRT runs in
-a process of its own for each case: some kernels end the process for dtypes that they do not know.
+``python -m tests.tflite_sweep`` prints the differences, and writes what is equal to ``golden/tflite_sweep.json``, of
+which the page of TFLite's operators has its table. Each case is a model of one operator. LiteRT runs in a process of
+its own for each case: some kernels end the process for dtypes that they do not know.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,40 @@ from tests.tflite_cases import SAME, ints
 Array = npt.NDArray[Any]
 _CODES = ("int8", "uint8", "int16")
 _PLAIN = ("float32", "float16", "int8", "uint8", "int16", "int32", "int64", "uint32", "uint64", "bool")
+FILE = Path(__file__).parent / "golden" / "tflite_sweep.json"
 TOLERANCE = 4e-6
+# operators that compute with codes by their scales, or read those of the output
+_SCALED = {
+    "RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "ELU", "LOGISTIC", "TANH", "HARD_SWISH", "ABS", "EXP", "LOG",
+    "SQRT", "RSQRT", "GELU", "LEAKY_RELU", "QUANTIZE", "DEQUANTIZE", "SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION",
+    "PRELU", "ADD", "SUB", "MUL", "DIV", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER",
+    "GREATER_EQUAL", "AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D", "RESIZE_BILINEAR", "MEAN", "SUM", "REDUCE_PROD",
+}  # fmt: skip
+_UNKNOWN = ("float16", "uint32", "uint64", "bool")  # to the kernels of diagonals
+# operators that move or compare codes as they are
+_SAME_SCALE = {
+    "MAXIMUM",
+    "MINIMUM",
+    "SELECT",
+    "SELECT_V2",
+    "PAD",
+    "PADV2",
+    "MIRROR_PAD",
+    "AVERAGE_POOL_2D",
+    "MAX_POOL_2D",
+    "RESIZE_BILINEAR",
+    "RESIZE_NEAREST_NEIGHBOR",
+    "REDUCE_MAX",
+    "REDUCE_MIN",
+    "SPACE_TO_BATCH_ND",
+    "BATCH_TO_SPACE_ND",
+    "CUMSUM",
+}
+_MEANINGLESS = {
+    "no scale": "codes without a scale, which the kernel multiplies by 0",
+    "other scales": "tensors of different scales, which the kernel takes for equal ones",
+    "undefined": "results of a kernel that does not know the dtype, or reads what nobody wrote",
+}
 _AT_ONCE = 80  # operators of one compiled model
 
 
@@ -208,6 +244,9 @@ def _binary(k: Kind) -> Iterator[Form]:
                 fields = {"FusedActivationFunction": function} if code in _FUSED else {}
                 title = f"{name} {['', 'relu', '', 'relu6'][function]}".strip()
                 yield Form(code, [x, y], [z], options, fields, title, limits)
+    for code in ("ADD", "MULTIPLY", "MAXIMUM", "MINIMUM"):
+        if not k.quantized and k.dtype != "bool":
+            yield Form(f"STABLEHLO_{code}", [k.t(3, 40), k.t(3, 40)], [k.t(3, 40)])
     yield Form("ADD_N", [k.t(3, 40), k.t(3, 40), k.t(3, 40, number=2)], [k.t(3, 40, number=1)])
     condition = T("", (3, 40), "bool")
     for code, options in (("SELECT", "SelectOptions"), ("SELECT_V2", "SelectV2Options")):
@@ -256,7 +295,8 @@ def _moves(k: Kind) -> Iterator[Form]:
     yield Form("SHAPE", [x], [T("", (3,), "int32")], "ShapeOptions", {"OutType": 2})
     yield Form("RANK", [x], [T("", (), "int32")], "RankOptions")
     yield Form("FILL", [ints(3, 2), k.t()], [k.t(3, 2)], "FillOptions")
-    yield Form("BITCAST", [k.t(2, 4)], [k.t(2, 4)], "BitcastOptions")
+    same = {"float32": "int32", "int8": "uint8", "uint8": "int8", "int64": "uint64"}.get(k.dtype, k.dtype)
+    yield Form("BITCAST", [k.t(2, 4)], [T("", (2, 4), same)], "BitcastOptions")
 
 
 def _picks(k: Kind) -> Iterator[Form]:
@@ -392,6 +432,21 @@ def _others(k: Kind) -> Iterator[Form]:
     yield Form("DILATE", [k.t(2, 3), ints(2, 3), _constant(k.t(), (0, 0))], [k.t(3, 7)], None)
 
 
+def meaningless(kind: Kind, form: Form) -> str:
+    """Return why LiteRT's result means nothing, of `_MEANINGLESS`; an empty string where it does."""
+    if kind.dtype in _CODES and not kind.quantized and form.code in _SCALED:
+        return "no scale"
+    if form.code == "QUANTIZE" and not kind.quantized and kind.dtype == "int32":
+        return "no scale"
+    is_undefined = {
+        "LOCAL_RESPONSE_NORMALIZATION": True, "SUM": kind.quantized and kind.dtype != "uint8",
+        "MATRIX_DIAG": kind.dtype in _UNKNOWN, "MATRIX_SET_DIAG": kind.dtype in _UNKNOWN,
+    }  # fmt: skip
+    if is_undefined.get(form.code):
+        return "undefined"
+    return "other scales" if kind.rescales and form.code in _SAME_SCALE else ""
+
+
 def cases() -> Iterator[tuple[Kind, Form]]:
     """Yield every case."""
     for kind in KINDS:
@@ -407,6 +462,23 @@ def late_forms() -> list[Form]:
 def litert(form: Form) -> list[Array] | None:
     """Return what LiteRT's reference kernels compute, None where they refuse or end the process."""
     return _apart(lambda: _litert(form))
+
+
+def litert_of(chosen: Sequence[Form]) -> list[list[Array] | None]:
+    """Return what LiteRT computes of each form: many in one process, each in its own if that ends."""
+    found: list[list[Array] | None] = []
+    for first in range(0, len(chosen), _AT_ONCE):
+        part = chosen[first : first + _AT_ONCE]
+        together = _apart(lambda part=part: [_or_none(form) for form in part])
+        found += together if together is not None else [litert(form) for form in part]
+    return found
+
+
+def _or_none(form: Form) -> list[Array] | None:
+    try:
+        return _litert(form)
+    except Exception:  # whatever LiteRT says of it
+        return None
 
 
 def _apart(function: Callable[[], Any]) -> Any:
@@ -475,26 +547,48 @@ def difference(found: Sequence[Array], expected: Sequence[Array]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Print every form that LiteRT runs and mlfc does not, and the counts."""
-    run = [(kind, form, litert(form)) for kind, form in cases() if not words or form.code in words]
-    run = [item for item in run if item[2] is not None]
-    _show(f"LiteRT runs {len(run)}")
-    kept = []
+    """Print every form that LiteRT runs and mlfc does not, and the counts; without words, write what is equal."""
+    asked = [(kind, form) for kind, form in cases() if not words or form.code in words]
+    results = litert_of([form for _, form in asked])
+    run = [(*item, found) for item, found in zip(asked, results, strict=True) if found is not None]
+    left_out = {reason: sum(meaningless(kind, form) == reason for kind, form, _ in run) for reason in _MEANINGLESS}
+    run = [(kind, form, found) for kind, form, found in run if not meaningless(kind, form)]
+    _show(f"LiteRT runs {len(run)}, and {left_out} that mean nothing")
+    kept, equal, other = [], [], []
     for kind, form, expected in run:
         reason = refusal(form)
         if reason:
+            other.append(f"{form.title} | {kind}")
             _show(f"{form.title} | {kind} | {reason}")
         else:
             kept.append((kind, form, expected))
-    equal = 0
     for first in range(0, len(kept), _AT_ONCE):
         part = kept[first : first + _AT_ONCE]
         for (kind, form, expected), found in zip(part, computed([form for _, form, _ in part]), strict=True):
             wrong = difference(found, expected)
-            equal += not wrong
+            (other if wrong else equal).append(f"{form.title} | {kind}")
             if wrong:
                 _show(f"{form.title} | {kind} | {wrong}")
-    _show(f"{equal} of {len(run)} that LiteRT runs")
+    _show(f"{len(equal)} of {len(run)} that LiteRT runs")
+    if not words:
+        FILE.write_text(json.dumps(_record(equal, other, left_out), indent=1) + "\n", encoding="utf-8")
+
+
+def _record(equal: Sequence[str], other: Sequence[str], left_out: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the file has: kinds by operators, and counts."""
+    kinds: dict[str, list[str]] = {}
+    for item in equal:
+        title, kind = item.split(" | ")
+        found = kinds.setdefault(title.split(" ")[0], [])
+        kind = kind.removesuffix(", other scales")
+        found += [kind] if kind not in found else []
+    return {
+        "equal": len(equal),
+        "run": len(equal) + len(other),
+        "other": sorted(other),
+        "left_out": {_MEANINGLESS[reason]: count for reason, count in left_out.items()},
+        "kinds": {code: kinds[code] for code in sorted(kinds)},
+    }
 
 
 def _show(line: str) -> None:

@@ -167,7 +167,7 @@ def _gelu(node: Node) -> Expr:
     data = node.expr(0)
     if node.quantized:
         return of_codes(node, "qnn.gelu", approximate=approximate)
-    return gelu(node.call, const, data, tanh=approximate)
+    return gelu(node.call, lambda value: const(value, tensor_type(data).dtype), data, tanh=approximate)
 
 
 @converts("SOFTMAX")

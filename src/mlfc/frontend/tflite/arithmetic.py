@@ -81,6 +81,15 @@ def _plain(node: Node) -> Expr:
     return node.call(_RELAY[node.record.code], *node.operands())
 
 
+_STABLEHLO = {"ADD": "add", "MULTIPLY": "multiply", "MAXIMUM": "maximum", "MINIMUM": "minimum"}
+
+
+@converts(*(f"STABLEHLO_{code}" for code in _STABLEHLO))
+def _stablehlo(node: Node) -> Expr:
+    _refuse_codes(node)
+    return node.call(_STABLEHLO[node.record.code.removeprefix("STABLEHLO_")], *node.operands())
+
+
 @converts("NEG", "FLOOR_DIV", "FLOOR_MOD")
 def _of_codes(node: Node) -> Expr:
     """Convert operators that compute with codes as they are, whatever their scales and zero points: LiteRT's do."""
@@ -204,6 +213,56 @@ def dequantized(tensor: TfliteTensor, constant: Constant) -> np.ndarray[tuple[in
 
 @converts("CAST")
 def _cast(node: Node) -> Expr:
-    if not node.output().dtype:
+    data, target = node.expr(0), node.output().dtype
+    if not target:
         node.refuse(f"CAST to {node.output().type_name} is not supported")
-    return node.call("cast", node.expr(0), dtype=node.output().dtype)
+    if ir.tensor_type(data).dtype in ("float16", "float32", "float64") and target in dtypes.INTEGERS:
+        return _saturated(node, data, target)
+    return node.call("cast", data, dtype=target)
+
+
+def _saturated(node: Node, data: Expr, target: str) -> Expr:
+    """Return floats as integers: numbers beyond those of the type become its ends, and NaN the upper one."""
+    if ir.tensor_type(data).dtype == "float16":
+        data = node.call("cast", data, dtype="float32")
+    kind = ir.tensor_type(data).dtype
+    number = dtypes.to_numpy(kind).type
+    low, high = dtypes.limits(target)
+    last = number(high)
+    if int(last) > high:  # the next number below
+        last = np.nextafter(last, number(0))
+    fits = node.call("less_equal", data, const(last, kind))
+    inside = node.call("maximum", node.call("where", fits, data, const(0, kind)), const(number(low), kind))
+    return node.call("where", fits, node.call("cast", inside, dtype=target), const(high, target))
+
+
+@converts("BITCAST")
+def _bitcast(node: Node) -> Expr:
+    source, target = node.input(0), node.output().dtype
+    if not source.dtype or not target or dtypes.bits(source.dtype) != dtypes.bits(target):
+        node.refuse(f"BITCAST from {source.type_name} to {node.output().type_name} is not supported")
+    return node.call("reinterpret", node.expr(0), dtype=target)
+
+
+@converts("BITWISE_XOR")
+def _bitwise_xor(node: Node) -> Expr:
+    return node.call("bitwise_xor", *node.operands())
+
+
+@converts("RIGHT_SHIFT")
+def _right_shift(node: Node) -> Expr:
+    data, amount = node.operands()
+    most = dtypes.bits(ir.tensor_type(data).dtype) - 1
+    return node.call("right_shift", data, node.call("clip", amount, a_min=0.0, a_max=float(most)))
+
+
+@converts("BUCKETIZE")
+def _bucketize(node: Node) -> Expr:
+    """Convert BUCKETIZE: how many boundaries are not above each number."""
+    options, shape = node.options("BucketizeOptions"), node.shape(0)
+    boundaries = options.BoundariesAsNumpy() if options.BoundariesLength() else np.zeros(0, np.float32)
+    if not boundaries.size:
+        node.refuse("BUCKETIZE without boundaries is not supported")
+    data = node.call("reshape", node.call("cast", node.expr(0), dtype="float32"), newshape=(*shape, 1))
+    passed = node.call("greater_equal", data, const(boundaries, "float32"))
+    return node.call("sum", node.call("cast", passed, dtype="int32"), axis=(len(shape),), keepdims=False)

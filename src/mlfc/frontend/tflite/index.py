@@ -186,3 +186,67 @@ def _broadcast_args(node: Node) -> Expr:
         raise ModelError(f"the shapes {shapes[0]} and {shapes[1]} do not broadcast")
     joined = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
     return Constant(np.array(joined, node.output().dtype), node.output().name, node.span)
+
+
+def _diagonal(node: Node, rows: int, columns: int) -> Expr:
+    """Return where a matrix has its diagonal."""
+    across = node.call("reshape", node.counted(rows), newshape=(rows, 1))
+    return node.call("equal", across, node.call("reshape", node.counted(columns), newshape=(1, columns)))
+
+
+@converts("MATRIX_DIAG")
+def _matrix_diag(node: Node) -> Expr:
+    shape = node.shape(0)
+    if not shape:
+        raise ModelError("a diagonal of no dimension")
+    data = node.call("reshape", node.expr(0), newshape=(*shape, 1))
+    return node.call("where", _diagonal(node, shape[-1], shape[-1]), data, const(0, ir.tensor_type(data).dtype))
+
+
+@converts("MATRIX_SET_DIAG")
+def _matrix_set_diag(node: Node) -> Expr:
+    shape, given = node.shape(0), node.shape(1)
+    if len(shape) < 2 or given != (*shape[:-2], min(shape[-2:])):
+        raise ModelError(f"a diagonal of shape {given} in matrices of shape {shape}")
+    is_tall = shape[-2] > shape[-1]
+    new = (*given[:-1], 1, given[-1]) if is_tall else (*given, 1)
+    diagonal = node.call("reshape", node.expr(1), newshape=new)
+    return node.call("where", _diagonal(node, *shape[-2:]), diagonal, node.expr(0))
+
+
+@converts("SPARSE_TO_DENSE")
+def _sparse_to_dense(node: Node) -> Expr:
+    """Convert SPARSE_TO_DENSE: values (input 2) at index tuples (input 0), and elsewhere a number (input 3)."""
+    shape, tuples, dtype = tuple(node.integers(1)), node.shape(0), ir.tensor_type(node.expr(2)).dtype
+    if min(shape, default=0) < 0:
+        raise ModelError(f"the shape {shape} has a negative extent")
+    count = tuples[0] if tuples else 1
+    if len(tuples) > 2 or (tuples[1] if len(tuples) == 2 else 1) != len(shape) or node.shape(2) not in ((), (count,)):
+        raise ModelError(f"values of {node.shape(2)} at indices of {tuples} in {shape}")
+    start = node.call("broadcast_to", node.call("reshape", node.expr(3), newshape=()), shape=shape)
+    places = node.call("transpose", node.call("reshape", node.expr(0), newshape=(count, len(shape))), axes=(1, 0))
+    values = node.call("broadcast_to", node.expr(2), shape=(count,))
+    if ir.tensor_type(start).dtype != dtype:
+        raise ModelError(f"values of {dtype} among {ir.tensor_type(start).dtype}")
+    return node.call("scatter_nd", start, places, values, mode="update")
+
+
+_SEGMENTS = {"SEGMENT_SUM": "add", "UNSORTED_SEGMENT_SUM": "add", "UNSORTED_SEGMENT_PROD": "mul",
+             "UNSORTED_SEGMENT_MAX": "max", "UNSORTED_SEGMENT_MIN": "min"}  # fmt: skip
+
+
+@converts(*_SEGMENTS)
+def _segments(node: Node) -> Expr:
+    """Convert reductions of slices (input 0) by their numbers (input 1)."""
+    mode, numbers, shape = _SEGMENTS[node.record.code], node.value(1), node.shape(0)
+    dtype = ir.tensor_type(node.expr(0)).dtype
+    most = int(numbers.max(initial=-1)) + 1 if node.record.code == "SEGMENT_SUM" else node.integer(2)
+    if numbers.size == 0 or numbers.min() < 0 or int(numbers.max()) >= most or shape[: numbers.ndim] != numbers.shape:
+        raise ModelError(f"slices of {shape} numbered by {numbers.shape}, from 0 to {most - 1}")
+    if dtype == "bool":
+        node.refuse(f"{node.record.code} of booleans is not supported", "Cast them to int32")
+    # of floats, too, the reference begins with the largest number
+    facts = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
+    first = {"add": 0, "mul": 1, "max": facts.min, "min": facts.max}[mode]
+    start = node.call("broadcast_to", const(first, dtype), shape=(most, *shape[numbers.ndim :]))
+    return node.call("scatter_nd", start, const(numbers[None], str(numbers.dtype)), node.expr(0), mode=mode)

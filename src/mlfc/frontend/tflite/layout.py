@@ -70,11 +70,56 @@ def _pad(node: Node) -> Expr:
     node.refuse_new_scale()
     value: float = node.zero_point(node.input(0)) if node.quantized else 0
     if node.has(2):
+        if not isinstance(node.expr(2), Constant):
+            return _padded_by(node, node.expr(2))
         given = node.value(2)
         if given.size != 1:
             raise ModelError(f"{given.size} padding values where one belongs")
         value = given.reshape(()).item()
     return node.call("nn.pad", node.expr(0), const(value, dtype), pad_width=_pad_width(node))
+
+
+def _padded_by(node: Node, value: Expr) -> Expr:
+    """Return the data with a computed number around it."""
+    if ir.tensor_type(value).size != 1:
+        raise ModelError(f"{ir.tensor_type(value).size} padding values where one belongs")
+    result, widths = node.expr(0), _pad_width(node)
+    value = node.call("reshape", value, newshape=(1,) * len(widths))
+    for axis, (low, high) in enumerate(widths):
+        shape = list(ir.tensor_type(result).shape)
+        parts = [result]
+        for place, width in ((0, low), (len(parts) + (low > 0), high)):
+            if width:
+                shape[axis] = width
+                parts.insert(place, node.call("broadcast_to", value, shape=tuple(shape)))
+        result = node.call("concatenate", Tuple(tuple(parts)), axis=axis) if len(parts) > 1 else result
+    return result
+
+
+@converts("DILATE")
+def _dilate(node: Node) -> Expr:
+    """Convert DILATE, which puts copies of a number (input 2) between the elements of its data."""
+    result, steps, value = node.expr(0), node.integers(1), node.value(2)
+    if len(steps) != len(node.shape(0)) or min(steps, default=1) < 1 or value.size != 1:
+        raise ModelError(f"steps of {steps} in {node.shape(0)}")
+    fill = const(value.reshape(()).item(), ir.tensor_type(result).dtype)
+    for axis, step in enumerate(steps):
+        shape = ir.tensor_type(result).shape
+        if step == 1:
+            continue
+        apart = node.call("expand_dims", result, axis=axis + 1)
+        around = tuple((0, step - 1) if other == axis + 1 else (0, 0) for other in range(len(shape) + 1))
+        apart = node.call("nn.pad", apart, fill, pad_width=around)
+        whole = (*shape[:axis], shape[axis] * step, *shape[axis + 1 :])
+        apart = node.call("reshape", apart, newshape=whole)
+        end = (shape[axis] - 1) * step + 1
+        result = node.call("strided_slice", apart, begin=(0,), end=(end,), strides=(1,), axes=(axis,))
+    return result
+
+
+@converts("RANK")
+def _rank(node: Node) -> Expr:
+    return Constant(np.array(len(node.shape(0)), np.int32), node.output().name, node.span)
 
 
 @converts("MIRROR_PAD")

@@ -67,7 +67,8 @@ def _mean(node: Node) -> Expr:
 @converts("SUM")
 def _sum(node: Node) -> Expr:
     if not node.quantized:
-        return _reduced(node, "sum", node.expr(0))
+        is_bool = node.input(0).dtype == "bool"
+        return _reduced(node, "any" if is_bool else "sum", node.expr(0))
     # the sum of codes is exact; what is left is one change of scale
     source, output = node.input(0), node.output()
     count = prod(node.shape(0)[axis] for axis in _axes(node))
@@ -85,13 +86,18 @@ def _reduce(node: Node) -> Expr:
     if name == "prod" and node.quantized:
         return _reduced(node, "qnn.prod", node.expr(0), *node.quantizations(node.input(0), node.output()))
     node.refuse_new_scale()
+    if node.input(0).dtype == "bool":
+        name = {"max": "any", "min": "all", "prod": "all"}.get(name, name)
     return _reduced(node, name, node.expr(0))
 
 
 @converts("ARG_MAX", "ARG_MIN")
 def _arg(node: Node) -> Expr:
     name = "argmax" if node.record.code == "ARG_MAX" else "argmin"
-    result = node.call(name, node.expr(0), axis=(node.integer(1),), keepdims=False)
+    data = node.expr(0)
+    if ir.tensor_type(data).dtype == "bool":
+        data = node.call("cast", data, dtype="uint8")
+    result = node.call(name, data, axis=(node.integer(1),), keepdims=False)
     wanted = node.output().dtype
     return result if ir.tensor_type(result).dtype == wanted else node.call("cast", result, dtype=wanted)
 

@@ -62,6 +62,8 @@ class Attention:
             self.node.wrong(f"{q[1]} heads of queries are not a multiple of {k[1]} heads of keys")
         self.batch, self.heads, self.queries, self.size = q
         self.groups, self.keys = k[1], k[2]
+        # where scores are spelled out, masks by position are made from as many constants
+        cost.require("constants", 8 * (self.queries + self.keys), self.node.name)
         self.dtype = dtype_of(self.q)
         self.wide_dtype = "float32" if self.dtype in HALVES else self.dtype
 

@@ -70,7 +70,7 @@ FIXED = {
 }
 # Operators whose tests say too little: scales and regions, numbers of a window, counts of what is not zero.
 ASKED = {
-    "AffineGrid", "BlackmanWindow", "Col2Im", "ConvInteger", "DFT", "DequantizeLinear", "HammingWindow",
+    "AffineGrid", "BlackmanWindow", "Col2Im", "ConvInteger", "DFT", "DequantizeLinear", "Dropout", "HammingWindow",
     "HannWindow", "MelWeightMatrix", "NonZero", "QLinearConv", "QuantizeLinear", "Resize", "STFT", "Unique",
     "Upsample",
 }  # fmt: skip

@@ -8,6 +8,7 @@ from math import inf, isfinite, prod
 
 import numpy as np
 
+from mlfc.kernels.attention import FARTHEST
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule
 from mlfc.relay.op import Operator
@@ -222,6 +223,8 @@ class _Builder:
         """Tell whether the match is an attention; then it can be built."""
         match, first = self.match, self.match.first
         if shape_of(first)[0] != self.batch * self.heads or 0 in shape_of(first) or 0 in (self.size, self.value_size):
+            return False
+        if max(self.queries, self.keys) > FARTHEST:
             return False
         q = self._before(first.args[0])
         k, self.turned = self._unturned(self._before(first.args[1]), not first.attrs["transpose_b"])

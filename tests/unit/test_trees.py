@@ -16,7 +16,7 @@ from mlfc.relay import ir
 from tests.ml_cases import FEATURES, ml_cases, random_tables, rows
 from tests.ml_models import compare, ml_model
 from tests.operator_cases import Case
-from tests.relay_run import operators
+from tests.relay_run import operators, run_main
 
 Array = np.ndarray[Any, Any]
 MODES = {"le": b"BRANCH_LEQ", "lt": b"BRANCH_LT", "ge": b"BRANCH_GTE", "gt": b"BRANCH_GT", "eq": b"BRANCH_EQ",
@@ -144,6 +144,43 @@ def test_ensembles_of_the_newest_kind_equal_onnx_runtime(dtype: str) -> None:
         attrs[f"nodes_{side}nodeids"] = np.where(ends >= inner, ends - inner, ends).tolist()
     data = rows(3, dtype=dtype)
     compare(ensemble("TreeEnsemble", attrs, data, version=5), {"x": data})
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "MIN", "MAX"])
+def test_leaves_that_lack_targets_equal_onnx_runtime(aggregate: str) -> None:
+    tables, data = random_tables(4, targets=3), rows(4)
+    count = len(tables[0])
+    attrs = {**listed(tables, ["le"] * count, [0] * count, "target"), "n_targets": 4, "aggregate_function": aggregate}
+    # no leaf has the last target, some have another one twice, some lack it
+    lacks = np.random.default_rng(4).random(len(attrs["target_ids"])) < 0.5
+    attrs["target_ids"] = [0 if lack else each for lack, each in zip(lacks, attrs["target_ids"], strict=True)]
+    compare(ensemble("TreeEnsembleRegressor", attrs, data), {"x": data})
+
+
+@pytest.mark.parametrize("aggregate", range(4))
+@pytest.mark.parametrize("transform", range(5))
+def test_the_newest_kind_aggregates_as_onnx_runtime_does(aggregate: int, transform: int) -> None:
+    attrs = {
+        "nodes_featureids": [0, 1], "nodes_splits": numpy_helper.from_array(np.asarray([0.5, -0.5], np.float32)),
+        "nodes_modes": numpy_helper.from_array(np.asarray([0, 3], np.uint8)), "tree_roots": [0, 1],
+        "nodes_falseleafs": [1, 1], "nodes_falsenodeids": [0, 2], "nodes_trueleafs": [1, 1],
+        "nodes_truenodeids": [1, 3], "leaf_targetids": [0, 1, 1, 2], "n_targets": 3,
+        "leaf_weights": numpy_helper.from_array(np.asarray([0.25, 0.5, 0.375, 0.75], np.float32)),
+        "aggregate_function": aggregate, "post_transform": transform,
+    }  # fmt: skip
+    if transform == 4:  # of numbers that are no probabilities, it is NaN or an infinity
+        attrs["leaf_targetids"], attrs["n_targets"] = [0, 0, 0, 0], 1
+        attrs["leaf_weights"] = numpy_helper.from_array(np.asarray([0.25, 0.5, 0.125, 0.375], np.float32))
+    model, data = ensemble("TreeEnsemble", attrs, rows(4), version=5), rows(4)
+    if transform not in (1, 2):
+        compare(model, {"x": data})
+        return
+    # ONNX numbers SOFTMAX 1 and LOGISTIC 2, ONNX Runtime the other way round
+    module, params = mlfc.import_model(model)
+    other = ensemble("TreeEnsemble", {**attrs, "post_transform": 3 - transform}, data, version=5)
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
+    expected = onnxruntime.InferenceSession(other.SerializeToString()).run(None, {"x": data})
+    np.testing.assert_allclose(run_main(module, {"x": data, **params})[0], expected[0], rtol=1e-6)
 
 
 def test_trees_of_one_leaf() -> None:

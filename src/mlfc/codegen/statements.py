@@ -168,7 +168,13 @@ class StatementPrinter(ABC):
             step = f"++{var}" if stmt.step == 1 else f"{var} += {stmt.step}"
             if hint := self._loop_hint(stmt):
                 self._writer.line(hint)
-            with self._block(f"for (int32_t {var} = 0; {var} < {extent}; {step})"):
+            head = f"for (int32_t {var} = 0; {var} < {extent}; {step})"
+            tail = "}"
+            if stmt.until is not None:
+                if id(stmt.var) in self._used:
+                    raise InternalError("a loop that ends by a condition counts nothing", place=self._place)
+                head, tail = "do", f"}} while (!({self._exprs.expr(stmt.until)}));"
+            with self._block(head, tail):
                 self._stmt(stmt.body)
 
     def _branch(self, stmt: ir.If) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mlfc.errors import TypeCheckError
+from mlfc.kernels.tree_tables import tree_tables
+from mlfc.kernels.trees import emit_trees
 from mlfc.ops.reduce import highest, lowest
 from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
@@ -50,6 +54,8 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    if _emit_known(ctx, inputs, attrs, out):
+        return
     data, feature, _, _, root, depth, score = inputs[:_INPUTS]
     stmts, inner, (leaves, targets) = ctx.stmts, feature.shape[0], score.shape
     start = {"add": 0.0, "min": highest(score.dtype), "max": lowest(score.dtype)}[attrs["aggregate"]]
@@ -71,6 +77,21 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
                 )
         with stmts.loop(targets, "target") as target:
             out.store([row, target], tb.load(total, [target]))
+
+
+def _emit_known(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> bool:
+    """Write the loops of tables that are known; return whether they were: devices and odd tables have the others."""
+    if ctx.features.gpu or any(table.value is None for table in inputs[1:]):
+        return False
+    data, (feature, threshold, following, root, depth, score) = inputs[0], (each.array() for each in inputs[1:_INPUTS])
+    names = attrs["comparisons"]
+    kinds = inputs[_INPUTS].array() if len(names) > 1 else np.zeros(len(feature), np.int64)
+    if (feature >= data.shape[1]).any() or not ((kinds >= 0) & (kinds < len(names))).all():
+        return False
+    known = tree_tables(feature, threshold, following, root, len(score), [names[int(kind)] for kind in kinds])
+    if known is None or (depth < known.depths).any():
+        return False
+    return emit_trees(ctx, data, known, score, attrs["aggregate"], out)
 
 
 def _following(inputs: Sequence[Tensor], comparisons: Sequence[str], row: Expr, at: Expr) -> Expr:

@@ -66,7 +66,6 @@ def _within(call: ir.Call) -> Interval:
 
 _CALLS: dict[str, Callable[[ir.Call], Interval]] = {
     "clz32": lambda _: Interval(0, 32),
-    "within": _within,
     # an int32 times a multiplier below 2**31, times 2**-32 at most
     "requantize_down": lambda _: Interval(-(1 << 30), 1 << 30),
     "saturate_byte": lambda _: Interval(-128, 127),
@@ -278,6 +277,9 @@ class Ranges:
             return inner if inner.within(limits.low, limits.high) else limits
         if isinstance(expr, ir.Load):
             return self._held.get(id(expr.buffer), _limits(expr.dtype))
+        if isinstance(expr, ir.Call) and expr.name == "within":
+            promised, known = _within(expr), self.interval(expr.args[0], depth)
+            return Interval(max(promised.low, known.low), min(promised.high, known.high))
         if isinstance(expr, ir.Call):
             return _CALLS[expr.name](expr) if expr.name in _CALLS else _limits(expr.dtype)
         return _limits(expr.dtype)

@@ -242,6 +242,13 @@ class StmtBuilder:
         self.append(ir.For(var, extent, seq(stmts), kind, step))
 
     @contextmanager
+    def loop_until(self, condition: Expr, most: int, name: str = "i") -> Iterator[None]:
+        """Open a loop that ends behind where `condition` holds, which is known to be so after at most `most` times."""
+        with self._block() as stmts:
+            yield
+        self.append(ir.For(Var(self.unique(name)), const(most), seq(stmts), until=condition))
+
+    @contextmanager
     def loops(self, shape: Sequence[int], prefix: str = "i") -> Iterator[tuple[Expr, ...]]:
         """Open one serial loop an axis; the last one is marked vectorized."""
         with self._nest(tuple(shape), prefix, 0) as indices:
@@ -263,6 +270,16 @@ class StmtBuilder:
         with self._block() as stmts:
             yield
         self.append(ir.If(condition, seq(stmts)))
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """Open what runs where the condition of the last statement, a `when`, does not hold."""
+        last = self._blocks[-1].pop()
+        if not isinstance(last, ir.If) or last.otherwise is not None:
+            raise InternalError("tir: nothing to be done otherwise")
+        with self._block() as stmts:
+            yield
+        self.append(ir.If(last.condition, last.then, seq(stmts)))
 
     def let(self, name: str, value: Any, dtype: str = "int32") -> Expr:
         """Bind a name to a value for the rest of the open block; a literal is returned as it is."""

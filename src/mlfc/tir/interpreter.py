@@ -145,6 +145,16 @@ class _Machine:
     def _loop(self, stmt: ir.For) -> _Run:
         extent, body, var = compiled([stmt.extent]), self._code(stmt.body), stmt.var
         runs_as_arrays = stmt.kind == "vectorized" and _is_pointwise(stmt)
+        until = None if stmt.until is None else compiled([stmt.until])
+
+        def loop_until() -> None:
+            left = int(extent(self._frame)[0])
+            assert until is not None
+            for _ in range(left):
+                body()
+                if until(self._frame)[0]:
+                    return
+            raise InternalError(f"tir: the loop {var.name} did not end in {left} iterations, as was promised")
 
         def loop() -> None:
             indices = np.arange(0, int(extent(self._frame)[0]), stmt.step, dtype=np.int32)
@@ -152,7 +162,7 @@ class _Machine:
                 self._env[var] = index
                 body()
 
-        return loop
+        return loop if until is None else loop_until
 
     def _store(self, stmt: ir.Store) -> _Run:
         buffer, dtype = stmt.buffer, stmt.value.dtype

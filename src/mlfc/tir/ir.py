@@ -171,6 +171,8 @@ class For:
     `kind`: ``serial``; ``unrolled`` (the printer may spell out the copies; extent is constant and
     small); ``vectorized`` (iterations are independent and unit-stride: the compiler may use lanes);
     ``parallel`` (iterations are independent); ``rolled`` (the compiler must not spell it out).
+    `until`: a bool that is asked after each iteration, and ends the loop where it holds. Its maker knows that it holds
+    after `extent` iterations at the latest, so printers need not count what the body does not; serial loops only.
     """
 
     var: Var
@@ -178,6 +180,7 @@ class For:
     body: Stmt
     kind: str = "serial"
     step: int = 1
+    until: Expr | None = None
 
 
 @dataclass(frozen=True, eq=False)

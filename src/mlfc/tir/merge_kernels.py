@@ -191,7 +191,10 @@ class _Merger:
         # copies can be spelled out only of loops whose length is known, and elements are touched once only there
         self._require(first.kind != "unrolled" or isinstance(extent, ir.Const))
         var = self._bind([loop.var for loop in loops], index=True)
-        return ir.For(var, extent, self._block([loop.body for loop in loops]), first.kind, first.step)
+        conditions = [loop.until for loop in loops if loop.until is not None]
+        self._require(len(conditions) in (0, len(loops)))
+        until = self._expr(conditions, "until") if conditions else None
+        return ir.For(var, extent, self._block([loop.body for loop in loops]), first.kind, first.step, until)
 
     def _let(self, lets: Sequence[ir.Let]) -> Stmt:
         index = {member.is_index(let.value) for member, let in zip(self._members, lets, strict=True)}

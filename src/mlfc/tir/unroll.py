@@ -50,7 +50,8 @@ class Unroll:
             if alone and len(values) * sum(1 for _ in walk(stmt.body)) <= self.max_stmts:
                 return ir.Seq(tuple(self._stmt(stmt.body, {**env, stmt.var: tb.const(value)}) for value in values))
         var = ir.Var(stmt.var.name, stmt.var.dtype)
-        return ir.For(var, extent, self._stmt(stmt.body, {**env, stmt.var: var}), stmt.kind, stmt.step)
+        until = None if stmt.until is None else substitute(stmt.until, env)
+        return ir.For(var, extent, self._stmt(stmt.body, {**env, stmt.var: var}), stmt.kind, stmt.step, until)
 
 
 def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:

@@ -129,6 +129,12 @@ class _Verifier:
             stmt.kind != "unrolled" or isinstance(stmt.extent, ir.Const),
             f"the unrolled loop {name} has no constant extent",
         )
+        if stmt.until is not None:
+            self._expr(stmt.until)
+            self._require(stmt.until.dtype == "bool", f"loop {name} ends by {stmt.until.dtype}, not bool")
+            is_read = any(stmt.var in walk_expr(expr) for item in walk(stmt.body) for expr in own_exprs(item))
+            is_plain = not is_read and stmt.kind == "serial" and stmt.step == 1 and not self._launched
+            self._require(is_plain, f"loop {name} ends early, which only serial loops of the host do")
         self._bind(stmt.var)
         if self._ranges.interval(stmt.extent).high > 0:  # a loop without iterations accesses nothing
             with self._ranges.scope():

@@ -55,7 +55,8 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
     if isinstance(stmt, ir.Seq):
         return ir.Seq(tuple(map(change, stmt.stmts)))
     if isinstance(stmt, ir.For):
-        return ir.For(stmt.var, expr(stmt.extent), change(stmt.body), stmt.kind, stmt.step)
+        until = None if stmt.until is None else expr(stmt.until)
+        return ir.For(stmt.var, expr(stmt.extent), change(stmt.body), stmt.kind, stmt.step, until)
     if isinstance(stmt, ir.Let):
         return ir.Let(stmt.var, expr(stmt.value), change(stmt.body))
     if isinstance(stmt, ir.Store):
@@ -105,7 +106,7 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     """Return the expressions that stand in the statement itself, not in statements below it."""
     if isinstance(stmt, ir.For):
-        return (stmt.extent,)
+        return (stmt.extent,) if stmt.until is None else (stmt.extent, stmt.until)
     if isinstance(stmt, ir.Store):
         return (*stmt.indices, stmt.value)
     if isinstance(stmt, ir.If):

@@ -94,6 +94,9 @@ class StmtEmitter:
     def _loop(self, stmt: ir.For) -> None:
         """Write a loop that tests at its end, and before it where it may have no iteration."""
         context, builder = self._context, self._context.builder
+        if stmt.until is not None:
+            self._loop_until(stmt)
+            return
         places = reducible_addresses(stmt, context.machine.fills_registers)
         if places:
             self._reduced_loop(stmt, places)
@@ -119,6 +122,17 @@ class StmtEmitter:
             if group is not None:
                 context.independent.pop()
             self._close(stmt, counter, extent, (body, after), group)
+        builder.position_at_end(after)
+
+    def _loop_until(self, stmt: ir.For) -> None:
+        """Write a loop that asks after each iteration whether it ends."""
+        assert stmt.until is not None
+        context, builder = self._context, self._context.builder
+        body, after = builder.append_basic_block(stmt.var.name), builder.append_basic_block()
+        builder.branch(body)
+        with context.block(body):
+            self.run(stmt.body)
+            builder.cbranch(self._exprs.value(stmt.until), after, body)
         builder.position_at_end(after)
 
     def _reduced_loop(self, stmt: ir.For, places: Sequence[AddressTerms]) -> None:

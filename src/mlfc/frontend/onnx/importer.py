@@ -48,7 +48,8 @@ from mlfc.support.cost import apart, give_nodes, spend
 import_module("mlfc.ops")
 for _family in (
     "activation", "attention", "containers", "conv", "detection", "draws", "elementwise", "encoders", "image", "index",
-    "linear", "losses", "microsoft", "microsoft_attention", "microsoft_weights", "ml", "ngrams", "normalization",
+    "linear", "loops", "losses", "microsoft", "microsoft_attention", "microsoft_weights", "ml", "ngrams",
+    "normalization",
     "patches", "quantized", "recurrent", "reduce", "sampling", "sequences", "shape", "signal", "svm", "trees", "unique",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")

@@ -103,3 +103,15 @@ def _fused_conv(node: Node) -> Expr:
         node.unsupported(f"with the activation '{activation}' or a sum is not supported", "Relu is supported")
     result = convolution(node)
     return node.call("nn.relu", result) if activation else result
+
+
+@importer("CDist", domain=MICROSOFT)
+def _distances(node: Node) -> Expr:
+    """Return the distance of each row of the first input from each row of the second; skl2onnx writes it on request."""
+    first, second = (node.shape(index) for index in range(2))
+    metric = node.string("metric", "sqeuclidean")
+    if len(first) != 2 or len(second) != 2 or first[1] != second[1] or metric not in ("euclidean", "sqeuclidean"):
+        node.wrong(f"there is no distance '{metric}' between rows of {first} and {second}")
+    apart = node.call("subtract", node.reshape(node.input(0), (first[0], 1, first[1])), node.input(1))
+    squares = node.call("sum", node.call("multiply", apart, apart), axis=(2,), keepdims=False)
+    return squares if metric == "sqeuclidean" else node.call("sqrt", squares)

@@ -129,7 +129,6 @@ _UNROLL = "Export the model with the loop unrolled: a fixed sequence length make
 _NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"
 _ADVICE = {
     ("", "Loop"): _UNROLL,
-    ("", "Scan"): _UNROLL,
     ("", "MaxRoiPool"): _CUT,
     ("", "LpPool"): "AveragePool and MaxPool are supported",
     ("", "ImageDecoder"): "Decode the image in the program, and cut the model after this node",

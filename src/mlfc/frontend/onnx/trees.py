@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import ML, importer
 from mlfc.ops.trees import OR_NAN
 from mlfc.relay.ir import Constant, Expr
+from mlfc.support import cost
 
 Array = npt.NDArray[Any]
 _MODES = {
@@ -21,6 +23,7 @@ _MODES = {
 }  # fmt: skip
 # of TreeEnsemble, by number; the last tests for membership
 _NUMBERED = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
+_EXTREMES: dict[str, tuple[float, np.ufunc]] = {"MIN": (np.inf, np.minimum), "MAX": (-np.inf, np.maximum)}
 _AGGREGATES = {"SUM": "add", "AVERAGE": "add", "MIN": "min", "MAX": "max"}
 
 
@@ -86,11 +89,10 @@ def _tree_ensemble(node: Node) -> Expr:
     targets = node.integer("n_targets", 1)
     nodes = _numbered(node)
     ids, weights = np.asarray(node.integers("leaf_targetids")), np.asarray(node.attribute("leaf_weights"))
+    aggregate = {0: "AVERAGE", 1: "SUM", 2: "MIN", 3: "MAX"}.get(node.integer("aggregate_function", 1), "")
     if ids.size != nodes.leaves or weights.size != nodes.leaves or ((ids < 0) | (ids >= targets)).any():
         node.wrong(f"{ids.size} targets and {weights.size} weights do not fit {nodes.leaves} leaves")
-    scores = np.zeros((nodes.leaves, targets), weights.dtype)
-    scores[np.arange(nodes.leaves), ids] = weights
-    aggregate = {0: "AVERAGE", 1: "SUM", 2: "MIN", 3: "MAX"}.get(node.integer("aggregate_function", 1), "")
+    scores = _table(node, (nodes.leaves, targets), (np.arange(nodes.leaves), ids), weights.reshape(-1), aggregate)
     transforms = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
     number = node.integer("post_transform", 0)
     if not 0 <= number < len(transforms):
@@ -138,6 +140,9 @@ def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
     result = node.call(
         "ml.tree_ensemble", node.cast(x, dtype), *known, comparisons=names, aggregate=_AGGREGATES[aggregate]
     )
+    if aggregate in _EXTREMES and not np.isfinite(scores).all():
+        is_known = node.call("less", node.call("abs", result), node.like(np.inf, result))
+        result = node.call("where", is_known, result, node.like(0.0, result))
     if aggregate == "AVERAGE":
         result = node.call("divide", result, node.like(len(nodes.roots), result))
     return result
@@ -277,14 +282,27 @@ def _listed_scores(
         node.wrong(f"tree {wrong[0]} has no leaf {wrong[1]}")
     if ((ids < 0) | (ids >= count)).any():
         node.wrong(f"the {kind} ids must be below {count}")
-    scores = np.zeros((nodes.leaves, count), weights.dtype)
     rows = np.asarray([leaf_of[key] for key in keys], np.int64)
-    np.add.at(scores, (rows, ids), weights)
-    if len({*zip(rows.tolist(), ids.tolist(), strict=True)}) < scores.size and count > 1:
-        aggregate = node.attributes.get("aggregate_function", b"SUM")
-        if aggregate in (b"MIN", b"MAX", "MIN", "MAX"):
-            node.unsupported("with leaves that lack some targets is not supported for MIN and MAX")
-    return scores, set(ids.tolist())
+    aggregate = node.string("aggregate_function", "SUM") if kind == "target" else "SUM"
+    return _table(node, (nodes.leaves, count), (rows, ids), weights, aggregate), set(ids.tolist())
+
+
+def _table(node: Node, shape: tuple[int, int], places: tuple[Array, Array], weights: Array, aggregate: str) -> Array:
+    """Return the weights in a table of leaves and targets; for MIN and MAX, a target that a leaf lacks has an infinity.
+
+    `_ensemble` gives 0 where all leaves lack a target, as ONNX Runtime does.
+    """
+    cost.require("constants", math.prod(shape) * weights.dtype.itemsize, node.name)
+    if aggregate not in _EXTREMES:
+        scores = np.zeros(shape, weights.dtype)
+        np.add.at(scores, places, weights)
+        return scores
+    neutral, combine = _EXTREMES[aggregate]
+    if not np.isfinite(weights).all():
+        node.unsupported(f"with weights that are not finite is not supported for {aggregate}")
+    scores = np.full(shape, neutral, weights.dtype)
+    combine.at(scores, places, weights)
+    return scores
 
 
 def _floats(node: Node, name: str) -> Array:

@@ -58,7 +58,7 @@ class _Narrowing:
         if isinstance(stmt, ir.For):
             with self._ranges.scope():
                 self._ranges.enter_loop(stmt)
-                return ir.For(stmt.var, stmt.extent, self.stmt(stmt.body), stmt.kind, stmt.step)
+                return ir.For(stmt.var, stmt.extent, self.stmt(stmt.body), stmt.kind, stmt.step, stmt.until)
         if isinstance(stmt, ir.If):
             otherwise = None if stmt.otherwise is None else self._branch(stmt.otherwise, stmt.condition, holds=False)
             return ir.If(stmt.condition, self._branch(stmt.then, stmt.condition, holds=True), otherwise)

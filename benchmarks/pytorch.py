@@ -116,7 +116,9 @@ def main() -> None:
     console = Console(width=160)
     console.print(table)
     told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in (AGREES, REFUSED, DIFFERS))
-    console.print(f"PyTorch {torch.__version__}: {whole} of {ran} modules agree in all cases; of {counts.total()} cases {told}")
+    console.print(
+        f"PyTorch {torch.__version__}: {whole} of {ran} modules agree in all cases; of {counts.total()} cases {told}"
+    )
 
 
 if __name__ == "__main__":

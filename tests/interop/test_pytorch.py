@@ -128,7 +128,6 @@ def test_hidden_states_are_tied_by_name() -> None:
         np.testing.assert_allclose(model.run({"x": x})["scores"], wanted["scores"], rtol=TOLERANCE, atol=TOLERANCE)
 
 
-@pytest.mark.usefixtures("unoptimized_builds")
 class Projected(nn.Module):
     """Layers that project their state, both ways and without biases, and one that does not."""
 
@@ -157,6 +156,28 @@ def test_projections_of_lstm_layers_become_steps() -> None:
         np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+class Adaptive(nn.Module):
+    """Pooling in windows of several sizes, of one size and of an element or less each."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        planes = x[:, :, 0]
+        return {
+            "line": nn.functional.adaptive_max_pool1d(planes[:, :, 0], 4),
+            "planes": nn.functional.adaptive_max_pool2d(planes, (4, 3)),
+            "volumes": nn.functional.adaptive_max_pool3d(x, (3, 2, 9)),
+            "even": nn.functional.adaptive_max_pool2d(planes, (1, 7)),
+            "means": nn.functional.adaptive_avg_pool3d(x, (2, 4, 3)),
+        }
+
+
+def test_adaptive_pooling_takes_windows_of_several_sizes() -> None:
+    example = torch.from_numpy(np.random.default_rng(2).standard_normal((1, 2, 5, 6, 7)).astype(np.float32))
+    model = mlfc.compile(Adaptive(), "llvm", example_inputs=example)
+    for name, wanted in Adaptive()(example).items():
+        np.testing.assert_allclose(model.run(example.numpy())[name], wanted.numpy(), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.usefixtures("unoptimized_builds")
 def test_a_decoder_generates_the_same_tokens_as_c_here_and_on_a_board(tmp_path: Path) -> None:
     board = need_board("mps3-an547")
     module = seeded(torch_models.Generator)

@@ -16,7 +16,7 @@ import torch
 from mlfc.errors import ModelError, OptionError
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.torch import naming
-from mlfc.frontend.torch.projections import without_projections
+from mlfc.frontend.torch.decompositions import decomposed
 from mlfc.frontend.torch.refusal import check_effects, check_outputs, not_convertible, not_exportable
 
 # the first opset with an operator for attention, which keeps its parts together
@@ -170,7 +170,7 @@ def _converted(exported: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram
     try:
         with _quiet():
             program = torch.onnx.export(
-                without_projections(exported), opset_version=OPSET, dynamo=True, optimize=False, verbose=False
+                decomposed(exported), opset_version=OPSET, dynamo=True, optimize=False, verbose=False
             )
     except Exception as error:  # so is the lowering of an operator
         raise not_convertible(exported, error) from error

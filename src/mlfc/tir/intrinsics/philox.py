@@ -15,6 +15,10 @@ def _wide(word: Expr) -> Expr:
     return tb.cast(word, "uint64")
 
 
+def _high(product: Expr) -> Expr:
+    return tb.cast(shr(product, 32), "uint32")
+
+
 @defined(element="uint32", stream="uint32", run="uint64", key="uint64")
 def philox(steps: Steps, element: Expr, stream: Expr, run: Expr, key: Expr) -> Expr:
     """Return the first two words of Philox 4x32-10, the first one below, for a counter of four words."""
@@ -22,16 +26,16 @@ def philox(steps: Steps, element: Expr, stream: Expr, run: Expr, key: Expr) -> E
     keys = [tb.cast(key, "uint32"), tb.cast(shr(key, 32), "uint32")]
     keys = [steps.let(f"key_{index}", word) for index, word in enumerate(keys)]
     for number in range(_ROUNDS):
-        first, second = (
-            steps.let(f"product_{place}_{number}", _wide(words[place]) * tb.const(factor, "uint64"))
-            for place, factor in zip((0, 2), _MULTIPLIERS, strict=True)
-        )
-        highs = [tb.cast(shr(product, 32), "uint32") for product in (first, second)]
         turn = [
             key + tb.const(number * step & 0xFFFFFFFF, "uint32") for key, step in zip(keys, _KEY_STEPS, strict=True)
         ]
-        words = [
-            steps.let(f"word_0_{number}", highs[1] ^ words[1] ^ turn[0]), tb.cast(second, "uint32"),
-            steps.let(f"word_2_{number}", highs[0] ^ words[3] ^ turn[1]), tb.cast(first, "uint32"),
-        ]  # fmt: skip
-    return _wide(words[0]) | shl(_wide(words[1]), 32)
+        second = steps.let(f"product_2_{number}", _wide(words[2]) * tb.const(_MULTIPLIERS[1], "uint64"))
+        word = _high(second) ^ words[1] ^ turn[0]
+        # two words are asked for: the last round computes no others, and so does without the first word before it
+        head = [word if number == _ROUNDS - 2 else steps.let(f"word_0_{number}", word), tb.cast(second, "uint32")]
+        if number == _ROUNDS - 1:
+            break
+        first = steps.let(f"product_0_{number}", _wide(words[0]) * tb.const(_MULTIPLIERS[0], "uint64"))
+        tail = [steps.let(f"word_2_{number}", _high(first) ^ words[3] ^ turn[1]), tb.cast(first, "uint32")]
+        words = [*head, *tail]
+    return _wide(head[0]) | shl(_wide(head[1]), 32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich import box
@@ -17,6 +18,7 @@ from benchmarks import (
     cold_start,
     compile_time,
     crt_overhead,
+    halves,
     latency,
     library_load,
     limits,
@@ -34,82 +36,58 @@ COUNTED = ["digits_int8", "kws_ref_model", "densenet121"]
 
 # downloads models from the package index; takes an hour
 PUBLIC = "public"
-TABLES = [
-    "memory",
-    "compile",
-    "latency",
-    "archive",
-    "crt",
-    "start",
-    "mcu",
-    "call",
-    "library",
-    "llvm",
-    "limits",
-    "recurrent",
-    "attention",
-    "packed",
-]
+
+
+def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[], Sequence[Table]]]:
+    """Return what makes each table, by name."""
+    models, seconds = options.models, options.seconds
+    return {
+        "memory": lambda: [memory.table(find(models))],
+        "compile": lambda: [compile_time.table(find(models or COMPILED), folder)],
+        "latency": lambda: [latency.table(find(models), folder, seconds)],
+        "archive": lambda: [archive_size.table(folder)],
+        "crt": lambda: [crt_overhead.table(folder)],
+        "start": lambda: [cold_start.table(folder)],
+        "mcu": lambda: [microcontrollers.table(find(models), options.boards)],
+        "call": lambda: [call_overhead.table(folder)],
+        "library": lambda: [library_load.table(folder)],
+        "llvm": lambda: [llvm.table(find(models), seconds), llvm.firmware(find(models))],
+        "limits": lambda: [limits.table(find(models or COUNTED), folder)],
+        "recurrent": lambda: [recurrent.table(seconds)],
+        "attention": lambda: [attention.table(seconds)],
+        "packed": lambda: [packed_weights.table(seconds)],
+        "halves": lambda: [halves.table()],
+        PUBLIC: lambda: [verify_public.table(models)],
+    }
 
 
 def main() -> None:
     """Run the chosen benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
+    names = [*_tables(argparse.Namespace(models=[], seconds=0), Path())]
+    named = ", ".join(name for name in names if name != PUBLIC)
     parser.add_argument(
         "tables",
         nargs="*",
         metavar="TABLE",
-        help=f"{', '.join(TABLES)}; default: all of these. {PUBLIC}: verify on models from packages",
+        help=f"{named}; default: all of these. {PUBLIC}: verify on models from packages",
     )
     parser.add_argument("--models", nargs="+", default=[], help="names without suffix; default: all")
     parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="for the table mcu")
     parser.add_argument("--seconds", type=float, default=3.0, help="time per model in the latency table")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
-    unknown = sorted({*options.tables} - {*TABLES, PUBLIC})
+    unknown = sorted({*options.tables} - {*names})
     if unknown:
-        parser.error(f"unknown table {', '.join(unknown)}; tables: {', '.join([*TABLES, PUBLIC])}")
-    tables = options.tables or TABLES
+        parser.error(f"unknown table {', '.join(unknown)}; tables: {', '.join(names)}")
     console = Console(width=180)
-
-    def show(table: Table) -> None:
-        if options.markdown:
-            table.box = box.MARKDOWN
-        console.print(table)
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if "memory" in tables:
-            show(memory.table(find(options.models)))
-        if "compile" in tables:
-            show(compile_time.table(find(options.models or COMPILED), folder))
-        if "latency" in tables:
-            show(latency.table(find(options.models), folder, options.seconds))
-        if "archive" in tables:
-            show(archive_size.table(folder))
-        if "crt" in tables:
-            show(crt_overhead.table(folder))
-        if "start" in tables:
-            show(cold_start.table(folder))
-        if "mcu" in tables:
-            show(microcontrollers.table(find(options.models), options.boards))
-        if "call" in tables:
-            show(call_overhead.table(folder))
-        if "library" in tables:
-            show(library_load.table(folder))
-        if "llvm" in tables:
-            show(llvm.table(find(options.models), options.seconds))
-            show(llvm.firmware(find(options.models)))
-        if "limits" in tables:
-            show(limits.table(find(options.models or COUNTED), folder))
-        if "recurrent" in tables:
-            show(recurrent.table(options.seconds))
-        if "attention" in tables:
-            show(attention.table(options.seconds))
-        if "packed" in tables:
-            show(packed_weights.table(options.seconds))
-        if PUBLIC in tables:
-            show(verify_public.table(options.models))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, make in _tables(options, Path(folder)).items():
+            if name in options.tables if options.tables else name != PUBLIC:
+                for table in make():
+                    if options.markdown:
+                        table.box = box.MARKDOWN
+                    console.print(table)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, Unsupp
 from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
 from mlfc.frontend.onnx import branches, older, table
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
+from mlfc.frontend.onnx.conversion import MALFORMED, converted
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
@@ -34,7 +35,6 @@ from mlfc.frontend.onnx.inputs import (
     sorted_nodes,
     stated_shapes,
 )
-from mlfc.frontend.onnx.late import LATE
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
@@ -55,8 +55,6 @@ for _family in (
     import_module(f"mlfc.frontend.onnx.{_family}")
 
 NESTING_LIMIT = 50
-# What hostile attribute values can make numpy, Python or an importer stumble over.
-_MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
 
 
 def import_onnx(
@@ -84,7 +82,7 @@ def import_onnx(
     try:
         importer = _Importer(model, name, folder, external=external, on_host=on_host, census=census or Census())
         return importer.run(shapes or {}, values or {}, source)
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
 
@@ -204,7 +202,7 @@ class _Importer:
         try:
             with apart():
                 trial.run(shapes, values, {})
-        except (MlfcError, *_MALFORMED):
+        except (MlfcError, *MALFORMED):
             return False
         return True
 
@@ -386,7 +384,7 @@ class _Importer:
             name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs,
             self.runs.draw,
         )  # fmt: skip
-        results = _converted(node, found, self.advisor, as_opset_7=is_old)
+        results = converted(node, found, self.advisor, as_opset_7=is_old)
         known = named_results(results, proto.output, name)
         for tensor, result, named in zip(proto.output, results, known, strict=False):
             if tensor:
@@ -544,54 +542,6 @@ def _check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], 
         raise ModelError(
             f"{proto.op_type} reads the tensor '{missing}', which nothing produces", place=f"node '{name}'"
         )
-
-
-def _result_of(node: Node, found: table.Importer, advisor: Advisor) -> Expr | Sequence[Expr]:
-    try:
-        return found.convert(node)
-    except UnknownValueError as refusal:
-        convert, error = LATE.get(node.operator), refusal
-        try:
-            result = None if convert is None else convert(node, found.convert)
-        except UnknownValueError as other:
-            result, error = None, other
-        if result is None:
-            raise advisor.advised(node, lambda node: _listed(found.convert(node)), error) from error
-        return result
-
-
-def _listed(result: Expr | Sequence[Expr]) -> list[Expr]:
-    return [result] if not isinstance(result, Sequence) else list(result)
-
-
-def _converted(node: Node, found: table.Importer, advisor: Advisor, *, as_opset_7: bool) -> list[Expr]:
-    """Run the importer of a node; refuse attributes that it did not look at."""
-    try:
-        if as_opset_7:
-            node = older.as_opset_7(node)
-        result = _result_of(node, found, advisor)
-    except MlfcError as error:
-        if error.place != node.name:
-            raise
-        error.place = f"node '{node.name}'"
-        raise
-    except _MALFORMED as error:
-        raise ModelError(f"{node.operator} is malformed: {error}", place=f"node '{node.name}'") from error
-    results = _listed(result)
-    unread = sorted(set(node.attributes) - node.read_attributes - found.ignores)
-    if unread:
-        raise UnsupportedError(
-            f"{node.operator} (opset {node.opset}) with the attribute '{unread[0]}' is not supported",
-            place=f"node '{node.name}'",
-        )
-    missing = [tensor for tensor in node.outputs[len(results) :] if tensor]
-    if missing:
-        raise UnsupportedError(
-            f"{node.operator} (opset {node.opset}) with {len(node.outputs)} outputs is not supported",
-            place=f"node '{node.name}'",
-            next_step=f"Only the first {len(results)} of its outputs can be used",
-        )
-    return results
 
 
 def _renamed(result: Expr | None, tensor: str) -> Expr | None:

@@ -237,6 +237,7 @@ def table(models: Path) -> Table:
     for folder in sorted(path for path in models.iterdir() if (path / "facts.json").exists()):
         with tempfile.TemporaryDirectory() as work:
             for row in measure(folder, Path(work)):
+                print(" | ".join(row), file=sys.stderr, flush=True)  # the whole table takes minutes
                 result.add_row(*row)
     return result
 

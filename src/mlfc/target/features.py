@@ -78,6 +78,7 @@ class Features:
     group_items: int = 256  # most work-items of a group
     shared_bytes: int = 32768  # most bytes that the work-items of a group may have together
     wide_double: bool = True  # C's double has 64 bits
+    float_unit: bool = True  # float32 is compared and added by instructions, mostly: cores may come without the unit
     optimize: str = "speed"  # ``speed`` or ``size``
 
     @property
@@ -94,7 +95,7 @@ class Features:
         return any(intrinsic in INSTRUCTION_SETS.get(name).intrinsics for name in self.instruction_sets)
 
 
-PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False)
+PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False, float_unit=False)
 """Of a core that has neither vectors nor instructions that templates are written for."""
 
 

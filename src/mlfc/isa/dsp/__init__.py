@@ -17,7 +17,7 @@ define i32 @products(i32 %sum, i16 signext %a, i16 signext %b) {
 """
 INSTRUCTION_SETS.add("dsp", InstructionSet("dsp", "thumb|arm", _PROBE, "smlabb", before="plain", title="DSP"))
 
-_FEATURES = replace(PLAIN, instruction_sets=("dsp",))
+_FEATURES = replace(PLAIN, instruction_sets=("dsp",), float_unit=True)
 for _name in ("cortex-m4", "cortex-m7"):
     CPUS.add(_name, Cpu(_FEATURES, "thumbv7em", ("thumbv6m", "thumbv7m")))
 for _name in ("cortex-m33", "cortex-m35p"):

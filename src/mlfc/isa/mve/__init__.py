@@ -28,4 +28,4 @@ INSTRUCTION_SETS.add(
 )
 _OLDER = ("thumbv6m", "thumbv7m", "thumbv7em", "thumbv8m.base", "thumbv8m.main")
 for _name in ("cortex-m52", "cortex-m55", "cortex-m85"):
-    CPUS.add(_name, Cpu(replace(PLAIN, instruction_sets=("mve",)), "thumbv8.1m.main", _OLDER))
+    CPUS.add(_name, Cpu(replace(PLAIN, instruction_sets=("mve",), float_unit=True), "thumbv8.1m.main", _OLDER))

@@ -115,7 +115,7 @@ def _literals(ctx: Context, leaves: Leaves, aggregate: str, total: Buffer) -> _E
                 value = tb.binary(aggregate, tb.load(total, [target]), tb.const(score, total.dtype))
                 ctx.stmts.store(total, [target], value)
 
-    return _Ends(leaf, lambda: None, ~leaves.rows.any(axis=1) & is_sum)
+    return _Ends(leaf, lambda: None, np.asarray(is_sum & ~leaves.rows.any(axis=1), bool))
 
 
 def _numbers(ctx: Context, leaves: Leaves, add: Callable[[Expr, Buffer], None], total: Buffer) -> _Ends:

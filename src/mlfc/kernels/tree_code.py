@@ -110,10 +110,10 @@ def _literals(ctx: Context, leaves: Leaves, aggregate: str, total: Buffer) -> _E
     is_sum = aggregate == "add"
 
     def leaf(row: int) -> None:
-        for target, score in enumerate(leaves.rows[row].tolist()):
-            if score or not is_sum:  # to add zero changes nothing
-                value = tb.binary(aggregate, tb.load(total, [target]), tb.const(score, total.dtype))
-                ctx.stmts.store(total, [target], value)
+        scores = leaves.rows[row]
+        for target in np.flatnonzero(scores).tolist() if is_sum else range(len(scores)):  # to add zero changes nothing
+            value = tb.binary(aggregate, tb.load(total, [target]), tb.const(scores[target].item(), total.dtype))
+            ctx.stmts.store(total, [target], value)
 
     return _Ends(leaf, lambda: None, np.asarray(is_sum & ~leaves.rows.any(axis=1), bool))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from mlfc.errors import InputError, OptionError, RunError
 from mlfc.library.build import build_library, runtime_files
 from mlfc.runtime import LibraryModule, Module, get_global_func, register_global_func
+from mlfc.runtime.ffi.library_names import library_in_memory
 from mlfc.runtime.ffi.native_code import PackedFunc
 from mlfc.runtime.libraries.library_context import CONTEXT
 from tests.conftest import need
@@ -130,6 +133,19 @@ def test_one_library_loaded_twice_has_the_imports_of_each(path: Path) -> None:
         kitchen.import_module(Kitchen(taste=lambda taste=taste: taste))
         libraries.append(LibraryModule(path, kitchen))
     assert [library["call"]("taste") for library in libraries] == ["sweet", "salty"]
+
+
+def test_the_same_library_from_memory_has_the_imports_of_each(path: Path) -> None:
+    """Its content is loaded under the first name, which is of another file when the second one comes."""
+    libraries = []
+    with ExitStack() as others:
+        for taste in ("sweet", "salty", "sour"):
+            kitchen = Module()
+            kitchen.import_module(Kitchen(taste=lambda taste=taste: taste))
+            with library_in_memory(path.read_bytes()) as name:
+                libraries.append(LibraryModule(name, kitchen))
+            others.enter_context(Path(os.devnull).open("rb"))  # it gets the number of the descriptor
+    assert [library["call"]("taste") for library in libraries] == ["sweet", "salty", "sour"]
 
 
 def test_a_library_goes_back_to_who_still_has_it(path: Path) -> None:

@@ -68,7 +68,7 @@ class LibraryModule(Module):
             self.library = _opened(self.path)
             if environment is not None and environment.imported_modules and is_taken(self.address(CONTEXT)):
                 # the same code with other imports is in use: its variables hold one context
-                self.path = names.enter_context(loadable(self.path, again=True))
+                self.path = names.enter_context(loadable(os.fspath(path), again=True))
                 self.library = _opened(self.path)
         self._environment = environment
         fill_context(self.address, environment or self, self)

@@ -332,8 +332,9 @@ def _packed_weights() -> Iterator[Spec]:
         for rank in (1, 2, 3):
             letters = "DHW"[-rank:]
             kernel = np.resize(codes, (*(2,) * rank, 4, 5))
+            side = 2 if rank == 3 else 4
             yield Spec(f"qnn.weight_only_conv{rank}d",
-                       (Given((1, *(4,) * rank, 4)), kernel, scales[:, 0], zero[:, 0]),
+                       (Given((1, *(side,) * rank, 4)), kernel, scales[:, 0], zero[:, 0]),
                        {"channels": 5, "padding": (1,) * max(rank, 2) if rank != 2 else (1, 1, 1, 1),
                         "data_layout": f"N{letters}C", "kernel_layout": f"{letters}IO"}, dtype)  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Libraries for other systems, linked without the C library that zig would compile first, for Windows for minutes.
 
 Those for Windows import what they need of the system itself, by the names below; those for macOS leave it to be found
-when they are loaded; nobody here runs either. Those for RISC-V get the C library of their emulator, WebAssembly
-Debian's, where it is there. What zig makes is linked for AArch64.
+when they are loaded; nobody here runs either. Those for AArch64 and RISC-V get the C library of their emulator,
+WebAssembly Debian's, where it is there. What zig makes is linked where it is the only compiler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IMPORTED = {
 }
 # what the C library adds to every library: its entry, and a place for the threads' own variables
 _START = "unsigned int _tls_index;\nint DllMainCRTStartup(void *a, unsigned b, void *c) { return 1; }\n"
-RISCV = "riscv64-linux-gnu"
+_EMULATED = ("aarch64-linux-gnu", "riscv64-linux-gnu")
 _WINDOWS = "x86_64-windows-gnu"
 _ZIG = (sys.executable, "-m", "ziglang")
 
@@ -53,8 +53,8 @@ def _libraries(triple: str, folder: Path) -> list[str] | None:
         return wasi_library("reactor")
     if triple == _WINDOWS:
         return _stand_ins(folder)
-    if triple == RISCV:
-        return c_library_of(RISCV)
+    if triple in _EMULATED:
+        return c_library_of(triple)
     return [] if triple.endswith("-macos") else None
 
 

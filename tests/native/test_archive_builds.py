@@ -225,9 +225,7 @@ def test_a_compiler_that_does_not_run_stops_the_export(tmp_path: Path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_several_modules_of_both_executors_in_one_demo(models: Path, tmp_path: Path, compiler: str) -> None:
-    need(compiler, compiler)
+def test_several_modules_of_both_executors_in_one_demo(models: Path, tmp_path: Path) -> None:
     model = models / "hello_world_int8.tflite"
     factories = [
         imported(model, "first"),
@@ -237,7 +235,7 @@ def test_several_modules_of_both_executors_in_one_demo(models: Path, tmp_path: P
         imported(model, "fifth", external_workspace=True),
     ]
     folder = extracted(factories, tmp_path, test_vectors=2, share_workspace=True, share_weights=True)
-    printed = make(folder, "test", f"CC={compiler}", f"CFLAGS={WARNINGS}")
+    printed = make(folder, "test", f"CFLAGS={WARNINGS}")
     assert printed.count("PASS ") == 10 + 1
     for name in ("first", "second", "third", "fourth", "fifth"):
         assert f"PASS {name}, vector 1" in printed
@@ -251,9 +249,7 @@ def graph(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return extracted(factory, tmp_path_factory.mktemp("graph"), test_vectors=2)
 
 
-@pytest.mark.parametrize(
-    "compiler", ["gcc -m32", "gcc -fsanitize=address,undefined", "clang -fsanitize=address,undefined"]
-)
+@pytest.mark.parametrize("compiler", ["gcc -m32", "clang -fsanitize=address,undefined"])
 def test_graphs_run_clean(graph: Path, compiler: str) -> None:
     program = compiler.split(maxsplit=1)[0]
     need(program, program)
@@ -313,7 +309,7 @@ def test_a_graph_that_is_not_there_is_named(graph: Path, tmp_path: Path) -> None
     assert "./executor-config/graph/hello.graph: cannot be read" in result.stderr
 
 
-@pytest.mark.parametrize("compiler", ["gcc -O0", "gcc -O3 -m32", "clang -O3 -march=native -ffast-math"])
+@pytest.mark.parametrize("compiler", ["gcc -O3 -m32", "clang -O3 -march=native -ffast-math"])
 def test_floats_agree_within_the_tolerance_that_the_demo_states(tmp_path: Path, compiler: str) -> None:
     folder = extracted(imported(DIGITS / "digits.onnx", "digits"), tmp_path, test_vectors=1)
     printed = make(folder, "test", f"CC={compiler}")

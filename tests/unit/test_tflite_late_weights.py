@@ -8,13 +8,14 @@ import pytest
 import mlfc
 from mlfc.errors import MlfcError
 from tests.tflite_builder import Op, T, build
-from tests.tflite_sweep import computed, difference, late_forms, litert
+from tests.tflite_sweep import computed, difference, late_forms, litert_of
 
 _LINEAR = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
 
 
 def test_late_weights_give_what_litert_gives() -> None:
-    run = [(form, found) for form in late_forms() if (found := litert(form)) is not None]
+    forms = late_forms()
+    run = [(form, found) for form, found in zip(forms, litert_of(forms), strict=True) if found is not None]
     differing = {
         form.title: wrong
         for (form, expected), found in zip(run, computed([form for form, _ in run]), strict=True)

@@ -1,6 +1,7 @@
 """How many of ONNX's node tests are imported as they are: ``python -m benchmarks.onnx_nodes``.
 
-With ``--run``, how many pass by `mlfc.onnx_backend`, which takes from the inputs of a run what decides shapes.
+With ``--run``, how many of them and of the models that PyTorch wrote pass by `mlfc.onnx_backend`, which takes from the
+inputs of a run what decides shapes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from mlfc.errors import MlfcError
 # what names a test's own tensors and operators, and where a message goes on to say what to do
 _OWN = re.compile(r"'[^']*'|#\d+")
 _RANDOM = re.compile("bernoulli|training_dropout_(default_)?(mask_)?cpu")
+GROUPS = ("Node", "PyTorchConverted", "PyTorchOperator")
+"""Of ONNX's tests: nodes alone, and models that PyTorch wrote."""
 
 
 def main() -> None:
@@ -32,16 +35,22 @@ def main() -> None:
 
 
 def run() -> None:
-    """Print how many tests pass, and the names of those that differ."""
+    """Print how many tests of each group pass, and the names of those that differ."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tests = BackendTest(mlfc.onnx_backend, __name__).exclude("_cuda$").test_cases["OnnxBackendNodeModelTest"]
-        result = unittest.TestResult()
-        unittest.defaultTestLoader.loadTestsFromTestCase(tests).run(result)
+        groups = BackendTest(mlfc.onnx_backend, __name__).exclude("_cuda$").test_cases
+        for name in GROUPS:
+            run_group(groups[f"OnnxBackend{name}ModelTest"], name)
+
+
+def run_group(tests: type[unittest.TestCase], name: str) -> None:
+    """Print how many tests pass, and the names of those that differ."""
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(tests).run(result)
     refused = [text for _, text in result.errors if "mlfc.errors." in text]
     differing = [*result.failures, *(item for item in result.errors if item[1] not in refused)]
     ran = result.testsRun - len(result.skipped)
-    print(f"onnx {onnx.__version__}: of {ran:,} node tests {ran - len(refused) - len(differing):,} pass,")
+    print(f"onnx {onnx.__version__}, {name}: of {ran:,} tests {ran - len(refused) - len(differing):,} pass,")
     drawn = [item for item in differing if _RANDOM.search(item[0].id())]
     print(f"{len(refused)} are refused, {len(drawn)} expect the random numbers of numpy,")
     print(f"{len(differing) - len(drawn)} differ:")

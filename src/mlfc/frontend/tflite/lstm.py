@@ -98,16 +98,7 @@ class Lstm:
             "time_major": self.time_major,
         }
         more = self._peephole(attrs, units) + self._norm(attrs) + self._projection(attrs, node.scale(shown))
-        result = node.call(
-            "qnn.lstm_steps",
-            gates,
-            self.joined(self.at.recurrent),
-            node.expr(self.at.hidden),
-            node.expr(self.at.cell),
-            *more,
-            **attrs,
-        )
-        return self._integer_results(result)
+        return self._integer_steps(gates, attrs, *more)
 
     def by_tables(self) -> Expr:
         """Return the layer on int8 or int16 as TFLite Micro computes it, whose functions are tables."""
@@ -128,16 +119,12 @@ class Lstm:
             "cell_clip": _code_of(self.options.CellClip(), node.scale(cell), 32767), "time_major": self.time_major,
             "tables": True,
         }  # fmt: skip
-        gates = self._integer_gates(units)
-        result = node.call(
-            "qnn.lstm_steps",
-            gates,
-            self.joined(self.at.recurrent),
-            node.expr(self.at.hidden),
-            node.expr(self.at.cell),
-            **attrs,
-        )
-        return self._integer_results(result)
+        return self._integer_steps(self._integer_gates(units), attrs)
+
+    def _integer_steps(self, gates: Expr, attrs: dict[str, Any], *more: Expr) -> Expr:
+        node, at = self.node, self.at
+        given = (gates, self.joined(at.recurrent), node.expr(at.hidden), node.expr(at.cell), *more)
+        return self._integer_results(node.call("qnn.lstm_steps", *given, **attrs))
 
     def _integer_gates(self, units: list[np.float32]) -> Expr:
         """Return what the input contributes to the gates at all steps, in 16 bits."""

@@ -26,6 +26,8 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "land": lambda a, b: bool(a and b), "lor": lambda a, b: bool(a or b),
 }  # fmt: skip
 _SHIFTS = ("shl", "shr")
+# what comparisons of an integer with itself give
+_OF_ITSELF = {"eq": True, "le": True, "ge": True, "ne": False, "lt": False, "gt": False}
 
 
 def const(value: float, dtype: str = "int32") -> Expr:
@@ -62,10 +64,21 @@ def binary(op: str, a: Any, b: Any) -> Expr:
     result = dtypes.vector("bool", lanes) if op in ir.COMPARISONS else a.dtype
     if dtypes.is_float(a.dtype):
         return ir.Binary(op, a, b, result)
+    if op in _OF_ITSELF and _is_same(a, b):  # of which compilers warn
+        return broadcast(const(_OF_ITSELF[op], "bool"), lanes)
     return _folded(op, a, b, result) or _identity(op, a, b) or ir.Binary(op, a, b, result)
 
 
 ir.ExprOps.build = binary
+
+
+def _is_same(a: Expr, b: Expr) -> bool:
+    """Tell whether two expressions are one, or read one element."""
+    if isinstance(a, ir.Load) and isinstance(b, ir.Load):
+        return a.buffer is b.buffer and a.dtype == b.dtype and all(map(_is_same, a.indices, b.indices))
+    if isinstance(a, ir.Const) and isinstance(b, ir.Const):
+        return (a.dtype, a.value) == (b.dtype, b.value)
+    return a is b
 
 
 def _folded(op: str, a: Expr, b: Expr, result: str) -> Expr | None:

@@ -134,7 +134,7 @@ class Rows:
     @property
     def depth(self) -> int:
         """Elements of the reduction."""
-        return self._length // self._elements.packed
+        return int(self._length // self._elements.packed)
 
     def line(self, layer: Expr, line: Expr) -> Any:
         """Write the indices of a row."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
@@ -73,7 +74,7 @@ def declare_product(
         transpose = given.get("transpose_a", False), given.get("transpose_b", True)
         _emit_product(name, ctx, inputs, transpose, zeros(name, inputs), out, batched=batched)
 
-    def macs(types: Sequence[TensorType], given: Attrs, out: TensorType) -> int:
+    def macs(types: Sequence[TensorType], given: Attrs, out: TensorType) -> Any:
         return out.size * types[0].shape[-2 if given.get("transpose_a", False) else -1]
 
     declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, contract=contract,

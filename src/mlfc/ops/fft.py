@@ -322,7 +322,7 @@ def _emit_irfft(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -
             out.store([*row, i * 2 + part], value if m.is_fixed else value / float(2 * count))
 
 
-def _macs(types: Sequence[TensorType], _: Attrs, out: TensorType) -> int:
+def _macs(types: Sequence[TensorType], _: Attrs, out: TensorType) -> Any:
     length = min(types[0].shape[-1], out.shape[-1])
     return 2 * out.size * max(1, (length // 2).bit_length())
 

@@ -122,7 +122,7 @@ def _tuple_length(name: str, data: TensorType, indices: TensorType, batch: int) 
     if not indices.shape or batch + indices.shape[0] > len(data.shape):
         raise TypeCheckError(f"{name}: index tuples of {indices.shape} do not fit {data.shape}")
     _no_empty(name, data, indices, data.shape[batch : batch + indices.shape[0]])
-    return indices.shape[0]
+    return int(indices.shape[0])
 
 
 def _picked_tuple(batch: int, data: Tensor, picks: Tensor, at: Indices) -> list[Expr]:

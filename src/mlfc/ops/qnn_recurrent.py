@@ -7,6 +7,7 @@ With `tables`, the arithmetic is that of TFLite Micro, which takes int16 data, t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -276,7 +277,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     _Layer(ctx, inputs, attrs, out).emit()
 
 
-def _macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> int:
+def _macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> Any:
     rows = types[0].size // types[0].shape[2]
     return rows * (types[1].size + (types[-2].size if attrs["projection_scale"] else 0))
 

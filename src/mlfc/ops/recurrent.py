@@ -352,7 +352,7 @@ def declare_cell(
 ) -> None:
     """Register the operator of a cell; `loops` writes its loops, `rest` are other fields of `Operator`."""
 
-    def macs(types: Sequence[TensorType], _: Attrs, __: TensorType) -> int:
+    def macs(types: Sequence[TensorType], _: Attrs, __: TensorType) -> Any:
         return types[0].size * types[2].shape[-1]
 
     count = 4 + len(cell.inputs(1, 1, 1))

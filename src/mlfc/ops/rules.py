@@ -9,6 +9,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.relay.ir import Attrs, TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim
 from mlfc.tir.context import Context, Indices, Reader, Tensor
 from mlfc.tir.ir import Expr
 
@@ -89,7 +90,7 @@ def check_choice(name: str, what: str, value: str, allowed: Iterable[str]) -> No
 
 def checked_shape(name: str, shape: Any) -> tuple[int, ...]:
     """Return the shape that an attribute gives; raise TypeCheckError unless it is one."""
-    if not isinstance(shape, tuple) or any(not isinstance(extent, int) or extent < 0 for extent in shape):
+    if not isinstance(shape, tuple) or any(not isinstance(extent, (int, Dim)) or extent < 0 for extent in shape):
         raise TypeCheckError(f"{name}: shape {shape} must be integers of at least 0")
     return shape
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import declare
@@ -58,7 +59,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
         out.store([row, unit], tb.load(total, [0]))
 
 
-def _macs(types: Sequence[TensorType], _: Attrs, __: TensorType) -> int:
+def _macs(types: Sequence[TensorType], _: Attrs, __: TensorType) -> Any:
     return types[0].shape[0] * types[2].size
 
 

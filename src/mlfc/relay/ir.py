@@ -1,4 +1,4 @@
-"""The graph IR: a typed, functional, static-shape subset of Relay.
+"""The graph IR: a typed, functional subset of Relay.
 
 Expressions form a directed acyclic graph of immutable nodes compared by identity. A node has its type
 from birth: `call` runs the operator's type rule, so there is no untyped state and no separate inference
@@ -7,7 +7,7 @@ pass. Build nodes with the functions and classes here; rewrite graphs with `visi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError, MlfcError, TypeCheckError
 from mlfc.relay.op import OPERATORS, Kind, Operator
-from mlfc.support import dtypes
+from mlfc.support import dims, dtypes
 from mlfc.support.cost import spend
+from mlfc.support.dims import Extent, Shape, Symbol
 from mlfc.support.text import Displayed, shortened
 
 Attrs: TypeAlias = Mapping[str, Any]
@@ -29,20 +30,28 @@ _SHOWN = 1_000
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape and dtype of a dense row-major tensor; a scalar has the empty shape."""
+    """Shape and dtype of a dense row-major tensor; a scalar has the empty shape.
 
-    shape: tuple[int, ...]
+    Extents are integers, or `Dim` where the run decides.
+    """
+
+    shape: Shape
     dtype: str
 
     @property
-    def size(self) -> int:
+    def size(self) -> Any:
         """Number of elements."""
         return prod(self.shape)
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> Any:
         """Bytes of the dense tensor."""
         return self.size * dtypes.nbytes(self.dtype)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether no extent is left to the run."""
+        return dims.is_static(self.shape)
 
     def __str__(self) -> str:
         if not self.shape:
@@ -185,8 +194,29 @@ class GlobalVar:
 
 
 @dataclass(frozen=True, eq=False)
+class If:
+    """What one of two functions of the module gives for the same arguments; only that one runs."""
+
+    condition: Expr  # a bool of one element
+    then: GlobalVar
+    otherwise: GlobalVar
+    args: tuple[Expr, ...]
+    # of the result. Symbols that are nowhere else are those of the result itself: readers find them in its extents.
+    type: Type
+    span: Span = NO_SPAN
+
+    def __repr__(self) -> str:
+        return f"<If of @{self.then.name} and @{self.otherwise.name}: {self.type}>"
+
+
+@dataclass(frozen=True, eq=False)
 class Function:
-    """A function. A fused group is a Function with the attribute ``Primitive=1``."""
+    """A function. A fused group is a Function with the attribute ``Primitive=1``.
+
+    Symbols in its types and attributes are those of its parameters' extents, those of the results of `If` and of
+    calls of functions, and those of the attribute ``defines``, a tuple of `Symbol`: the last fields of the body are
+    integers of one element, which are their values and no results.
+    """
 
     params: tuple[Var, ...]
     body: Expr
@@ -202,7 +232,7 @@ class Function:
         return f"<Function of {len(self.params)} parameters: {self.body.type}>"
 
 
-Expr: TypeAlias = "Var | Constant | Call | Tuple | TupleGetItem | GlobalVar | Function"
+Expr: TypeAlias = "Var | Constant | Call | Tuple | TupleGetItem | GlobalVar | If | Function"
 
 
 @dataclass(frozen=True)
@@ -300,12 +330,46 @@ def _check_narrow(operator: Operator, types: Sequence[Type], result: Type) -> No
 
 
 def call_function(function: Function | GlobalVar, args: Sequence[Expr], *, span: Span = NO_SPAN) -> Call:
-    """Apply a function to arguments of exactly its parameter types."""
+    """Apply a function to arguments of its parameter types, whose symbols stand for the extents of the arguments.
+
+    Raises TypeCheckError for arguments of other types.
+    """
     kind = function.type
-    given = tuple(arg.type for arg in args)
-    if given != kind.params:
+    given = [arg.type for arg in args]
+    found = bound_symbols(kind.params, given)
+    if found is None:
         raise TypeCheckError(f"a function of type {kind} is applied to ({', '.join(map(str, given))})")
-    return Call(function, tuple(args), {}, kind.result, span)
+    return Call(function, tuple(args), {}, substituted(kind.result, found), span)
+
+
+def bound_symbols(params: Sequence[Type], given: Sequence[Type]) -> dict[Symbol, Extent] | None:
+    """Return what the symbols of parameter types are for arguments of given types; None if these do not fit."""
+    found: dict[Symbol, Extent] = {}
+    pairs = list(zip(_tensors(params), _tensors(given), strict=False))
+    for wanted, have in pairs:
+        for extent, actual in zip(wanted.shape, have.shape, strict=False):
+            if isinstance(extent, dims.Dim) and extent.symbol is not None:
+                found.setdefault(extent.symbol, actual)
+    return found if [substituted(kind, found) for kind in params] == list(given) else None
+
+
+def substituted(kind: Type, values: Mapping[Symbol, Extent]) -> Type:
+    """Return a type with values in the place of symbols."""
+    if not values:
+        return kind
+    if isinstance(kind, TensorType):
+        return TensorType(tuple(dims.substituted(extent, values) for extent in kind.shape), kind.dtype)
+    if isinstance(kind, TupleType):
+        return TupleType(tuple(substituted(item, values) for item in kind.fields))
+    return FuncType(tuple(substituted(item, values) for item in kind.params), substituted(kind.result, values))
+
+
+def _tensors(kinds: Iterable[Type]) -> Iterator[TensorType]:
+    for kind in kinds:
+        if isinstance(kind, TensorType):
+            yield kind
+        elif isinstance(kind, TupleType):
+            yield from _tensors(kind.fields)
 
 
 def const(value: npt.ArrayLike, dtype: str | None = None, *, name: str | None = None, span: Span = NO_SPAN) -> Constant:

@@ -66,7 +66,7 @@ class Operator:
     emit: Callable[..., None] | None = None
     takes_bias: bool = False  # the emitter starts its accumulators with `out.bias` where that is given
     # ``(list[Type], attrs, out_type) -> int``, multiply-accumulates, for the cost tables
-    macs: Callable[[list[Any], Mapping[str, Any], Any], int] | None = None
+    macs: Callable[[list[Any], Mapping[str, Any], Any], Any] | None = None
     # more work than a move or a sum of elements, so fusion never computes an element where several of its reads are
     expensive: bool = False
     # a float argument that is off by its last bit may change the result by a whole step, so what computes it must

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, Span, Tuple, TupleGetItem, Var
+from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, Span, Tuple, TupleGetItem, Var
 from mlfc.relay.op import Operator
 
 E = TypeVar("E", bound=Expr)
@@ -27,6 +27,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     Var: lambda _: (),
     Constant: lambda _: (),
     GlobalVar: lambda _: (),
+    If: lambda expr: (expr.condition, *expr.args),
 }
 
 
@@ -88,6 +89,8 @@ def with_children(expr: Expr, args: Iterable[Expr]) -> Expr:
         return Tuple(given, expr.span)
     if isinstance(expr, TupleGetItem):
         return TupleGetItem(given[0], expr.index, expr.span)
+    if isinstance(expr, If):
+        return replace(expr, condition=given[0], args=given[1:])
     if isinstance(expr, Function):
         params = tuple(node for node in given[:-1] if isinstance(node, Var))
         return Function(params, given[-1], expr.attrs, expr.span)

@@ -14,8 +14,10 @@ from typing import Any
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim
 from mlfc.tir import ir
 from mlfc.tir.bounds import float_range
+from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Buffer, Expr, Stmt, Var
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {
@@ -42,6 +44,9 @@ def as_expr(value: Any, like: Any = None) -> Expr:
     """Return an expression as it is, a Python number as a literal of the dtype of `like` (else int32)."""
     if isinstance(value, ir.ExprOps):
         return value  # type: ignore[return-value]  # ExprOps is the base of exactly the nodes of Expr
+    if isinstance(value, Dim):
+        index = as_index(value)
+        return cast(index, like.dtype) if isinstance(like, ir.ExprOps) else index
     return const(value, like.dtype if isinstance(like, ir.ExprOps) else "int32")
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError
 from mlfc.support import cost, dtypes
+from mlfc.support.dims import Shape
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, Expr
@@ -29,7 +30,7 @@ Reader: TypeAlias = Callable[[Indices], Expr]
 class Tensor:
     """An input of a rule."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     read: Reader  # indices in, element out; of a narrow dtype its bits, in a byte
     # where the tensor lies in memory, if it does: what an anchor's template needs. None where the tensor is computed
@@ -68,7 +69,7 @@ class Tensor:
 class Output:
     """Where an emitter's result goes."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str  # of the emitter's own result, before fused consumers change it
     # applies the fused consumers to `value` and writes it. Call it inside the loops, once per element.
     store: Callable[[Indices, Expr], None]

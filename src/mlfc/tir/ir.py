@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.support.dims import Extent, Shape, Symbol
 from mlfc.support.module_info import RowTilingInfo
 
 BINARY = (
@@ -58,6 +59,9 @@ class ExprOps:
     __xor__ = _operator("xor")
     __lshift__ = _operator("shl")
     __rshift__ = _operator("shr")
+
+    __rfloordiv__ = _operator("floordiv", reflected=True)
+    __rmod__ = _operator("floormod", reflected=True)
 
     def __neg__(self) -> Expr:
         return ExprOps.build("sub", 0, self)
@@ -141,10 +145,10 @@ Expr: TypeAlias = "Var | Const | Binary | Select | Cast | Load | Broadcast | Cal
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory of static shape, row-major."""
+    """Memory, row-major; extents that are no integers are `Dim` of the function's symbols."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     # ``param`` (a pointer parameter), ``scratch`` (in the workspace, placed by the memory plan), ``local`` (on the
     # stack or in registers, made by Allocate; each work-item of a launch has its own), ``shared`` (made by Allocate
@@ -154,12 +158,12 @@ class Buffer:
     holds: str | None = None
 
     @property
-    def size(self) -> int:
+    def size(self) -> Any:
         """Number of elements."""
         return prod(self.shape)
 
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> Any:
         """Bytes."""
         return self.size * dtypes.nbytes(self.dtype)
 
@@ -296,7 +300,7 @@ class PrimFunc:
 
     The C signature is the pointers of `inputs`, `constants` and `output` in that order, then, where
     `scratch` is not empty, one ``uint8_t *workspace`` at which the scratch buffers lie at the offsets
-    of `scratch_offsets`.
+    of `scratch_offsets`, then one ``int32_t`` for each of `symbols`.
     """
 
     name: str  # readable name from its operators: ``fused_nn_conv2d_nn_relu``; made unique by the program
@@ -308,9 +312,10 @@ class PrimFunc:
     # positions in `inputs` that may share memory with `output`: every element is read before the element at the same
     # byte is written, and never after
     inplace: tuple[int, ...] = ()
-    macs: int = 0  # multiply-accumulates of one call
+    macs: Any = 0  # multiply-accumulates of one call
     # the kind of device whose code it is, in `target.TargetKind`'s words; None for code of the host
     device: str | None = None
+    symbols: tuple[Symbol, ...] = ()  # extents that callers pass; `extents.variable` is each one's variable
 
     def __repr__(self) -> str:
         return f"<PrimFunc {self.name}>"
@@ -326,16 +331,17 @@ class PrimFunc:
         return (*self.inputs, *self.constants, self.output)
 
     @property
-    def scratch_offsets(self) -> tuple[int, ...]:
+    def scratch_offsets(self) -> tuple[Any, ...]:
         """Byte offset of each scratch buffer from the workspace pointer, each aligned to 64."""
-        offsets, end = [], 0
+        offsets: list[Any] = []
+        end: Any = 0
         for buffer in self.scratch:
             offsets.append(end)
             end += -(-buffer.nbytes // 64) * 64
         return tuple(offsets)
 
     @property
-    def scratch_bytes(self) -> int:
+    def scratch_bytes(self) -> Any:
         """Bytes of workspace that one call needs."""
         if not self.scratch:
             return 0
@@ -351,7 +357,7 @@ class Value:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     kind: str  # input | output | constant | intermediate | state
     data: npt.NDArray[np.generic] | None = None
@@ -361,8 +367,9 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the dense tensor."""
-        return prod(self.shape) * dtypes.nbytes(self.dtype)
+        """Bytes of the dense tensor; a `Dim` where an extent is one."""
+        size: int = prod(self.shape)
+        return size * dtypes.nbytes(self.dtype)
 
     @property
     def array(self) -> npt.NDArray[np.generic]:
@@ -399,6 +406,7 @@ class KernelCall:
     constants: tuple[Value, ...]
     output: Value
     nodes: tuple[str, ...] = ()
+    numbers: tuple[Extent, ...] = ()  # what `PrimFunc.symbols` of the kernel are in this call
 
     @property
     def is_copy(self) -> bool:

@@ -115,7 +115,8 @@ def _without_islands(flow: _Flow, groups: Mapping[relay.Call, LoweredGroup]) -> 
 
 def _work(call: relay.Call, group: LoweredGroup) -> int:
     operators = sum(isinstance(expr, relay.Call) for expr in post_order(call.op.body))  # type: ignore[union-attr]
-    return group.prim.macs + operators * math.prod(relay.tensor_type(call).shape)
+    elements: int = math.prod(relay.tensor_type(call).shape)
+    return int(group.prim.macs) + operators * elements
 
 
 def _connected(flow: _Flow, calls: Iterable[relay.Call]) -> list[list[relay.Call]]:

@@ -1,0 +1,412 @@
+"""Extents that are known only when a model runs: integer expressions of symbols, which shapes hold beside integers.
+
+A `Dim` takes part in arithmetic as an integer does, and stays in one normal form: a sum of products of symbols, with
+quotients, remainders, minima and maxima among the factors where they cannot be resolved. What comes out constant is an
+`int` again, so that all which can be known while compiling is. Two expressions are equal if they have one normal form;
+an order is decided by the bounds of the symbols, and `UndecidedError` tells that these do not decide it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from math import prod
+from typing import Any, TypeAlias, Union
+
+LARGEST = (1 << 31) - 1
+"""The upper bound of symbols that have none of their own: what 32-bit indices reach."""
+_TERM_LIMIT = 256
+
+
+class UndecidedError(ValueError):
+    """An expression is compared whose symbols have bounds that allow both answers, or is used as a constant."""
+
+
+@dataclass(frozen=True, order=True)
+class Symbol:
+    """An extent with a name, and the least and the largest value that it may have."""
+
+    name: str
+    low: int = 1
+    high: int = LARGEST
+
+    @property
+    def dim(self) -> Dim:
+        """The symbol as an expression."""
+        return Dim((((_Atom("symbol", (self,)),), 1),))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class _Atom:
+    """A factor that is no sum: a symbol, or one of `_OPERATIONS` on two extents."""
+
+    kind: str
+    args: tuple[Any, ...]
+
+    @cached_property
+    def key(self) -> tuple[str, str]:
+        return (self.kind, ",".join(map(repr, self.args)))
+
+    def __lt__(self, other: _Atom) -> bool:
+        return self.key < other.key
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        if self.kind == "symbol":
+            return self.args[0].low, self.args[0].high
+        (low, high), (least, most) = map(bounds, self.args)
+        if self.kind in ("max", "min"):
+            chosen = max if self.kind == "max" else min
+            return chosen(low, least), chosen(high, most)
+        if least <= 0:  # a divisor that may be 0, of which nothing is known
+            return -LARGEST, LARGEST
+        if self.kind == "//":
+            corners = [a // b for a in (low, high) for b in (least, most)]
+            return min(corners), max(corners)
+        return 0, most - 1 if low < 0 else min(most - 1, high)
+
+    def __str__(self) -> str:
+        if self.kind == "symbol":
+            return str(self.args[0])
+        a, b = self.args
+        if self.kind in ("max", "min"):
+            return f"{self.kind}({a}, {b})"
+        return f"{_in_brackets(a)} {self.kind} {_in_brackets(b)}"
+
+
+_Monomial: TypeAlias = "tuple[_Atom, ...]"  # sorted factors; of no factors it is 1
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
+    "//": operator.floordiv, "%": operator.mod, "max": max, "min": min,
+}  # fmt: skip
+Extent: TypeAlias = Union[int, "Dim"]
+Shape: TypeAlias = tuple[Any, ...]
+"""Extents; those that are not `int` are `Dim`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dim:
+    """An extent that is not constant. Symbols, arithmetic and `maximum`, `minimum` make it; use no constructor."""
+
+    terms: tuple[tuple[_Monomial, int], ...]  # sorted, no coefficient is 0
+
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """The symbols that it depends on."""
+        return frozenset(_symbols(self))
+
+    @property
+    def symbol(self) -> Symbol | None:
+        """The symbol that it is, None for an expression."""
+        (factors, count), *others = self.terms
+        is_symbol = not others and count == 1 and len(factors) == 1 and factors[0].kind == "symbol"
+        return factors[0].args[0] if is_symbol else None
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the largest value that the bounds of its symbols allow; they may be wider than it gets."""
+        low = high = 0
+        for factors, count in self.terms:
+            least, most = 1, 1
+            for factor in factors:
+                corners = [a * b for a in (least, most) for b in factor.bounds]
+                least, most = min(corners), max(corners)
+            low, high = low + min(least * count, most * count), high + max(least * count, most * count)
+        return low, high
+
+    # arithmetic
+
+    def __add__(self, other: Any) -> Any:
+        return _sum(self, other, 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return _sum(self, other, -1)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _sum(-self, other, 1)
+
+    def __neg__(self) -> Dim:
+        return Dim(tuple((factors, -count) for factors, count in self.terms))
+
+    def __pos__(self) -> Dim:
+        return self
+
+    def __mul__(self, other: Any) -> Any:
+        if not _is_extent(other):
+            return NotImplemented
+        return _made((tuple(sorted(left + right)), a * b) for left, a in self.terms for right, b in _terms(other))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _quotient(self, other) if _is_extent(other) else NotImplemented
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _quotient(other, self) if _is_extent(other) else NotImplemented
+
+    def __mod__(self, other: Any) -> Any:
+        return _remainder(self, other) if _is_extent(other) else NotImplemented
+
+    def __rmod__(self, other: Any) -> Any:
+        return _remainder(other, self) if _is_extent(other) else NotImplemented
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    # comparison
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dim) and self.terms == other.terms
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __lt__(self, other: Any) -> bool:
+        return not _at_least(self, other, "<")
+
+    def __ge__(self, other: Any) -> bool:
+        return _at_least(self, other, ">=")
+
+    def __gt__(self, other: Any) -> bool:
+        return _at_least(self, other + 1, ">")
+
+    def __le__(self, other: Any) -> bool:
+        return not _at_least(self, other + 1, "<=")
+
+    def __bool__(self) -> bool:
+        low, high = self.bounds
+        if low > 0 or high < 0:
+            return True
+        raise UndecidedError(f"{self} may be 0 or not")
+
+    def __str__(self) -> str:
+        text = ""
+        for factors, count in self.terms:
+            size = abs(count)
+            parts = [str(size)] if size != 1 or not factors else []
+            is_alone = not parts and len(factors) == len(self.terms) == 1 and count > 0
+            parts += [str(factor) if is_alone else _in_product(factor) for factor in factors]
+            sign = " - " if count < 0 else " + " if text else ""
+            text += (sign if text else sign.strip()) + " * ".join(parts)
+        return text
+
+    __repr__ = __str__
+
+
+def is_static(shape: Iterable[Any]) -> bool:
+    """Tell whether no extent of a shape is left to the run."""
+    return not any(isinstance(extent, Dim) for extent in shape)
+
+
+def bounds(extent: Extent) -> tuple[int, int]:
+    """Return the least and the largest value that an extent may have."""
+    return extent.bounds if isinstance(extent, Dim) else (extent, extent)
+
+
+def symbols_of(extents: Iterable[Any]) -> list[Symbol]:
+    """Return the symbols of extents, each once, in the order of their appearance."""
+    found: dict[Symbol, None] = {}
+    for extent in extents:
+        if isinstance(extent, Dim):
+            found.update(dict.fromkeys(_symbols(extent)))
+    return list(found)
+
+
+def maximum(a: Extent, b: Extent) -> Any:
+    """Return the larger of two extents."""
+    return _chosen("max", a, b)
+
+
+def minimum(a: Extent, b: Extent) -> Any:
+    """Return the smaller of two extents."""
+    return _chosen("min", a, b)
+
+
+def substituted(extent: Extent, values: Mapping[Symbol, Extent]) -> Any:
+    """Return an extent with values in the place of symbols."""
+    if not isinstance(extent, Dim):
+        return extent
+    return reduce(
+        operator.add,
+        (count * prod(_substituted_atom(factor, values) for factor in factors) for factors, count in extent.terms),
+        0,
+    )
+
+
+def walked(extent: Extent, leaf: Callable[[int | Symbol], Any], apply: Callable[[str, Any, Any], Any]) -> Any:
+    """Return what a fold gives of an extent.
+
+    `leaf` is of integers and symbols; `apply` takes an operation (``+``, ``*``, ``//``, ``%``, ``max``, ``min``) and
+    what was made of both operands.
+    """
+    if not isinstance(extent, Dim):
+        return leaf(extent)
+    total = None
+    for factors, count in extent.terms:
+        parts = [_walked_atom(factor, leaf, apply) for factor in factors]
+        parts += [leaf(count)] if count != 1 or not factors else []
+        term = reduce(lambda a, b: apply("*", a, b), parts)
+        total = term if total is None else apply("+", total, term)
+    return total
+
+
+def _walked_atom(atom: _Atom, leaf: Callable[[Any], Any], apply: Callable[[str, Any, Any], Any]) -> Any:
+    if atom.kind == "symbol":
+        return leaf(atom.args[0])
+    a, b = (walked(item, leaf, apply) for item in atom.args)
+    return apply(atom.kind, a, b)
+
+
+def _substituted_atom(atom: _Atom, values: Mapping[Symbol, Extent]) -> Any:
+    if atom.kind == "symbol":
+        return values.get(atom.args[0], atom.args[0].dim)
+    a, b = (substituted(item, values) for item in atom.args)
+    return _applied(atom.kind, a, b)
+
+
+def _applied(kind: str, a: Any, b: Any) -> Any:
+    if kind in ("max", "min"):
+        return _chosen(kind, a, b)
+    return a // b if kind == "//" else a % b
+
+
+def _is_extent(value: Any) -> bool:
+    return isinstance(value, (int, Dim))
+
+
+def _symbols(extent: Dim) -> Iterator[Symbol]:
+    for factors, _ in extent.terms:
+        for factor in factors:
+            if factor.kind == "symbol":
+                yield factor.args[0]
+            else:
+                for item in factor.args:
+                    if isinstance(item, Dim):
+                        yield from _symbols(item)
+
+
+def _terms(extent: Extent) -> Sequence[tuple[_Monomial, int]]:
+    return extent.terms if isinstance(extent, Dim) else (((), int(extent)),)
+
+
+def _made(terms: Iterable[tuple[_Monomial, int]]) -> Any:
+    """Return the normal form of a sum."""
+    total: dict[_Monomial, int] = {}
+    for factors, count in terms:
+        total[factors] = total.get(factors, 0) + count
+    kept = tuple(sorted(((factors, count) for factors, count in total.items() if count), key=_order))
+    if len(kept) > _TERM_LIMIT:
+        raise UndecidedError(f"an extent of more than {_TERM_LIMIT} terms is too complicated")
+    if not kept:
+        return 0
+    return kept[0][1] if len(kept) == 1 and not kept[0][0] else Dim(kept)
+
+
+def _order(term: tuple[_Monomial, int]) -> tuple[int, list[tuple[str, str]]]:
+    """Sort products of many factors first, the constant last."""
+    return -len(term[0]), [factor.key for factor in term[0]]
+
+
+def _sum(a: Dim, b: Any, factor: int) -> Any:
+    if not _is_extent(b):
+        return NotImplemented
+    return _made([*a.terms, *((factors, factor * count) for factors, count in _terms(b))])
+
+
+def _at_least(a: Dim, b: Any, how: str) -> bool:
+    low, high = bounds(a - b)
+    if low >= 0:
+        return True
+    if high < 0:
+        return False
+    raise UndecidedError(f"whether {a} {how} {b if how in ('<', '>=') else b - 1} depends on the run")
+
+
+def _divided(a: Extent, b: Extent) -> tuple[Any, Any]:
+    """Return (quotient, rest) with ``a = quotient * b + rest``, where the rest has no term that `b` cancels."""
+    first, count = _terms(b)[0]
+    quotient: Any = 0
+    rest: Any = 0
+    remaining: Any = a
+    while isinstance(remaining, Dim) or remaining:
+        if len(_terms(remaining)) > _TERM_LIMIT:
+            break
+        factors, times = _terms(remaining)[0]
+        other = _without(factors, first)
+        whole = 0 if other is None else abs(times) // abs(count) * (1 if times * count > 0 else -1)
+        part = _made([(other or (), whole)])
+        left = _made([(factors, times - whole * count)])
+        quotient, rest = quotient + part, rest + left
+        remaining = remaining - part * b - left
+    return quotient, rest + remaining
+
+
+def _without(factors: _Monomial, taken: _Monomial) -> _Monomial | None:
+    left = list(factors)
+    for factor in taken:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
+
+
+def _quotient(a: Extent, b: Extent) -> Any:
+    quotient, rest = _reduced(a, b)
+    if _is_below(rest, b):
+        return quotient
+    return quotient + (rest // b if isinstance(rest, int) and isinstance(b, int) else _atom("//", rest, b))
+
+
+def _remainder(a: Extent, b: Extent) -> Any:
+    _, rest = _reduced(a, b)
+    if _is_below(rest, b):
+        return rest
+    return rest % b if isinstance(rest, int) and isinstance(b, int) else _atom("%", rest, b)
+
+
+def _reduced(a: Extent, b: Extent) -> tuple[Any, Any]:
+    if isinstance(b, int) and b == 0:
+        raise ZeroDivisionError("an extent is divided by 0")
+    return _divided(a, b)
+
+
+def _is_below(rest: Extent, b: Extent) -> bool:
+    """Tell whether a rest is known to leave a quotient of 0."""
+    if isinstance(rest, int) and rest == 0:
+        return True
+    low, high = bounds(rest)
+    return low >= 0 and high < bounds(b)[0]
+
+
+def _atom(kind: str, a: Extent, b: Extent) -> Dim:
+    return Dim((((_Atom(kind, (a, b)),), 1),))
+
+
+def _chosen(kind: str, a: Extent, b: Extent) -> Any:
+    low, high = bounds(a - b)
+    if low >= 0:
+        return a if kind == "max" else b
+    if high <= 0:
+        return b if kind == "max" else a
+    first, second = sorted((a, b), key=str)
+    return _atom(kind, first, second)
+
+
+def _in_brackets(extent: Any) -> str:
+    text = str(extent)
+    is_simple = not isinstance(extent, Dim) or extent.symbol is not None or text.startswith(("max(", "min("))
+    return text if is_simple and not text.startswith("-") else f"({text})"
+
+
+def _in_product(atom: _Atom) -> str:
+    return f"({atom})" if atom.kind in ("//", "%") else str(atom)

@@ -1,0 +1,121 @@
+"""What a bytecode file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from mlfc.support.bytecode.instructions import BY_OPCODE, OPEN, Instruction
+
+
+@dataclass(frozen=True)
+class OpenExtent:
+    """An extent that is the value of a symbol, by its index."""
+
+    symbol: int
+
+
+Extent: TypeAlias = "int | OpenExtent | None"
+"""A number, a symbol, or None where nothing is known before the run."""
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """An open dimension and its bounds, both included; `high` is `OPEN` where there is none."""
+
+    name: str
+    low: int = 1
+    high: int = OPEN
+
+
+@dataclass(frozen=True)
+class Value:
+    """An input or output of the model."""
+
+    name: str
+    dtype: str
+    extents: tuple[Extent, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function of the native code: `buffers` memories, the first `reads` of which it only reads, and `numbers`."""
+
+    name: str
+    buffers: int
+    reads: int
+    numbers: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor whose bytes are in the native code."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function: its parameters are its first tensor registers.
+
+    Attributes
+    ----------
+    name : str
+    parameters, results : int
+    tensors, integers, storages, lists : int
+        Registers by kind.
+    labels : tuple of int
+        Where jumps go, as offsets in `code`, ascending.
+    code : tuple of int
+        Words of 32 bits.
+    """
+
+    name: str
+    parameters: int
+    results: int
+    tensors: int
+    integers: int
+    storages: int
+    lists: int
+    labels: tuple[int, ...]
+    code: tuple[int, ...]
+
+    def instructions(self) -> Iterator[tuple[int, Instruction, tuple[int, ...]]]:
+        """Yield each instruction of verified code: its offset in words, its kind, its operands."""
+        at = 0
+        while at < len(self.code):
+            word = self.code[at]
+            yield at, BY_OPCODE[word & 0xFF], self.code[at + 1 : at + (word >> 8)]
+            at += word >> 8
+
+
+@dataclass(frozen=True)
+class Executable:
+    """A model as bytecode. Its first function is the model; the others are called by it.
+
+    Attributes
+    ----------
+    name : str
+        Of the module: its native code exports ``tvmgen_<name>_vm_code``.
+    arena_bytes : int
+        What all storages with an offset need together; -1 where storages are allocated while it runs.
+    """
+
+    name: str
+    functions: tuple[Function, ...]
+    strings: tuple[str, ...] = ()
+    symbols: tuple[Symbol, ...] = ()
+    inputs: tuple[Value, ...] = ()
+    outputs: tuple[Value, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    integers: tuple[int, ...] = field(default=(), repr=False)
+    arena_bytes: int = -1
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether all storage has a place in one arena, so that nothing is allocated while it runs."""
+        return self.arena_bytes >= 0

@@ -151,6 +151,7 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
         ir.call("qnn.resize_bilinear", [x], size=(6, 9), align_corners=True),
         ir.call("qnn.resize_bilinear", [x], size=(3, 8), half_pixel_centers=True),
         ir.call("nn.mish", [f]),
+        ir.call("extents", [], values=(3, -2, 70), dtype="int64", shape=(3,)),
         ir.call("qnn.symmetric_quantize", [f, high]),
         scale,
         zero,

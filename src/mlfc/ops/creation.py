@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted
-from mlfc.ops.rules import Element, checked_shape, declare, optional_dtype, scalar
+from mlfc.ops.rules import Element, check_dtype, checked_shape, declare, optional_dtype, scalar
+from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, is_static
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor
+from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Expr
 
 
@@ -36,11 +42,44 @@ def _arange(of: Element, *_: Tensor) -> Expr:
     return tb.cast(of.at[0], dtype) * tb.const(of.attrs["step"], dtype) + tb.const(of.attrs["start"], dtype)
 
 
+def _infer_extents(name: str, attrs: Attrs) -> TensorType:
+    values, shape, dtype = attrs["values"], checked_shape(name, attrs["shape"]), attrs["dtype"]
+    if not isinstance(values, tuple) or not all(isinstance(value, (int, Dim)) for value in values):
+        raise TypeCheckError(f"{name}: values {values} must be integers")
+    if len(shape) > 1 or shape not in ((), (len(values),)) or (not shape and len(values) != 1):
+        raise TypeCheckError(f"{name}: {len(values)} values do not make a tensor of shape {shape}")
+    check_dtype(name, dtype, "integer")
+    return TensorType(shape, dtype)
+
+
+def _extents(of: Element) -> Expr:
+    values = [as_index(value, of.out.dtype) for value in of.attrs["values"]]
+    return _chosen(of.at[0], 0, values) if of.at else values[0]
+
+
+def _extents_in_tvm(_: Sequence[relay.Expr], attrs: Attrs, out: TensorType) -> relay.Expr | None:
+    """Return the integers; None where they are known to the run alone, which TVM has no operator for."""
+    values = attrs["values"]
+    return relay.const(np.reshape(values, out.shape), out.dtype) if is_static(values) else None
+
+
+def _chosen(index: Expr, first: int, values: Sequence[Expr]) -> Expr:
+    """Return the value at an index that counts from `first`."""
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    low, high = _chosen(index, first, values[:half]), _chosen(index, first + half, values[half:])
+    return tb.select(tb.binary("lt", index, first + half), low, high)
+
+
 _SHAPED = (Attr("shape"), Attr("dtype", None))
 declare("zeros", 0, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of: tb.const(0, of.out.dtype), doc="Zeros")
 declare("ones", 0, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of: tb.const(1, of.out.dtype), doc="Ones")
 declare("full", 1, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of, value: converted(scalar(value), of.out.dtype),
         doc="One value everywhere")  # fmt: skip
+declare("extents", 0, _infer_extents, Kind.INJECTIVE, (Attr("values"), Attr("dtype"), Attr("shape", ())), _extents,
+        in_tvm=_extents_in_tvm,
+        doc="Integers that are extents of tensors, or computed of these")  # fmt: skip
 declare("arange", 3, _infer_arange, Kind.INJECTIVE, (Attr("start"), Attr("stop"), Attr("step"), Attr("dtype")), _arange,
         contract="start + i * step, two roundings",
         doc="Evenly spaced numbers; the attributes repeat the values of the three arguments")  # fmt: skip

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from mlfc.errors import TypeCheckError
+from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.relay.ir import Attrs, TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim
+from mlfc.support.dims import Dim, Extent, Shape, bounds, is_static
 from mlfc.tir.context import Context, Indices, Reader, Tensor
 from mlfc.tir.ir import Expr
 
@@ -21,6 +21,17 @@ DTYPE_CLASSES: dict[str, Callable[[str], bool]] = {
     "bits": lambda dtype: dtypes.is_integer(dtype) or dtype == "bool",
     "any": lambda dtype: dtype in dtypes.SCALARS,
 }
+
+
+class UnequalDimsError(TypeCheckError):
+    """Two extents that have to be equal, where it depends on the run whether they are.
+
+    `extents` are these two: whoever knows where their symbols come from may make them equal and try again.
+    """
+
+    def __init__(self, name: str, a: Extent, b: Extent, what: str = "extents") -> None:
+        super().__init__(f"{name}: {what} {a} and {b} have to be equal, which depends on the run")
+        self.extents = a, b
 
 
 class Element(NamedTuple):
@@ -88,7 +99,35 @@ def check_choice(name: str, what: str, value: str, allowed: Iterable[str]) -> No
         raise TypeCheckError(f"{name}: expected {what} {', '.join(allowed)}, got '{value}'")
 
 
-def checked_shape(name: str, shape: Any) -> tuple[int, ...]:
+def same_extent(name: str, a: Extent, b: Extent, what: str = "extents") -> Any:
+    """Return the extent that two are; raise UnequalDimsError where only the run can tell, TypeCheckError if never.
+
+    `what` are the two in the plural.
+    """
+    if a == b:
+        return a
+    low, high = bounds(a - b)
+    if low <= 0 <= high:
+        raise UnequalDimsError(name, a, b, what)
+    raise TypeCheckError(f"{name}: {what} {a} and {b} differ")
+
+
+def same_shape(name: str, a: Shape, b: Shape, what: str = "shapes") -> Shape:
+    """Return the shape that two are; errors are those of `same_extent`."""
+    if len(a) != len(b) or (is_static((*a, *b)) and tuple(a) != tuple(b)):
+        raise TypeCheckError(f"{name}: {what} {a} and {b} differ")
+    return tuple(same_extent(name, left, right, f"extents of {what}") for left, right in zip(a, b, strict=True))
+
+
+def fixed(name: str, extent: Extent, what: str) -> int:
+    """Return an extent that has to be known when the model is compiled; raise UnsupportedError if it is not."""
+    if isinstance(extent, Dim):
+        raise UnsupportedError(f"{name}: expected a fixed extent for {what}, got {extent}",
+                               next_step="Give the model's inputs a shape in which it is fixed")  # fmt: skip
+    return extent
+
+
+def checked_shape(name: str, shape: Any) -> Shape:
     """Return the shape that an attribute gives; raise TypeCheckError unless it is one."""
     if not isinstance(shape, tuple) or any(not isinstance(extent, (int, Dim)) or extent < 0 for extent in shape):
         raise TypeCheckError(f"{name}: shape {shape} must be integers of at least 0")
@@ -103,7 +142,7 @@ def optional_dtype(given: str | None, default: str) -> str:
     return given
 
 
-def replaced(shape: tuple[int, ...], axis: int, *extents: int) -> tuple[int, ...]:
+def replaced(shape: Shape, axis: int, *extents: Extent) -> Shape:
     """Return `shape` with `extents` in place of the one of `axis`."""
     return (*shape[:axis], *extents, *shape[axis + 1 :])
 
@@ -113,16 +152,22 @@ def scalar(tensor: Tensor) -> Expr:
     return tensor(*[0] * len(tensor.shape))
 
 
-def broadcast_shape(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of numpy broadcasting; raise TypeCheckError where the shapes do not fit."""
+def broadcast_shape(name: str, *shapes: Shape) -> Shape:
+    """Return the shape of numpy broadcasting; raise TypeCheckError where the shapes do not fit.
+
+    A literal 1 is broadcast, a `Dim` never: extents of which only the run knows whether they are equal raise
+    UnequalDimsError.
+    """
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     result = []
     for extents in zip(*padded, strict=True):
-        wide = {extent for extent in extents if extent != 1}
-        if len(wide) > 1:
+        first, *others = list(dict.fromkeys(extent for extent in extents if extent != 1)) or [1]
+        if others and is_static((first, *others)):
             raise TypeCheckError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast")
-        result.append(wide.pop() if wide else 1)
+        for other in others:
+            same_extent(name, first, other, f"extents of shapes {' and '.join(map(str, shapes))}")
+        result.append(first)
     return tuple(result)
 
 

@@ -308,7 +308,8 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
         result = operator.infer([arg.type for arg in args], full)
         _check_narrow(operator, [arg.type for arg in args], result)
     except TypeCheckError as error:
-        raise TypeCheckError(error.cause, place=error.place or place, next_step=error.next_step) from None
+        error.place = error.place or place
+        raise
     except MlfcError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:

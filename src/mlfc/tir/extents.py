@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from mlfc.support.dims import Extent, Symbol, walked
-from mlfc.tir.ir import Const, Expr, ExprOps, Var
+from mlfc.tir.ir import Cast, Const, Expr, ExprOps, Var
 
 _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
 
@@ -17,11 +17,13 @@ def variable(symbol: Symbol) -> Var:
     return Var(symbol.name)
 
 
-def as_index(extent: Extent) -> Expr:
-    """Return an extent as an expression of int32."""
+def as_index(extent: Extent, dtype: str = "int32") -> Expr:
+    """Return an extent as an expression of int32, or computed in another dtype of integers."""
 
     def leaf(value: int | Symbol) -> Any:
-        return variable(value) if isinstance(value, Symbol) else Const(value)
+        if not isinstance(value, Symbol):
+            return Const(value, dtype)
+        return variable(value) if dtype == "int32" else Cast(variable(value), dtype)
 
     found: Expr = walked(extent, leaf, lambda op, a, b: ExprOps.build(_OPERATIONS[op], a, b))
     return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 
 _FAMILIES = (
-    "elementwise", "arithmetic", "reduce", "views", "shape", "indexing", "creation", "draws", "nn", "normalization",
+    "elementwise", "arithmetic", "reduce", "views", "shape", "indexing", "creation", "lists", "draws", "nn",
+    "normalization",
     "pool", "qnn", "qnn_arithmetic", "qnn_unary", "qnn_image", "qnn_reduce", "image", "conv", "dense",
     "qnn_linear", "external", "trees", "ngrams", "sorting", "coupling", "recurrent",
     "qnn_recurrent", "dynamic_recurrent", "svdf", "sampling", "detection", "regions", "linalg",

@@ -71,6 +71,20 @@ class TupleType:
 
 
 @dataclass(frozen=True)
+class ListType:
+    """A list of tensors, as many as the run decides.
+
+    An extent of `element` that is a symbol differs from element to element, if the symbol is nowhere else in the
+    function: who takes an element out reads it from its shape.
+    """
+
+    element: TensorType
+
+    def __str__(self) -> str:
+        return f"List[{self.element}]"
+
+
+@dataclass(frozen=True)
 class FuncType:
     """Type of a function: parameter types and result type."""
 
@@ -81,7 +95,7 @@ class FuncType:
         return f"fn ({', '.join(map(str, self.params))}) -> {self.result}"
 
 
-Type: TypeAlias = "TensorType | TupleType | FuncType"
+Type: TypeAlias = "TensorType | TupleType | ListType | FuncType"
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ class Var:
     """A function parameter."""
 
     name: str
-    type: TensorType | TupleType
+    type: TensorType | TupleType | ListType
     span: Span = NO_SPAN
 
 
@@ -362,6 +376,10 @@ def substituted(kind: Type, values: Mapping[Symbol, Extent]) -> Type:
         return TensorType(tuple(dims.substituted(extent, values) for extent in kind.shape), kind.dtype)
     if isinstance(kind, TupleType):
         return TupleType(tuple(substituted(item, values) for item in kind.fields))
+    if isinstance(kind, ListType):
+        element = substituted(kind.element, values)
+        assert isinstance(element, TensorType)
+        return ListType(element)
     return FuncType(tuple(substituted(item, values) for item in kind.params), substituted(kind.result, values))
 
 
@@ -371,6 +389,8 @@ def _tensors(kinds: Iterable[Type]) -> Iterator[TensorType]:
             yield kind
         elif isinstance(kind, TupleType):
             yield from _tensors(kind.fields)
+        elif isinstance(kind, ListType):
+            yield kind.element
 
 
 def const(value: npt.ArrayLike, dtype: str | None = None, *, name: str | None = None, span: Span = NO_SPAN) -> Constant:

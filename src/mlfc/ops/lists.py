@@ -1,0 +1,120 @@
+"""Lists of tensors: what sequences of ONNX are where the run decides their length.
+
+A list is a value as any other: an operator that changes one gives another list. No loops compute them; the virtual
+machine has instructions for lists, and changes one in place that nobody reads afterwards. Positions count from the
+front; negative ones count from the end, and one outside of the list ends the run with an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mlfc.errors import TypeCheckError
+from mlfc.ops.rules import checked_shape
+from mlfc.relay.ir import Attrs, ListType, TensorType, Type
+from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.support import dtypes
+from mlfc.support.dims import Dim, bounds
+
+
+def fits(element: TensorType, tensor: Type) -> bool:
+    """Tell whether a tensor may be an element of a list: its extents are the list's, or within an open one of it."""
+    if not isinstance(tensor, TensorType) or tensor.dtype != element.dtype or len(tensor.shape) != len(element.shape):
+        return False
+    return all(_covers(wide, extent) for wide, extent in zip(element.shape, tensor.shape, strict=True))
+
+
+def _covers(wide: int | Dim, extent: int | Dim) -> bool:
+    if wide == extent:
+        return True
+    if not isinstance(wide, Dim) or wide.symbol is None:
+        return False
+    (low, high), (least, most) = bounds(wide), bounds(extent)
+    return low <= least and most <= high
+
+
+def _element(name: str, kind: Type) -> TensorType:
+    if not isinstance(kind, ListType):
+        raise TypeCheckError(f"{name}: expected a list, got {kind}")
+    return kind.element
+
+
+def _check_fits(name: str, element: TensorType, tensor: Type) -> None:
+    if not fits(element, tensor):
+        raise TypeCheckError(f"{name}: {tensor} is no element of a list of {element}")
+
+
+def _check_index(name: str, kind: Type) -> None:
+    if not isinstance(kind, TensorType) or kind.size != 1 or not dtypes.is_integer(kind.dtype):
+        raise TypeCheckError(f"{name}: a position is one integer, not {kind}")
+
+
+def _infer_new(_name: str, _types: Sequence[Type], attrs: Attrs) -> Type:
+    shape = checked_shape("list_new", attrs["shape"])
+    dtypes.bits(attrs["dtype"])
+    return ListType(TensorType(shape, attrs["dtype"]))
+
+
+def _infer_append(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
+    _check_fits(name, _element(name, types[0]), types[1])
+    return types[0]
+
+
+def _infer_insert(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
+    _check_index(name, types[1])
+    _check_fits(name, _element(name, types[0]), types[2])
+    return types[0]
+
+
+def _infer_erase(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
+    _element(name, types[0])
+    _check_index(name, types[1])
+    return types[0]
+
+
+def _infer_get(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+    element, found = _element(name, types[0]), TensorType(checked_shape(name, attrs["shape"]), "")
+    _check_index(name, types[1])
+    found = TensorType(found.shape, element.dtype)
+    _check_fits(name, element, found)
+    return found
+
+
+def _infer_length(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
+    _element(name, types[0])
+    return TensorType((), "int64")
+
+
+def _infer_concat(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+    element, shape = _element(name, types[0]), checked_shape(name, attrs["shape"])
+    if not shape or not fits(TensorType(element.shape[1:], element.dtype), TensorType(shape[1:], element.dtype)):
+        raise TypeCheckError(f"{name}: elements {element} do not make a tensor of shape {shape}")
+    return TensorType(shape, element.dtype)
+
+
+def _infer_stack(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+    element, shape = _element(name, types[0]), checked_shape(name, attrs["shape"])
+    if not shape or not fits(element, TensorType(shape[1:], element.dtype)):
+        raise TypeCheckError(f"{name}: elements {element} do not make a tensor of shape {shape}")
+    return TensorType(shape, element.dtype)
+
+
+def _declare(
+    name: str, inputs: int, infer: Callable[[str, Sequence[Type], Attrs], Type], doc: str, *attrs: Attr
+) -> None:
+    def of_types(types: Sequence[Type], given: Attrs) -> Type:
+        return infer(name, types, given)
+
+    OPERATORS.add(name, Operator(name, inputs, of_types, Kind.OPAQUE, attrs, doc=doc))
+
+
+_SHAPE = Attr("shape")
+_declare("list_new", 0, _infer_new, "An empty list of tensors of this shape", _SHAPE, Attr("dtype"))
+_declare("list_append", 2, _infer_append, "A list with a tensor more at its end")
+_declare("list_insert", 3, _infer_insert, "A list with a tensor more in front of a position")
+_declare("list_erase", 2, _infer_erase, "A list without the tensor at a position")
+_declare("list_get", 2, _infer_get, "The tensor at a position; symbols that are new in its shape are read from it",
+         _SHAPE)  # fmt: skip
+_declare("list_length", 1, _infer_length, "How many tensors a list has")
+_declare("list_concat", 1, _infer_concat, "The tensors of a list one after the other along their first axis", _SHAPE)
+_declare("list_stack", 1, _infer_stack, "The tensors of a list along a new first axis", _SHAPE)

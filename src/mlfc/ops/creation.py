@@ -30,9 +30,11 @@ def _infer_filled(name: str, attrs: Attrs, *value: TensorType) -> TensorType:
 
 def _infer_arange(name: str, attrs: Attrs, *_: TensorType) -> TensorType:
     start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
+    dtypes.bits(attrs["dtype"])
+    if isinstance(stop, Dim) and (start, step) == (0, 1):
+        return TensorType(checked_shape(name, (stop,)), attrs["dtype"])
     if not all(isinstance(item, (int, float)) and math.isfinite(item) for item in (start, stop, step)) or step == 0:
         raise TypeCheckError(f"{name}: start {start}, stop {stop} and step {step} must be finite, step not 0")
-    dtypes.bits(attrs["dtype"])
     return TensorType((max(0, math.ceil((stop - start) / step)),), attrs["dtype"])
 
 

@@ -19,7 +19,7 @@ from mlfc.byoc import find_generators, takes_modules
 from mlfc.factory import Factory
 from mlfc.relay.ir import IRModule
 from mlfc.support.c_names import module_name as checked_module_name
-from mlfc.target.target import parse_host, parse_target
+from mlfc.target.target import Target, parse_host, parse_target
 
 
 def build(
@@ -55,7 +55,8 @@ def build(
         ``llvm``.
     executor : str
         ``aot``: one C function runs the model. ``graph``: the graph executor calls an operator at a time, with weights
-        from a file of parameters. Default: ``graph`` where a device or a runtime module of an external generator has a
+        from a file of parameters. ``vm``: the virtual machine runs models whose extents or course depend on the inputs.
+        Default: ``vm`` for such models, ``graph`` where a device or a runtime module of an external generator has a
         part, else ``aot``.
     module_name : str
         Goes into every symbol; letters, digits and underscores.
@@ -94,6 +95,9 @@ def build(
     if executor is not None:  # before the work is done
         codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
     name = checked_module_name(module_name)
+    if executor == "vm":
+        unit = _stepped_unit(mod, values, name, host, limit_factor)
+        return _made(Factory(name, chosen, executor, mod, values, unit), dry_run)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))
@@ -127,7 +131,31 @@ def build(
         packed_constants=small and not host.features.vector_bytes,
         device_target=chosen if chosen.device else None,
     )
-    factory = Factory(name, chosen, executor, mod, values, unit, memory_options, host if chosen.device else None)
+    made = Factory(name, chosen, executor, mod, values, unit, memory_options, host if chosen.device else None)
+    return _made(made, dry_run)
+
+
+def _stepped_unit(
+    mod: IRModule, values: Mapping[str, npt.NDArray[np.generic]], name: str, target: Target, limit_factor: float
+) -> codegen.Unit:
+    """Return the code of a module for the virtual machine."""
+    with transform.within_limits(mod, values, limit_factor):
+        stepped = transform.lower_steps(transform.run_functions(mod, values), target.features, name)
+        executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name)
+    small = target.features.optimize == "size"
+    return codegen.Unit(
+        stepped.program,
+        memory.NO_PLAN,
+        name,
+        "vm",
+        target=target,
+        quantization=mod.quantization,
+        small=small,
+        executable=executable,
+    )
+
+
+def _made(factory: Factory, dry_run: bool) -> Factory:
     if not dry_run:
         _ = factory.code
     return factory

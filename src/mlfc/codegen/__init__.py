@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlfc.codegen.emit import DeviceCode, GeneratedCode, Sizes, constant_pools
 from mlfc.codegen.link import LinkedCode, generate, generate_together
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit, check_executor
+from mlfc.codegen.vm.bytecode import assemble
 
 __all__ = [
     "SHARED_MODULE",
@@ -14,6 +15,7 @@ __all__ = [
     "Shared",
     "Sizes",
     "Unit",
+    "assemble",
     "check_executor",
     "constant_pools",
     "generate",

@@ -21,6 +21,7 @@ from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import comment_text
 from mlfc.memory import Storages, assign_storages
 from mlfc.support import c_names
+from mlfc.support.bytecode import Executable
 from mlfc.support.content import Data, nbytes_of
 from mlfc.support.module_info import ConstantPoolInfo
 from mlfc.tir.ir import COPY, PrimFunc
@@ -65,6 +66,7 @@ class GeneratedCode:
     storages: Storages | None = None  # of the graph executor
     external: tuple[ExternalPart, ...] = ()  # the output of external code generators
     device: DeviceCode | None = None  # kernels on a device beside the host
+    executable: Executable | None = None  # of the virtual machine
 
     @property
     def built_files(self) -> Mapping[str, Data]:

@@ -18,6 +18,7 @@ from mlfc.codegen.external import require_code
 from mlfc.codegen.operators import OperatorsFile, printed_form
 from mlfc.codegen.system_lib import host_module, system_library
 from mlfc.codegen.unit import NOTHING_SHARED, SHARED_MODULE, Shared, Unit
+from mlfc.codegen.vm.code import generate_vm_c
 from mlfc.errors import OptionError
 from mlfc.support import c_names
 from mlfc.support.content import Data
@@ -40,9 +41,10 @@ def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
         require_code(unit)
     if unit.target.kind == "llvm":
         from mlfc.codegen.llvm.code import generate_llvm  # LLVM takes long to load
+        from mlfc.codegen.llvm.vm import generate_vm_llvm
 
-        return generate_llvm(unit, shared)
-    return generate_c(unit, shared)
+        return generate_vm_llvm(unit, shared) if unit.executor == "vm" else generate_llvm(unit, shared)
+    return generate_vm_c(unit, shared) if unit.executor == "vm" else generate_c(unit, shared)
 
 
 @dataclass(frozen=True, eq=False)

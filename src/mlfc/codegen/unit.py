@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from mlfc.errors import OptionError, unknown
 from mlfc.memory import ConstantPool, MemoryOptions, Plan
 from mlfc.relay.ir import Quantization
+from mlfc.support.bytecode import Executable
 from mlfc.target.target import Target, parse_target
 from mlfc.tir.ir import PrimFunc, Program, Value
 from mlfc.tir.visitor import signature
 
-EXECUTORS = ("aot", "graph")
+EXECUTORS = ("aot", "graph", "vm")
 SHARED_MODULE = "mlfc_shared"
 """In names of files and symbols that belong to several modules."""
 
@@ -24,7 +25,7 @@ class Unit:
     program: Program
     plan: Plan  # where its intermediates and scratch are
     module: str  # name in files and symbols, as spelled by `support.c_names.module_name`
-    executor: str = "aot"  # ``aot`` or ``graph``
+    executor: str = "aot"  # one of EXECUTORS
     external_workspace: bool = False  # the caller passes the workspace in, instead of a static array; AOT only
     # chooses the printer; the host's, where there is a device beside it
     target: Target = field(default_factory=lambda: parse_target("c"))
@@ -37,6 +38,7 @@ class Unit:
     small: bool = False
     packed_constants: bool = False  # constants are as close as their elements allow, where no vectors read them
     device_target: Target | None = None  # of the kernels on a device
+    executable: Executable | None = None  # of the virtual machine
 
     @property
     def target_text(self) -> str:
@@ -57,7 +59,7 @@ class Unit:
 
     def aliased_inputs(self, kernel: PrimFunc) -> frozenset[int]:
         """Return the positions of the inputs that the kernel's output overlaps in some call, by the plan."""
-        if self.executor == "graph":  # its tensors have whole blocks
+        if self.executor != "aot":  # their tensors have whole blocks
             return frozenset()
         return frozenset(
             position

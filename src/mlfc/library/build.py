@@ -28,7 +28,7 @@ _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
 # the configuration of libraries comes before that of whole programs
 _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
-_RUNTIME_HEADERS = (b"tvm/runtime/",)
+_RUNTIME_HEADERS = (b"tvm/runtime/", b"<mlfc_vm")
 # names of symbols begin behind the zero of the name before, on some systems with an underscore; one that ends another
 # name, such as that of a variable for the function, is not written again
 _RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")

@@ -62,6 +62,10 @@ class Plan:
             raise InternalError(f"'{value.name}' has no place in memory") from None
 
 
+NO_PLAN = Plan(0, 0, 1, {}, (), (), None, (), ())
+"""That of code which gets all memory from its caller."""
+
+
 def plan(
     program: Program,
     alignment: int = 16,

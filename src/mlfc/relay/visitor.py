@@ -6,7 +6,7 @@ not the function that it calls: a fused group is one step of its caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -71,6 +71,27 @@ def free_vars(expr: Expr) -> list[Var]:
     """Return the variables that `expr` reads and does not bind, in the order of a walk."""
     bound = set(expr.params) if isinstance(expr, Function) else set()
     return [node for node in post_order(expr) if isinstance(node, Var) and node not in bound]
+
+
+def callees(function: Function) -> Iterator[str]:
+    """Yield the names of the functions that a function calls, or lets a branch call."""
+    for expr in post_order(function.body):
+        if isinstance(expr, If):
+            yield from (expr.then.name, expr.otherwise.name)
+        elif isinstance(expr, Call) and isinstance(expr.op, GlobalVar):
+            yield expr.op.name
+
+
+def called_functions(module: ir.IRModule, name: str) -> set[str]:
+    """Return the functions that a function calls, directly or through others."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for callee in callees(module.functions[waiting.pop()]):
+            if callee not in found:
+                found.add(callee)
+                waiting.append(callee)
+    return found
 
 
 def with_children(expr: Expr, args: Iterable[Expr]) -> Expr:

@@ -3,8 +3,9 @@
 from mlfc.transform.device_placement import place_on_device
 from mlfc.transform.lower import lower
 from mlfc.transform.lower_group import lower_group
+from mlfc.transform.lower_steps import lower_steps
 from mlfc.transform.partition import PartitionGraph
-from mlfc.transform.pipeline import PASSES, checked_params, run, within_limits
+from mlfc.transform.pipeline import PASSES, checked_params, run, run_functions, within_limits
 from mlfc.transform.tile_for_ram import tile_for_ram
 
 __all__ = [
@@ -13,8 +14,10 @@ __all__ = [
     "checked_params",
     "lower",
     "lower_group",
+    "lower_steps",
     "place_on_device",
     "run",
+    "run_functions",
     "tile_for_ram",
     "within_limits",
 ]

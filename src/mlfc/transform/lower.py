@@ -17,6 +17,7 @@ from mlfc.relay import ir as relay
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds
 from mlfc.target.features import Features
 from mlfc.tir import visitor
 from mlfc.tir.ir import COPY, KernelCall, PrimFunc, Program, StateValue, Value
@@ -43,20 +44,22 @@ def lower(
     lowered to, to be used and added to. Equal kernels appear once. Before a kernel reads a tensor that is elsewhere, a
     call copies it: each tensor once. Constants are wherever they are read.
     """
-    return _ProgramBuilder(features, tiled, {} if cache is None else cache, placement).build(module, name)
+    return ProgramBuilder(features, tiled, cache, placement).build(module, name)
 
 
-class _ProgramBuilder:
+class ProgramBuilder:
+    """Collects the kernels, constants and calls of a program, expression by expression."""
+
     def __init__(
         self,
         features: Features,
-        tiled: TiledChain | None,
-        cache: dict[relay.Function, LoweredGroup],
-        placement: DevicePlacement | None,
+        tiled: TiledChain | None = None,
+        cache: dict[relay.Function, LoweredGroup] | None = None,
+        placement: DevicePlacement | None = None,
     ) -> None:
         self._features = features
         self._tiled = tiled
-        self._cache = cache
+        self._cache = {} if cache is None else cache
         self._placement = placement
         self._tiled_calls = {id(layer.call) for layer in tiled.layers} if tiled else set()
         self._values: dict[int, Value] = {}
@@ -69,6 +72,7 @@ class _ProgramBuilder:
         self._rounding_sensitive = False
 
     def build(self, module: relay.IRModule, name: str) -> Program:
+        """Return the program of a module's ``main``."""
         main = module.main
         heads = main.body.fields if isinstance(main.body, relay.Tuple) else (main.body,)
         names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
@@ -100,7 +104,7 @@ class _ProgramBuilder:
         self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None, device: str | None = None
     ) -> Value:
         kind_of = relay.tensor_type(expr)
-        elements = math.prod(kind_of.shape)
+        elements = bounds(math.prod(kind_of.shape))[0]
         if elements > _MAX_ELEMENTS:
             raise UnsupportedError(
                 f"the tensor '{name}' has {elements:,} elements, more than the {_MAX_ELEMENTS:,} that C code of 32-bit "
@@ -269,7 +273,8 @@ class _ProgramBuilder:
             for buffer, array in zip(group.prim.constants, group.constants, strict=True)
         ]
         inputs = tuple(self._on(args[index], device) for index in group.used)
-        return KernelCall(kernel, inputs, tuple(constants), output, nodes)
+        numbers = tuple(symbol.dim for symbol in kernel.symbols)
+        return KernelCall(kernel, inputs, tuple(constants), output, nodes, numbers)
 
     def _unique(self, name: str) -> str:
         count = self._names.get(name, 0)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mlfc.errors import OptionError
 from mlfc.relay.ir import Call, IRModule, Tuple
 from mlfc.relay.verify import state_faults
-from mlfc.relay.visitor import post_order
+from mlfc.relay.visitor import called_functions, post_order
 from mlfc.support.cost import limited
 from mlfc.transform.attention_orders import AttentionOrders
 from mlfc.transform.bind_params import BindParams
@@ -88,6 +88,18 @@ def run(
         if after_each is not None:
             after_each(type(step).__name__, module)
     return module
+
+
+def run_functions(module: IRModule, params: Mapping[str, npt.NDArray[Any]] | None = None) -> IRModule:
+    """Return the module with all passes applied to each function of it, as `transform.lower_steps` takes it.
+
+    Functions that ``main`` does not reach are left out. `params` are values of parameters of ``main``.
+    """
+    fused = {}
+    for name in ("main", *sorted(called_functions(module, "main") - {"main"})):
+        alone = IRModule({"main": module.functions[name]}, numerics=module.numerics)
+        fused[name] = run(alone, params if name == "main" else {}).main
+    return replace(module, functions=fused)
 
 
 def _states_first(module: IRModule) -> IRModule:

@@ -1,0 +1,271 @@
+"""From planned steps to bytecode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlfc.memory.slots import Slot, SlotPlan
+from mlfc.support import bytecode as bc
+from mlfc.support.dims import Dim, Extent, Symbol, symbols_of, walked
+from mlfc.tir.ir import Value
+from mlfc.tir.steps import (
+    Assign,
+    Define,
+    Goto,
+    Invoke,
+    Label,
+    Mark,
+    Rebind,
+    Require,
+    Step,
+    SteppedProgram,
+    Unless,
+    sources_of,
+)
+
+_OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
+
+
+def assemble(stepped: SteppedProgram, plan: SlotPlan, name: str) -> bc.Executable:
+    """Return the bytecode of a planned model; `name` is the module's.
+
+    Kernels and constants are numbered in the order of the program.
+    """
+    return _Assembler(stepped, plan, name).run()
+
+
+class _Numbers:
+    """Integers that are in registers: each expression of symbols is computed once, where it is known to be computed.
+
+    What is computed behind a label may have been jumped over elsewhere, so it is forgotten at the next one.
+    """
+
+    def __init__(self, main: bc.FunctionBuilder) -> None:
+        self._main = main
+        self._symbols: dict[Symbol, bc.IntegerRegister] = {}
+        self._computed: dict[tuple[str, Any, Any], tuple[bc.IntegerRegister, frozenset[Symbol]]] = {}
+
+    def register(self, symbol: Symbol) -> bc.IntegerRegister:
+        """Return the register of a symbol."""
+        if symbol not in self._symbols:
+            self._symbols[symbol] = self._main.integer_register()
+        return self._symbols[symbol]
+
+    def changed(self, symbol: Symbol) -> None:
+        """Forget what was computed from a symbol."""
+        self._computed = {key: item for key, item in self._computed.items() if symbol not in item[1]}
+
+    def forget(self) -> None:
+        """Forget everything that was computed."""
+        self._computed.clear()
+
+    def of(self, extent: Extent) -> bc.Integer:
+        """Return an extent as an operand."""
+
+        def leaf(value: int | Symbol) -> tuple[bc.Integer, frozenset[Symbol]]:
+            return (self.register(value), frozenset((value,))) if isinstance(value, Symbol) else (value, frozenset())
+
+        def apply(op: str, a: Any, b: Any) -> tuple[bc.Integer, frozenset[Symbol]]:
+            key = (op, a[0], b[0])
+            if key not in self._computed:
+                symbols = a[1] | b[1]
+                self._computed[key] = (self._main.compute(_OPERATIONS[op], a[0], b[0]), symbols)
+            return self._computed[key]
+
+        found: bc.Integer = walked(extent, leaf, apply)[0]
+        return found
+
+
+class _Assembler:
+    def __init__(self, stepped: SteppedProgram, plan: SlotPlan, name: str) -> None:
+        self._steps = stepped.steps
+        self._program = program = stepped.program
+        self._plan = plan
+        self._builder = bc.ExecutableBuilder(name)
+        open_extents: dict[Symbol, bc.OpenExtent] = {}
+        for value in program.inputs:
+            for symbol in symbols_of(value.shape):
+                if symbol not in open_extents:
+                    open_extents[symbol] = self._builder.symbol(symbol.name, symbol.low, symbol.high)
+        for value in program.inputs:
+            self._builder.input(value.name, value.dtype, [_declared(item, open_extents) for item in value.shape])
+        for value in program.outputs:
+            self._builder.output(value.name, value.dtype, [_declared(item, open_extents) for item in value.shape])
+        self._kernels = {
+            kernel.name: self._builder.kernel(
+                kernel.name,
+                len(kernel.params) + bool(kernel.scratch),
+                len(kernel.inputs) + len(kernel.constants),
+                len(kernel.symbols),
+            )
+            for kernel in program.kernels
+        }
+        self._constants = {
+            value: self._builder.constant(value.name, value.dtype, value.shape) for value in program.constants
+        }
+        self._main = self._builder.function("main", len(program.inputs), len(program.outputs))
+        self._numbers = _Numbers(self._main)
+        self._tensors: dict[Value, bc.TensorRegister] = dict(zip(program.inputs, self._main.parameters, strict=True))
+        self._storages: dict[Slot, bc.StorageRegister] = {}
+        self._labels: dict[Label, bc.Label] = {}
+        self._places: dict[Label, int] = {
+            step.label: at for at, step in enumerate(self._steps) if isinstance(step, Mark)
+        }
+
+    def run(self) -> bc.Executable:
+        started = False
+        begin = next((at for at, step in enumerate(self._steps) if not _binds_inputs(step)), 0)
+        for at, step in enumerate(self._steps):
+            if at >= begin and not started:
+                started = True
+                self._take_storages()
+            self._step(step, at)
+        return self._builder.build(self._plan.arena_bytes)
+
+    def _take_storages(self) -> None:
+        for slot in self._plan.slots:
+            if slot.is_lasting:
+                self._storage(slot)
+
+    def _storage(self, slot: Slot) -> bc.StorageRegister:
+        """Write what takes a storage."""
+        if slot not in self._storages:
+            self._storages[slot] = self._main.storage_register()
+        return self._main.storage(self._numbers.of(slot.nbytes), slot.offset, self._storages[slot])
+
+    def _step(self, step: Step, at: int) -> None:
+        if isinstance(step, Mark):
+            self._numbers.forget()
+            self._main.place(self._label(step.label))
+        elif isinstance(step, Goto):
+            if self._places[step.label] != at + 1:
+                self._main.jump(self._label(step.label))
+        elif isinstance(step, Unless):
+            self._main.branch(self._main.element(self._tensor(step.condition), 0), self._label(step.label))
+        elif isinstance(step, Define):
+            self._define(step)
+        elif isinstance(step, Rebind):
+            self._rebind(step)
+        elif isinstance(step, Require):
+            extent = self._main.extent(self._tensor(step.source), step.axis)
+            self._main.require_equal(extent, self._numbers.of(step.extent), _axis(step.source, step.axis))
+        elif isinstance(step, Invoke):
+            self._invoke(step)
+        elif isinstance(step, Assign):
+            self._assign(step)
+        else:
+            self._main.return_([self._typed(value) for value in step.outputs])
+
+    def _label(self, label: Label) -> bc.Label:
+        if label not in self._labels:
+            self._labels[label] = self._main.label()
+        return self._labels[label]
+
+    def _define(self, step: Define) -> None:
+        register = self._numbers.register(step.symbol)
+        source = self._tensor(step.source)
+        if step.axis is None:
+            self._main.element(source, 0, register)
+        else:
+            self._main.extent(source, step.axis, register)
+        self._numbers.changed(step.symbol)
+        self._main.require_range(register, step.symbol.low, step.symbol.high, str(step.symbol))
+
+    def _rebind(self, step: Rebind) -> None:
+        values = [self._numbers.of(extent) for extent in step.extents]
+        registers = [self._numbers.register(symbol) for symbol in step.symbols]
+        # what is read after it was written is read before
+        for index, value in enumerate(values):
+            if isinstance(value, bc.IntegerRegister) and value in registers[:index]:
+                values[index] = self._main.integer(value)
+        for symbol, register, value in zip(step.symbols, registers, values, strict=True):
+            self._main.integer(value, register)
+            self._numbers.changed(symbol)
+            self._main.require_range(register, symbol.low, symbol.high, str(symbol))
+
+    # tensors
+
+    def _tensor(self, value: Value) -> bc.Tensor:
+        """Return what holds the bytes of a value; its extents may be those of another form."""
+        root = value.root
+        if root in self._constants:
+            return self._constants[root]
+        if root not in self._tensors:
+            self._tensors[root] = self._main.tensor_register()
+        return self._tensors[root]
+
+    def _typed(self, value: Value) -> bc.Tensor:
+        """Return a tensor with the extents of a value."""
+        root = value.root
+        if value.shape == root.shape and value.dtype == root.dtype and value.is_whole:
+            return self._tensor(value)
+        return self._main.view(self._tensor(value), value.root_start, value.dtype, self._extents(value))
+
+    def _extents(self, value: Value) -> list[bc.Integer]:
+        return [self._numbers.of(extent) for extent in value.shape]
+
+    def _made(self, value: Value, slot: Slot, into: bc.TensorRegister | None = None) -> bc.TensorRegister:
+        """Write what makes a tensor in a storage."""
+        storage = self._storages[slot] if slot.is_lasting else self._storage(slot)
+        return self._main.tensor(storage, 0, value.dtype, self._extents(value), into)
+
+    def _invoke(self, step: Invoke) -> None:
+        call, root = step.call, step.call.output.root
+        register = self._tensor(call.output)
+        assert isinstance(register, bc.TensorRegister)
+        self._made(root, self._plan.values[root], register)
+        buffers: list[bc.Buffer] = [self._operand(value) for value in (*call.inputs, *call.constants)]
+        buffers.append(register)
+        slot = self._plan.scratch.get(step)
+        if slot is not None:
+            buffers.append(self._storages[slot] if slot.is_lasting else self._storage(slot))
+        numbers = [self._numbers.of(extent) for extent in call.numbers]
+        self._main.invoke(self._kernels[call.kernel.name], buffers, numbers)
+
+    def _operand(self, value: Value) -> bc.Tensor:
+        return self._tensor(value) if value.is_whole else self._typed(value)
+
+    def _assign(self, step: Assign) -> None:
+        sources = [self._typed(source) for source in step.sources]
+        if self._plan.is_bounded:
+            self._copied(step, sources)
+            return
+        targets = [self._tensor(variable) for variable in step.variables]
+        for index, source in enumerate(sources):
+            if source in targets[:index]:
+                sources[index] = self._main.move(source)
+        for target, source in zip(targets, sources, strict=True):
+            if target != source:
+                assert isinstance(target, bc.TensorRegister)
+                self._main.move(source, target)
+
+    def _copied(self, step: Assign, sources: list[bc.Tensor]) -> None:
+        """Write copies of the sources into the variables' own places; those that are variables too are saved before."""
+        for index, source in enumerate(step.sources):
+            slot = self._plan.spare.get((step, index))
+            if slot is not None:
+                saved = self._made(source, slot)
+                self._main.copy(saved, sources[index])
+                sources[index] = saved
+        for variable, value, tensor in zip(step.variables, step.sources, sources, strict=True):
+            register = self._tensor(variable)
+            assert isinstance(register, bc.TensorRegister)
+            # with the extents of the source: the symbols of its own are bound afterwards
+            self._made(value, self._plan.values[variable.root], register)
+            self._main.copy(register, tensor)
+
+
+def _binds_inputs(step: Step) -> bool:
+    is_input = all(value.kind == "input" for value in sources_of(step))
+    return isinstance(step, (Define, Require)) and is_input
+
+
+def _axis(value: Value, axis: int) -> str:
+    return f"{value.name}, axis {axis}"
+
+
+def _declared(extent: Extent, symbols: Mapping[Symbol, bc.OpenExtent]) -> bc.Extent:
+    if not isinstance(extent, Dim):
+        return extent
+    return symbols.get(extent.symbol) if extent.symbol is not None else None

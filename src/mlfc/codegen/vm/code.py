@@ -1,0 +1,82 @@
+"""A module of the virtual machine in C: its kernels, what launches them, and the table that its bytecode refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mlfc.codegen.c_host import WIDTH, c_function
+from mlfc.codegen.constants import ConstantTable
+from mlfc.codegen.emit import GeneratedCode, Sizes, banner, blob_files, function_names
+from mlfc.codegen.operators import OperatorsFile, kernel_functions
+from mlfc.codegen.unit import Shared, Unit
+from mlfc.codegen.vm.launchers import launcher
+from mlfc.codegen.writer import Writer
+from mlfc.errors import InternalError
+from mlfc.support.content import Data
+from mlfc.tir.ir import PrimFunc
+
+INCLUDE = "#include <mlfc_vm_code.h>"
+_LAUNCH = "_launch"
+
+
+def code_symbol(module: str) -> str:
+    """Return the name of the table that a module exports."""
+    return f"tvmgen_{module}_vm_code"
+
+
+def launch_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of the functions that launch kernels."""
+    return {kernel: name + _LAUNCH for kernel, name in names.items()}
+
+
+def constants_of(unit: Unit) -> ConstantTable:
+    """Return the constants of a module, in the order of its bytecode."""
+    return ConstantTable(list(unit.program.constants), unit.module, packed=False)
+
+
+def generate_vm_c(unit: Unit, shared: Shared) -> GeneratedCode:
+    """Print a module of the virtual machine in C."""
+    constants, names = constants_of(unit), function_names(unit)
+    functions = kernel_functions(unit, shared, names)
+    launching = launch_names(names)
+
+    def launched(kernel: PrimFunc) -> str:
+        return c_function(launcher(kernel, launching[kernel.name], functions.names[kernel.name]), WIDTH)
+
+    operators = OperatorsFile(unit.contracts, (INCLUDE,))
+    operators.needs.math = constants.uses_math
+    operators.declarations.append("\n".join(constants.declarations()))
+    functions.write(operators, static=True, after=launched)
+    operators.functions.append(_table(unit, constants, launching))
+    first, path = banner(unit.target_text), f"src/{unit.module}_lib1.c"
+    files: dict[str, Data] = {
+        path: (first + operators.text()).encode(),
+        **blob_files(constants, f"src/{unit.module}_lib2.S", first),
+    }
+    return vm_code(unit, constants, names, files)
+
+
+def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], files: Mapping[str, Data]) -> GeneratedCode:
+    """Return a module of the virtual machine: the printed code, and its bytecode."""
+    if unit.executable is None:
+        raise InternalError("a module of the virtual machine has no bytecode")
+    sizes = Sizes(max(0, unit.executable.arena_bytes), constants.nbytes, 0)
+    return GeneratedCode(files, None, None, names, sizes, False, executable=unit.executable)
+
+
+def _table(unit: Unit, constants: ConstantTable, launching: Mapping[str, str]) -> str:
+    program, writer = unit.program, Writer()
+    if program.kernels:
+        with writer.block(f"static const mlfc_vm_kernel_entry kernels[{len(program.kernels)}] =", "};"):
+            for kernel in program.kernels:
+                reads = len(kernel.inputs) + len(kernel.constants)
+                buffers = len(kernel.params) + bool(kernel.scratch)
+                writer.line(f"{{{launching[kernel.name]}, {buffers}, {reads}, {len(kernel.symbols)}}},")
+    if program.constants:
+        with writer.block(f"static const mlfc_vm_buffer constants[{len(program.constants)}] =", "};"):
+            for value in program.constants:
+                writer.line(f"{{(uint8_t *){constants.symbol(value)}, {value.nbytes}}},")
+    kernels = f"{len(program.kernels)}, {'kernels' if program.kernels else '0'}"
+    held = f"{len(program.constants)}, {'constants' if program.constants else '0'}"
+    writer.line(f"const mlfc_vm_code {code_symbol(unit.module)} = {{{kernels}, {held}}};")
+    return writer.text()

@@ -1,0 +1,233 @@
+"""Memory of a model that runs step by step: which values share a storage, and where it lies if all sizes are bounded.
+
+With bounds on every symbol each storage has a place in one arena, whose size is the worst case. Without, storages are
+allocated when the model runs: those whose sizes follow from the inputs' extents at its start, and values take turns in
+them where the sizes are known to suffice; others where their values are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mlfc.memory.reuse import allows_inplace
+from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, symbols_of
+from mlfc.tir.ir import KernelCall, Value
+from mlfc.tir.steps import Assign, Define, Goto, Invoke, Label, Mark, Return, Step, sources_of
+
+ALIGNMENT = 64
+_MOST_ARENA_BYTES = (1 << 31) - 1
+
+
+@dataclass(eq=False)
+class Slot:
+    """A storage."""
+
+    nbytes: Extent
+    offset: int | None = None  # in the arena
+    # whether it is there from the start of the run; else it is allocated anew for each value that is computed
+    is_lasting: bool = True
+    last: int = -1  # the step after which it is free
+
+
+@dataclass(eq=False)
+class SlotPlan:
+    """The storages of a model, and what is in which."""
+
+    slots: list[Slot] = field(default_factory=list)
+    values: dict[Value, Slot] = field(default_factory=dict)  # of values that own their bytes
+    scratch: dict[Invoke, Slot] = field(default_factory=dict)
+    # copies that an `Assign` needs of variables that it writes and reads, by its place among the sources
+    spare: dict[tuple[Assign, int], Slot] = field(default_factory=dict)
+    arena_bytes: int = -1  # -1 where storages are allocated
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether everything has a place in one arena."""
+        return self.arena_bytes >= 0
+
+
+@dataclass(eq=False)
+class _Life:
+    """What needs memory, and the first and last step that it does."""
+
+    nbytes: Extent
+    first: int
+    last: int
+    slot: Slot | None = None
+
+
+def plan_slots(steps: Sequence[Step]) -> SlotPlan:
+    """Return the storages of a model's values and scratch; deterministic."""
+    lives, scratch, spare = _lives(steps)
+    everything = [*lives.values(), *scratch.values(), *spare.values()]
+    if all(_is_bounded(life.nbytes) for life in everything):
+        plan = _in_arena(steps, lives, scratch, spare)
+        if plan.arena_bytes <= _MOST_ARENA_BYTES:
+            return plan
+    return _allocated(steps, lives, scratch)
+
+
+def _is_bounded(nbytes: Extent) -> bool:
+    return all(symbol.high < LARGEST for symbol in symbols_of([nbytes]))
+
+
+def _lives(
+    steps: Sequence[Step],
+) -> tuple[dict[Value, _Life], dict[Invoke, _Life], dict[tuple[Assign, int], _Life]]:
+    lives: dict[Value, _Life] = {}
+    scratch: dict[Invoke, _Life] = {}
+    spare: dict[tuple[Assign, int], _Life] = {}
+    for at, step in enumerate(steps):
+        for value in sources_of(step):
+            if value.root in lives:
+                lives[value.root].last = at
+        for value in _written(step):
+            life = lives.setdefault(value.root, _Life(value.root.nbytes, at, at))
+            life.last = at
+        if isinstance(step, Invoke) and step.call.kernel.scratch:
+            scratch[step] = _Life(step.call.kernel.scratch_bytes, at, at)
+        if isinstance(step, Assign):
+            targets = set(step.variables)
+            for index, source in enumerate(step.sources):
+                if source.root in targets:
+                    spare[step, index] = _Life(source.root.nbytes, at, at)
+    for begin, end in _loops(steps):
+        for life in lives.values():
+            if life.first < begin <= life.last < end:
+                life.last = end
+    return lives, scratch, spare
+
+
+def _written(step: Step) -> tuple[Value, ...]:
+    if isinstance(step, Invoke):
+        return (step.call.output,) if step.call.output.root.kind == "intermediate" else ()
+    return step.variables if isinstance(step, Assign) else ()
+
+
+def _loops(steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return where loops begin and end, inner ones first."""
+    marks: dict[Label, int] = {}
+    found = []
+    for at, step in enumerate(steps):
+        if isinstance(step, Mark):
+            marks[step.label] = at
+        elif isinstance(step, Goto) and step.label in marks:
+            found.append((marks[step.label], at))
+    return sorted(found, key=lambda loop: loop[1] - loop[0])
+
+
+def _in_arena(
+    steps: Sequence[Step],
+    lives: Mapping[Value, _Life],
+    scratch: Mapping[Invoke, _Life],
+    spare: Mapping[tuple[Assign, int], _Life],
+) -> SlotPlan:
+    del steps
+    plan = SlotPlan()
+    placed: list[tuple[int, int, _Life]] = []
+
+    def size(life: _Life) -> int:
+        return max(0, bounds(life.nbytes)[1])
+
+    waiting = sorted((*lives.values(), *scratch.values(), *spare.values()), key=lambda life: (-size(life), life.first))
+    for life in waiting:
+        offset = 0
+        beside = sorted(
+            (begin, end) for begin, end, other in placed if other.first <= life.last and life.first <= other.last
+        )
+        for begin, end in beside:
+            if offset + size(life) <= begin:
+                break
+            offset = max(offset, -(-end // ALIGNMENT) * ALIGNMENT)
+        placed.append((offset, offset + size(life), life))
+        life.slot = Slot(size(life), offset)
+        plan.slots.append(life.slot)
+    plan.arena_bytes = max((end for _, end, _ in placed), default=0)
+    plan.values = {value: _slot(life) for value, life in lives.items()}
+    plan.scratch = {step: _slot(life) for step, life in scratch.items()}
+    plan.spare = {key: _slot(life) for key, life in spare.items()}
+    return plan
+
+
+def _slot(life: _Life) -> Slot:
+    assert life.slot is not None
+    return life.slot
+
+
+def _allocated(steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Mapping[Invoke, _Life]) -> SlotPlan:
+    plan = SlotPlan()
+    known = _from_inputs(steps)
+    kept = {source.root for step in steps if isinstance(step, (Assign, Return)) for source in sources_of(step)}
+    for at, step in enumerate(steps):
+        if not isinstance(step, Invoke):
+            continue
+        if step in scratch:
+            plan.scratch[step] = _shared(plan, scratch[step], known)
+        root = step.call.output.root
+        if root.kind != "intermediate" or root in plan.values:
+            continue
+        life = lives[root]
+        if root in kept:
+            plan.values[root] = _new(plan, life, is_lasting=False)
+            continue
+        plan.values[root] = _in_place(plan, step.call, life, lives, at) or _shared(plan, life, known)
+    return plan
+
+
+def _from_inputs(steps: Sequence[Step]) -> set[Symbol]:
+    """Return the symbols that are extents of inputs, and so known at the start."""
+    found = set()
+    for step in steps:
+        if isinstance(step, Define) and step.axis is not None and step.source.kind == "input":
+            found.add(step.symbol)
+    return found
+
+
+def _new(plan: SlotPlan, life: _Life, *, is_lasting: bool) -> Slot:
+    slot = Slot(life.nbytes, None, is_lasting, life.last)
+    plan.slots.append(slot)
+    return slot
+
+
+def _in_place(plan: SlotPlan, call: KernelCall, life: _Life, lives: Mapping[Value, _Life], at: int) -> Slot | None:
+    """Return the storage of an input that ends with this call and may become the output."""
+    for position in call.kernel.inplace:
+        root = call.inputs[position].root
+        slot = plan.values.get(root)
+        if slot is None or not slot.is_lasting or lives[root].last != at or slot.last != at:
+            continue
+        if root.nbytes == life.nbytes and allows_inplace(call, root):
+            slot.last = life.last
+            return slot
+    return None
+
+
+def _shared(plan: SlotPlan, life: _Life, known: set[Symbol]) -> Slot:
+    """Return a storage that is free and known to be large enough, or may become so; else a new one."""
+    if not set(symbols_of([life.nbytes])) <= known:
+        return _new(plan, life, is_lasting=False)
+    free = [slot for slot in plan.slots if slot.is_lasting and slot.last < life.first]
+    fitting = [slot for slot in free if _covers(slot.nbytes, life.nbytes)]
+    growing = [slot for slot in free if _covers(life.nbytes, slot.nbytes)]
+    slot = next(iter(_closest(fitting, life) + growing[-1:]), None)
+    if slot is None:
+        return _new(plan, life, is_lasting=True)
+    if slot not in fitting:
+        slot.nbytes = life.nbytes
+    slot.last = life.last
+    return slot
+
+
+def _closest(slots: Sequence[Slot], life: _Life) -> list[Slot]:
+    """Return the storage with the least that a value leaves unused, as far as is known."""
+    return sorted(slots, key=lambda slot: bounds(slot.nbytes - life.nbytes)[0])[:1]
+
+
+def _covers(large: Extent, small: Extent) -> bool:
+    return bounds(large - small)[0] >= 0
+
+
+def lasting(plan: SlotPlan) -> Iterator[Slot]:
+    """Yield the storages that are there from the start."""
+    yield from (slot for slot in plan.slots if slot.is_lasting)

@@ -1,0 +1,422 @@
+"""From a fused module whose course depends on the run to steps: functions are spelled out where they are called.
+
+The call of a function in its own tail, through whatever branches, is a jump; that is how Relay writes loops. What a
+loop passes on to itself unchanged is no variable. Expressions are lowered when what defines their symbols has been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mlfc.errors import InternalError, UnsupportedError
+from mlfc.relay import ir as relay
+from mlfc.relay.op import Operator
+from mlfc.relay.visitor import called_functions, children, post_order
+from mlfc.support.cost import spend
+from mlfc.support.dims import Dim, Extent, Symbol, symbols_of
+from mlfc.target.features import Features
+from mlfc.tir.ir import Program, Value
+from mlfc.tir.steps import (
+    Assign,
+    Define,
+    Goto,
+    Invoke,
+    Label,
+    Mark,
+    Rebind,
+    Require,
+    Return,
+    Step,
+    SteppedProgram,
+    Unless,
+)
+from mlfc.transform.lower import ProgramBuilder
+
+DEFINES = "defines"
+"""The attribute of a function: the symbols whose values are the last fields of its body."""
+
+
+def lower_steps(module: relay.IRModule, features: Features, name: str = "default") -> SteppedProgram:
+    """Lower a module whose functions were fused, each by itself.
+
+    Raises UnsupportedError for recursion that is no loop.
+    """
+    return _StepBuilder(module, features).lowered(name)
+
+
+def defined_symbols(function: relay.Function) -> tuple[Symbol, ...]:
+    """Return the symbols that the last fields of a function's body define."""
+    return tuple(function.attrs.get(DEFINES, ()))
+
+
+def results_of(function: relay.Function) -> tuple[relay.Expr, ...]:
+    """Return the expressions that a function returns."""
+    fields = _fields(function)
+    return fields[: len(fields) - len(defined_symbols(function))]
+
+
+@dataclass(frozen=True, eq=False)
+class _Tail:
+    """What becomes of a function's results: they are assigned, and the run goes on at `end`; or they are the model's.
+
+    `loops` are the functions in whose tail this is, with their variables.
+    """
+
+    results: tuple[Value, ...] | None = None
+    end: Label | None = None
+    loops: Mapping[str, _LoopHead] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _LoopHead:
+    label: Label
+    params: tuple[Value, ...]
+    kinds: tuple[relay.Type, ...]
+
+
+@dataclass(eq=False)
+class _Frame:
+    """One function where it is spelled out."""
+
+    function: relay.Function
+    values: dict[relay.Expr, Value]
+    # results of branches and of calls, by the expression
+    tuples: dict[relay.Expr, tuple[Value, ...]] = field(default_factory=dict)
+
+
+class _StepBuilder(ProgramBuilder):
+    def __init__(self, module: relay.IRModule, features: Features) -> None:
+        super().__init__(features)
+        self._module = module
+        self._steps: list[Step] = []
+        self._known: set[Symbol] = set()
+        self._entered: list[str] = []
+        self._labels = 0
+
+    def lowered(self, name: str) -> SteppedProgram:
+        main = self._module.main
+        inputs = tuple(self._input(param) for param in main.params)
+        self._bind_inputs(inputs)
+        outputs = self._function("main", inputs, _Tail())
+        calls = tuple(step.call for step in self._steps if isinstance(step, Invoke))
+        read = {value.root for call in calls for value in (*call.inputs, *call.constants)}
+        read |= {value.root for step in self._steps for value in _passed(step)}
+        program = Program(
+            name, inputs, outputs, tuple(value for value in self._constants.values() if value in read),
+            tuple(self._kernels.values()), calls, contracts_floats=not self._rounding_sensitive,
+        )  # fmt: skip
+        return SteppedProgram(program, tuple(self._steps))
+
+    def _input(self, param: relay.Var) -> Value:
+        kind = relay.tensor_type(param)
+        return Value(param.name, kind.shape, kind.dtype, "input")
+
+    def _bind_inputs(self, inputs: Sequence[Value]) -> None:
+        """Define the symbols of the inputs' extents, and check every other extent."""
+        places = [(value, axis, extent) for value in inputs for axis, extent in enumerate(value.shape)]
+        waiting = []
+        for value, axis, extent in places:
+            symbol = extent.symbol if isinstance(extent, Dim) else None
+            if symbol is not None and symbol not in self._known:
+                self._known.add(symbol)
+                self._steps.append(Define(symbol, value, axis))
+            else:
+                waiting.append(Require(value, axis, extent))
+        for require in waiting:
+            unknown = [symbol for symbol in symbols_of([require.extent]) if symbol not in self._known]
+            if unknown:
+                raise UnsupportedError(
+                    f"the symbol {unknown[0]} is in the expression {require.extent} alone",
+                    place=f"input '{require.source.name}'",
+                    next_step=f"Let an input have the extent {unknown[0]} itself",
+                )
+        self._steps += waiting
+
+    # functions
+
+    def _function(self, name: str, args: Sequence[Value], tail: _Tail) -> tuple[Value, ...]:
+        """Write a function applied to arguments; return the results where they are the model's."""
+        function = self._module.functions[name]
+        frame = _Frame(function, dict(zip(function.params, args, strict=True)))
+        self._entered.append(name)
+        body = function.body
+        results: tuple[Value, ...] = ()
+        if isinstance(body, relay.If):
+            self._evaluate(frame, (body.condition, *body.args))
+            results = self._branches(frame, body, tail)
+        elif isinstance(body, relay.Call) and isinstance(body.op, relay.GlobalVar):
+            self._evaluate(frame, body.args)
+            results = self._call(frame, body, tail)
+        else:
+            self._evaluate(frame, body.fields if isinstance(body, relay.Tuple) else (body,))
+            results = tuple(value for item in results_of(function) for value in self._of(frame, item))
+            if tail.results is None:
+                results = self._returned(results)
+            else:
+                assert tail.end is not None
+                self._steps += [Assign(tail.results, results), Goto(tail.end)]
+        self._entered.pop()
+        return results
+
+    def _returned(self, results: Sequence[Value]) -> tuple[Value, ...]:
+        names = self._module.output_names or tuple(f"output{index}" for index in range(len(results)))
+        named = tuple(
+            replace(value, name=name, kind="output", alias_of=value, start=0)
+            for value, name in zip(results, names, strict=True)
+        )
+        self._steps.append(Return(named))
+        return named
+
+    def _of(self, frame: _Frame, expr: relay.Expr) -> tuple[Value, ...]:
+        return frame.tuples[expr] if expr in frame.tuples else (frame.values[expr],)
+
+    def _evaluate(self, frame: _Frame, wanted: Sequence[relay.Expr]) -> None:
+        """Write what computes expressions, each after what it reads and after what defines its symbols."""
+        function = frame.function
+        symbols = defined_symbols(function)
+        defining = dict(zip(_fields(function)[len(_fields(function)) - len(symbols) :], symbols, strict=True))
+        definers: dict[Symbol, relay.Expr] = {symbol: expr for expr, symbol in defining.items()}
+        own = set(symbols_of(_extents([param.type for param in function.params])))
+        for expr in {expr: None for root in (*wanted, *defining) for expr in post_order(root)}:
+            if _is_control(expr):
+                for symbol in symbols_of(_extents([expr.type])):
+                    if symbol not in own:
+                        definers.setdefault(symbol, expr)
+        for expr in _scheduled(wanted, definers, frame.values):
+            if expr not in frame.values and expr not in frame.tuples:
+                self._expression(frame, expr)
+            if expr in defining:
+                self._define(defining[expr], frame.values[expr])
+
+    def _define(self, symbol: Symbol, value: Value) -> None:
+        if value.kind == "constant":
+            self._steps.append(Rebind((symbol,), (int(value.array.reshape(-1)[0]),)))
+        else:
+            self._steps.append(Define(symbol, value))
+        self._known.add(symbol)
+
+    def _expression(self, frame: _Frame, expr: relay.Expr) -> None:
+        if isinstance(expr, relay.If):
+            self._joined(frame, expr, self._branches)
+        elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar):
+            self._joined(frame, expr, self._call)
+        elif isinstance(expr, relay.TupleGetItem):
+            frame.values[expr] = frame.tuples[expr.value][expr.index]
+        elif isinstance(expr, relay.Tuple):
+            frame.tuples[expr] = tuple(value for item in expr.fields for value in self._of(frame, item))
+        else:
+            self._lower(frame, expr)
+
+    def _lower(self, frame: _Frame, expr: relay.Expr) -> None:
+        """Write an operator or constant as in a program without branches."""
+        for child in children(expr):
+            self._values[id(child)] = frame.values[child]
+        before = len(self._calls)
+        self._values.pop(id(expr), None)
+        self._visit(expr, None)
+        self._steps += map(Invoke, self._calls[before:])
+        frame.values[expr] = self._values[id(expr)]
+
+    # branches and calls
+
+    def _joined(self, frame: _Frame, expr: Any, write: Any) -> None:
+        """Write branches or a call whose results are read afterwards: variables, which every way assigns."""
+        kinds = expr.type.fields if isinstance(expr.type, relay.TupleType) else (expr.type,)
+        results = tuple(self._variable(kind, expr.span, f"result{index}") for index, kind in enumerate(kinds))
+        end = self._label("join")
+        write(frame, expr, _Tail(results, end))
+        self._steps.append(Mark(end))
+        frame.tuples[expr] = results
+        if not isinstance(expr.type, relay.TupleType):
+            frame.values[expr] = results[0]
+        for value in results:
+            for axis, extent in enumerate(value.shape):
+                symbol = extent.symbol if isinstance(extent, Dim) else None
+                if symbol is not None and symbol not in self._known:
+                    self._known.add(symbol)
+                    self._steps.append(Define(symbol, value, axis))
+
+    def _branches(self, frame: _Frame, expr: relay.If, tail: _Tail) -> tuple[Value, ...]:
+        args = [frame.values[arg] for arg in expr.args]
+        otherwise = self._label("else")
+        self._steps.append(Unless(frame.values[expr.condition], otherwise))
+        known = set(self._known)
+        results: tuple[Value, ...] = ()
+        for reference in (expr.then, expr.otherwise):
+            if reference is expr.otherwise:
+                self._steps.append(Mark(otherwise))
+            self._known = set(known)
+            results = self._enter(reference, args, [arg.type for arg in expr.args], tail) or results
+        self._known = known
+        return results
+
+    def _call(self, frame: _Frame, expr: relay.Call, tail: _Tail) -> tuple[Value, ...]:
+        assert isinstance(expr.op, relay.GlobalVar)
+        args = [frame.values[arg] for arg in expr.args]
+        return self._enter(expr.op, args, [arg.type for arg in expr.args], tail)
+
+    def _enter(
+        self, reference: relay.GlobalVar, args: Sequence[Value], kinds: Sequence[relay.Type], tail: _Tail
+    ) -> tuple[Value, ...]:
+        name, function = reference.name, self._module.functions[reference.name]
+        spend("operators", 1, f"function @{name}")
+        params = tuple(param.type for param in function.params)
+        head = tail.loops.get(name)
+        if head is not None:
+            changed = [pair for pair in zip(head.params, args, strict=True) if pair[0] is not pair[1]]
+            self._pass(changed, params, kinds)
+            self._steps.append(Goto(head.label))
+            return ()
+        if name in self._entered:
+            raise UnsupportedError(
+                f"the function @{name} calls itself, and goes on afterwards",
+                place=f"function @{name}",
+                next_step="Only loops can be compiled: let the call be the last thing that the function does",
+            )
+        if name not in called_functions(self._module, name):
+            self._rebind(params, kinds)
+            return self._function(name, args, tail)
+        kept = _passed_on(self._module, name)
+        variables = tuple(
+            arg if index in kept else self._variable(kind, function.params[index].span, function.params[index].name)
+            for index, (arg, kind) in enumerate(zip(args, params, strict=True))
+        )
+        changed = [pair for pair in zip(variables, args, strict=True) if pair[0] is not pair[1]]
+        self._pass(changed, params, kinds)
+        label = self._label(name)
+        self._steps.append(Mark(label))
+        loops = {**tail.loops, name: _LoopHead(label, variables, params)}
+        return self._function(name, variables, replace(tail, loops=loops))
+
+    def _pass(
+        self, pairs: Sequence[tuple[Value, Value]], params: Sequence[relay.Type], given: Sequence[relay.Type]
+    ) -> None:
+        """Assign arguments to variables, then bind the symbols of these: until then extents are those of arguments."""
+        if pairs:
+            variables, sources = zip(*pairs, strict=True)
+            self._steps.append(Assign(variables, sources))
+        self._rebind(params, given)
+
+    def _rebind(self, params: Sequence[relay.Type], given: Sequence[relay.Type]) -> None:
+        """Let the symbols of parameters be the extents of arguments."""
+        found = relay.bound_symbols(params, given)
+        if found is None:
+            raise InternalError(f"({', '.join(map(str, given))}) are no arguments for ({', '.join(map(str, params))})")
+        changed = {symbol: extent for symbol, extent in found.items() if extent != symbol.dim}
+        if changed:
+            self._steps.append(Rebind(tuple(changed), tuple(changed.values())))
+        self._known.update(found)
+
+    def _variable(self, kind: relay.Type, span: relay.Span, name: str) -> Value:
+        if not isinstance(kind, relay.TensorType):
+            raise InternalError(f"expected a tensor, found {kind}")
+        return Value(span.tensor or name, kind.shape, kind.dtype, "variable")
+
+    def _label(self, name: str) -> Label:
+        self._labels += 1
+        return Label(f"{name}_{self._labels}")
+
+
+def _fields(function: relay.Function) -> tuple[relay.Expr, ...]:
+    """Return the fields of a function's body: its results, then what defines its symbols."""
+    return function.body.fields if isinstance(function.body, relay.Tuple) else (function.body,)
+
+
+def _is_control(expr: relay.Expr) -> bool:
+    return isinstance(expr, relay.If) or (isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar))
+
+
+def _passed(step: Step) -> Iterator[Value]:
+    if isinstance(step, Assign):
+        yield from step.sources
+    elif isinstance(step, Return):
+        yield from step.outputs
+
+
+def _extents(kinds: Sequence[relay.Type]) -> Iterator[Extent]:
+    for kind in kinds:
+        if isinstance(kind, relay.TensorType):
+            yield from kind.shape
+        elif isinstance(kind, relay.TupleType):
+            yield from _extents(kind.fields)
+
+
+def _mentioned(expr: relay.Expr) -> list[Symbol]:
+    """Return the symbols that an expression needs: of its type, and of what a fused group does inside."""
+    extents = list(_extents([expr.type]))
+    if isinstance(expr, relay.Call):
+        inside = [expr] if isinstance(expr.op, Operator) else []
+        if isinstance(expr.op, relay.Function):
+            inside = [item for item in post_order(expr.op.body) if isinstance(item, relay.Call)]
+        for call in inside:
+            extents += _extents([call.type])
+            extents += _extents_in(call.attrs)
+    return symbols_of(extents)
+
+
+def _extents_in(attrs: Mapping[str, Any]) -> Iterator[Extent]:
+    waiting = list(attrs.values())
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Dim):
+            yield item
+        elif isinstance(item, tuple):
+            waiting.extend(item)
+
+
+def _scheduled(
+    wanted: Sequence[relay.Expr], definers: Mapping[Symbol, relay.Expr], done: Mapping[relay.Expr, Value]
+) -> list[relay.Expr]:
+    """Return expressions in the order in which they can be computed."""
+
+    def needs(expr: relay.Expr) -> Iterator[relay.Expr]:
+        for symbol in _mentioned(expr):
+            if symbol in definers and definers[symbol] is not expr:
+                yield definers[symbol]
+        yield from children(expr)
+
+    order: list[relay.Expr] = []
+    seen: set[relay.Expr] = set(done)
+    for root in wanted:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack = [(root, needs(root))]
+        while stack:
+            node, rest = stack[-1]
+            child = next((item for item in rest if item not in seen), None)
+            if child is None:
+                order.append(node)
+                stack.pop()
+            else:
+                seen.add(child)
+                stack.append((child, needs(child)))
+    return order
+
+
+def _passed_on(module: relay.IRModule, name: str) -> set[int]:
+    """Return the parameters that every call of a loop from its own tail passes on as they are."""
+    kept = set(range(len(module.functions[name].params)))
+    pending: list[tuple[str, tuple[int | None, ...]]] = [(name, tuple(sorted(kept)))]
+    seen = set(pending)
+    while pending:
+        callee, origins = pending.pop()
+        function = module.functions[callee]
+        known = dict(zip(function.params, origins, strict=True))
+        body = function.body
+        if isinstance(body, relay.If):
+            calls = [(body.then.name, body.args), (body.otherwise.name, body.args)]
+        elif isinstance(body, relay.Call) and isinstance(body.op, relay.GlobalVar):
+            calls = [(body.op.name, body.args)]
+        else:
+            continue
+        for target, args in calls:
+            given = tuple(known.get(arg) if isinstance(arg, relay.Var) else None for arg in args)
+            if target == name:
+                kept -= {index for index, origin in enumerate(given) if origin != index}
+            elif (target, given) not in seen:
+                seen.add((target, given))
+                pending.append((target, given))
+    return kept

@@ -6,7 +6,7 @@ not the function that it calls: a fused group is one step of its caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -82,13 +82,13 @@ def callees(function: Function) -> Iterator[str]:
             yield expr.op.name
 
 
-def called_functions(module: ir.IRModule, name: str) -> set[str]:
-    """Return the functions that a function calls, directly or through others."""
+def called_functions(module: ir.IRModule, name: str, without: Collection[str] = ()) -> set[str]:
+    """Return the functions that a function calls, directly or through others, but those of `without` and beyond."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
         for callee in callees(module.functions[waiting.pop()]):
-            if callee not in found:
+            if callee not in found and callee not in without:
                 found.add(callee)
                 waiting.append(callee)
     return found

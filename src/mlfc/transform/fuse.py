@@ -23,12 +23,13 @@ class FuseOps:
     """
 
     max_depth: int = 64  # most operators of a group
+    copies: bool = True  # whether such outputs are copied
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the fused module."""
         main = module.main
         fields = main.body.fields if isinstance(main.body, Tuple) else (main.body,)
-        outputs = _own_storage(fields)
+        outputs = _own_storage(fields) if self.copies else tuple(fields)
         body = Tuple(outputs, main.body.span) if isinstance(main.body, Tuple) else outputs[0]
         calls = _operator_calls(body)
         groups = Grouping(calls, outputs, self.max_depth).find()

@@ -161,13 +161,19 @@ class _StepBuilder(ProgramBuilder):
         return results
 
     def _returned(self, results: Sequence[Value]) -> tuple[Value, ...]:
+        """Write the end of the run; an output that is an input, a constant or another output is copied."""
         names = self._module.output_names or tuple(f"output{index}" for index in range(len(results)))
-        named = tuple(
-            replace(value, name=name, kind="output", alias_of=value, start=0)
-            for value, name in zip(results, names, strict=True)
-        )
-        self._steps.append(Return(named))
-        return named
+        taken: set[Value] = set()
+        outputs = []
+        for value, name in zip(results, names, strict=True):
+            owned = value
+            if value.root.kind in ("input", "constant") or value.root in taken:
+                owned = Value(name, value.shape, value.dtype, "intermediate")
+                self._steps.append(Invoke(self._kernel_call(self._copying(value), [value], owned, ())))
+            taken.add(owned.root)
+            outputs.append(replace(owned, name=name, kind="output", alias_of=owned, start=0))
+        self._steps.append(Return(tuple(outputs)))
+        return tuple(outputs)
 
     def _of(self, frame: _Frame, expr: relay.Expr) -> tuple[Value, ...]:
         return frame.tuples[expr] if expr in frame.tuples else (frame.values[expr],)
@@ -275,7 +281,7 @@ class _StepBuilder(ProgramBuilder):
                 place=f"function @{name}",
                 next_step="Only loops can be compiled: let the call be the last thing that the function does",
             )
-        if name not in called_functions(self._module, name):
+        if name not in called_functions(self._module, name, tail.loops):
             self._rebind(params, kinds)
             return self._function(name, args, tail)
         kept = _passed_on(self._module, name)

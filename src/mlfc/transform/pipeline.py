@@ -17,6 +17,7 @@ from mlfc.relay.visitor import called_functions, post_order
 from mlfc.support.cost import limited
 from mlfc.transform.attention_orders import AttentionOrders
 from mlfc.transform.bind_params import BindParams
+from mlfc.transform.control import cut
 from mlfc.transform.convert_layout import ConvertLayout
 from mlfc.transform.decompose import Decompose
 from mlfc.transform.expand_attention import ExpandAttention
@@ -69,17 +70,18 @@ def run(
     *,
     partition: PartitionGraph | None = None,
     on_device: bool = False,
+    copies: bool = True,
     after_each: Callable[[str, IRModule], None] | None = None,
 ) -> IRModule:
     """Return the module with its parameters bound and all passes applied, as `transform.lower` takes it.
 
     `params` are values of parameters of ``main``. `partition` lets external code generators take what they can before
-    the rest is fused. `on_device`: whether a device runs what it can. `after_each` is called as ``(name, module)``
-    after each pass, named by its class, to verify or print.
+    the rest is fused. `on_device`: whether a device runs what it can. `copies`: as for `FuseOps`. `after_each` is
+    called as ``(name, module)`` after each pass, named by its class, to verify or print.
     """
     external: tuple[Pass, ...] = () if partition is None else (partition,)
     module = _states_first(module)
-    steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, PASSES[-1])
+    steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, FuseOps(copies=copies))
     if on_device:  # which has templates for floats, and memory for them
         steps = tuple(step for step in steps if not isinstance(step, PackWeights))
         steps = tuple(ExpandAttention() if isinstance(step, RecognizeAttention) else step for step in steps)
@@ -97,8 +99,9 @@ def run_functions(module: IRModule, params: Mapping[str, npt.NDArray[Any]] | Non
     """
     fused = {}
     for name in ("main", *sorted(called_functions(module, "main") - {"main"})):
-        alone = IRModule({"main": module.functions[name]}, numerics=module.numerics)
-        fused[name] = run(alone, params if name == "main" else {}).main
+        parts = cut(module.functions[name])
+        alone = IRModule({"main": parts.function}, numerics=module.numerics)
+        fused[name] = parts.restored(run(alone, params if name == "main" else {}, copies=False).main)
     return replace(module, functions=fused)
 
 

@@ -7,13 +7,13 @@ them where the sizes are known to suffice; others where their values are compute
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlfc.memory.reuse import allows_inplace
 from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, symbols_of
 from mlfc.tir.ir import KernelCall, Value
-from mlfc.tir.steps import Assign, Define, Goto, Invoke, Label, Mark, Return, Step, sources_of
+from mlfc.tir.steps import Assign, Define, Goto, Invoke, Label, ListStep, Mark, Return, Step, sources_of
 
 ALIGNMENT = 64
 _MOST_ARENA_BYTES = (1 << 31) - 1
@@ -61,7 +61,8 @@ def plan_slots(steps: Sequence[Step]) -> SlotPlan:
     """Return the storages of a model's values and scratch; deterministic."""
     lives, scratch, spare = _lives(steps)
     everything = [*lives.values(), *scratch.values(), *spare.values()]
-    if all(_is_bounded(life.nbytes) for life in everything):
+    holds_lists = any(isinstance(step, ListStep) for step in steps)  # which keep tensors for as long as they like
+    if not holds_lists and all(_is_bounded(life.nbytes) for life in everything):
         plan = _in_arena(steps, lives, scratch, spare)
         if plan.arena_bytes <= _MOST_ARENA_BYTES:
             return plan
@@ -102,7 +103,9 @@ def _lives(
 def _written(step: Step) -> tuple[Value, ...]:
     if isinstance(step, Invoke):
         return (step.call.output,) if step.call.output.root.kind == "intermediate" else ()
-    return step.variables if isinstance(step, Assign) else ()
+    if isinstance(step, ListStep):
+        return (step.output,) if step.output.kind == "intermediate" else ()
+    return tuple(item for item in step.variables if item.kind != "list") if isinstance(step, Assign) else ()
 
 
 def _loops(steps: Sequence[Step]) -> list[tuple[int, int]]:
@@ -158,8 +161,11 @@ def _slot(life: _Life) -> Slot:
 def _allocated(steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Mapping[Invoke, _Life]) -> SlotPlan:
     plan = SlotPlan()
     known = _from_inputs(steps)
-    kept = {source.root for step in steps if isinstance(step, (Assign, Return)) for source in sources_of(step)}
+    keeping = (Assign, Return, ListStep)
+    kept = {source.root for step in steps if isinstance(step, keeping) for source in sources_of(step)}
     for at, step in enumerate(steps):
+        if isinstance(step, ListStep) and step.output.kind == "intermediate":
+            plan.values[step.output] = _new(plan, lives[step.output], is_lasting=False)
         if not isinstance(step, Invoke):
             continue
         if step in scratch:
@@ -228,6 +234,15 @@ def _covers(large: Extent, small: Extent) -> bool:
     return bounds(large - small)[0] >= 0
 
 
-def lasting(plan: SlotPlan) -> Iterator[Slot]:
-    """Yield the storages that are there from the start."""
-    yield from (slot for slot in plan.slots if slot.is_lasting)
+def ends_with(steps: Sequence[Step], at: int, value: Value) -> bool:
+    """Tell whether no step reads a list after step `at`, which makes another one of it.
+
+    A variable may be read again behind the next step that writes it: then it is that other list.
+    """
+    reads = [index for index, step in enumerate(steps) if index > at and value in sources_of(step)]
+    writes = [
+        index for index, step in enumerate(steps) if index > at and isinstance(step, Assign) and value in step.variables
+    ]
+    if writes:
+        return not any(index < writes[0] for index in reads)
+    return not reads and not any(begin < at < end for begin, end in _loops(steps))

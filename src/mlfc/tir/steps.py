@@ -85,13 +85,27 @@ class Assign:
 
 
 @dataclass(frozen=True, eq=False)
+class ListStep:
+    """An operator on lists of tensors; lists are values of the kind ``list``, whose shape is that of their elements.
+
+    A result that is a tensor is read from a list, where it is of the kind ``variable``, or put together. `fresh` are
+    symbols of its shape that it defines.
+    """
+
+    operator: str  # Relay's name
+    inputs: tuple[Value, ...]
+    output: Value
+    fresh: tuple[Symbol, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class Return:
     """End the run with the model's outputs."""
 
     outputs: tuple[Value, ...]
 
 
-Step: TypeAlias = "Mark | Goto | Unless | Define | Rebind | Require | Invoke | Assign | Return"
+Step: TypeAlias = "Mark | Goto | Unless | Define | Rebind | Require | Invoke | Assign | ListStep | Return"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +122,8 @@ def sources_of(step: Step) -> tuple[Value, ...]:
         return step.call.inputs
     if isinstance(step, Assign):
         return step.sources
+    if isinstance(step, ListStep):
+        return step.inputs
     if isinstance(step, Unless):
         return (step.condition,)
     if isinstance(step, (Define, Require)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.relay import ir as relay
@@ -24,6 +24,7 @@ from mlfc.tir.steps import (
     Goto,
     Invoke,
     Label,
+    ListStep,
     Mark,
     Rebind,
     Require,
@@ -186,7 +187,7 @@ class _StepBuilder(ProgramBuilder):
         definers: dict[Symbol, relay.Expr] = {symbol: expr for expr, symbol in defining.items()}
         own = set(symbols_of(_extents([param.type for param in function.params])))
         for expr in {expr: None for root in (*wanted, *defining) for expr in post_order(root)}:
-            if _is_control(expr):
+            if _defines_extents(expr):
                 for symbol in symbols_of(_extents([expr.type])):
                     if symbol not in own:
                         definers.setdefault(symbol, expr)
@@ -208,6 +209,8 @@ class _StepBuilder(ProgramBuilder):
             self._joined(frame, expr, self._branches)
         elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar):
             self._joined(frame, expr, self._call)
+        elif is_list_operator(expr):
+            self._list(frame, expr)
         elif isinstance(expr, relay.TupleGetItem):
             frame.values[expr] = frame.tuples[expr.value][expr.index]
         elif isinstance(expr, relay.Tuple):
@@ -224,6 +227,19 @@ class _StepBuilder(ProgramBuilder):
         self._visit(expr, None)
         self._steps += map(Invoke, self._calls[before:])
         frame.values[expr] = self._values[id(expr)]
+
+    def _list(self, frame: _Frame, expr: relay.Call) -> None:
+        """Write an operator on lists."""
+        name = relay.op_name(expr) or ""
+        kind = "variable" if name == "list_get" else "intermediate"
+        output = self._variable(expr.type, expr.span, name, kind)
+        fresh = tuple(symbol for symbol in symbols_of(output.shape) if symbol not in self._known)
+        if output.kind == "list":
+            fresh = ()
+        inputs = tuple(frame.values[arg] for arg in expr.args)
+        self._steps.append(ListStep(name, inputs, output, fresh))
+        self._known.update(fresh)
+        frame.values[expr] = output
 
     # branches and calls
 
@@ -315,10 +331,12 @@ class _StepBuilder(ProgramBuilder):
             self._steps.append(Rebind(tuple(changed), tuple(changed.values())))
         self._known.update(found)
 
-    def _variable(self, kind: relay.Type, span: relay.Span, name: str) -> Value:
+    def _variable(self, kind: relay.Type, span: relay.Span, name: str, scope: str = "variable") -> Value:
+        if isinstance(kind, relay.ListType):
+            kind, scope = kind.element, "list"
         if not isinstance(kind, relay.TensorType):
             raise InternalError(f"expected a tensor, found {kind}")
-        return Value(span.tensor or name, kind.shape, kind.dtype, "variable")
+        return Value(span.tensor or name, kind.shape, kind.dtype, scope)
 
     def _label(self, name: str) -> Label:
         self._labels += 1
@@ -330,8 +348,16 @@ def _fields(function: relay.Function) -> tuple[relay.Expr, ...]:
     return function.body.fields if isinstance(function.body, relay.Tuple) else (function.body,)
 
 
-def _is_control(expr: relay.Expr) -> bool:
-    return isinstance(expr, relay.If) or (isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar))
+def is_list_operator(expr: relay.Expr) -> TypeGuard[relay.Call]:
+    """Tell whether an expression is a call of an operator on lists."""
+    return (relay.op_name(expr) or "").startswith("list_")
+
+
+def _defines_extents(expr: relay.Expr) -> bool:
+    """Tell whether symbols that are new in the type of an expression are read from its value."""
+    if isinstance(expr, relay.If) or is_list_operator(expr):
+        return True
+    return isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar)
 
 
 def _passed(step: Step) -> Iterator[Value]:

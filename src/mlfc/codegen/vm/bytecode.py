@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mlfc.memory.slots import Slot, SlotPlan
+from mlfc.codegen.vm.lists import joined_extents, put_together
+from mlfc.memory.slots import Slot, SlotPlan, ends_with
 from mlfc.support import bytecode as bc
 from mlfc.support.dims import Dim, Extent, Symbol, symbols_of, walked
 from mlfc.tir.ir import Value
@@ -15,6 +16,7 @@ from mlfc.tir.steps import (
     Goto,
     Invoke,
     Label,
+    ListStep,
     Mark,
     Rebind,
     Require,
@@ -107,6 +109,7 @@ class _Assembler:
         self._main = self._builder.function("main", len(program.inputs), len(program.outputs))
         self._numbers = _Numbers(self._main)
         self._tensors: dict[Value, bc.TensorRegister] = dict(zip(program.inputs, self._main.parameters, strict=True))
+        self._lists: dict[Value, bc.ListRegister] = {}
         self._storages: dict[Slot, bc.StorageRegister] = {}
         self._labels: dict[Label, bc.Label] = {}
         self._places: dict[Label, int] = {
@@ -154,6 +157,8 @@ class _Assembler:
             self._invoke(step)
         elif isinstance(step, Assign):
             self._assign(step)
+        elif isinstance(step, ListStep):
+            self._list_step(step, at)
         else:
             self._main.return_([self._typed(value) for value in step.outputs])
 
@@ -169,8 +174,7 @@ class _Assembler:
             self._main.element(source, 0, register)
         else:
             self._main.extent(source, step.axis, register)
-        self._numbers.changed(step.symbol)
-        self._main.require_range(register, step.symbol.low, step.symbol.high, str(step.symbol))
+        self._checked(step.symbol)
 
     def _rebind(self, step: Rebind) -> None:
         values = [self._numbers.of(extent) for extent in step.extents]
@@ -181,8 +185,7 @@ class _Assembler:
                 values[index] = self._main.integer(value)
         for symbol, register, value in zip(step.symbols, registers, values, strict=True):
             self._main.integer(value, register)
-            self._numbers.changed(symbol)
-            self._main.require_range(register, symbol.low, symbol.high, str(symbol))
+            self._checked(symbol)
 
     # tensors
 
@@ -227,6 +230,13 @@ class _Assembler:
         return self._tensor(value) if value.is_whole else self._typed(value)
 
     def _assign(self, step: Assign) -> None:
+        pairs = list(zip(step.variables, step.sources, strict=True))
+        for variable, value in pairs:
+            if variable.kind == "list" and self._list(variable) != self._list(value):
+                self._main.list_move(self._list(value), self._list(variable))
+        tensors = [pair for pair in pairs if pair[0].kind != "list"]
+        if len(tensors) < len(pairs):
+            step = Assign(tuple(pair[0] for pair in tensors), tuple(pair[1] for pair in tensors))
         sources = [self._typed(source) for source in step.sources]
         if self._plan.is_bounded:
             self._copied(step, sources)
@@ -254,6 +264,75 @@ class _Assembler:
             # with the extents of the source: the symbols of its own are bound afterwards
             self._made(value, self._plan.values[variable.root], register)
             self._main.copy(register, tensor)
+
+    # lists
+
+    def _list(self, value: Value) -> bc.ListRegister:
+        if value not in self._lists:
+            self._lists[value] = self._main.list_register()
+        return self._lists[value]
+
+    def _list_step(self, step: ListStep, at: int) -> None:
+        main, output = self._main, step.output
+        if step.operator == "list_new":
+            main.list(self._list(output))
+        elif output.kind == "list":
+            self._change(step, at)
+        elif step.operator == "list_length":
+            register = self._tensor(output)
+            assert isinstance(register, bc.TensorRegister)
+            self._made(output, self._plan.values[output], register)
+            main.set_element(register, 0, main.length(self._list(step.inputs[0])))
+        elif step.operator == "list_get":
+            self._get(step)
+        else:
+            self._join(step)
+
+    def _change(self, step: ListStep, at: int) -> None:
+        """Write a list that differs from another one, in the other's place where nobody reads that any more."""
+        source, output = step.inputs[0], step.output
+        if ends_with(self._steps, at, source):
+            self._lists[output] = self._list(source)
+        else:
+            self._main.list_move(self._list(source), self._list(output))
+        items = self._list(output)
+        if step.operator == "list_append":
+            self._main.append(items, self._typed(step.inputs[1]))
+            return
+        place = self._main.element(self._tensor(step.inputs[1]), 0)
+        if step.operator == "list_insert":
+            self._main.insert(items, place, self._typed(step.inputs[2]))
+        else:
+            self._main.erase(items, place)
+
+    def _get(self, step: ListStep) -> None:
+        register = self._tensor(step.output)
+        assert isinstance(register, bc.TensorRegister)
+        self._main.get(self._list(step.inputs[0]), self._main.element(self._tensor(step.inputs[1]), 0), register)
+        for axis, extent in enumerate(step.output.shape):
+            symbol = extent.symbol if isinstance(extent, Dim) else None
+            if symbol is not None and symbol in step.fresh:
+                self._main.extent(register, axis, self._numbers.register(symbol))
+                self._checked(symbol)
+            else:
+                found = self._main.extent(register, axis)
+                self._main.require_equal(found, self._numbers.of(extent), _axis(step.output, axis))
+
+    def _join(self, step: ListStep) -> None:
+        is_stack, items, output = step.operator == "list_stack", self._list(step.inputs[0]), step.output
+        joined_extents(self._main, items, output, step.fresh, self._numbers.register, is_stack=is_stack)
+        for symbol in step.fresh:
+            self._checked(symbol)
+        register = self._tensor(output)
+        assert isinstance(register, bc.TensorRegister)
+        self._made(output, self._plan.values[output], register)
+        put_together(self._main, items, output, register, is_stack=is_stack)
+        self._numbers.forget()
+
+    def _checked(self, symbol: Symbol) -> None:
+        """Write the check of a symbol that was written."""
+        self._numbers.changed(symbol)
+        self._main.require_range(self._numbers.register(symbol), symbol.low, symbol.high, str(symbol))
 
 
 def _binds_inputs(step: Step) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from string import Template
 
 from mlfc.codegen import vectors
-from mlfc.codegen.c_expr import ExprPrinter, Needs
+from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.prelude import render
@@ -14,7 +14,9 @@ from mlfc.codegen.statements import StatementPrinter, accumulated
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
+from mlfc.support.dims import Dim
 from mlfc.tir import ir
+from mlfc.tir.extents import as_index, variable
 from mlfc.tir.forms import C_FORMS
 from mlfc.tir.independence import of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
@@ -88,7 +90,9 @@ class _FunctionPrinter(StatementPrinter):
         self._independence = of_function(prim, aliased)
         self._name = name
         self._values = values
-        self._exprs = ExprPrinter(self._names.get, self._needs, self._ranges)
+        self._read: set[int] = set()
+        self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges)
+        self._ranges.know_buffers((*prim.params, *prim.scratch))
         self._words = {var for name in C_FORMS for var in C_FORMS.get(name).words(prim.body)}
 
     def run(self) -> CFunction:
@@ -100,8 +104,15 @@ class _FunctionPrinter(StatementPrinter):
                 place = _WORKSPACE if offset == "0" else f"({_WORKSPACE} + {offset})"
                 self._writer.line(f"{kind} *restrict {self._names.declare(buffer)} = ({kind} *){place};")
             self._stmt(self._prim.body)
+            for var in map(variable, self._prim.symbols):
+                if id(var) not in self._read:
+                    self._writer.line(f"(void){self._names.get(var)};")
             self._writer.line("return 0;")
         return CFunction(self._writer.text(), self._needs)
+
+    def _read_name(self, node: Var | ir.Buffer) -> str:
+        self._read.add(id(node))
+        return self._names.get(node)
 
     def head(self) -> str:
         """Return the function's head and give the parameters their names."""
@@ -115,6 +126,7 @@ class _FunctionPrinter(StatementPrinter):
             params.append(f"{const}{scalar_type(buffer.dtype)} *{qualifier}{self._names.declare(buffer)}")
         if self._prim.scratch:
             params.append(f"uint8_t *restrict {_WORKSPACE}")
+        params += [f"int32_t {self._names.declare(variable(symbol))}" for symbol in self._prim.symbols]
         if self._values is not None:
             params.append(f"const {self._values.type_name} *{self._names.declare(_VALUES)}")
         return f"int32_t {self._name}({', '.join(params)})"
@@ -134,8 +146,13 @@ class _FunctionPrinter(StatementPrinter):
 
     def _scratch_offsets(self) -> list[str]:
         if self._values is None:
-            return list(map(str, self._prim.scratch_offsets))
+            offsets = self._prim.scratch_offsets
+            return [str(item) if isinstance(item, int) else self._offset(item) for item in offsets]
         return [self._exprs.expr(offset) for offset in self._values.shared.scratch_offsets]
+
+    def _offset(self, offset: Dim) -> str:
+        """Print an offset in bytes: what int32 counts are elements."""
+        return self._exprs.expr(as_index(offset, "int64"), ATOM)
 
     # statements -----------------------------------------------------------------------------------------
 

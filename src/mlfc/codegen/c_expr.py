@@ -21,9 +21,11 @@ from mlfc.codegen.c_types import (
 )
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, bounds
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.bounds import Ranges
+from mlfc.tir.extents import as_index
 from mlfc.tir.forms import C_FORMS
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Expr
@@ -139,12 +141,27 @@ class ExprPrinter:
 
     def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
         """Return the flat element index of `indices` into `buffer`."""
-        if buffer.size > dtypes.limits("int32")[1]:
+        if bounds(buffer.size)[0] > dtypes.limits("int32")[1]:
             raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
-        total = Affine({}, 0)
+        total, outer = Affine({}, 0), ""
         for extent, index in zip(buffer.shape, indices, strict=True):
-            total = total.times(extent).plus(self._table.affine(index))
-        return self._sum(total)
+            if isinstance(extent, Dim) and (outer or total.terms or total.constant):
+                rows = self._indices(outer, total)
+                outer = f"{rows if rows.isidentifier() else f'({rows})'} * {self.expr(as_index(extent), _UNARY)}"
+                total = Affine({}, 0)
+            elif not isinstance(extent, Dim):
+                outer = f"{outer} * {extent}" if outer and extent != 1 else outer
+                total = total.times(extent)
+            total = total.plus(self._table.affine(index))
+        return self._indices(outer, total)
+
+    def _indices(self, outer: str, total: Affine) -> str:
+        if not outer:
+            return self._sum(total)
+        if not total.terms and not total.constant:
+            return outer
+        inner = self._sum(total)
+        return f"{outer} - {inner[1:]}" if inner.startswith("-") else f"{outer} + {inner}"
 
     def _sum(self, total: Affine) -> str:
         # positive terms come first, so that hardly any index starts with a minus

@@ -7,18 +7,20 @@ sums, so a guard ``y * 2 + k - 1 < height`` bounds the index ``y * 2 + k - 1`` e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from math import inf, isnan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlfc.support import dtypes
+from mlfc.support.dims import LARGEST, Dim, Extent, bounds, is_static
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
+from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Expr
 from mlfc.tir.visitor import same_expr, walk_expr
 
@@ -57,6 +59,12 @@ def _combined(op: str, a: Interval, b: Interval) -> Interval:
     return Interval(min(ends), max(ends))
 
 
+def _least(factors: Sequence[Any]) -> int:
+    """Return the least that a product of extents may be; -1 where a part of it may be more than all of it."""
+    low = min((factor.bounds[0] for factor in factors), default=1)
+    return -1 if low == 0 and len(factors) > 1 else low
+
+
 def _within(call: ir.Call) -> Interval:
     limit = call.args[1]
     if not isinstance(limit, ir.Const):
@@ -85,6 +93,7 @@ class Ranges:
         self._vars: dict[int, Interval] = {}
         self._values: dict[int, Expr] = {}
         self._facts: list[Affine] = []  # each is not negative
+        self._sizes: dict[int, Interval] = {}  # of sums and products that make up extents, by their numbers
         # what was found with these facts, by an expression's number and the depth: selects that name one another
         # several times ask for the same again and again
         self._known: dict[tuple[int, int], Interval] = {}
@@ -110,6 +119,29 @@ class Ranges:
         """Learn all values that a variable may have."""
         if dtypes.is_integer(var.dtype):
             self._learn(var, Interval(int(min(values)), int(max(values))))
+
+    def know_buffers(self, buffers: Iterable[ir.Buffer]) -> None:
+        """Learn that neither the extents of buffers nor their elements are more than int32 counts."""
+        for buffer in buffers:
+            for extent in buffer.shape:
+                self._know_extent(extent)
+            if not is_static(buffer.shape) and all(bounds(extent)[0] >= 1 for extent in buffer.shape):
+                self._know_extent(buffer.size)
+
+    def _know_extent(self, extent: Extent) -> None:
+        if not isinstance(extent, Dim):
+            return
+        whole = as_index(extent)
+        self._add_fact(Affine({}, LARGEST).plus(self.table.affine(whole), -1))
+        if all(count > 0 and _least(factors) >= 0 for factors, count in extent.terms):
+            self._know_parts(whole)
+
+    def _know_parts(self, expr: Expr) -> None:
+        """Learn that sums and products that are a part of an extent are no larger than it."""
+        if isinstance(expr, ir.Binary) and expr.op in ("add", "mul"):
+            self._sizes[self.table.number(expr)] = Interval(0, LARGEST)
+            self._know_parts(expr.a)
+            self._know_parts(expr.b)
 
     def enter_loop(self, loop: ir.For) -> None:
         """Learn the range of a loop's variable."""
@@ -192,13 +224,22 @@ class Ranges:
         """Tell whether an expression provably lies in ``[low, high]``."""
         return any(self.interval(expr, depth).within(low, high) for depth in (0, 1, 2))
 
+    def is_index(self, expr: Expr, last: Extent) -> bool:
+        """Tell whether an expression provably lies in ``[0, last]``, of which the end may depend on the run."""
+        if isinstance(last, int):
+            return self.is_within(expr, 0, last)
+        total = self.table.affine(expr)
+        rest = self.table.affine(as_index(last)).plus(total, -1)
+        return all(any(self._sum_interval(side, depth).low >= 0 for depth in (0, 1, 2)) for side in (total, rest))
+
     def result(self, expr: ir.Binary) -> Interval:
         """Return where a sum, difference or product of integers lies before it wraps into its dtype.
 
         Operands that may themselves leave it are taken to wrap, so they lie anywhere in it: this is asked of each
         operation alone, as compilers see it, not of the sum that they make up together.
         """
-        return _combined(expr.op, self.interval(expr.a), self.interval(expr.b))
+        known = self._sizes.get(self.table.number(expr)) if self._sizes else None
+        return known or _combined(expr.op, self.interval(expr.a), self.interval(expr.b))
 
     def added(self, store: ir.Store) -> Interval | None:
         """Return between which numbers that lies which a store adds to the element it writes; None if it does not."""
@@ -266,6 +307,8 @@ class Ranges:
     def term(self, expr: Expr, depth: int) -> Interval:
         """Return the interval of an expression that is not a sum."""
         if isinstance(expr, ir.Var):
+            if expr.symbol is not None:
+                return Interval(expr.symbol.low, expr.symbol.high)
             return self._vars.get(id(expr), _limits(expr.dtype))
         if isinstance(expr, ir.Binary):
             return self._binary(expr, depth)
@@ -301,7 +344,8 @@ class Ranges:
         if expr.op == "max":
             return Interval(max(a.low, b.low), max(a.high, b.high))
         if expr.op == "mul":
-            return _combined("mul", a, b)
+            known = self._sizes.get(self.table.number(expr)) if self._sizes else None
+            return known or _combined("mul", a, b)
         if expr.op in ("floordiv", "truncdiv") and b.low > 0 and (expr.op == "floordiv" or a.low >= 0):
             ends = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
             return Interval(min(ends), max(ends))

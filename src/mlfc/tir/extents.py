@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from mlfc.support import dims
 from mlfc.support.dims import Extent, Symbol, walked
-from mlfc.tir.ir import Cast, Const, Expr, ExprOps, Var
+from mlfc.tir.ir import Buffer, Cast, Const, Expr, ExprOps, Stmt, Var
+from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
 
@@ -14,7 +17,7 @@ _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max":
 @cache
 def variable(symbol: Symbol) -> Var:
     """Return the int32 that holds a symbol, the same one in every function."""
-    return Var(symbol.name)
+    return Var(symbol.name, symbol=symbol)
 
 
 def as_index(extent: Extent, dtype: str = "int32") -> Expr:
@@ -25,5 +28,18 @@ def as_index(extent: Extent, dtype: str = "int32") -> Expr:
             return Const(value, dtype)
         return variable(value) if dtype == "int32" else Cast(variable(value), dtype)
 
-    found: Expr = walked(extent, leaf, lambda op, a, b: ExprOps.build(_OPERATIONS[op], a, b))
+    def apply(op: str, a: Expr, b: Expr) -> Expr:
+        if op == "+" and isinstance(b, Const) and b.value < 0:
+            return ExprOps.build("sub", a, Const(-b.value, dtype))
+        return ExprOps.build(_OPERATIONS[op], a, b)
+
+    found: Expr = walked(extent, leaf, apply)
     return found
+
+
+def symbols_of(buffers: Iterable[Buffer], body: Stmt) -> tuple[Symbol, ...]:
+    """Return the symbols of buffers and statements, each once, in the order of their appearance."""
+    found = dict.fromkeys(dims.symbols_of(extent for buffer in buffers for extent in buffer.shape))
+    nodes = (node for stmt in walk(body) for expr in own_exprs(stmt) for node in walk_expr(expr))
+    found.update(dict.fromkeys(node.symbol for node in nodes if isinstance(node, Var) and node.symbol is not None))
+    return tuple(found)

@@ -79,6 +79,8 @@ def _joined(parts: Sequence[_Accesses]) -> _Accesses:
 
 
 def _overlap_distance(prim: PrimFunc, buffer: Buffer) -> OverlapDistance | None:
+    if prim.symbols:  # the plan of memory that uses this is one of fixed sizes
+        return None
     if buffer.dtype != prim.output.dtype and not {buffer.dtype, prim.output.dtype}.intersection(_BYTES):
         return None
     follower = _Follower(buffer, prim.output)

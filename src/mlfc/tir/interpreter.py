@@ -14,6 +14,7 @@ import numpy as np
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir, visitor
+from mlfc.tir.instantiate import instantiate
 from mlfc.tir.ir import Buffer, PrimFunc, Stmt, Var
 from mlfc.tir.numpy_expr import Array, Frame, access_key, check_bounds, compiled, evaluate_expr, undefined
 from mlfc.tir.simt_interpreter import run_launch
@@ -29,20 +30,26 @@ class StepLimitError(Exception):
 
 
 def run(
-    prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = (), *, step_limit: int | None = None
+    prim: PrimFunc,
+    inputs: Sequence[Array],
+    constants: Sequence[Array] = (),
+    *,
+    numbers: Sequence[int] = (),
+    step_limit: int | None = None,
 ) -> Array:
-    """Interpret a function.
+    """Interpret a function; `numbers` are what its symbols are.
 
     What the function does not write is NaN in the output, or the largest value of the dtype.
     Raises StepLimitError if the limit is reached.
     """
+    prim = instantiate(prim, numbers) if prim.symbols else prim
     return run_counted(prim, inputs, constants, step_limit=step_limit)[0]
 
 
 def run_counted(
     prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = (), *, step_limit: int | None = None
 ) -> tuple[Array, int]:
-    """Interpret a function as `run` does; return the output and how many statements ran."""
+    """Interpret a function of fixed extents as `run` does; return the output and how many statements ran."""
     memory: dict[Buffer, Array] = {}
     for buffer, given in zip((*prim.inputs, *prim.constants), (*inputs, *constants), strict=True):
         is_narrow = buffer.holds is not None and given.dtype == dtypes.to_numpy(buffer.holds)

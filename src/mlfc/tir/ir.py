@@ -69,10 +69,11 @@ class ExprOps:
 
 @dataclass(frozen=True, eq=False)
 class Var(ExprOps):
-    """A scalar (or vector) bound once by a loop or a Let."""
+    """A scalar (or vector) bound once by a loop or a Let; that of a symbol is a parameter of the function."""
 
     name: str
     dtype: str = "int32"
+    symbol: Symbol | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +301,8 @@ class PrimFunc:
 
     The C signature is the pointers of `inputs`, `constants` and `output` in that order, then, where
     `scratch` is not empty, one ``uint8_t *workspace`` at which the scratch buffers lie at the offsets
-    of `scratch_offsets`, then one ``int32_t`` for each of `symbols`.
+    of `scratch_offsets`, then one ``int32_t`` for each of `symbols`. Callers see to it that each of these lies between
+    its symbol's bounds, and that no extent and no tensor's number of elements is beyond int32.
     """
 
     name: str  # readable name from its operators: ``fused_nn_conv2d_nn_relu``; made unique by the program
@@ -337,7 +339,7 @@ class PrimFunc:
         end: Any = 0
         for buffer in self.scratch:
             offsets.append(end)
-            end += -(-buffer.nbytes // 64) * 64
+            end += (buffer.nbytes + 63) // 64 * 64
         return tuple(offsets)
 
     @property

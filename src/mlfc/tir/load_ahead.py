@@ -8,6 +8,7 @@ read whatever the condition says, it is read first, and the choice is one betwee
 from __future__ import annotations
 
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Expr, Stmt, Var
@@ -84,7 +85,9 @@ class _Loader:
         if any(isinstance(node, (ir.Load, ir.Select)) for index in load.indices for node in walk_expr(index)):
             return False
         return all(
-            self._ranges.interval(index).within(0, extent - 1)
+            self._ranges.is_index(index, extent - 1)
+            if isinstance(extent, Dim)
+            else self._ranges.interval(index).within(0, extent - 1)
             for index, extent in zip(load.indices, load.buffer.shape, strict=True)
         )
 

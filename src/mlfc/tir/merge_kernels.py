@@ -100,6 +100,8 @@ class _Merger:
 
     def run(self) -> SharedFunction:
         first = self._functions[0]
+        if any(prim.symbols for prim in self._functions):  # their buffers are no rows of a known size
+            raise _DifferError
         groups = [(prim.inputs, prim.constants, (prim.output,), prim.scratch) for prim in self._functions]
         inputs, constants, outputs, scratch = (self._declared(group) for group in zip(*groups, strict=True))
         offsets = self._same([list(prim.scratch_offsets) for prim in self._functions], len(scratch))

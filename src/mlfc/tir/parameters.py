@@ -91,6 +91,11 @@ def without_single_trips(body: Stmt) -> Stmt:
     return _Specializer({}, {}).stmt(body)
 
 
+def with_numbers(body: Stmt, values: Mapping[Var, Expr], buffers: Mapping[Buffer, Buffer]) -> Stmt:
+    """Return statements with literals for variables, other buffers, and what that makes constant folded."""
+    return _Specializer(values, buffers).stmt(body)
+
+
 def specialize(shared: SharedFunction, member: int) -> PrimFunc:
     """Return what a shared function does for the numbers of one member; its buffers have one dimension."""
     values = {var: tb.const(value, var.dtype) for var, value in shared.values(member).items()}

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds, symbols_of
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges, float_range
+from mlfc.tir.extents import variable
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
 from mlfc.tir.visitor import below, children, own_exprs, walk, walk_expr
@@ -40,8 +42,11 @@ class _Verifier:
         self._buffers: set[int] = set()
         self._readonly = {id(buffer) for buffer in (*prim.inputs, *prim.constants)}
         self._launched = False
+        self._symbols = frozenset(prim.symbols)
+        self._ranges.know_buffers((*prim.params, *prim.scratch))
 
     def run(self) -> None:
+        self._vars.update(id(variable(symbol)) for symbol in self._symbols)
         for buffers, scope in ((self._prim.params, "param"), (self._prim.scratch, "scratch")):
             for buffer in buffers:
                 self._require(buffer.scope == scope, f"buffer {buffer.name} has scope {buffer.scope}, not {scope}")
@@ -54,7 +59,10 @@ class _Verifier:
 
     def _declare(self, buffer: Buffer) -> None:
         self._require(id(buffer) not in self._buffers, f"buffer {buffer.name} is declared twice")
-        self._require(all(extent >= 0 for extent in buffer.shape), f"buffer {buffer.name} has shape {buffer.shape}")
+        is_shape = all(bounds(extent)[0] >= 0 for extent in buffer.shape)
+        self._require(is_shape, f"buffer {buffer.name} has shape {buffer.shape}")
+        for symbol in symbols_of(buffer.shape):
+            self._require(symbol in self._symbols, f"buffer {buffer.name} has shape {buffer.shape} of no parameters")
         self._require(
             dtypes.element(buffer.dtype) in dtypes.SCALARS, f"buffer {buffer.name} has the unknown dtype {buffer.dtype}"
         )
@@ -174,7 +182,7 @@ class _Verifier:
             self._require(as_vector, f"{buffer.name} of {buffer.dtype} is accessed as {dtype}")
         for axis, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
             last = extent - (lanes if axis == len(indices) - 1 else 1)
-            if not self._ranges.is_within(index, 0, last):
+            if not self._ranges.is_index(index, last):
                 known = self._ranges.interval(index, 2)
                 raise InternalError(
                     f"index {expr_text(index)} of axis {axis} of {buffer.name} {list(buffer.shape)} lies in "

@@ -10,6 +10,7 @@ from typing import Any
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.support.dims import Symbol
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
 
@@ -145,12 +146,15 @@ class _Signature:
     def buffer(self, buffer: Buffer) -> str:
         return f"b{self._number(buffer)}"
 
+    def symbol(self, symbol: Symbol) -> str:
+        return f"symbol {symbol.name}"
+
     def declaration(self, buffer: Buffer) -> str:
         return f"{self.buffer(buffer)}:{buffer.holds or buffer.dtype}{list(buffer.shape)}{buffer.scope}"
 
     def expr(self, node: Expr) -> str:
         if isinstance(node, ir.Var):
-            return f"v{self._number(node)}"
+            return self.symbol(node.symbol) if node.symbol is not None else f"v{self._number(node)}"
         if isinstance(node, ir.Const):
             return f"{node.value!r}:{node.dtype}"
         inner = ",".join(map(self.expr, children(node)))
@@ -189,9 +193,10 @@ class _Signature:
 def signature(prim: PrimFunc) -> str:
     """Return a text that is the same for functions that do the same to arguments of the same types."""
     spell = _Signature()
+    symbols = [f"{spell.symbol(symbol)}:{symbol.low}:{symbol.high}" for symbol in prim.symbols]
     declared = [spell.declaration(buffer) for buffer in (*prim.params, *prim.scratch)]
     counts = f"{len(prim.inputs)},{len(prim.constants)},{len(prim.scratch)}"
-    return f"{counts};{';'.join(declared)};{prim.inplace};{spell.stmt(prim.body)}"
+    return f"{counts};{';'.join([*symbols, *declared])};{prim.inplace};{spell.stmt(prim.body)}"
 
 
 def same_expr(a: Expr, b: Expr) -> bool:

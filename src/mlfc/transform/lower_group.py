@@ -22,6 +22,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir import visitor
 from mlfc.tir.bind import bind
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, buffer_of, computed, from_buffer
+from mlfc.tir.extents import symbols_of
 from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
@@ -194,6 +195,7 @@ class _GroupLowering:
             output, tuple(self.ctx.scratch_buffers), self._fitted(body),
             inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(plain, buffer, output)),
             macs=sum(macs_of(call) for call in self.calls),
+            symbols=symbols_of((*kept, output, *self.ctx.scratch_buffers), body),
         )  # fmt: skip
         main = next((call for call in self.calls if operator_of(call).emit is not None), self.calls[0])
         label = operator_of(main).name.rpartition(".")[2]

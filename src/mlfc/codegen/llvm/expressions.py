@@ -21,8 +21,10 @@ from mlfc.codegen.llvm.llvm_types import (
 from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, address_of, flat_index
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds, is_static
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
+from mlfc.tir.extents import as_index
 from mlfc.tir.intrinsics import INTRINSICS, Body
 from mlfc.tir.ir import Expr
 from mlfc.tir.visitor import walk_expr
@@ -79,9 +81,17 @@ class ExprEmitter:
 
     def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
         """Return the flat element index, an int32 that does not overflow."""
-        if buffer.size > dtypes.limits("int32")[1]:
+        if bounds(buffer.size)[0] > dtypes.limits("int32")[1]:
             raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
-        return self._summed(*flat_index(buffer, indices))
+        if is_static(buffer.shape):
+            return self._summed(*flat_index(buffer, indices))
+        builder, found = self._context.builder, ll.Constant(INT32, 0)
+        for extent, index in zip(buffer.shape, indices, strict=True):
+            if not _is_zero(found) and extent != 1:
+                size = self.value(as_index(extent))
+                found = builder.mul(found, size, flags=["nsw"])
+            found = self.value(index) if _is_zero(found) else builder.add(found, self.value(index), flags=["nsw"])
+        return found
 
     def _summed(self, table: ExprTable, total: Affine) -> Value:
         builder = self._context.builder
@@ -283,6 +293,10 @@ class ExprEmitter:
     def _word(self, elements: Expr) -> Value:
         """Return the elements of four bytes as an int32."""
         return self._context.builder.bitcast(self.value(elements), INT32)
+
+
+def _is_zero(value: Value) -> bool:
+    return isinstance(value, ll.Constant) and value.constant == 0
 
 
 def _is_product(expr: Expr) -> bool:

@@ -8,12 +8,14 @@ import llvmlite.ir as ll
 from llvmlite import ir
 
 from mlfc.codegen.llvm.context import Context, offset
+from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value
 from mlfc.codegen.llvm.machine import Machine
 from mlfc.codegen.llvm.metadata import separate_scopes
 from mlfc.codegen.llvm.statements import StmtEmitter
 from mlfc.codegen.operators import printed_form
 from mlfc.codegen.unit import Shared, Unit
+from mlfc.tir.extents import as_index, variable
 from mlfc.tir.independence import of_function
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.unroll import Unroll
@@ -22,7 +24,7 @@ from mlfc.tir.unroll import Unroll
 def declare_kernel(module: Value, prim: PrimFunc, name: str) -> Value:
     """Return the declaration of a kernel, with the C signature that `PrimFunc` describes."""
     pointers = [POINTER] * (len(prim.params) + bool(prim.scratch))
-    return ll.Function(module, ll.FunctionType(INT32, pointers), name)
+    return ll.Function(module, ll.FunctionType(INT32, [*pointers, *[INT32] * len(prim.symbols)]), name)
 
 
 def emit_kernel(
@@ -60,7 +62,10 @@ def emit_kernel(
     context = Context(module, builder, machine, contracts)
     for buffer, argument in zip(prim.params, function.args, strict=False):
         context.buffers[id(buffer)] = argument
-    _place_scratch(context, prim, function.args[-1])
+    numbers = function.args[len(function.args) - len(prim.symbols) :]
+    context.variables.update(zip(map(id, map(variable, prim.symbols)), numbers, strict=True))
+    context.ranges.know_buffers((*prim.params, *prim.scratch))
+    _place_scratch(context, prim, function.args[len(prim.params)] if prim.scratch else None)
     body = builder.append_basic_block("body")
     builder.position_at_end(body)
     StmtEmitter(context, of_function(prim, aliased)).run(prim.body)
@@ -83,19 +88,23 @@ def _describe(function: Value, prim: PrimFunc, aliased: frozenset[int]) -> None:
     alone = [id(buffer) not in overlapped for buffer in prim.params]
     if prim.scratch:
         names, sizes, alone = [*names, "workspace"], [*sizes, prim.scratch_bytes], [*alone, True]
-    for argument, name, size, is_alone in zip(function.args, names, sizes, alone, strict=True):
+    for argument, symbol in zip(function.args[len(names) :], prim.symbols, strict=True):
+        argument.name = symbol.name
+    for argument, name, size, is_alone in zip(function.args, names, sizes, alone, strict=False):
         argument.name = name
         argument.add_attribute("captures(none)")
         if is_alone:
             argument.add_attribute("noalias")
-        if size:
+        if isinstance(size, int) and size:
             argument.add_attribute("nonnull")
             argument.attributes.dereferenceable = size
 
 
 def _place_scratch(context: Context, prim: PrimFunc, workspace: Value) -> None:
+    exprs = ExprEmitter(context)
     for buffer, start in zip(prim.scratch, prim.scratch_offsets, strict=True):
-        place = context.builder.gep(workspace, [offset(start)], inbounds=True, source_etype=INT8)
+        place = offset(start) if isinstance(start, int) else exprs.value(as_index(start, "int64"))
+        place = context.builder.gep(workspace, [place], inbounds=True, source_etype=INT8)
         context.buffers[id(buffer)] = place
     if len(prim.scratch) > 1:
         scopes = separate_scopes(context.module, len(prim.scratch))

@@ -12,6 +12,7 @@ import llvmlite.ir as ll
 
 from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.llvm_types import INT32, Value, memory_type
+from mlfc.support.dims import is_static
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.ir import Expr
@@ -19,7 +20,7 @@ from mlfc.tir.visitor import children, own_exprs, walk, walk_expr
 
 
 def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, Affine]:
-    """Return a flat element index as a sum over the numbers of a table."""
+    """Return a flat element index of a buffer of fixed shape as a sum over the numbers of a table."""
     table, total = ExprTable(), Affine({}, 0)
     for extent, index in zip(buffer.shape, indices, strict=True):
         total = total.times(extent).plus(table.affine(index))
@@ -40,6 +41,8 @@ class AddressTerms:
 
 def address_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[AddressTerms, int] | None:
     """Return the place of an access, and its constant; None if the index is not a sum of variables."""
+    if not is_static(buffer.shape):
+        return None
     table, total = flat_index(buffer, indices)
     terms: dict[ir.Var, int] = {}
     for number, coefficient in total.terms.items():

@@ -88,7 +88,8 @@ def _filled(kind: ir.TensorType, place: int, turn: int) -> Array:
     return values[order].reshape(kind.shape)
 
 
-def _specs() -> Iterator[edge_specs.Spec]:
+def specs() -> Iterator[edge_specs.Spec]:
+    """Yield a call of each operator, with several attributes where these choose other code."""
     seen = set()
     tables = (
         operator_cases.all_cases(), reduction_cases.reduce_cases(), image_cases.block_cases(), _resizes(),
@@ -130,7 +131,7 @@ def _given(args: Sequence[Any]) -> tuple[Any, ...]:
 def edge_calls() -> Iterator[EdgeCall]:
     """Yield every operator with its attributes, and its first call in every dtype it accepts."""
     seen: set[str] = set()
-    for spec in _specs():
+    for spec in specs():
         leaves = [leaf for leaf in _leaves(spec.args) if isinstance(leaf, Given)]
         own = leaves[0].dtype if leaves else ""
         if OPERATORS.get(spec.operator).kind in NO_KERNEL or (spec.operator == "cast" and f"cast{own}" in seen):

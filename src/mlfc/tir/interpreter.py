@@ -14,10 +14,10 @@ import numpy as np
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir, visitor
-from mlfc.tir.instantiate import instantiate
 from mlfc.tir.ir import Buffer, PrimFunc, Stmt, Var
 from mlfc.tir.numpy_expr import Array, Frame, access_key, check_bounds, compiled, evaluate_expr, undefined
 from mlfc.tir.simt_interpreter import run_launch
+from mlfc.tir.specialize import with_numbers
 
 __all__ = ["StepLimitError", "evaluate_expr", "run", "run_counted"]
 
@@ -42,7 +42,7 @@ def run(
     What the function does not write is NaN in the output, or the largest value of the dtype.
     Raises StepLimitError if the limit is reached.
     """
-    prim = instantiate(prim, numbers) if prim.symbols else prim
+    prim = with_numbers(prim, numbers) if prim.symbols else prim
     return run_counted(prim, inputs, constants, step_limit=step_limit)[0]
 
 

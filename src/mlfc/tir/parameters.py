@@ -91,7 +91,7 @@ def without_single_trips(body: Stmt) -> Stmt:
     return _Specializer({}, {}).stmt(body)
 
 
-def with_numbers(body: Stmt, values: Mapping[Var, Expr], buffers: Mapping[Buffer, Buffer]) -> Stmt:
+def with_literals(body: Stmt, values: Mapping[Var, Expr], buffers: Mapping[Buffer, Buffer]) -> Stmt:
     """Return statements with literals for variables, other buffers, and what that makes constant folded."""
     return _Specializer(values, buffers).stmt(body)
 

@@ -14,10 +14,10 @@ from mlfc.support.dims import Symbol, substituted
 from mlfc.tir import builder as tb
 from mlfc.tir.extents import variable
 from mlfc.tir.ir import Buffer, PrimFunc
-from mlfc.tir.parameters import with_numbers
+from mlfc.tir.parameters import with_literals
 
 
-def instantiate(prim: PrimFunc, numbers: Sequence[int]) -> PrimFunc:
+def with_numbers(prim: PrimFunc, numbers: Sequence[int]) -> PrimFunc:
     """Return a function with numbers for its symbols, in their order, and with what they make constant folded.
 
     Raises InternalError for numbers that the symbols cannot be.
@@ -34,7 +34,7 @@ def instantiate(prim: PrimFunc, numbers: Sequence[int]) -> PrimFunc:
         constants=tuple(buffers[buffer] for buffer in prim.constants),
         output=buffers[prim.output],
         scratch=tuple(buffers[buffer] for buffer in prim.scratch),
-        body=with_numbers(prim.body, literals, buffers),
+        body=with_literals(prim.body, literals, buffers),
         macs=_number(prim.macs, values),
         symbols=(),
     )

@@ -1,0 +1,132 @@
+"""Calls of operators with symbols for extents of their variables, and sizes at which these calls make sense.
+
+They are the calls of the tables of cases. An extent becomes a symbol where the same call has a type at several other
+sizes: what an operator takes when all extents are known is what it should take when the run decides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc import ops  # noqa: F401  (registers the operators)
+from mlfc.errors import TypeCheckError, UnsupportedError
+from mlfc.relay import ir
+from mlfc.support.dims import Symbol
+from tests.edge_cases import edges, specs
+from tests.edge_specs import Given, Spec
+
+Array = npt.NDArray[Any]
+SIZES = (1, 2, 3, 7, 16, 33)
+_LARGEST = 4096  # elements of a variable
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicCall:
+    """A call whose variables have symbols in the place of some extents."""
+
+    spec: Spec
+    symbols: Mapping[int, Symbol]  # by the extent that a symbol replaces
+    sizes: tuple[Mapping[int, int], ...]  # what stands for each replaced extent
+
+    @property
+    def label(self) -> str:
+        """The operator, its variant and the extents that are open."""
+        open_ones = "".join(f"[{extent}]" for extent in self.symbols)
+        return "-".join(filter(None, (self.spec.operator, self.spec.label, open_ones)))
+
+    @cached_property
+    def function(self) -> ir.Function:
+        """The call as a fused group; raises what the type rule raises."""
+        return group(self.spec, {extent: symbol.dim for extent, symbol in self.symbols.items()})
+
+    def numbers(self, symbols: Sequence[Symbol], size: Mapping[int, int]) -> list[int]:
+        """Return what symbols of a kernel are at a size."""
+        own = {symbol: size[extent] for extent, symbol in self.symbols.items()}
+        return [own[symbol] for symbol in symbols]
+
+
+def dynamic_calls(most_of_one: int = 1000) -> Iterator[DynamicCall]:
+    """Yield calls of all operators, each with all extents open that can be; `most_of_one` of an operator at most."""
+    counts: dict[str, int] = {}
+    for spec in specs():
+        if counts.get(spec.operator, 0) >= most_of_one:
+            continue
+        for call in _calls(spec):
+            counts[spec.operator] = counts.get(spec.operator, 0) + 1
+            yield call
+
+
+def _calls(spec: Spec) -> Iterator[DynamicCall]:
+    extents = list(dict.fromkeys(extent for leaf in leaves(spec.args) for extent in leaf.shape))
+    valid = {extent: [size for size in SIZES if fits(spec, {extent: size})] for extent in extents}
+    names = iter("nmkhwdabc")
+    symbols = {
+        extent: Symbol(next(names), low=min(sizes)) for extent, sizes in valid.items() if len({*sizes, extent}) > 1
+    }
+    if not symbols:
+        return
+    turns = [
+        {extent: valid[extent][(turn * (place + 1)) % len(valid[extent])] for place, extent in enumerate(symbols)}
+        for turn in range(len(SIZES))
+    ]
+    together = [turn for turn in _unlike(turns) if fits(spec, turn)]
+    if len(together) >= 3:
+        yield DynamicCall(spec, symbols, tuple(together[:3]))
+        return
+    for extent, symbol in symbols.items():
+        sizes = [{extent: size} for size in valid[extent]]
+        yield DynamicCall(spec, {extent: symbol}, tuple(sizes[:: max(1, len(sizes) // 2)]))
+
+
+def _unlike(turns: Sequence[dict[int, int]]) -> list[dict[int, int]]:
+    return [turn for place, turn in enumerate(turns) if turn not in turns[:place]]
+
+
+def leaves(args: Sequence[Any]) -> list[Given]:
+    """Return the variables of arguments."""
+    nested = [leaves(arg) if isinstance(arg, tuple) else [arg] for arg in args]
+    return [leaf for part in nested for leaf in part if isinstance(leaf, Given)]
+
+
+def fits(spec: Spec, extents: Mapping[int, int]) -> bool:
+    """Tell whether a call has a type with other extents."""
+    try:
+        function = group(spec, extents)
+    except (TypeCheckError, UnsupportedError, ValueError, OverflowError):
+        return False
+    return all(0 < ir.tensor_type(param).size <= _LARGEST for param in function.params) and _size(function) > 0
+
+
+def _size(function: ir.Function) -> int:
+    kind = function.body.type
+    return int(kind.size) if isinstance(kind, ir.TensorType) else 0
+
+
+def group(spec: Spec, extents: Mapping[int, Any]) -> ir.Function:
+    """Return a call with other extents as a fused group."""
+    params: list[ir.Var] = []
+
+    def expression(arg: Any) -> ir.Expr:
+        if isinstance(arg, tuple):
+            return ir.Tuple(tuple(map(expression, arg)))
+        if not isinstance(arg, Given):
+            return ir.const(arg)
+        shape = tuple(extents.get(extent, extent) for extent in arg.shape)
+        params.append(ir.Var(f"x{len(params)}", ir.TensorType(shape, arg.dtype)))
+        return params[-1]
+
+    call = ir.call(spec.operator, [expression(arg) for arg in spec.args], spec.attrs)
+    return ir.Function(tuple(params), call, {"Primitive": 1})
+
+
+def filled(kind: ir.TensorType, place: int) -> Array:
+    """Return data of a type: values at the edges of its dtype, mixed."""
+    values = edges(kind.dtype)
+    order = (np.arange(kind.size) * (2 * place + 1) + 5 * place) % len(values)
+    return values[order].reshape(kind.shape)

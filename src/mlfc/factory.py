@@ -24,8 +24,17 @@ from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
+from mlfc.support.bytecode import OPEN, encode
 from mlfc.support.content import Data
-from mlfc.support.module_info import MemoryInfo, ModuleInterface, OperatorInfo, PoolInfo, StateInfo
+from mlfc.support.module_info import (
+    MemoryInfo,
+    ModuleInterface,
+    OperatorInfo,
+    PoolInfo,
+    StateInfo,
+    SymbolInfo,
+    VmInfo,
+)
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 from mlfc.target.target import Target
@@ -163,6 +172,7 @@ class Factory(Displayed):
             inputs=tuple(map(self._tensor, self.program.inputs)),
             outputs=tuple(map(self._tensor, self.program.outputs)),
             states=tuple(map(self._state, self.program.states)),
+            vm=self._vm(),
             memory=MemoryInfo(
                 code.sizes.workspace,
                 self.plan.lower_bound,
@@ -191,7 +201,18 @@ class Factory(Displayed):
     def _tensor(self, value: Value) -> TensorInfo:
         known = self.module.quantization.get(value.name)
         scale, zero_point = (known.scale, known.zero_point) if known else (None, None)
-        return TensorInfo(value.name, tuple(value.shape), value.dtype, scale, zero_point)
+        shape = tuple(extent if isinstance(extent, int) else str(extent) for extent in value.shape)
+        return TensorInfo(value.name, shape, value.dtype, scale, zero_point)
+
+    def _vm(self) -> VmInfo | None:
+        executable = self.unit.executable
+        if executable is None:
+            return None
+        symbols = tuple(
+            SymbolInfo(symbol.name, symbol.low, symbol.high if symbol.high < OPEN else None)
+            for symbol in executable.symbols
+        )
+        return VmInfo(len(encode(executable)), executable.arena_bytes if executable.is_bounded else None, symbols)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))

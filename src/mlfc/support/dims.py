@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, Union
 LARGEST = (1 << 31) - 1
 """The upper bound of symbols that have none of their own: what 32-bit indices reach."""
 _TERM_LIMIT = 256
+_USUAL = 64
 
 
 class UndecidedError(ValueError):
@@ -211,6 +212,15 @@ def is_static(shape: Iterable[Any]) -> bool:
 def bounds(extent: Extent) -> tuple[int, int]:
     """Return the least and the largest value that an extent may have."""
     return extent.bounds if isinstance(extent, Dim) else (extent, extent)
+
+
+def typical(extent: Extent) -> int:
+    """Return a value that an extent may well have, for estimates of work and size."""
+    return int(substituted(extent, {symbol: _typical(symbol) for symbol in symbols_of([extent])}))
+
+
+def _typical(symbol: Symbol) -> int:
+    return max(symbol.low, min(symbol.high, _USUAL))
 
 
 def symbols_of(extents: Iterable[Any]) -> list[Symbol]:

@@ -25,7 +25,7 @@ Sha256: TypeAlias = Annotated[str, Limits("sha256", pattern="^[0-9a-f]{64}$")]
 MemoryName: TypeAlias = Annotated[str, Limits("memory_name", pattern="^[a-z][a-z0-9_]{0,31}$")]
 Symbol: TypeAlias = Annotated[str, Limits(pattern="^[A-Za-z_][A-Za-z0-9_]{0,255}$")]
 Shape: TypeAlias = Annotated[tuple[Bytes, ...], Limits("shape", max_items=32)]
-Executor: TypeAlias = Annotated[str, Limits(enum=("aot", "graph"))]
+Executor: TypeAlias = Annotated[str, Limits(enum=("aot", "graph", "vm"))]
 
 
 @dataclass(frozen=True)
@@ -236,11 +236,32 @@ class BuildInfo(Record):
     seed: Bytes
 
 
+@dataclass(frozen=True)
+class SymbolInfo(Record):
+    """An open extent of inputs: its name and bounds."""
+
+    name: Text
+    low: Bytes
+    high: Annotated[Bytes | None, Says("null where it has no bound")]
+
+
+@dataclass(frozen=True)
+class VmInfo(Record):
+    """What the virtual machine needs for a module."""
+
+    bytecode: Annotated[Bytes, Says("bytes of the bytecode")]
+    arena_bytes: Annotated[
+        Bytes | None,
+        Says("of all storage in the worst case; null where it is allocated when the module runs", "no heap is needed"),
+    ]
+    symbols: Annotated[tuple[SymbolInfo, ...], Limits(max_items=10000), Says("the open extents of the inputs")] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModuleInterface(Record):
     """What callers must know of a module."""
 
-    executor: Annotated[Executor, Says("`aot` or `graph`")] = "aot"
+    executor: Annotated[Executor, Says("`aot`, `graph` or `vm`")] = "aot"
     entry: Annotated[
         Symbol | None,
         Says("the C function to call; null for the graph executor", "the runtime need not know how names are made"),
@@ -303,6 +324,10 @@ class ModuleInterface(Record):
             omitted=True,
         ),
     ] = ()
+    vm: Annotated[
+        VmInfo | None,
+        Says("of the virtual machine; absent for other executors", "bounds of open extents, and memory", omitted=True),
+    ] = None
     memory: Annotated[MemoryInfo, Says("as the format's keys above, and a bound", "budgets")]
     operators: Annotated[
         tuple[OperatorInfo, ...] | None,

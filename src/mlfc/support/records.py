@@ -9,7 +9,7 @@ versions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from types import UnionType
@@ -149,13 +149,23 @@ def _reader(kind: Any) -> Reader:
         return _scalar_reader(kind, limits)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        read = _reader(next(entry for entry in arguments if entry is not type(None)))
-        return lambda value: None if value is None else read(value)
+        return _union_reader([entry for entry in arguments if entry is not type(None)], type(None) in arguments)
     if origin is tuple:
         return _list_reader(_reader(arguments[0]), limits)
     if isinstance(kind, type) and issubclass(kind, Record):
         return _record_reader(kind)
     return _mapping_reader(_reader(arguments[1]))
+
+
+def _union_reader(kinds: Sequence[Any], is_optional: bool) -> Reader:
+    """Return what reads a value of one of several types: of scalars where there are several."""
+    readers = {_bare(kind)[0]: _reader(kind) for kind in kinds}
+    first = next(iter(readers.values()))
+
+    def read(value: Any) -> Any:
+        return None if value is None and is_optional else readers.get(type(value), first)(value)
+
+    return read
 
 
 def _bare(kind: Any) -> tuple[Any, Limits]:
@@ -284,9 +294,11 @@ def _schema_of_type(kind: Any, names: Mapping[type[Record], str], found: dict[st
         return _record_schema(kind, names, found)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        other, limits = _bare(next(entry for entry in arguments if entry is not type(None)))
-        schema = _schema_of_type(other, {}, found)
-        return {**schema, "type": [schema["type"], "null"], **limits.words()}
+        kinds = [_bare(entry) for entry in arguments if entry is not type(None)]
+        schemas = [{**_schema_of_type(other, {}, found), **limits.words()} for other, limits in kinds]
+        if type(None) not in arguments:
+            return {"anyOf": schemas}
+        return {**schemas[0], "type": [schemas[0]["type"], "null"]}
     if origin is tuple:
         return {"type": "array", "items": _schema(arguments[0], names, found)}
     return {"type": "object", "additionalProperties": _schema(arguments[1], names, found)}

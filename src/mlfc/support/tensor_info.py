@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from mlfc.support.text import Displayed
 _INT32 = (1 << 31) - 1
 
 Text: TypeAlias = Annotated[str, Limits("text", max_length=65536)]
-Extents: TypeAlias = Annotated[
-    tuple[Annotated[int, Limits(minimum=0, maximum=_INT32)], ...], Limits("extents", max_items=32)
-]
+_Extent: TypeAlias = Annotated[int, Limits(minimum=0, maximum=_INT32)] | Annotated[str, Limits(max_length=4096)]
+if TYPE_CHECKING:  # those who meet expressions ask `is_static` first
+    Extents: TypeAlias = tuple[Any, ...]
+else:
+    Extents = Annotated[tuple[_Extent, ...], Limits("extents", max_items=32)]
 Dtype: TypeAlias = Annotated[str, Limits("dtype", enum=SCALARS)]
 
 
@@ -29,7 +31,8 @@ class TensorInfo(Displayed, Record):
     ----------
     name : str
         The model's own name.
-    shape : tuple of int
+    shape : tuple of int or str
+        Text is an expression of symbols, whose values are known when the model runs.
     dtype : str
     scale, zero_point : float and int, or None
         Where the integers stand for real numbers: ``real = scale * (value - zero_point)``.
@@ -47,9 +50,14 @@ class TensorInfo(Displayed, Record):
         return to_numpy(self.dtype)
 
     @property
+    def is_static(self) -> bool:
+        """Whether all extents are known before the model runs."""
+        return all(isinstance(extent, int) for extent in self.shape)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the dense tensor."""
-        return prod(self.shape) * self.numpy_dtype.itemsize
+        """Bytes of the dense tensor; 0 where an extent is open."""
+        return prod(self.shape) * self.numpy_dtype.itemsize if self.is_static else 0
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

@@ -7,7 +7,7 @@ is broadcast to all channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -18,11 +18,12 @@ import numpy as np
 from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic, add_products
 from mlfc.kernels.geometry import Conv, frame_of
-from mlfc.kernels.plain import PIECE, is_long, piece
+from mlfc.kernels.plain import PIECE, is_long, no_sum, piece
 from mlfc.kernels.staging import Band, Form, Source
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
@@ -69,11 +70,12 @@ class _Pieces:
     `totals` has the shape of the accumulators and holds the results in the end.
     """
 
-    def __init__(self, ctx: Context, sums: Buffer) -> None:
+    def __init__(self, ctx: Context, sums: Buffer, steps: Extent) -> None:
         self._stmts, self._sums = ctx.stmts, sums
         self.totals = self._stmts.local("totals", sums.shape, sums.dtype)
+        begin = tb.broadcast(no_sum(dtypes.element(sums.dtype), steps), LANES)
         for index in range(sums.size):
-            self._stmts.store(self.totals, [index], tb.const(0, sums.dtype))
+            self._stmts.store(self.totals, [index], begin)
 
     def add(self) -> None:
         """Write the end of a piece: the accumulators start afresh."""
@@ -85,6 +87,8 @@ class _Pieces:
 
 class TiledConv:
     """Writes the loops of one convolution over (height, width); the output is indexed as the input, `source`."""
+
+    joins = True  # whether blocks can be computed together
 
     def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
         self.ctx, self.conv, self.how, self.out = ctx, conv, how, out
@@ -98,7 +102,8 @@ class TiledConv:
             form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
             self.stage = Band(ctx, conv, source, form, how.weights.nbytes)
         self.as_runs = contiguous and self.stage is not None
-        self.long = is_long(how.accumulator, conv.kernel[0] * prod(self.run))
+        self.steps = conv.kernel[0] * prod(self.run)
+        self.long = is_long(how.accumulator, self.steps)
         band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = self.choose_tile(band)
 
@@ -109,18 +114,31 @@ class TiledConv:
 
     def emit(self) -> None:
         """Write everything."""
-        stmts, height = self.ctx.stmts, self.conv.output[0]
+        stmts = self.ctx.stmts
         blocks = [(block, *self.pack(block)) for block in channel_blocks(self.conv.group_filters, self.tile.vectors)]
-        band = self.stage.rows if self.stage else height
-        with stmts.loop(self.conv.batch, "image") as image, stmts.loop(height // band, "band") as index:
-            first = index * band
+        with stmts.loop(self.conv.batch, "image") as image, self._bands() as (first, rows):
             self.prepare(image)
             if self.stage:
-                self.stage.fill(image, first)
+                self.stage.fill(image, first, rows)
             with stmts.loop(self.conv.groups, "group") as group:
                 for block, weights, start in blocks:
                     with stmts.loop(block.count, "block") as number:
-                        self._plane(image, group, first, (block, number, weights, start))
+                        self._plane((image, group, first, rows), (block, number, weights, start))
+                    self._few_pixels((image, group, first), (block, weights, start))
+
+    @contextmanager
+    def _bands(self) -> Iterator[tuple[Expr, Any]]:
+        """Open the loop over bands; yield the first output row of one, and how many it has."""
+        stmts, height = self.ctx.stmts, self.conv.output[0]
+        if self.stage is None or not self.stage.is_open:
+            band = self.stage.rows if self.stage else height
+            with stmts.loop(height // band if self.stage else 1, "band") as index:
+                yield index * band, band
+            return
+        band = stmts.let("rows", tb.as_expr(self.stage.rows))
+        with stmts.loop((height + (band - 1)) // band, "band") as index:
+            first = index * band
+            yield first, stmts.let("here", tb.minimum(band, height - first))
 
     def prepare(self, image: Expr) -> None:
         """Write the preparation of an image's tiles; constants need none."""
@@ -143,48 +161,89 @@ class TiledConv:
         return self.ctx.constant("weights", packed), self.ctx.constant("start", starts)
 
     def _plane(
-        self, image: Expr, group: Expr, first: Expr, block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
+        self, band: tuple[Expr, Expr, Expr, Any], block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
     ) -> None:
         """Write the tiles of one band for one block of channels."""
-        for row, tall in self._pieces(self.tile.rows, "ty"):
+        image, group, first, rows = band
+        down = self.tile.rows if isinstance(self.tile.rows, tiling.Split) else tiling.OpenSplit(rows, 1)
+        for row, tall in self._pieces(down, "ty"):
             with row as band_row:
                 for column, wide in self._pieces(self.tile.columns, "tx"):
+                    if self._together(block[0], wide) > 1:
+                        continue
                     with column as x:
                         self.write_tile(TilePosition(image, group, first + band_row, x, band_row, tall, wide), *block)
 
-    def _pieces(self, split: tiling.Split, name: str) -> Iterator[tuple[Any, int]]:
+    def _together(self, block: PackedBlock, wide: int) -> int:
+        """Return how many blocks are computed together for a piece of `wide` pixels.
+
+        What is left of a row that the run makes long, or all of one that it makes short, has too few sums to hide the
+        latency of adding to them. Convolutions of more rows have few such pieces.
+        """
+        is_row = isinstance(self.tile.columns, tiling.OpenSplit) and self.conv.output[0] == 1
+        sums = wide * block.vectors * tiling.parts(self.ctx.features.vector_registers)
+        if not is_row or not self.joins or isinstance(block.count, Dim) or block.count == 1:
+            return 1
+        return max(1, tiling.FMA_SLOTS // sums)
+
+    def _few_pixels(self, band: tuple[Expr, Expr, Expr], block: tuple[PackedBlock, Buffer, Buffer | None]) -> None:
+        """Write the pieces for which blocks are computed together."""
+        (image, group, row), (packed, weights, start) = band, block
+        for column, wide in self._pieces(self.tile.columns, "tx"):
+            if self._together(packed, wide) == 1:
+                continue
+            count = min(self._together(packed, wide), packed.count)
+            whole, rest = divmod(packed.count, count)
+            with column as x:
+                place = TilePosition(image, group, row, x, tb.const(0), 1, wide)
+                with self.ctx.stmts.loop(whole, "blocks") as number:
+                    self.write_tile(place, packed, number * count, weights, start, count)
+                if rest:
+                    self.write_tile(place, packed, tb.const(whole * count), weights, start, rest)
+
+    def _pieces(self, split: tiling.Cut, name: str) -> Iterator[tuple[Any, int]]:
         """Yield a loop over the starts of each kind of piece, and the size of the piece."""
         for start, count, size in split.pieces:
             yield self._starts(start, count, size, name), size
 
     @contextmanager
-    def _starts(self, start: int, count: int, size: int, name: str) -> Iterator[Expr]:
+    def _starts(self, start: Any, count: Any, size: int, name: str) -> Iterator[Expr]:
         with self.ctx.stmts.loop(count, name) as index:
             yield index * size + start
 
     def write_tile(
-        self, place: TilePosition, block: PackedBlock, number: Expr, weights: Buffer, start: Buffer | None
+        self,
+        place: TilePosition,
+        block: PackedBlock,
+        number: Expr,
+        weights: Buffer,
+        start: Buffer | None,
+        together: int = 1,
     ) -> None:
-        """Write the sums of a tile of pixels and a block of channels."""
-        stmts, how, vectors = self.ctx.stmts, self.how, block.vectors
+        """Write the sums of a tile of pixels and a block of channels, or several blocks `together` from `number` on."""
+        stmts, how, vectors = self.ctx.stmts, self.how, block.vectors * together
         panel = place.group * block.count + number
+
+        def at(vector: int) -> tuple[Expr, int]:
+            return panel + vector // block.vectors if together > 1 else panel, vector % block.vectors
+
         count = len(place.pixels) * vectors
         sums = stmts.local("sums", (count,), how.vector)
         for index in range(count):
             begin = (
                 tb.const(0, how.vector)
                 if start is None
-                else tb.load(start, [panel, index % vectors * LANES], lanes=LANES)
+                else tb.load(start, [at(index % vectors)[0], at(index % vectors)[1] * LANES], lanes=LANES)
             )
             stmts.store(sums, [index], begin)
-        pieces = _Pieces(self.ctx, sums) if self.long else None
+        pieces = _Pieces(self.ctx, sums, self.steps) if self.long else None
         read = self.reader(place)
-        with self._steps(pieces) as (position, at):
+        with self._steps(pieces) as (position, tap):
             width = LANES * how.step
-            factors = [tb.load(weights, [panel, position, v * width], lanes=width) for v in range(vectors)]
-            values = [read(y, x, at) for y, x in place.pixels]
+            factors = [tb.load(weights, [own, position, v * width], lanes=width) for own, v in map(at, range(vectors))]
+            values = [read(y, x, tap) for y, x in place.pixels]
             add_products(stmts, sums, values, factors, how.accumulate)
-        self.finish(place, block, number, pieces.totals if pieces else sums)
+        self.finish(place, block, number, pieces.totals if pieces else sums, together)
 
     def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
@@ -209,7 +268,7 @@ class TiledConv:
         return staged if stage else direct
 
     @property
-    def run(self) -> tuple[int, int]:
+    def run(self) -> tuple[int, Any]:
         """Taps of a kernel row that are loops of their own, and steps of the loop inside them."""
         taps = 1 if self.as_runs else self.conv.kernel[1]
         run = self.conv.kernel[1] * self.conv.channels if self.as_runs else self.conv.group_channels
@@ -223,7 +282,7 @@ class TiledConv:
         """
         stmts = self.ctx.stmts
         taps, steps = self.run
-        by_row = pieces is not None and taps * steps <= PIECE
+        by_row = pieces is not None and bounds(taps * steps)[1] <= PIECE
         with stmts.loop(self.conv.kernel[0], "ky") as ky:
             with stmts.loop(taps, "kx") as kx, piece(self.ctx, steps, pieces is None) as (first, extent):
                 with stmts.loop(extent, "k") as offset:
@@ -234,9 +293,9 @@ class TiledConv:
             if pieces and by_row:
                 pieces.add()
 
-    def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer) -> None:
+    def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
         """Hand the tile's elements to the output, channel by channel, so that fused operators are vectorized."""
-        stmts, vectors = self.ctx.stmts, block.vectors
+        stmts, vectors = self.ctx.stmts, block.vectors * together
         pixels = place.pixels
         element = dtypes.element(sums.dtype)
         results = stmts.local("results", (len(pixels), vectors * LANES), element)
@@ -245,13 +304,15 @@ class TiledConv:
         if element == "int32":
             stmts.fence("the sums above need the registers that multipliers would take")
         first = place.group * self.conv.group_filters + number * block.width + block.first
-        with (
-            stmts.loop(place.tall, "py") as y,
-            stmts.loop(place.wide, "px") as x,
-            stmts.loop(block.width, "c", "vectorized") as c,
-        ):
-            value = self.finished(tb.load(results, [y * place.wide + x, c]), first + c)
-            self.out.store(self.seen(place.image, place.row + y, place.column + x, first + c), value)
+        with stmts.loop(place.tall, "py") as y, stmts.loop(place.wide, "px") as x:
+            at = self.place(place.image, place.row + y, place.column + x)
+            with stmts.loop(block.width * together, "c", "vectorized") as c:
+                value = self.finished(tb.load(results, [y * place.wide + x, c]), first + c)
+                self.out.store(at(first + c), value)
+
+    def place(self, image: Expr, row: Expr, column: Expr) -> Callable[[Expr], Sequence[Expr]]:
+        """Return the function that gives the indices of the channels of a pixel of the result."""
+        return lambda channel: self.seen(image, row, column, channel)
 
     def finished(self, total: Expr, channel: Expr) -> Expr:
         """Return the result of an output channel, given its sum."""

@@ -63,7 +63,9 @@ class _Strip:
 
     def channel(self, offset: Expr) -> Expr:
         """Return a channel of the block."""
-        return self.number * self.block.width + (offset + self.block.first)
+        first: int = self.block.first
+        width: int = self.block.width
+        return self.number * width + (offset + first)
 
 
 class Depthwise:
@@ -119,7 +121,7 @@ class Depthwise:
         multiplier = conv.filters // conv.channels
         first = number * block.width + block.first
         channels = Channels(block.width, lambda c: (first + c) // multiplier)
-        split = tiling.balanced(conv.output[1], min(8, tiling.accumulators(self.ctx.features.vector_registers) - 1))
+        split = tiling.cut(conv.output[1], min(8, tiling.accumulators(self.ctx.features.vector_registers) - 1))
         if window:
             window.start(image, channels)
         with stmts.loop(conv.output[0], "row") as row:

@@ -12,8 +12,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from mlfc.kernels import templates
+from mlfc.support.dims import Dim, Extent, bounds, maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader
 from mlfc.tir.ir import Buffer, Expr, Select
@@ -50,7 +52,7 @@ class Axes:
         return behind[-1] if behind and behind[-1] > max(self.folded, default=-1) else None
 
     @property
-    def count(self) -> int:
+    def count(self) -> Any:
         """Elements that go into one result."""
         return prod(self.shape[axis] for axis in self.folded)
 
@@ -101,21 +103,21 @@ def kept_loops(ctx: Context, axes: Axes) -> Iterator[dict[int, Expr]]:
 
 
 @contextmanager
-def kept_tiles(ctx: Context, axes: Axes) -> Iterator[Callable[[], Iterator[tuple[dict[int, Expr], int]]]]:
+def kept_tiles(ctx: Context, axes: Axes) -> Iterator[Callable[[], Iterator[tuple[dict[int, Expr], Extent]]]]:
     """Open loops over the kept axes; the yielded function opens each tile of results in turn."""
     with kept_loops(ctx, axes) as kept:
 
-        def tiles() -> Iterator[tuple[dict[int, Expr], int]]:
+        def tiles() -> Iterator[tuple[dict[int, Expr], Extent]]:
             if axes.tiled is None:
                 yield kept, 1
                 return
             extent = axes.shape[axes.tiled]
-            whole = extent // COLUMNS
-            if whole:
+            whole, rest = extent // COLUMNS, extent % COLUMNS
+            if bounds(whole)[1]:
                 with ctx.stmts.loop(whole, "tile") as tile:
                     yield {**kept, axes.tiled: tile * COLUMNS}, COLUMNS
-            if extent % COLUMNS:
-                yield {**kept, axes.tiled: tb.const(whole * COLUMNS)}, extent % COLUMNS
+            if bounds(rest)[1]:
+                yield {**kept, axes.tiled: tb.as_expr(whole * COLUMNS)}, rest
 
         yield tiles
 
@@ -144,37 +146,48 @@ class _FoldTile:
     axes: Axes
     fold: Fold
     first: dict[int, Expr]
-    width: int
+    width: Extent
 
     def __post_init__(self) -> None:
         axes = self.axes
-        self.inner = axes.shape[axes.folded[-1]] if axes.folded else 1
+        self.inner: Any = axes.shape[axes.folded[-1]] if axes.folded else 1
         self.outer = [axes.shape[axis] for axis in axes.folded[:-1]]
         self.across = axes.tiled is not None
-        self.lanes = self.width if self.across else max(1, min(LANES, self.inner))
+        # the lanes in use; of accumulators there are as many as there may be
+        self.lanes: Any = self.width if self.across else maximum(1, minimum(LANES, self.inner))
+        self.most = min(bounds(self.lanes)[1], COLUMNS)
         # elements of the innermost folded axis that are added before a partial sum is closed
         self.stretch = CLOSE_AFTER if self.across else CLOSE_AFTER * LANES
 
     def emit(self, out: Output) -> None:
         total = self._accumulators("total")
         steps = self.axes.count if self.across else self.axes.count // self.lanes
-        if self.fold.rounds and steps > CLOSE_AFTER:
+        fewest, most = bounds(steps)
+        if not self.fold.rounds or most <= CLOSE_AFTER:
+            self._whole(total)
+        elif fewest > CLOSE_AFTER:
             self._in_parts(total)
         else:
-            with serial_loops(self.ctx, self.outer, "r") as outer:
-                self._stretch(total, outer, tb.const(0), self.inner)
+            with self.ctx.stmts.when(tb.binary("gt", tb.as_expr(steps), CLOSE_AFTER)):
+                self._in_parts(total)
+            with self.ctx.stmts.otherwise():
+                self._whole(total)
         self._finish(total, out)
 
-    def _in_parts(self, total: Buffer) -> None:
-        whole = self.inner // self.stretch
+    def _whole(self, total: Buffer) -> None:
         with serial_loops(self.ctx, self.outer, "r") as outer:
-            if whole:
+            self._stretch(total, outer, tb.const(0), self.inner)
+
+    def _in_parts(self, total: Buffer) -> None:
+        whole, rest = self.inner // self.stretch, self.inner % self.stretch
+        with serial_loops(self.ctx, self.outer, "r") as outer:
+            if bounds(whole)[1]:
                 with self.ctx.stmts.loop(whole, "part") as part:
                     self._part(total, outer, part * self.stretch, self.stretch)
-            if self.inner % self.stretch:
-                self._part(total, outer, tb.const(whole * self.stretch), self.inner % self.stretch)
+            if bounds(rest)[1]:
+                self._part(total, outer, tb.as_expr(whole * self.stretch), rest)
 
-    def _part(self, total: Buffer, outer: list[Expr], start: Expr, length: int) -> None:
+    def _part(self, total: Buffer, outer: list[Expr], start: Expr, length: Extent) -> None:
         partial = self._accumulators("partial")
         self._stretch(partial, outer, start, length)
         stmts = self.ctx.stmts
@@ -183,24 +196,25 @@ class _FoldTile:
 
     def _accumulators(self, name: str) -> Buffer:
         stmts = self.ctx.stmts
-        buffer = stmts.local(name, (self.lanes,), self.fold.dtype)
+        buffer = stmts.local(name, (self.most,), self.fold.dtype)
         with stmts.loop(self.lanes, "c", "vectorized") as lane:
             stmts.store(buffer, [lane], tb.const(self.fold.neutral, self.fold.dtype))
         return buffer
 
-    def _stretch(self, into: Buffer, outer: list[Expr], start: Expr, length: int) -> None:
+    def _stretch(self, into: Buffer, outer: list[Expr], start: Expr, length: Any) -> None:
         """Fold `length` elements of the innermost folded axis from `start` on."""
         stmts = self.ctx.stmts
         if self.across:
             with stmts.loop(length, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
                 self._add(into, lane, shifted(self.first, self.axes, lane), [*outer, start + step])
             return
-        whole = length // self.lanes
-        with stmts.loop(whole, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
-            self._add(into, lane, self.first, [*outer, start + step * self.lanes + lane])
-        if length % self.lanes:
-            with stmts.loop(length % self.lanes, "c", "vectorized") as lane:
-                self._add(into, lane, self.first, [*outer, start + whole * self.lanes + lane])
+        lanes = self.most  # fewer are in use where there are so few elements that all are the rest
+        whole, rest = length // lanes, length % lanes
+        with stmts.loop(whole, "r") as step, stmts.loop(lanes, "c", "vectorized") as lane:
+            self._add(into, lane, self.first, [*outer, start + step * lanes + lane])
+        if bounds(rest)[1]:
+            with stmts.loop(rest, "c", "vectorized") as lane:
+                self._add(into, lane, self.first, [*outer, start + whole * lanes + lane])
 
     def _add(self, into: Buffer, lane: Expr, kept: dict[int, Expr], folded: list[Expr]) -> None:
         element = self.read(self.axes.full(kept, folded[: len(self.axes.folded)]))
@@ -213,17 +227,23 @@ class _FoldTile:
                 value = self.fold.finish(tb.load(total, [lane]))
                 out.store(self.axes.result(shifted(self.first, self.axes, lane)), tb.cast(value, out.dtype))
             return
-        parts = [tb.load(total, [lane]) for lane in range(self.lanes)]
+        parts, apart = [tb.load(total, [lane]) for lane in range(self.most)], 1
         while len(parts) > 1:
             parts = [
-                self._folded(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at]
+                self._folded(parts[at], parts[at + 1], (at + 1) * apart) if at + 1 < len(parts) else parts[at]
                 for at in range(0, len(parts), 2)
             ]
+            apart *= 2
         out.store(self.axes.result(self.first), tb.cast(self.fold.finish(parts[0]), out.dtype))
 
-    def _folded(self, one: Expr, other: Expr) -> Expr:
-        """Return two lanes as one, by name where a step reads them more than once: steps of steps would double."""
+    def _folded(self, one: Expr, other: Expr, lane: int) -> Expr:
+        """Return two lanes as one, by name where a step reads them more than once: steps of steps would double.
+
+        `lane` is the number of the second, which may not be in use.
+        """
         value = self.fold.step(one, other)
+        if isinstance(self.lanes, Dim):
+            value = tb.select(tb.binary("gt", tb.as_expr(self.inner), lane), value, one)
         return self.ctx.stmts.let("best", value) if isinstance(value, Select) else value
 
 
@@ -244,8 +264,9 @@ def emit_arg(ctx: Context, read: Reader, axes: Axes, contest: Contest, out: Outp
     stmts = ctx.stmts
     with kept_tiles(ctx, axes) as tiles:
         for first, width in tiles():
-            best = stmts.local("best", (width,), contest.dtype)
-            place = stmts.local("place", (width,), out.dtype)
+            most = min(bounds(width)[1], COLUMNS)
+            best = stmts.local("best", (most,), contest.dtype)
+            place = stmts.local("place", (most,), out.dtype)
             with stmts.loop(width, "c", "vectorized") as lane:
                 stmts.store(best, [lane], tb.const(contest.worst, contest.dtype))
                 stmts.store(place, [lane], tb.const(0, out.dtype))

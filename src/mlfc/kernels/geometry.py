@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
+from mlfc.support.dims import Extent
 from mlfc.tir import builder as tb
 from mlfc.tir.ir import Expr
 
@@ -15,10 +16,10 @@ from mlfc.tir.ir import Expr
 class Conv:
     """Sizes of a convolution; the spatial tuples have one entry a dimension, outermost first."""
 
-    batch: int
-    spatial: tuple[int, ...]
-    channels: int
-    filters: int
+    batch: Any
+    spatial: tuple[Any, ...]
+    channels: Any
+    filters: Any
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -31,7 +32,7 @@ class Conv:
         return tuple((taps - 1) * step + 1 for taps, step in zip(self.kernel, self.dilation, strict=True))
 
     @property
-    def output(self) -> tuple[int, ...]:
+    def output(self) -> tuple[Any, ...]:
         """Spatial shape of the result."""
         return tuple(
             (size + sum(pads) - extent) // stride + 1
@@ -39,12 +40,12 @@ class Conv:
         )
 
     @property
-    def group_channels(self) -> int:
+    def group_channels(self) -> Any:
         """Input channels of one group."""
         return self.channels // self.groups
 
     @property
-    def group_filters(self) -> int:
+    def group_filters(self) -> Any:
         """Output channels of one group."""
         return self.filters // self.groups
 
@@ -59,7 +60,7 @@ class Conv:
         return any(before or after for before, after in self.padding)
 
     @property
-    def macs(self) -> int:
+    def macs(self) -> Any:
         """Multiply-accumulates, padding included."""
         return self.batch * prod(self.output) * self.filters * prod(self.kernel) * self.group_channels
 
@@ -78,9 +79,9 @@ class Conv:
 class Product:
     """Sizes of a batch of matrix products ``out[b] = a[b] @ weights[b]``."""
 
-    rows: int  # the first matrix is rows x reduction, the result rows x columns
-    reduction: int
-    columns: int
+    rows: Any  # the first matrix is rows x reduction, the result rows x columns
+    reduction: Any
+    columns: Any
     transpose_a: bool = False  # whether the stored matrix is reduction x rows
     transpose_b: bool = True  # whether the stored matrix is columns x reduction
     a_zero: int = 0  # zero points that are subtracted from the elements of quantized operands
@@ -106,18 +107,18 @@ def frame_of(spatial: int) -> Frame:
     return planar if spatial == 2 else linear
 
 
-def rows_as_pixels(shape: Sequence[int], columns: int) -> tuple[Conv, Frame]:
+def rows_as_pixels(shape: Sequence[Extent], columns: int) -> tuple[Conv, Frame]:
     """Return a dense layer of data of `shape` as a convolution of one tap over a line of pixels, one for each row."""
     *leading, reduction = shape
 
     def frame(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
-        return [*_unflattened(tb.as_expr(row), leading), channel]
+        return [*unflattened(tb.as_expr(row), leading), channel]
 
     conv = Conv(1, (1, prod(leading)), reduction, columns, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
     return conv, frame
 
 
-def _unflattened(index: Expr, shape: Sequence[int]) -> list[Expr]:
+def unflattened(index: Expr, shape: Sequence[Extent]) -> list[Expr]:
     """Return the indices of the element `index` of an array of `shape`, in row-major order."""
     found: list[Expr] = []
     for extent in reversed(shape[1:]):

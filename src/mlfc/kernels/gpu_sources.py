@@ -73,7 +73,7 @@ class Patches:
         self._rows = conv.batch * prod(conv.output)
 
     @property
-    def depth(self) -> int:
+    def depth(self) -> Any:
         """Elements of the reduction."""
         return prod(self._conv.kernel) * self._channels
 
@@ -132,7 +132,7 @@ class Rows:
         *self._leading, self._length = elements.data.shape
 
     @property
-    def depth(self) -> int:
+    def depth(self) -> Any:
         """Elements of the reduction."""
         return int(self._length // self._elements.packed)
 

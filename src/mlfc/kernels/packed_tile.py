@@ -49,6 +49,8 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
 class PackedTile(TiledConv):
     """Writes the loops of one convolution whose weights are unpacked in registers."""
 
+    joins = False
+
     def __init__(self, ctx: Context, conv: Conv, weights: Weights, source: Source, out: Output) -> None:
         assert weights.codes is not None
         how = arithmetic.float32(weights)
@@ -84,10 +86,16 @@ class PackedTile(TiledConv):
         return super().finished(total, channel)
 
     def write_tile(
-        self, place: TilePosition, block: PackedBlock, number: Expr, weights: Buffer, start: Buffer | None
+        self,
+        place: TilePosition,
+        block: PackedBlock,
+        number: Expr,
+        weights: Buffer,
+        start: Buffer | None,
+        together: int = 1,
     ) -> None:
         """Write the sums of a tile of pixels and a block of channels."""
-        del start
+        del start, together
         _TileSums(self, place, block, number, self._vectors[weights]).emit()
 
 

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
+from typing import Any
 
 from mlfc.kernels.geometry import Conv
+from mlfc.support.dims import Extent, bounds
 from mlfc.tir.ir import Expr
 
 
@@ -20,12 +22,12 @@ class Phase:
     """Results of one axis at places that are equal modulo the stride."""
 
     first: int  # the first place
-    count: int  # how many there are
+    count: Any  # how many there are
     taps: tuple[int, ...]  # those that reach them, in the order of the input elements that they read
     start: int  # which element the first tap reads for the first place; may be outside
     dilation: int  # elements from one tap's to the next one's
 
-    def padding(self, size: int) -> tuple[int, int]:
+    def padding(self, size: Extent) -> tuple[int, Any]:
         """Return the padding of an input of `size` before and behind; negative where windows leave some of it out."""
         last = self.start + self.count - 1 + (len(self.taps) - 1) * self.dilation
         return -self.start, last - (size - 1)
@@ -39,7 +41,7 @@ def phases(conv: Conv) -> list[tuple[Phase, ...]]:
 def _of_axis(conv: Conv, axis: int) -> list[Phase]:
     stride, dilation, pad = conv.strides[axis], conv.dilation[axis], conv.padding[axis][0]
     found = []
-    for first in range(min(stride, conv.spatial[axis])):
+    for first in range(min(stride, bounds(conv.spatial[axis])[1])):
         taps = [tap for tap in range(conv.kernel[axis]) if (first + pad - tap * dilation) % stride == 0][::-1]
         start = (first + pad - taps[0] * dilation) // stride if taps else 0
         count = -(-(conv.spatial[axis] - first) // stride)

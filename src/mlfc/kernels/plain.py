@@ -23,6 +23,7 @@ from mlfc.kernels.nibbles import LEAST_NIBBLES, fit_nibbles, nibble, nibbles
 from mlfc.kernels.packed_panels import PackedPanels
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Const, Expr
@@ -37,24 +38,60 @@ FILTERS_AT_ONCE = 4
 Block: TypeAlias = "tuple[Expr, Callable[..., None], Callable[[], None]]"
 
 
-def is_long(dtype: str, steps: int) -> bool:
-    """Tell whether a sum of `steps` products is taken in pieces; integers are exact in any order."""
-    return dtypes.is_float(dtypes.element(dtype)) and steps > LONGEST
+def is_long(dtype: str, steps: Extent) -> bool:
+    """Tell whether a sum of `steps` products is taken in pieces; integers are exact in any order.
+
+    Where the run decides, it is, but a short sum has one piece: `no_sum` says what that is added to.
+    """
+    return dtypes.is_float(dtypes.element(dtype)) and bounds(steps)[1] > LONGEST
+
+
+def no_sum(dtype: str, steps: Extent) -> Expr:
+    """Return what the first piece of a long sum is added to: where the run makes it short, what changes no bit."""
+    zero = tb.const(0, dtype)
+    return tb.select(tb.binary("gt", steps, LONGEST), zero, tb.const(-0.0, dtype)) if _is_open(steps) else zero
+
+
+def _is_open(steps: Extent) -> bool:
+    """Tell whether the run decides if a sum is long."""
+    low, high = bounds(steps)
+    return low <= LONGEST < high
 
 
 @contextmanager
-def piece(ctx: Context, steps: int, whole: bool) -> Iterator[Piece]:
+def piece(ctx: Context, steps: Extent, whole: bool) -> Iterator[Piece]:
     """Open a loop over pieces of a range of `steps`; yield the start and the extent of a piece.
 
     Pieces are equal where the range has a divisor for that, else the last one is shorter. If `whole`, there is one
     piece.
     """
+    if isinstance(steps, Dim):
+        pieces = tb.const(1) if whole else _pieces(ctx, tb.as_expr(steps))
+        extent = ctx.stmts.let("size", (steps + (pieces - 1)) // pieces)
+        with ctx.stmts.loop(pieces, "piece") as index:
+            yield index * extent, tb.minimum(extent, steps - index * extent)
+        return
     fewest = 1 if whole else -(-steps // PIECE)
     count = next((number for number in range(fewest, 2 * fewest) if steps % number == 0), fewest)
     size = -(-steps // count)
     with ctx.stmts.loop(count, "piece") as index:
         first = index * size
         yield first, tb.const(size) if count * size == steps else tb.minimum(size, steps - first)
+
+
+def _pieces(ctx: Context, steps: Expr) -> Expr:
+    """Write the search for the number of pieces that `piece` finds where it knows the range."""
+    stmts = ctx.stmts
+    fewest = stmts.let("fewest", (steps + (PIECE - 1)) // PIECE)
+    found = stmts.local("count", (1,), "int32")
+    stmts.store(found, [0], 1)
+    with stmts.when(tb.binary("gt", steps, LONGEST)):
+        stmts.store(found, [0], fewest)
+        with stmts.loop(fewest, "number") as number:
+            candidate = stmts.let("candidate", fewest + (fewest - 1 - number))
+            with stmts.when(tb.binary("eq", steps % candidate, 0)):
+                stmts.store(found, [0], candidate)
+    return stmts.let("pieces", tb.clamp(tb.load(found, [0]), 1, fewest * 2))
 
 
 def accumulator_dtype(out: Output) -> str:
@@ -386,7 +423,7 @@ def read_matrix(tensor: Tensor, batch: Sequence[Expr], row: Expr, column: Expr) 
         return tensor(column)
     leading = tensor.shape[:-2]
     own = batch[len(batch) - len(leading) :]
-    return tensor(*(index if extent > 1 else 0 for extent, index in zip(leading, own, strict=True)), row, column)
+    return tensor(*(0 if extent in (0, 1) else index for extent, index in zip(leading, own, strict=True)), row, column)
 
 
 @template("product", "plain")
@@ -402,7 +439,8 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
     with serial_loops(ctx, out.shape[:-2], "batch") as batch:
         with stmts.loop(sizes.rows, "row") as row, stmts.loop(sizes.columns, "column") as column:
             total = stmts.local("total", (1,), dtype)
-            stmts.store(total, [0], 0 if table is None or bias_last else tb.load(table, [column]))
+            begin = no_sum(dtype, sizes.reduction) if long else tb.const(0, dtype)
+            stmts.store(total, [0], begin if table is None or bias_last else tb.load(table, [column]))
             with piece(ctx, sizes.reduction, not long) as (start, extent):
                 part = stmts.local("part", (1,), dtype) if long else total
                 if long:

@@ -5,7 +5,7 @@ Where the second matrix is only known at run time, each batch first packs it int
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -13,29 +13,40 @@ import numpy as np
 
 from mlfc.kernels import arithmetic
 from mlfc.kernels.arithmetic import Arithmetic
-from mlfc.kernels.conv_tile import TiledConv
-from mlfc.kernels.geometry import Conv, Frame, Product
+from mlfc.kernels.conv_tile import TiledConv, TilePosition
+from mlfc.kernels.geometry import Conv, Frame, Product, rows_as_pixels, unflattened
 from mlfc.kernels.plain import factor, read_matrix
+from mlfc.kernels.plain import product as plain_product
 from mlfc.kernels.templates import Weights, template
-from mlfc.kernels.tiling import LANES, PackedBlock, pack_channels
+from mlfc.kernels.tiling import LANES, MOST_PIXELS, PackedBlock, pack_channels
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
 
 
-def _rows_conv(batch: int, rows: int, reduction: int, columns: int) -> Conv:
+def _rows_conv(batch: Extent, rows: Extent, reduction: Extent, columns: Extent) -> Conv:
     """Return the 1x1 convolution that multiplies `rows` pixels of `reduction` channels."""
     return Conv(batch, (1, rows), reduction, columns, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
 
 
-def _rows_frame(leading: Sequence[int]) -> tuple[int, int, Frame]:
+def _rows_axis(leading: Sequence[Extent]) -> int | None:
+    """Return the dimension of rows that fills tiles best; None where the run decides, and all together do it better."""
+    fixed = [extent for extent in leading if not isinstance(extent, Dim)]
+    longest = max(fixed, default=1)
+    if len(fixed) == len(leading) or longest >= MOST_PIXELS:
+        return list(leading).index(longest) if leading else 0
+    is_alone = len(fixed) == len(leading) - 1 and longest == 1
+    return next(axis for axis, extent in enumerate(leading) if isinstance(extent, Dim)) if is_alone else None
+
+
+def _rows_frame(leading: Sequence[Extent], axis: int) -> tuple[Extent, Extent, Frame]:
     """Return (batch, rows, frame) that sees a tensor (lead..., channels) as images of one row of pixels.
 
-    The longest dimension becomes the row, so that tiles are full.
+    The dimension `axis` becomes the row.
     """
-    rows = max(leading, default=1)
-    axis = list(leading).index(rows) if leading else 0
+    rows = leading[axis] if leading else 1
     others = [(index, extent) for index, extent in enumerate(leading) if index != axis]
 
     def frame(image: Any, _: Any, x: Any, channel: Any) -> Sequence[Expr]:
@@ -60,9 +71,38 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     how = arithmetic.choose(data.dtype, weights, ctx.features)
     assert how is not None  # _accepts_dense has seen to it
-    batch, rows, frame = _rows_frame(data.shape[:-1])
+    axis = _rows_axis(data.shape[:-1])
+    if axis is None:
+        _FlatRows(ctx, how, data, out).emit()
+        return
+    batch, rows, frame = _rows_frame(data.shape[:-1], axis)
     conv = _rows_conv(batch, rows, *weights.values.shape)
     TiledConv(ctx, conv, how, (data, frame), out).emit()
+
+
+class _FlatRows(TiledConv):
+    """A dense layer whose rows are numbered through; their places in the tensor are worked out once a tile."""
+
+    def __init__(self, ctx: Context, how: Arithmetic, data: Buffer, out: Output) -> None:
+        self._leading = data.shape[:-1]
+        conv, frame = rows_as_pixels(data.shape, how.weights.shape[-1])
+        super().__init__(ctx, conv, how, (data, frame), out)
+
+    def _at(self, column: Expr) -> list[Expr]:
+        return [self.ctx.stmts.let("at", index) for index in unflattened(column, self._leading)]
+
+    def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
+        """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
+        if self.stage:
+            return super().reader(place)
+        rows = [self._at(place.column + x) for x in range(place.wide)]
+        return lambda _, x, tap: tb.load(self.data, [*rows[x], tap[2]])
+
+    def place(self, image: Expr, row: Expr, column: Expr) -> Callable[[Expr], Sequence[Expr]]:
+        """Return the function that gives the indices of the channels of a pixel of the result."""
+        del image, row
+        at = self._at(self.ctx.stmts.let("row", column))
+        return lambda channel: [*at, channel]
 
 
 class TiledProduct(TiledConv):
@@ -71,8 +111,9 @@ class TiledProduct(TiledConv):
     def __init__(self, ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
         self.sizes, self.a, self.b, self.batch = sizes, a, b, out.shape[:-2]
         dtype = out.dtype
+        known = 1 if isinstance(sizes.columns, Dim) else sizes.columns
         how = Arithmetic(
-            np.zeros((1, sizes.columns), dtypes.to_numpy(dtype)), dtype, 1, a.dtype, False, 0, 0,
+            np.zeros((1, known), dtypes.to_numpy(dtype)), dtype, 1, a.dtype, False, 0, 0,
             lambda value: value,
             lambda acc, value, weight: acc + tb.broadcast(factor(value, sizes.a_zero, dtype), LANES) * weight,
         )  # fmt: skip
@@ -115,7 +156,7 @@ class TiledProduct(TiledConv):
                     column = number * block.width + block.first + lane
                     value = read_matrix(self.b, batch, *((column, k) if sizes.transpose_b else (k, column)))
                     stmts.store(buffer, [number, k, lane], factor(value, sizes.b_zero, self.how.accumulator))
-                if lanes > block.width:
+                if isinstance(block.width, Dim) or lanes > block.width:
                     with stmts.loop(lanes - block.width, "lane", "vectorized") as lane:
                         stmts.store(buffer, [number, k, lane + block.width], 0)
 
@@ -123,10 +164,17 @@ class TiledProduct(TiledConv):
 def _accepts_product(_: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> bool:
     floats = a.dtype == b.dtype == out.dtype == "float32"
     integers = dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype) and out.dtype == "int32"
-    return (floats or integers) and len(out.shape) >= 2 and a.buffer is not None and sizes.rows > 1
+    is_several = bounds(sizes.rows)[1] > 1
+    return (floats or integers) and len(out.shape) >= 2 and a.buffer is not None and is_several
 
 
 @template("product", "vector", _accepts_product)
 def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
-    """Write a batch of products of two matrices."""
-    TiledProduct(ctx, sizes, a, b, out).emit()
+    """Write a batch of products of two matrices; packing does not pay for one row."""
+    if bounds(sizes.rows)[0] > 1:
+        TiledProduct(ctx, sizes, a, b, out).emit()
+        return
+    with ctx.stmts.when(tb.binary("eq", tb.as_expr(sizes.rows), 1)):
+        plain_product(ctx, sizes, a, b, out)
+    with ctx.stmts.otherwise():
+        TiledProduct(ctx, sizes, a, b, out).emit()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mlfc.kernels.geometry import Conv, Frame
-from mlfc.support import dtypes
+from mlfc.support import dims, dtypes
+from mlfc.support.dims import Dim, Extent
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
@@ -41,7 +42,7 @@ class Channels:
     source: Callable[[Expr], Expr]
 
 
-def inside(index: Expr, size: int, padding: tuple[int, int]) -> list[Expr]:
+def inside(index: Expr, size: Extent, padding: tuple[int, int]) -> list[Expr]:
     """Return the conditions under which an index is inside a range that is padded before and behind."""
     before, behind = padding
     checks = [tb.binary("ge", index, 0)] * bool(before)
@@ -77,8 +78,8 @@ class _Rows:
             lambda: self._pad(buffer, slot, 0, self.length),
         )
 
-    def _pad(self, buffer: Buffer, slot: Expr, start: int, stop: int) -> None:
-        if stop > start:
+    def _pad(self, buffer: Buffer, slot: Expr, start: Extent, stop: Extent) -> None:
+        if dims.bounds(stop - start)[1] > 0:
             with self.ctx.stmts.loop(stop - start, "i", "vectorized") as i:
                 self.ctx.stmts.store(buffer, [slot, i + start], self.form.pad_value)
 
@@ -86,10 +87,10 @@ class _Rows:
         stmts, conv, pixel = self.ctx.stmts, self.conv, self.form.pixel
         data, seen = self.source
         image, row = place
-        left = min(conv.padding[1][0], self.columns)
-        inner = min(conv.spatial[1], self.columns - left)
+        left = dims.minimum(conv.padding[1][0], self.columns)
+        inner = dims.minimum(conv.spatial[1], self.columns - left)
         self._pad(buffer, slot, 0, left * pixel)
-        if inner:
+        if dims.bounds(inner)[1] > 0:
             with stmts.loop(inner, "column") as column:
                 at = (column + left) * pixel
                 with stmts.loop(channels.count, "c", "vectorized") as c:
@@ -104,29 +105,36 @@ class _Rows:
 class Band(_Rows):
     """The copy of the input rows that a band of output rows needs, with all channels.
 
-    A band has `rows` output rows, a divisor of the output's height. Every band reads all weights once more, so it is
+    A band has `rows` output rows, a divisor of the output's height; where the run decides how large the image is, the
+    last band may have fewer. Every band reads all weights once more, so it is
     worth as many bytes as they have: `weight_bytes`.
     """
 
     def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form, weight_bytes: int) -> None:
         super().__init__(ctx, conv, source, form)
         limit = min(max(weight_bytes, LEAST_BAND_BYTES), MOST_BAND_BYTES)
-        self.rows = self._fitting(limit // (self.length * dtypes.nbytes(form.dtype)))
+        height, most = conv.output[0], limit // (self.length * dtypes.nbytes(form.dtype))
+        self.is_open = isinstance(height, Dim) or isinstance(self.length, Dim)
+        self.rows: Any = self._open(height, most) if self.is_open else self._fitting(most)
         self.buffer = ctx.scratch("staged", (self._input_rows(self.rows), self.length), form.dtype)
 
-    def _input_rows(self, rows: int) -> int:
+    def _input_rows(self, rows: Any) -> Any:
         return (rows - 1) * self.conv.strides[0] + self.conv.extents[0]
+
+    def _open(self, height: Extent, most: Extent) -> Any:
+        fitting = (most - self.conv.extents[0]) // self.conv.strides[0] + 1
+        return dims.maximum(dims.minimum(fitting, height), 1)
 
     def _fitting(self, most: int) -> int:
         height = self.conv.output[0]
         divisors = (height // count for count in range(1, height + 1) if height % count == 0)
         return next((rows for rows in divisors if self._input_rows(rows) <= most), 1)
 
-    def fill(self, image: Expr, first: Expr) -> None:
-        """Write the loops that copy the input of the output rows from `first` on."""
+    def fill(self, image: Expr, first: Expr, count: Any) -> None:
+        """Write the loops that copy the input of `count` output rows from `first` on."""
         conv = self.conv
         channels = Channels(conv.channels, lambda c: c)
-        with self.ctx.stmts.loop(self.buffer.shape[0], "row") as row:
+        with self.ctx.stmts.loop(self._input_rows(count), "row") as row:
             place = image, first * conv.strides[0] + row - conv.padding[0][0]
             self.write(self.buffer, row, place, channels)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from mlfc.support.dims import Dim, Extent, bounds, minimum
 
 LANES = 16  # 32-bit lanes of the vectors that templates write with
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
 MOST_PIXELS = 8  # pixels are a power of two apart where channels are: more of them than cache ways evict each other
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
-
+LONG = 1 << 12  # what an extent is taken for that the run decides: so long that its end hardly matters
 
 Array = npt.NDArray[Any]
 
@@ -32,6 +34,39 @@ class Split:
         both = ((0, self.large, self.size + 1), (self.large * (self.size + 1), self.small, self.size))
         return tuple(piece for piece in both if piece[1])
 
+    @property
+    def largest(self) -> int:
+        """Size of the largest piece."""
+        return self.size + 1 if self.large else self.size
+
+
+@dataclass(frozen=True)
+class OpenSplit:
+    """A range of an extent that the run decides: pieces of `largest`, then at most one of each smaller power of two."""
+
+    extent: Any  # a Dim or an expression
+    largest: int
+
+    @property
+    def pieces(self) -> tuple[tuple[Any, Any, int], ...]:
+        """(start, count, size) of each kind of piece."""
+        whole, size = self.extent // self.largest, 1
+        found = []
+        rest = self.extent - whole * self.largest
+        while size < self.largest:
+            whole_pairs = rest // (2 * size) * (2 * size) if 2 * size < self.largest else 0
+            found.append((whole * self.largest + whole_pairs, (rest - whole_pairs) // size, size))
+            size *= 2
+        return ((0, whole, self.largest), *reversed(found))
+
+
+Cut: TypeAlias = "Split | OpenSplit"
+
+
+def cut(extent: Extent, limit: int) -> Cut:
+    """Cut an extent into pieces of at most `limit`."""
+    return OpenSplit(extent, limit) if isinstance(extent, Dim) else balanced(extent, limit)
+
 
 def balanced(extent: int, limit: int) -> Split:
     """Cut `extent` into the fewest pieces of at most `limit`, as equal as can be."""
@@ -44,8 +79,8 @@ def balanced(extent: int, limit: int) -> Split:
 class Tile:
     """A tiling of rows x columns x channel vectors."""
 
-    rows: Split  # how the output plane is cut, as the columns
-    columns: Split
+    rows: Cut  # how the output plane is cut, as the columns
+    columns: Cut
     vectors: int  # vectors of LANES output channels in a block
 
 
@@ -83,11 +118,18 @@ def panel(rows: int, registers: int) -> tuple[int, int]:
 
 
 @cache
-def choose(height: int, width: int, filters: int, registers: int) -> Tile:
+def choose(height: Extent, width: Extent, filters: Extent, registers: int) -> Tile:
     """Return the tiling with the least estimated time for an output plane of `filters` channels.
 
-    The estimate counts, for each reduction step of a tile, multiply-adds, the latency they hide and loads.
+    The estimate counts, for each reduction step of a tile, multiply-adds, the latency they hide and loads. A plane with
+    an extent that the run decides is taken for a long one, and its tiles have one row: so only columns leave a rest.
     """
+    if isinstance(filters, Dim):
+        return choose(height, width, min(LONG, bounds(filters)[1]), registers)
+    if isinstance(height, Dim) or isinstance(width, Dim):
+        found = choose(1, min(LONG, bounds(width)[1]), filters, registers)
+        columns = OpenSplit(width, found.columns.largest) if isinstance(width, Dim) else found.columns
+        return Tile(OpenSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height), columns, found.vectors)
     limit = accumulators(registers)
     best: tuple[float, Tile] | None = None
     for vectors in (1, 2, 4, 7):
@@ -123,14 +165,26 @@ def _cost(tile: Tile, filters: int, width: int) -> float:
 class PackedBlock:
     """Output channels that one piece of code serves."""
 
-    first: int  # first channel of the first block
-    count: int  # equal blocks that follow each other
-    width: int  # channels of a block that exist; the rest up to ``vectors * LANES`` is padding
+    first: Any  # first channel of the first block
+    count: Any  # equal blocks that follow each other
+    width: Any  # channels of a block that exist; the rest up to ``vectors * LANES`` is padding
     vectors: int
 
 
-def channel_blocks(filters: int, vectors: int) -> tuple[PackedBlock, ...]:
-    """Cut output channels into full blocks of `vectors` vectors and one for the rest."""
+def channel_blocks(filters: Extent, vectors: int) -> tuple[PackedBlock, ...]:
+    """Cut output channels into full blocks of `vectors` vectors and one for the rest.
+
+    What the run leaves of a number of channels are blocks of one vector.
+    """
+    if isinstance(filters, Dim):
+        lanes, whole = vectors * LANES, filters // LANES
+        done = filters // lanes * lanes
+        full_vectors = [PackedBlock(done, whole - done // LANES, LANES, 1)] if vectors > 1 else []
+        last = filters - whole * LANES
+        return (
+            PackedBlock(0, filters // lanes, lanes, vectors), *full_vectors,
+            PackedBlock(whole * LANES, minimum(last, 1), last, 1),
+        )  # fmt: skip
     full, rest = divmod(filters, vectors * LANES)
     blocks = []
     if full:

@@ -15,6 +15,7 @@ from mlfc.kernels.geometry import Conv
 from mlfc.ops.rules import check_dtype, declare, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
+from mlfc.support import dims
 from mlfc.tir.context import Context, Output, Tensor
 
 
@@ -110,7 +111,7 @@ def conv_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs)
         per_dimension(name, "dilation", attrs["dilation"], rank),
         pad_pairs(name, attrs["padding"], rank), groups,
     )  # fmt: skip
-    if min(conv.output) < 1:
+    if any(dims.bounds(extent)[1] < 1 for extent in conv.output):
         raise TypeCheckError(f"{name}: the kernel of extent {conv.extents} does not fit the data of {conv.spatial}")
     return conv
 
@@ -146,7 +147,7 @@ def transpose_geometry(name: str, data: TensorType, weight: TensorType, attrs: A
         (sizes[letter] - 1) * strides[d] - sum(pads[d]) + (taps[d] - 1) * dilation[d] + 1 + extra[d]
         for d, letter in enumerate(letters)
     )
-    if min(spatial) < 1:
+    if any(dims.bounds(extent)[1] < 1 for extent in spatial):
         raise TypeCheckError(f"{name}: the padding {pads} leaves nothing of the result")
     return Conv(sizes["N"], spatial, made, channels, taps, strides, dilation, pads, groups)
 
@@ -222,7 +223,7 @@ def declare_conv(
         write = templates.transposed if transposed else templates.convolution
         write(ctx, conv, data.in_memory(ctx), weights, out)
 
-    def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> int:
+    def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> Any:
         return geometry(name, types[0], types[1], attrs).macs
 
     attrs = transpose_attrs(rank) if transposed else conv_attrs(rank)

@@ -263,7 +263,7 @@ def _fold_spatial(ctx: Context, data: Tensor, layout: str, pooling: Pooling, out
     axes = Axes(data.shape, spatial, keepdims=True)
 
     def finish(total: Expr) -> Expr:
-        return pooling.finish(total, tb.const(axes.count))
+        return pooling.finish(total, tb.as_expr(axes.count))
 
     fold = Fold(pooling.wide, pooling.neutral, pooling.step, finish, rounds=pooling.average)
     emit_fold(ctx, data.read, axes, fold, out)

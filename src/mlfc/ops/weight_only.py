@@ -167,7 +167,7 @@ def _declare_conv(rank: int) -> None:
         stand_for = Codes(known.bits, known.scale, known.zero, conv.group_channels)
         templates.packed_convolution(ctx, conv, data.in_memory(ctx), templates.Weights(ordered, codes=stand_for), out)
 
-    def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> int:
+    def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> Any:
         return conv_geometry(name, types[0], types[1], attrs).macs
 
     declare(name, 4, infer, Kind.ANCHOR, conv_attrs(rank), emit=emit, takes_bias=True, macs=macs, takes_narrow=True,

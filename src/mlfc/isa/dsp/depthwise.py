@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -105,7 +106,7 @@ class _Depthwise:
     def _input_rows(self, rows: int) -> int:
         return (rows - 1) * self.conv.strides[0] + self.conv.kernel[0]
 
-    def _band_rows(self) -> int:
+    def _band_rows(self) -> Any:
         """Return the output rows of a band: the last one may have fewer."""
         height = self.conv.output[0]
         fitting = [rows for rows in range(1, height + 1) if 2 * self.length * self._input_rows(rows) <= STACK_BYTES]
@@ -161,7 +162,7 @@ class _Depthwise:
             self.ctx.stmts.store(self.plane, [row, column + self.conv.padding[1][0]], self.zero)
 
     @property
-    def _columns(self) -> int:
+    def _columns(self) -> Any:
         """How many columns of the input are seen."""
         return min(self.conv.spatial[1], self.length - self.conv.padding[1][0])
 

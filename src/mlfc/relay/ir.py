@@ -239,8 +239,13 @@ class Function:
 
     @property
     def type(self) -> FuncType:
-        """Parameter and result types."""
-        return FuncType(tuple(param.type for param in self.params), self.body.type)
+        """Parameter and result types; what ``defines`` hides is no result."""
+        return FuncType(tuple(param.type for param in self.params), visible(self.body.type, len(self.defines)))
+
+    @property
+    def defines(self) -> tuple[Symbol, ...]:
+        """The symbols whose values are the last fields of the body."""
+        return tuple(self.attrs.get("defines", ()))
 
     def __repr__(self) -> str:
         return f"<Function of {len(self.params)} parameters: {self.body.type}>"
@@ -344,23 +349,117 @@ def _check_narrow(operator: Operator, types: Sequence[Type], result: Type) -> No
                 raise TypeCheckError(f"{operator.name} takes no {item.dtype} tensors", next_step="Put a cast before it")
 
 
-def call_function(function: Function | GlobalVar, args: Sequence[Expr], *, span: Span = NO_SPAN) -> Call:
+def visible(body: Type, hidden: int) -> Type:
+    """Return the type of a function's result from that of its body, whose last `hidden` fields are none."""
+    if not hidden or not isinstance(body, TupleType) or len(body.fields) <= hidden:
+        return body
+    shown = body.fields[:-hidden]
+    return shown[0] if len(shown) == 1 else TupleType(shown)
+
+
+def call_function(
+    function: Function | GlobalVar,
+    args: Sequence[Expr],
+    *,
+    type: Type | None = None,  # noqa: A002
+    span: Span = NO_SPAN,
+) -> Call:
     """Apply a function to arguments of its parameter types, whose symbols stand for the extents of the arguments.
 
+    `type`: the result's, with symbols of its own for the extents that the function alone knows; see `defined_by`.
+    Default: with the function's symbols, which is right for one call of it.
     Raises TypeCheckError for arguments of other types.
     """
+    result = applied(function, args)
+    if type is not None and defined_by(type, [result]) is None:
+        raise TypeCheckError(f"a function that gives {result[0]} is called for {type}")
+    return Call(function, tuple(args), {}, result[0] if type is None else type, span)
+
+
+def if_else(
+    condition: Expr,
+    then: GlobalVar,
+    otherwise: GlobalVar,
+    args: Sequence[Expr],
+    *,
+    type: Type | None = None,  # noqa: A002
+    span: Span = NO_SPAN,
+) -> If:
+    """Apply one of two functions, by a condition, to the same arguments.
+
+    `type`: the result's, with symbols of its own for extents in which the functions differ. Default: what both give.
+    Raises TypeCheckError for a condition that is no bool of one element, arguments that a function does not take, and
+    results of other types.
+    """
+    kind = condition.type
+    if not isinstance(kind, TensorType) or kind.dtype != "bool" or not kind.is_static or kind.size != 1:
+        raise TypeCheckError(f"expected a condition of one bool, got {kind}")
+    results = [applied(function, args) for function in (then, otherwise)]
+    shown = type
+    if type is None:
+        (shown, _), (other, _) = results
+        if shown != other:
+            raise TypeCheckError(f"the functions of an if give {shown} and {other}")
+    assert shown is not None
+    if defined_by(shown, results) is None:
+        raise TypeCheckError(f"functions that give {results[0][0]} and {results[1][0]} make an if of {shown}")
+    return If(condition, then, otherwise, tuple(args), shown, span)
+
+
+def applied(function: Function | GlobalVar, args: Sequence[Expr]) -> tuple[Type, frozenset[Symbol]]:
+    """Return the type of what a function gives for arguments, and the symbols in it that these do not determine."""
     kind = function.type
     given = [arg.type for arg in args]
     found = bound_symbols(kind.params, given)
     if found is None:
         raise TypeCheckError(f"a function of type {kind} is applied to ({', '.join(map(str, given))})")
-    return Call(function, tuple(args), {}, substituted(kind.result, found), span)
+    known = {symbol for param in kind.params for symbol in type_symbols(param)}
+    return substituted(kind.result, found), frozenset(type_symbols(kind.result)) - known
+
+
+def defined_by(kind: Type, results: Sequence[tuple[Type, frozenset[Symbol]]]) -> frozenset[Symbol] | None:
+    """Return the symbols whose values the run finds in the extents of a result of type `kind`.
+
+    `results` are what functions give that may be called for it, and the symbols in it that only they know, as
+    `applied` has them. None if one of them is no result of this type.
+    """
+    defined: set[Symbol] = set()
+    for result, own in results:
+        found: dict[Symbol, Extent] = {}
+        for wanted, have in zip(tensors([kind]), tensors([result]), strict=False):
+            for extent, actual in zip(wanted.shape, have.shape, strict=False):
+                if isinstance(extent, dims.Dim) and extent.symbol is not None:
+                    found.setdefault(extent.symbol, actual)
+        if substituted(kind, found) != result:
+            return None
+        defined.update(symbol for symbol, actual in found.items() if symbol in own or actual != symbol.dim)
+    return frozenset(defined)
+
+
+def type_symbols(kind: Type) -> list[Symbol]:
+    """Return the symbols in the extents of a type, each once, in the order of their appearance."""
+    return dims.symbols_of(extent for tensor in tensors([kind]) for extent in tensor.shape)
+
+
+def attribute_symbols(attrs: Attrs) -> list[Symbol]:
+    """Return the symbols in attributes, each once, in the order of their appearance."""
+    found: dict[Symbol, None] = {}
+    pending = list(attrs.values())[::-1]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, (tuple, list)):
+            pending.extend(reversed(value))
+        elif isinstance(value, Symbol):
+            found[value] = None
+        elif isinstance(value, dims.Dim):
+            found.update(dict.fromkeys(dims.symbols_of([value])))
+    return list(found)
 
 
 def bound_symbols(params: Sequence[Type], given: Sequence[Type]) -> dict[Symbol, Extent] | None:
     """Return what the symbols of parameter types are for arguments of given types; None if these do not fit."""
     found: dict[Symbol, Extent] = {}
-    pairs = list(zip(_tensors(params), _tensors(given), strict=False))
+    pairs = list(zip(tensors(params), tensors(given), strict=False))
     for wanted, have in pairs:
         for extent, actual in zip(wanted.shape, have.shape, strict=False):
             if isinstance(extent, dims.Dim) and extent.symbol is not None:
@@ -383,12 +482,13 @@ def substituted(kind: Type, values: Mapping[Symbol, Extent]) -> Type:
     return FuncType(tuple(substituted(item, values) for item in kind.params), substituted(kind.result, values))
 
 
-def _tensors(kinds: Iterable[Type]) -> Iterator[TensorType]:
+def tensors(kinds: Iterable[Type]) -> Iterator[TensorType]:
+    """Yield the types of the tensors in types, from left to right."""
     for kind in kinds:
         if isinstance(kind, TensorType):
             yield kind
         elif isinstance(kind, TupleType):
-            yield from _tensors(kind.fields)
+            yield from tensors(kind.fields)
         elif isinstance(kind, ListType):
             yield kind.element
 

@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, IRModule, TensorType, Tuple, TupleGetItem, Var
+from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, TensorType, Tuple, TupleGetItem, Var
 from mlfc.relay.op import REQUIRED, Operator
+from mlfc.relay.text_extents import BOUNDS, SymbolNames
 from mlfc.relay.text_literals import attribute_text, scalar_text, unique_names
 from mlfc.relay.text_metadata import SECTION, metadata_text
 from mlfc.relay.text_parser import parse
@@ -29,27 +30,37 @@ _QUANTIZED = "qnn."
 _INLINE = (Var, Constant, GlobalVar)
 
 
-def to_text(module: IRModule, metadata: bool = True, *, version: bool = True, spans: bool = False) -> str:
+def to_text(
+    module: IRModule,
+    metadata: bool = True,
+    *,
+    version: bool = True,
+    spans: bool = False,
+    any_shapes: bool = False,
+) -> str:
     """Return a module as Relay text.
 
     `metadata`: end with the section that holds the tensor constants, if there are any. Without it the text of a
     module with tensor constants only shows where they are used.
     `version`: start with the version line, without which the text does not parse.
     `spans`: write comments with original names, spans, output names, quantization and source; see `text_source`.
+    `any_shapes`: write ``?`` for extents that the run decides, as TVM does, which knows no symbols in types. What
+    reads such a text gives each a symbol of its own.
     Scalars have as many digits as it takes to read the same value again. Names that are not Relay
     identifiers are changed; `parameter_names` tells how.
     """
-    text, constants = text_and_constants(module, version=version, spans=spans)
+    text, constants = text_and_constants(module, version=version, spans=spans, any_shapes=any_shapes)
     return text + section_text(constants) if metadata else text
 
 
 def text_and_constants(
-    module: IRModule, *, version: bool = True, spans: bool = False
+    module: IRModule, *, version: bool = True, spans: bool = False, any_shapes: bool = False
 ) -> tuple[str, tuple[Constant, ...]]:
     """Return the text without a metadata section, and the constants that it refers to by their index."""
-    printer = Printer(spans)
+    symbols = SymbolNames(module)
+    printer = Printer(spans, symbols, any_shapes)
     head = f'#[version = "{VERSION}"]\n' if version else ""
-    text = f"{head}{facts_text(module) if spans else ''}{printer.module(module)}"
+    text = f"{head}{facts_text(module, symbols.original()) if spans else ''}{printer.module(module)}"
     return text, tuple(printer.constants)
 
 
@@ -73,6 +84,8 @@ class Printer:
     """Prints the functions of a module; constants without a literal gather in `constants`, `spans` adds origins."""
 
     spans: bool
+    symbols: SymbolNames = field(default_factory=SymbolNames)
+    any_shapes: bool = False
     constants: list[Constant] = field(default_factory=list)
     global_names: dict[str, str] = field(default_factory=dict)
     _places: dict[Constant, int] = field(default_factory=dict)
@@ -107,6 +120,14 @@ class Printer:
     def function(self, function: Function, indent: str) -> str:
         """Return parameters, types and body of a function, from the parenthesis to the brace."""
         return _FunctionPrinter(self, function, indent).text()
+
+    def type_text(self, kind: ir.Type) -> str:
+        """Return a type."""
+        return self.symbols.type_text(kind, self.any_shapes)
+
+    def attribute_text(self, value: Any) -> str:
+        """Return an attribute's value."""
+        return attribute_text(value, self.symbols.text)
 
     def constant(self, constant: Constant) -> str:
         """Return the literal, or a reference into the metadata section."""
@@ -155,27 +176,44 @@ class _FunctionPrinter:
         self._function = function
         self._indent = indent
         self._params = parameter_names(function)
-        self._numbers: dict[Expr, int] = {}
+        self._names: dict[Expr, str] = {}
+        # what names of `let` begin with: no parameter's does
+        self._let = "r"
+        while any(title.startswith(self._let) for title in self._params.values()):
+            self._let += "_"
 
     def text(self) -> str:
         function = self._function
-        params = [
-            f"%{title}: {param.type}{self._printer.origin(param, param.name if param.name != title else None)}"
-            for param, title in self._params.items()
-        ]
-        attrs = [f"{key}={attribute_text(function.attrs[key])}" for key in sorted(function.attrs)]
-        head = f"({', '.join(params + attrs)}) -> {function.body.type} {{"
+        params = [self._param(param, title) for param, title in self._params.items()]
+        texts = {key: self._printer.attribute_text(value) for key, value in function.attrs.items()}
+        bounds = "" if self._printer.any_shapes else self._printer.symbols.bounds_text(function)
+        if bounds:
+            texts[BOUNDS] = attribute_text(bounds)
+        attrs = [f"{key}={texts[key]}" for key in sorted(texts)]
+        head = f"({', '.join(params + attrs)}) -> {self._printer.type_text(function.body.type)} {{"
         inner = self._indent + "  "
         lines = [head]
         bindings = _bindings(function.body)
         for expr in (*bindings, function.body):
             if isinstance(expr, Call):
                 self._printer.scales(expr)
-        for expr in bindings:
-            self._numbers[expr] = len(self._numbers)
-            lines.append(f"{inner}%{self._numbers[expr]} = {self._expression(expr)};")
+        if _is_typed(function.body):
+            bindings.append(function.body)
+        for number, expr in enumerate(bindings):
+            text = self._expression(expr)
+            if _is_typed(expr):
+                self._names[expr] = f"%{self._let}{number}"
+                text = f"let {self._names[expr]}: {self._printer.type_text(expr.type)} = {text}"
+            else:
+                self._names[expr] = f"%{number}"
+                text = f"%{number} = {text}"
+            lines.append(f"{inner}{text};")
         lines += [f"{inner}{self._reference(function.body)}", f"{self._indent}}}"]
         return "\n".join(lines)
+
+    def _param(self, param: Var, title: str) -> str:
+        origin = self._printer.origin(param, param.name if param.name != title else None)
+        return f"%{title}: {self._printer.type_text(param.type)}{origin}"
 
     def _reference(self, expr: Expr) -> str:
         """Return an expression as an argument: a name, a number or a literal; what has no number is spelled out."""
@@ -187,11 +225,10 @@ class _FunctionPrinter:
             return self._printer.constant(expr)
         if isinstance(expr, GlobalVar):
             return f"@{self._printer.global_names.get(expr.name, expr.name)}{self._printer.origin(expr)}"
-        number = self._numbers.get(expr)
-        return self._expression(expr) if number is None else f"%{number}"
+        return self._names.get(expr) or self._expression(expr)
 
     def _expression(self, expr: Expr) -> str:
-        attrs, exact = _attributes(expr) if isinstance(expr, Call) else ([], {})
+        attrs, exact = _attributes(expr, self._printer) if isinstance(expr, Call) else ([], {})
         stand_in = None
         if isinstance(expr, Call) and isinstance(expr.op, Operator):
             stand_in = self._printer.stand_in(expr, expr.op)
@@ -205,16 +242,22 @@ class _FunctionPrinter:
             return f"({inner},){span}" if len(expr.fields) == 1 else f"({inner}){span}"
         if isinstance(expr, TupleGetItem):
             return f"{self._reference(expr.value)}.{expr.index}{span}"
+        if isinstance(expr, If):
+            arguments = f"({', '.join(map(self._reference, expr.args))})\n{self._indent}  }}"
+            then, otherwise = (
+                f"{{\n{self._indent}    {self._reference(target)}{arguments}" for target in (expr.then, expr.otherwise)
+            )
+            return f"if ({self._reference(expr.condition)}) {then} else {otherwise}{span}"
         if not isinstance(expr, Call):
             raise InternalError(f"a {type(expr).__name__} has no line of its own")
-        arguments = [*map(self._reference, expr.args), *attrs]
+        operands = [*map(self._reference, expr.args), *attrs]
         callee = expr.op.name if isinstance(expr.op, Operator) else self._reference(expr.op)
         if stand_in is not None:
             callee = f"@{stand_in}"
-        return f"{callee}({', '.join(arguments)}){span}"
+        return f"{callee}({', '.join(operands)}){span}"
 
 
-def _attributes(call: Call) -> tuple[list[str], dict[str, Any]]:
+def _attributes(call: Call, printer: Printer) -> tuple[list[str], dict[str, Any]]:
     """Return the attributes that differ from their defaults, in declared order, and those that TVM does not have."""
     texts: list[str] = []
     exact: dict[str, Any] = {}
@@ -226,7 +269,7 @@ def _attributes(call: Call) -> tuple[list[str], dict[str, Any]]:
             exact[name] = value
             shown = attr.in_tvm.get(value)
         if shown is not None or name not in exact:
-            texts.append(f"{name}={attribute_text(shown)}")
+            texts.append(f"{name}={printer.attribute_text(shown)}")
     return texts, exact
 
 
@@ -242,12 +285,23 @@ def _in_tvm(kind: TensorType) -> TensorType:
     return TensorType(kind.shape, "float32") if kind.dtype == "float64" else kind
 
 
+def _is_typed(expr: Expr) -> bool:
+    """Tell whether the type of an expression has to be written: it has symbols that what is called does not give it."""
+    if isinstance(expr, If):
+        return any(ir.applied(target, expr.args)[0] != expr.type for target in (expr.then, expr.otherwise))
+    if not isinstance(expr, Call) or isinstance(expr.op, Operator):
+        return False
+    return ir.applied(expr.op, expr.args)[0] != expr.type
+
+
 def _parts(expr: Expr) -> Sequence[Expr]:
     """Return what `expr` reads in its own scope; a called function comes last, close to its call."""
     if isinstance(expr, Call):
         return (*expr.args, expr.op) if isinstance(expr.op, Function) else expr.args
     if isinstance(expr, Tuple):
         return expr.fields
+    if isinstance(expr, If):
+        return (expr.condition, *expr.args)
     return (expr.value,) if isinstance(expr, TupleGetItem) else ()
 
 

@@ -28,8 +28,8 @@ _DESCRIPTIONS = {
 }
 
 
-# Relay's keywords that stand for what a graph of static tensors does not have
-_RESERVED = frozenset(("if", "else", "match", "type", "extern", "free_var", "ref", "ref_read", "ref_write"))
+# Relay's keywords that stand for what a graph of tensors does not have
+_RESERVED = frozenset(("match", "type", "extern", "free_var", "ref", "ref_read", "ref_write"))
 RESERVED = "RESERVED"
 
 

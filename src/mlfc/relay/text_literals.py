@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Symbol
 from mlfc.support.text import shortest_digits
 
 _SUFFIX = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
@@ -34,8 +35,8 @@ def float_text(value: float | np.floating[Any]) -> str:
     return text[:-2] if text.endswith(".0") else text
 
 
-def attribute_text(value: Any) -> str:
-    """Return an attribute's value as text; floats are written as `double` has them."""
+def attribute_text(value: Any, extent: Callable[[Any], str] = str) -> str:
+    """Return an attribute's value as text; floats are written as `double` has them, `Dim` and `Symbol` by `extent`."""
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, float):
@@ -43,7 +44,9 @@ def attribute_text(value: Any) -> str:
     if isinstance(value, str):
         return string_text(value)
     if isinstance(value, tuple):
-        return f"[{', '.join(map(attribute_text, value))}]"
+        return f"[{', '.join(attribute_text(item, extent) for item in value)}]"
+    if isinstance(value, (Dim, Symbol)):
+        return extent(value)
     return str(int(value))
 
 

@@ -6,8 +6,7 @@ everything that can be long (statements, chains of operators, lists) is wide in 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,14 +18,18 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from mlfc.errors import MlfcError, TypeCheckError
 from mlfc.relay import ir
-from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TensorType, TupleType, Var
+from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TupleType, Var
 from mlfc.relay.op import OPERATORS, Attr
+from mlfc.relay.text_branches import Branch, called_alone, same_arguments
+from mlfc.relay.text_extents import BOUNDS, read_bounds
 from mlfc.relay.text_grammar import RESERVED, described, parser
 from mlfc.relay.text_literals import integer_values, number_value, string_value
 from mlfc.relay.text_metadata import SECTION, read_metadata
 from mlfc.relay.text_source import MAX_NESTING, Origin, Prepared, Source
+from mlfc.relay.text_types import TypeReader
 from mlfc.relay.verify import state_faults
-from mlfc.support import dtypes
+from mlfc.relay.verify_symbols import definition_faults
+from mlfc.support.dims import Dim, Symbol
 
 Node: TypeAlias = "Tree[Token] | Token"
 Scope: TypeAlias = dict[str, Expr]
@@ -37,11 +40,9 @@ _INFIX = {
 }  # fmt: skip
 # from those that bind the least to those that bind the most
 _PRECEDENCE = (("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/"))
-_COMPOSED = ("chain", "applied", "global_function", "tuple")
-_TYPES = ("static_type", "tensor_type", "scalar_type", "tuple_type")
+_COMPOSED = ("chain", "applied", "global_function", "tuple", "if")
+_TYPES = ("static_type", "tensor_type", "scalar_type", "tuple_type", "list_type")
 _NOWHERE = Origin()
-_WORD = re.compile(r"\w+")
-_MAX_ELEMENTS = 1 << 40
 _MAX_FIELDS = 4_096
 
 
@@ -64,7 +65,7 @@ def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModul
 
 def _syntax_fault(source: Source, error: UnexpectedInput, text: str) -> MlfcError:
     if isinstance(error, UnexpectedToken) and error.token.type == RESERVED:
-        return _fault_at(source, error.token, f"`{error.token}` is not part of the static subset of Relay")
+        return _fault_at(source, error.token, f"`{error.token}` is not part of the subset of Relay that is compiled")
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
         allowed = error.accepts or error.expected
         return _fault_at(source, error.token, f"expected {described(allowed)}, found `{str(error.token)[:40]}`")
@@ -94,22 +95,28 @@ class _Reader:
         self._constants = list(constants)
         self._origins = prepared.origins
         self._facts = prepared.facts
+        self._code = prepared.code
+        self._types = TypeReader({}, prepared.code, self._fault)
         self._stand_ins: set[str] = set()
         self._signatures: dict[str, ir.FuncType | None] = {}
+        self._branches: dict[str, Function] = {}
         self._sizes: dict[int, tuple[TupleType, tuple[int, int]]] = {}
 
     def module(self, tree: Tree[Token]) -> IRModule:
-        definitions = _trees(tree.children)
-        for definition in definitions:
+        definitions: dict[str, Tree[Token]] = {}
+        for definition in _trees(tree.children):
             token = _token(definition.children[0])
-            name = token[1:]
-            if name in self._signatures:
-                raise self._fault(token, f"the function @{name} is defined twice")
+            if token[1:] in definitions:
+                raise self._fault(token, f"the function {token} is defined twice")
+            definitions[str(token[1:])] = definition
+        self._types = TypeReader(self._symbols(definitions.values()), self._code, self._fault)
+        for name, definition in definitions.items():
             self._signatures[name] = self._signature(definition.children[1:])
-        functions = {
-            str(_token(definition.children[0])[1:]): self._function(definition.children[1:], definition)
-            for definition in definitions
-        }
+        made: dict[str, Function] = {}
+        for name in self._order(definitions):
+            made[name] = function = self._function(definitions[name].children[1:], definitions[name], name)
+            self._signatures[name] = function.type
+        functions = {name: made[name] for name in definitions} | self._branches
         for name in self._stand_ins:
             functions.pop(name, None)
         facts = self._facts
@@ -123,6 +130,52 @@ class _Reader:
         for fault in state_faults(module):
             raise self._fault(tree, fault)
         return module
+
+    def _symbols(self, definitions: Iterable[Tree[Token]]) -> dict[str, Symbol]:
+        """Return the symbols of which functions state the bounds, or comments the own names, by their names here."""
+        found: dict[str, Symbol] = {}
+        for definition in definitions:
+            for part in _trees(definition.children):
+                if part.data != "attribute" or part.children[0] != BOUNDS:
+                    continue
+                text = self._value(part.children[1])
+                try:
+                    stated = read_bounds(text if isinstance(text, str) else repr(text))
+                except ValueError as error:
+                    raise self._fault(part, str(error)) from None
+                for name, symbol in stated.items():
+                    if found.setdefault(name, symbol) != symbol:
+                        raise self._fault(part, f"the bounds of {name} are given twice, and differ")
+        for name, own in self._facts.symbols.items():
+            found[name] = replace(found.get(name, Symbol(name)), name=own)
+        return found
+
+    def _order(self, definitions: Mapping[str, Tree[Token]]) -> list[str]:
+        """Return functions in an order in which those without a full type come before those that call them."""
+        order: dict[str, None] = {}
+        for first in definitions:
+            pending = [(first, iter(self._untyped(definitions[first])))]
+            seen = {first}
+            while pending:
+                name, callees = pending[-1]
+                following = next((item for item in callees if item not in seen and item not in order), None)
+                if following is None:
+                    order.setdefault(name)
+                    pending.pop()
+                else:
+                    seen.add(following)
+                    pending.append((following, iter(self._untyped(definitions[following]))))
+        return list(order)
+
+    def _untyped(self, definition: Tree[Token]) -> list[str]:
+        if all(self._signatures.values()):
+            return []
+        tokens = definition.scan_values(lambda item: isinstance(item, Token) and item.type == "GLOBAL")
+        return [
+            name
+            for name in dict.fromkeys(str(token)[1:] for token in tokens)
+            if self._signatures.get(name, True) is None
+        ]
 
     def _fault(self, node: Node, cause: str, help_text: str | None = None) -> MlfcError:
         return _fault_at(self._source, node, cause, help_text)
@@ -139,11 +192,24 @@ class _Reader:
         """Return the type of a function if all of it is written, for calls from other functions."""
         params = [part for part in _trees(parts) if part.data == "parameter"]
         result = _result_type(parts)
-        if result is None or any(len(param.children) < 2 for param in params):
+        if result is None or self._types.has_any(result) or any(len(param.children) < 2 for param in params):
             return None
-        return ir.FuncType(tuple(self._type(param.children[1]) for param in params), self._type(result))
+        defines = next(
+            (part for part in _trees(parts) if part.data == "attribute" and part.children[0] == "defines"), None
+        )
+        hidden = len(self._defined(defines, self._value(defines.children[1]))) if defines else 0
+        kind = ir.visible(self._types.type(result), hidden)
+        return ir.FuncType(tuple(self._types.type(param.children[1]) for param in params), kind)
 
-    def _function(self, parts: Sequence[Node], place: Node) -> Function:
+    def _defined(self, place: Node, value: Any) -> tuple[Symbol, ...]:
+        """Return the symbols that the attribute ``defines`` names."""
+        names = value if isinstance(value, tuple) else (value,)
+        symbols = [name.symbol if isinstance(name, Dim) else None for name in names]
+        if None in symbols:
+            raise self._fault(place, "expected the names of symbols, such as defines=[n]")
+        return tuple(symbol for symbol in symbols if symbol)
+
+    def _function(self, parts: Sequence[Node], place: Node, name: str | None = None) -> Function:
         params: dict[str, Var] = {}
         names: set[str] = set()
         attrs: dict[str, Any] = {}
@@ -157,12 +223,19 @@ class _Reader:
                 names.add(var.name)
             elif part.data == "attribute":
                 self._add_attribute(attrs, part)
+                if part.children[0] == BOUNDS and name is None:
+                    raise self._fault(part, "only functions of the module give bounds of symbols")
+                if part.children[0] == "defines":
+                    attrs["defines"] = self._defined(part, attrs["defines"])
+        attrs.pop(BOUNDS, None)
         body = self._body(_trees(parts)[-1], dict(params))
         declared = _result_type(parts)
-        if declared is not None and self._type(declared) != body.type:
+        if declared is not None and not self._types.matches(self._types.type(declared), body.type):
             raise self._fault(declared, f"the function is declared to return this, but its body is of {body.type}")
-        with self._checked(place):
-            return Function(tuple(params.values()), body, attrs, self._origin(place).span)
+        function = Function(tuple(params.values()), body, attrs, self._origin(place).span)
+        for fault in definition_faults(function):
+            raise self._fault(place if declared is None else declared, fault)
+        return function
 
     def _parameter(self, part: Tree[Token]) -> Var:
         token = _token(part.children[0])
@@ -170,7 +243,7 @@ class _Reader:
             raise self._fault(token, f"the parameter {token} needs a type, such as {token}: Tensor[(1, 3), float32]")
         origin = self._origin(part)
         name = str(token[1:]) if origin.name is None else origin.name
-        return Var(name, self._type(part.children[1]), origin.span)
+        return Var(name, self._types.type(part.children[1]), origin.span)
 
     def _origin(self, node: Node) -> Origin:
         """Return what the comment behind `node` says of it."""
@@ -180,17 +253,30 @@ class _Reader:
     def _body(self, body: Tree[Token], scope: Scope) -> Expr:
         *statements, last = body.children
         for statement in _trees(statements):
-            name, value = _token(statement.children[0]), self._expression(statement.children[-1], scope)
+            name = _token(statement.children[0])
             if statement.data == "let" and len(statement.children) == 3:
-                declared = self._type(statement.children[1])
-                if declared != value.type:
-                    raise self._fault(
-                        statement.children[1], f"{name} is declared as this, but its value is of {value.type}"
-                    )
-            if name in scope and statement.data == "binding":
+                value = self._declared(statement, scope)
+            else:
+                value = self._expression(statement.children[-1], scope)
+            # a branch may use numbers again that are taken outside
+            if dict.__contains__(scope, name) and statement.data == "binding":
                 raise self._fault(name, f"{name} is bound twice")
             scope[str(name)] = value
         return self._expression(last, scope)
+
+    def _declared(self, statement: Tree[Token], scope: Scope) -> Expr:
+        """Return the value of a ``let`` with a type, whose symbols may be those of what a function gives."""
+        name, place, node = statement.children
+        declared = self._types.type(place)
+        if _tree(node).data == "if":
+            return replace(self._if(_tree(node), scope, declared), span=self._origin(node).span)
+        value = self._expression(node, scope)
+        if self._types.matches(declared, value.type):
+            return value
+        if isinstance(value, ir.Call) and isinstance(value.op, (Function, GlobalVar)):
+            with self._checked(place):
+                return ir.call_function(value.op, value.args, type=declared, span=value.span)
+        raise self._fault(place, f"{name} is declared as this, but its value is of {value.type}")
 
     def _expression(self, node: Node, scope: Scope) -> Expr:
         tree = _tree(node)
@@ -219,6 +305,8 @@ class _Reader:
             return self._applied(tree, scope)
         if tree.data == "global_function":
             return self._global(_token(tree.children[0]))
+        if tree.data == "if":
+            return self._if(tree, scope, None)
         made = ir.Tuple(tuple(self._expression(child, scope) for child in tree.children))
         size, depth = self._tuple_size(made.type)
         if size > _MAX_FIELDS or depth > MAX_NESTING:
@@ -341,7 +429,40 @@ class _Reader:
                 args.append(self._expression(child, scope))
         return args, attrs
 
-    def _global(self, token: Token) -> Expr:
+    def _if(self, tree: Tree[Token], scope: Scope, declared: ir.Type | None) -> ir.If:
+        condition = self._expression(tree.children[0], scope)
+        bodies = _trees(tree.children[1:])
+        alone = [called_alone(body) for body in bodies]
+        branches: list[tuple[GlobalVar, list[Expr]]] = []
+        for call in alone:
+            if call is not None:
+                args, attrs = self._arguments(call[1], scope)
+                if attrs:
+                    raise self._fault(call[1], f"the call of a function takes no attributes ({', '.join(attrs)})")
+                branches.append((self._global(call[0]), args))
+        if len(branches) != len(bodies) or not same_arguments(*(args for _, args in branches)):
+            branches = self._lifted(bodies, scope)
+        (then, args), (otherwise, _) = branches
+        with self._checked(tree):
+            return ir.if_else(condition, then, otherwise, args, type=declared)
+
+    def _lifted(self, bodies: Sequence[Tree[Token]], scope: Scope) -> list[tuple[GlobalVar, list[Expr]]]:
+        """Return functions of the module with the bodies of two branches, and the values that they take."""
+        scopes = [Branch(scope) for _ in bodies]
+        results = [self._body(body, branch) for body, branch in zip(bodies, scopes, strict=True)]
+        names = dict.fromkeys(name for branch in scopes for name in branch.params)
+        found = []
+        for role, branch, body in zip(("then", "else"), scopes, results, strict=True):
+            number = len(self._branches) // 2
+            while f"{role}_{number}" in self._signatures:
+                number += 1
+            function = Function(tuple(branch.param(name) for name in names), body)
+            title = f"{role}_{number}"
+            self._branches[title], self._signatures[title] = function, function.type
+            found.append((GlobalVar(title, function.type), [scope[name] for name in names]))
+        return found
+
+    def _global(self, token: Token) -> GlobalVar:
         name = str(token[1:])
         if name not in self._signatures:
             raise self._fault(token, f"the function {token} is not defined")
@@ -426,6 +547,8 @@ class _Reader:
             return tuple(self._value(child) for child in tree.children)
         if tree.data == "constant":
             raise self._fault(tree, "an attribute cannot be a tensor")
+        if self._types.is_extent(tree):
+            return self._types.extent(tree)
         number = self._scalar(tree)
         if number.dtype.kind == "f":
             # attributes are doubles whatever their suffix: reading the digits again keeps all of them
@@ -445,42 +568,10 @@ class _Reader:
             start += len(element) + 1
         raise AssertionError(token)
 
-    def _type(self, node: Node) -> TensorType | TupleType:
-        tree = _tree(node)
-        if tree.data == "static_type":
-            *numbers, dtype = _words(_token(tree.children[0]))
-            return self._tensor_type(numbers, dtype)
-        if tree.data == "tuple_type":
-            return TupleType(tuple(self._type(child) for child in tree.children))
-        extents = []
-        for extent in _trees(tree.children[:-1]):
-            number = _token(extent.children[0]) if extent.children else None
-            if number is None or not number.isdecimal() or len(number) > 18:
-                raise self._fault(extent, "shapes must be whole numbers: mlfc compiles static shapes")
-            extents.append(number)
-        return self._tensor_type(extents, _token(tree.children[-1]))
-
-    def _tensor_type(self, extents: Sequence[Token], dtype: Token) -> TensorType:
-        if dtype not in dtypes.SCALARS:
-            raise self._fault(dtype, f"`{dtype}` is not a type", f"dtypes are {', '.join(dtypes.SCALARS)}")
-        shape = tuple(map(int, extents))
-        size = 1
-        for extent, token in zip(shape, extents, strict=True):
-            size *= max(1, extent)
-            if size > _MAX_ELEMENTS:
-                raise self._fault(token, "this tensor is too large for any memory")
-        return TensorType(shape, str(dtype))
-
 
 def _result_type(parts: Sequence[Node]) -> Node | None:
     types = [part for part in _trees(parts) if part.data in _TYPES]
     return types[0] if types else None
-
-
-def _words(token: Token) -> list[Token]:
-    """Return the extents and the dtype of a type that is one token, each with its place."""
-    start = token.start_pos or 0
-    return [Token("WORD", found[0], start + found.start()) for found in _WORD.finditer(token, len("Tensor"))]
 
 
 def _trees(nodes: Sequence[Node]) -> list[Tree[Token]]:

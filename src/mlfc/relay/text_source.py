@@ -207,6 +207,7 @@ class Facts:
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # outputs by the inputs that they are in the next run
+    symbols: Mapping[str, str] = field(default_factory=dict)  # own names of symbols by those in the text
 
 
 def origin_text(origin: Origin) -> str:
@@ -235,13 +236,17 @@ def read_origin(comment: str) -> Origin | None:
     return Origin(Span((nodes,) if isinstance(nodes, str) else tuple(nodes or ()), tensor), name, exact)
 
 
-def facts_text(module: IRModule) -> str:
-    """Return the line with a module's facts; nothing where there are none."""
+def facts_text(module: IRModule, symbols: Mapping[str, str] | None = None) -> str:
+    """Return the line with a module's facts; nothing where there are none.
+
+    `symbols`: own names of symbols by those in the text.
+    """
     facts = {
         "output_names": module.output_names,
         "quantization": {name: [float(q.scale), int(q.zero_point)] for name, q in module.quantization.items()},
         "source": dict(module.source),
         "states": {state.input: state.output for state in module.states},
+        "symbols": dict(symbols or {}),
     }
     known = {key: value for key, value in facts.items() if value}
     return f"/* module={_json(known)} */\n" if known else ""
@@ -256,9 +261,9 @@ def read_facts(comment: str) -> Facts | None:
         document = json.loads(text.removeprefix(_FACTS), parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    keys = {"output_names", "quantization", "source", "states"}
-    if not isinstance(document, dict) or not document.keys() <= keys:
-        raise ValueError("expected an object with output_names, quantization, source and states")
+    keys = ("output_names", "quantization", "source", "states", "symbols")
+    if not isinstance(document, dict) or not document.keys() <= set(keys):
+        raise ValueError(f"expected an object with {', '.join(keys[:-1])} and {keys[-1]}")
     names, scales, source = (
         document.get("output_names", []),
         document.get("quantization", {}),
@@ -270,11 +275,15 @@ def read_facts(comment: str) -> Facts | None:
         raise ValueError("quantization must give a scale and a zero point by name")
     if not isinstance(source, dict) or not all(isinstance(value, str) for value in source.values()):
         raise ValueError("source must give strings by name")
-    states = document.get("states", {})
+    states, symbols = document.get("states", {}), document.get("symbols", {})
     if not isinstance(states, dict) or not all(isinstance(value, str) for value in states.values()):
         raise ValueError("states must give outputs by inputs")
+    if not isinstance(symbols, dict) or not all(isinstance(value, str) for value in symbols.values()):
+        raise ValueError("symbols must give their own names by those in the text")
+    if len(set(symbols.values())) < len(symbols):
+        raise ValueError("two symbols have one name")
     quantization = {name: Quantization(float(pair[0]), pair[1]) for name, pair in scales.items()}
-    return Facts(tuple(names), quantization, source, states)
+    return Facts(tuple(names), quantization, source, states, symbols)
 
 
 def _json(value: Any) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mlfc.errors import InternalError, MlfcError
+from mlfc.errors import InternalError, MlfcError, TypeCheckError
 from mlfc.relay.ir import (
     Call,
     Expr,
     Function,
     GlobalVar,
+    If,
     IRModule,
     TensorType,
     Tuple,
@@ -21,9 +22,12 @@ from mlfc.relay.ir import (
     TupleType,
     Type,
     Var,
+    call_function,
+    if_else,
 )
 from mlfc.relay.op import Operator
-from mlfc.relay.visitor import post_order
+from mlfc.relay.verify_control import circles
+from mlfc.relay.verify_symbols import definition_faults, scope, symbol_faults
 from mlfc.support import dtypes
 
 _SHOWN_FAULTS = 20
@@ -34,10 +38,12 @@ def verify(module: IRModule) -> None:
 
     Faults are a variable that no function binds, a parameter name given twice, a call whose type or attributes are not
     what its operator's rule gives, a reference to a function that does not exist or has another type, functions that
-    call each other in a circle, output names that do not fit the results.
+    call each other in a circle other than by their last step, which an if decides; symbols that come from nowhere, from
+    two places or from what depends on them; output names that do not fit the results.
     """
     faults = [f"@{name}: {fault}" for name in sorted(module.functions) for fault in _function_faults(module, name)]
-    faults += _circles(module)
+    faults += [f"@{name}: {fault}" for name in sorted(module.functions) for fault in symbol_faults(module, name)]
+    faults += circles(module)
     faults += _output_faults(module)
     faults += state_faults(module)
     if faults:
@@ -55,22 +61,13 @@ def _function_faults(module: IRModule, name: str) -> Iterator[str]:
         names = [param.name for param in function.params]
         for twice in sorted({title for title in names if names.count(title) > 1}):
             yield f"two parameters are called '{twice}'"
-        for expr in _scope(function):
+        yield from definition_faults(function)
+        for expr in scope(function):
             yield from _expr_faults(module, function, expr)
             nested = expr.op if isinstance(expr, Call) else expr
             if isinstance(nested, Function) and nested not in seen:
                 seen.add(nested)
                 pending.append(nested)
-
-
-def _scope(function: Function) -> list[Expr]:
-    """Return what `function` computes itself; a nested function is one expression."""
-    order = post_order(function.body)
-    inside: set[Expr] = set()
-    for expr in order:
-        if isinstance(expr, Function):
-            inside.update(post_order(expr.body), expr.params)
-    return [expr for expr in order if expr not in inside]
 
 
 def _expr_faults(module: IRModule, function: Function, expr: Expr) -> Iterator[str]:
@@ -84,6 +81,8 @@ def _expr_faults(module: IRModule, function: Function, expr: Expr) -> Iterator[s
             yield f"there is no field {expr.index} in {kind}"
     elif isinstance(expr, Call):
         yield from _call_faults(module, expr)
+    elif isinstance(expr, If):
+        yield from _if_faults(module, expr)
 
 
 def _call_faults(module: IRModule, call: Call) -> Iterator[str]:
@@ -93,9 +92,20 @@ def _call_faults(module: IRModule, call: Call) -> Iterator[str]:
         return
     if isinstance(call.op, GlobalVar):
         yield from _global_faults(module, call.op)
-    kind, given = call.op.type, tuple(arg.type for arg in call.args)
-    if given != kind.params or call.type != kind.result:
-        yield f"a function of type {kind} is called with {given} for {call.type}{place}"
+    try:
+        call_function(call.op, call.args, type=call.type)
+    except TypeCheckError:
+        given = tuple(arg.type for arg in call.args)
+        yield f"a function of type {call.op.type} is called with {given} for {call.type}{place}"
+
+
+def _if_faults(module: IRModule, expr: If) -> Iterator[str]:
+    for target in (expr.then, expr.otherwise):
+        yield from _global_faults(module, target)
+    try:
+        if_else(expr.condition, expr.then, expr.otherwise, expr.args, type=expr.type)
+    except TypeCheckError as error:
+        yield f"{error.cause}{f' (node {expr.span.place})' if expr.span.nodes else ''}"
 
 
 def _operator_faults(call: Call, operator: Operator) -> Iterator[str]:
@@ -122,38 +132,12 @@ def _global_faults(module: IRModule, reference: GlobalVar) -> Iterator[str]:
         yield f"@{reference.name} is of type {target.type}, but is used as {reference.type}"
 
 
-def _callees(function: Function) -> set[str]:
-    found: set[str] = set()
-    pending = [function]
-    seen = set(pending)
-    while pending:
-        for expr in post_order(pending.pop().body):
-            target = expr.op if isinstance(expr, Call) else expr
-            if isinstance(target, GlobalVar):
-                found.add(target.name)
-            elif isinstance(target, Function) and target not in seen:
-                seen.add(target)
-                pending.append(target)
-    return found
-
-
-def _circles(module: IRModule) -> list[str]:
-    """Return a fault for the functions that are left when those whose callees are all done are taken away."""
-    waiting = {name: _callees(function) & set(module.functions) for name, function in module.functions.items()}
-    while True:
-        done = {name for name, callees in waiting.items() if not callees & set(waiting)}
-        if not done:
-            break
-        waiting = {name: callees for name, callees in waiting.items() if name not in done}
-    return [f"functions call each other in a circle: {', '.join(sorted(waiting))}"] if waiting else []
-
-
 def _output_faults(module: IRModule) -> Iterator[str]:
     if "main" not in module.functions:
         yield "there is no function @main"
         return
     body = module.main.body
-    results = len(body.fields) if isinstance(body, Tuple) else 1
+    results = len(body.fields) - len(module.main.defines) if isinstance(body, Tuple) else 1
     names = module.output_names
     if names and len(names) != results:
         yield f"{results} results have {len(names)} names"

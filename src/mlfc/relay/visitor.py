@@ -105,7 +105,8 @@ def with_children(expr: Expr, args: Iterable[Expr]) -> Expr:
     if isinstance(expr, Call):
         if isinstance(expr.op, Operator):
             return ir.call(expr.op.name, given, expr.attrs, span=expr.span)
-        return ir.call_function(expr.op, given, span=expr.span)
+        is_same = [arg.type for arg in given] == [arg.type for arg in expr.args]
+        return ir.call_function(expr.op, given, type=expr.type if is_same else None, span=expr.span)
     if isinstance(expr, Tuple):
         return Tuple(given, expr.span)
     if isinstance(expr, TupleGetItem):

@@ -1,0 +1,155 @@
+"""Types and extents in the tree of a Relay text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from lark import Token, Tree
+
+from mlfc.errors import MlfcError
+from mlfc.relay import ir
+from mlfc.relay.ir import ListType, TensorType, TupleType
+from mlfc.relay.text_extents import check_length, extent_call, extent_sum
+from mlfc.support import dtypes
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds
+
+Node: TypeAlias = "Tree[Token] | Token"
+Fault: TypeAlias = Callable[..., MlfcError]  # (node, cause, help) -> error
+_WORD = re.compile(r"\w+")
+_MAX_ELEMENTS = 1 << 40
+_MAX_DIGITS = 18
+_EXTENTS = ("symbol", "extent_call", "extent_group", "extent_chain")
+
+
+class TypeReader:
+    """Reads types and extents; all mentions of a symbol's name are one symbol.
+
+    `symbols`: those whose bounds or own names are stated, by the name in the text. `code`: the text, for names that it
+    does not use. `fault`: makes an error that points at a node.
+    """
+
+    def __init__(self, symbols: Mapping[str, Symbol], code: str, fault: Fault) -> None:
+        self._symbols = dict(symbols)
+        self._fault = fault
+        self._code = code
+        self._next: int | None = None
+        self._any: dict[int, Symbol] = {}
+
+    def type(self, node: Node) -> TensorType | TupleType | ListType:
+        """Return the type that a node describes."""
+        assert isinstance(node, Tree)
+        if node.data == "static_type":
+            *numbers, dtype = _words(node.children[0])
+            return self._tensor_type(numbers, [int(number) for number in numbers], dtype)
+        if node.data == "list_type":
+            name, element = node.children
+            kind = self.type(element)
+            if name != "List" or not isinstance(kind, TensorType):
+                raise self._fault(node, "expected a list of tensors, such as List[Tensor[(n, 3), float32]]")
+            return ListType(kind)
+        if node.data == "tuple_type":
+            return TupleType(tuple(self.type(child) for child in node.children))
+        *extents, last = node.children
+        assert isinstance(last, Token)
+        return self._tensor_type(extents, [self._shape_extent(extent) for extent in extents], last)
+
+    def is_extent(self, tree: Tree[Token]) -> bool:
+        """Tell whether an attribute's value is an expression of symbols."""
+        return tree.data in _EXTENTS
+
+    def extent(self, node: Node) -> Any:
+        """Return the integer or `Dim` that an expression is."""
+        try:
+            check_length(sum(1 for _ in node.scan_values(lambda _: True)) if isinstance(node, Tree) else 1)
+            return self._value(node)
+        except ZeroDivisionError:
+            raise self._fault(node, "an extent is divided by 0") from None
+        except ValueError as error:
+            raise self._fault(node, str(error)) from None
+
+    def matches(self, declared: ir.Type, kind: ir.Type) -> bool:
+        """Tell whether a type is the declared one, where ``?`` stands for any extent."""
+        if declared == kind or not self._any:
+            return declared == kind
+        wild = set(self._any.values())
+        found: dict[Symbol, Extent] = {}
+        for wanted, have in zip(ir.tensors([declared]), ir.tensors([kind]), strict=False):
+            for extent, actual in zip(wanted.shape, have.shape, strict=False):
+                if isinstance(extent, Dim) and extent.symbol in wild:
+                    found[extent.symbol] = actual
+        return ir.substituted(declared, found) == kind
+
+    def has_any(self, node: Node) -> bool:
+        """Tell whether there is a ``?`` in a type."""
+        return isinstance(node, Tree) and next(node.find_data("any"), None) is not None
+
+    def _tensor_type(self, places: Sequence[Node], shape: Sequence[Any], dtype: Token) -> TensorType:
+        if dtype not in dtypes.SCALARS:
+            raise self._fault(dtype, f"`{dtype}` is not a type", f"dtypes are {', '.join(dtypes.SCALARS)}")
+        size = 1
+        for extent, place in zip(shape, places, strict=True):
+            low, high = bounds(extent)
+            size *= max(1, low)
+            if size > _MAX_ELEMENTS:
+                raise self._fault(place, "this tensor is too large for any memory")
+            if high < 0:
+                raise self._fault(place, f"expected an extent of at least 0, got {extent}")
+        return TensorType(tuple(shape), str(dtype))
+
+    def _shape_extent(self, node: Node) -> Any:
+        assert isinstance(node, Tree)
+        if node.data == "any":
+            place = node.meta.start_pos
+            if place not in self._any:
+                self._any[place] = self._fresh()
+            return self._any[place].dim
+        return self.extent(node)
+
+    def _fresh(self) -> Symbol:
+        """Return a symbol whose name is nowhere in the text."""
+        if self._next is None:
+            numbers = [int(found) for found in re.findall(r"\bd([0-9]{1,9})\b", self._code)]
+            self._next = max(numbers, default=-1) + 1
+        self._next += 1
+        return Symbol(f"d{self._next - 1}")
+
+    def _value(self, node: Node) -> Any:
+        assert isinstance(node, Tree)
+        if node.data == "extent_chain":
+            return extent_sum(item if isinstance(item, Token) else self._value(item) for item in node.children)
+        first, *rest = node.children
+        is_negative = isinstance(first, Token) and first.type == "MINUS"
+        if is_negative:
+            first, *rest = rest
+        value = self._unsigned(node, first, rest)
+        return -value if is_negative else value
+
+    def _unsigned(self, node: Tree[Token], first: Node, rest: Sequence[Node]) -> Any:
+        if node.data == "extent_group":
+            return self._value(first)
+        assert isinstance(first, Token)
+        if node.data == "symbol":
+            return self._symbol(first).dim
+        if node.data == "extent_call":
+            try:
+                return extent_call(str(first), [self._value(item) for item in rest])
+            except (KeyError, TypeError):
+                step = "extents have floordiv(a, b), floormod(a, b), max(a, b) and min(a, b)"
+                raise self._fault(node, f"`{first}` of {len(rest)} is no function of extents", step) from None
+        if not first.isdecimal() or len(first) > _MAX_DIGITS:
+            raise self._fault(node, "expected a whole number or a symbol, such as 3 or batch")
+        return int(first)
+
+    def _symbol(self, token: Token) -> Symbol:
+        if "." in token:
+            raise self._fault(token, f"expected the name of a symbol, got {token[:40]}")
+        return self._symbols.setdefault(str(token), Symbol(str(token), 1, LARGEST))
+
+
+def _words(token: Node) -> list[Token]:
+    """Return the extents and the dtype of a type that is one token, each with its place."""
+    assert isinstance(token, Token)
+    start = token.start_pos or 0
+    return [Token("WORD", found[0], start + found.start()) for found in _WORD.finditer(token, len("Tensor"))]

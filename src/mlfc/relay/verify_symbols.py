@@ -1,0 +1,158 @@
+"""Where the symbols of a function come from: each from one place, which does not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlfc.errors import TypeCheckError
+from mlfc.relay.ir import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    IRModule,
+    ListType,
+    TensorType,
+    Tuple,
+    TupleType,
+    Type,
+    applied,
+    attribute_symbols,
+    defined_by,
+    type_symbols,
+)
+from mlfc.relay.visitor import children, post_order
+from mlfc.support import dtypes
+from mlfc.support.dims import Symbol
+
+
+def scope(function: Function) -> list[Expr]:
+    """Return what `function` computes itself; a nested function is one expression."""
+    order = post_order(function.body)
+    inside: set[Expr] = set()
+    for expr in order:
+        if isinstance(expr, Function):
+            inside.update(post_order(expr.body), expr.params)
+    return [expr for expr in order if expr not in inside]
+
+
+def definition_faults(function: Function) -> Iterator[str]:
+    """Yield what is wrong with the fields that ``defines`` names."""
+    if not function.defines:
+        return
+    count = len(function.defines)
+    fields = function.body.fields if isinstance(function.body, Tuple) else ()
+    if len(fields) <= count:
+        yield f"it defines {count} symbols, so its body must be a tuple of more than {count} fields"
+        return
+    for symbol, field in zip(function.defines, fields[-count:], strict=True):
+        kind = field.type
+        is_number = isinstance(kind, TensorType) and kind.is_static and kind.size == 1
+        if not is_number or not isinstance(kind, TensorType) or not dtypes.is_integer(kind.dtype):
+            yield f"expected one integer for the symbol {symbol}, got {kind}"
+
+
+def symbol_faults(module: IRModule, name: str) -> Iterator[str]:
+    """Yield the faults of the symbols of a function of the module."""
+    function = module.functions[name]
+    sources: dict[Symbol, Expr | None] = {}  # None: an extent of a parameter
+    for param in function.params:
+        for symbol in _fixed_symbols(param.type) if name != "main" else _alone(param.type):
+            sources[symbol] = None
+    definitions: list[tuple[Symbol, Expr]] = []
+    if isinstance(function.body, Tuple) and function.defines:
+        definitions += zip(function.defines, function.body.fields[-len(function.defines) :], strict=False)
+    inside = scope(function)
+    definitions += [(symbol, expr) for expr in inside for symbol in _defined(expr)]
+    known = {*sources, *(symbol for symbol, _ in definitions)}
+    definitions += [(symbol, expr) for expr in inside for symbol in _read_of_lists(expr) if symbol not in known]
+    for symbol, expr in definitions:
+        if symbol in sources:
+            yield f"the symbol {symbol} comes from two places"
+        sources.setdefault(symbol, expr)
+    used = {expr: [symbol for symbol in _used(expr) if symbol not in sources] for expr in inside}
+    missing = dict.fromkeys(symbol for symbols in used.values() for symbol in symbols)
+    for symbol in missing:
+        yield f"the symbol {symbol} comes from nowhere: it is no extent of a parameter, and nothing defines it"
+    if not missing and any(expr is not None for expr in sources.values()):
+        yield from _depending_on_themselves(inside, sources)
+
+
+def _alone(kind: Type) -> list[Symbol]:
+    """Return the symbols that are extents, not only parts of them: what the run can read."""
+    return [symbol for symbol in type_symbols(kind) if isinstance(kind, TensorType) and symbol.dim in kind.shape]
+
+
+def _used(expr: Expr) -> list[Symbol]:
+    """Return the symbols that an expression mentions, and a nested function that it calls."""
+    if isinstance(expr, (Constant, GlobalVar)) or isinstance(expr.type, ListType):
+        return []  # the extents in a list's type are those of its elements, each for itself
+    found = dict.fromkeys(_fixed_symbols(expr.type))
+    if isinstance(expr, Call):
+        found.update(dict.fromkeys(attribute_symbols(expr.attrs)))
+    nested = expr.op if isinstance(expr, Call) else expr
+    if isinstance(nested, Function):
+        own = {symbol for param in nested.params for symbol in type_symbols(param.type)}
+        inner = dict.fromkeys(symbol for item in post_order(nested.body) for symbol in _used(item))
+        found.update((symbol, None) for symbol in inner if symbol not in own)
+    return list(found)
+
+
+def _defined(expr: Expr) -> list[Symbol]:
+    """Return the symbols whose values the run finds in the extents of what an expression gives."""
+    targets: tuple[GlobalVar, ...] = ()
+    if isinstance(expr, If):
+        targets = (expr.then, expr.otherwise)
+    elif isinstance(expr, Call) and isinstance(expr.op, GlobalVar):
+        targets = (expr.op,)
+    if not targets or not isinstance(expr, (If, Call)):
+        return []
+    try:
+        found = defined_by(expr.type, [applied(target, expr.args) for target in targets])
+    except TypeCheckError:
+        return []
+    return sorted(found or ())
+
+
+def _read_of_lists(expr: Expr) -> list[Symbol]:
+    """Return the symbols that may be read from the shape of what an operator takes out of a list."""
+    if not isinstance(expr, Call) or not any(isinstance(arg.type, ListType) for arg in expr.args):
+        return []
+    return _alone(expr.type)
+
+
+def _fixed_symbols(kind: Type) -> list[Symbol]:
+    """Return the symbols in the extents of tensors that are not elements of lists."""
+    if isinstance(kind, TupleType):
+        return [symbol for item in kind.fields for symbol in _fixed_symbols(item)]
+    return type_symbols(kind) if isinstance(kind, TensorType) else []
+
+
+def _depending_on_themselves(inside: list[Expr], sources: dict[Symbol, Expr | None]) -> Iterator[str]:
+    """Yield the symbols that are left when everything is computed whose arguments and symbols are there."""
+    own = {
+        expr: {*_defined(expr), *(symbol for symbol in _read_of_lists(expr) if sources.get(symbol) is expr)}
+        for expr in inside
+    }
+    waits: dict[Expr | Symbol, int] = {}
+    readers: dict[Expr | Symbol, list[Expr | Symbol]] = {}
+    for expr in inside:
+        needed: list[Expr | Symbol] = [*children(expr), *(item for item in _used(expr) if item not in own[expr])]
+        waits[expr] = len(needed)
+        for item in needed:
+            readers.setdefault(item, []).append(expr)
+    for symbol, source in sources.items():
+        waits[symbol] = source is not None
+        if source is not None:
+            readers.setdefault(source, []).append(symbol)
+    ready = [item for item, count in waits.items() if not count]
+    while ready:
+        for reader in readers.get(ready.pop(), ()):
+            waits[reader] -= 1
+            if not waits[reader]:
+                ready.append(reader)
+    for symbol in sources:
+        if waits[symbol]:
+            yield f"the symbol {symbol} depends on itself"

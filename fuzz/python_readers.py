@@ -154,7 +154,7 @@ def targets() -> tuple[Target, ...]:
         Target(
             "Relay text",
             lambda data: from_text(data.decode("utf-8", "replace")),
-            [member("src/digits.relay"), _RELAY],
+            [member("src/digits.relay"), _RELAY, _DYNAMIC_RELAY],
             BLIND,
         ),
         Target("C code", defined_symbols, code, BLIND),
@@ -170,6 +170,14 @@ def @main(%x: Tensor[(1, 4), float32]) {
   %0 = fn (%p: float32, Primitive=1) { exp(%p) };
   (sum(%x, axis=[1]), %x * 2f, 1i64).0 + %0(1f)
 }
+"""
+_DYNAMIC_RELAY = b"""#[version = "0.0.5"]
+/* module={"output_names": ["y", "z"], "symbols": {"n": "rows of x"}} */
+def @main(%x: Tensor[(n, 4), float32], %go: bool, defines=[k], symbols="n=1..32,k=0..,r=0..") {
+  let %r0: Tensor[(r, 4), float32] = if (%go) { @turn(%x) } else { exp(%x) };
+  (%r0, full(1f, shape=[k, 2 * n - floordiv(n + 1, 2)], dtype="float32"), sum(cast(%x, dtype="int32")))
+}
+def @turn(%x: Tensor[(m, 4), float32]) -> Tensor[(?, 4), float32] { concatenate((%x, %x)) }
 """
 
 

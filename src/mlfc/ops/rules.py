@@ -129,7 +129,9 @@ def fixed(name: str, extent: Extent, what: str) -> int:
 
 def checked_shape(name: str, shape: Any) -> Shape:
     """Return the shape that an attribute gives; raise TypeCheckError unless it is one."""
-    if not isinstance(shape, tuple) or any(not isinstance(extent, (int, Dim)) or extent < 0 for extent in shape):
+    if not isinstance(shape, tuple) or any(
+        not isinstance(extent, (int, Dim)) or bounds(extent)[1] < 0 for extent in shape
+    ):
         raise TypeCheckError(f"{name}: shape {shape} must be integers of at least 0")
     return shape
 

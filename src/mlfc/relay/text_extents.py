@@ -8,8 +8,7 @@ of a function gives bounds that are not those of inputs (1 and no upper one).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from math import prod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mlfc.relay import ir
@@ -128,31 +127,45 @@ def extent_text(extent: Extent) -> str:
     return text
 
 
-def extent_call(name: str, values: Iterable[Extent]) -> Any:
+def extent_call(name: str, values: Iterable[Extent], spend: Callable[[int], None]) -> Any:
     """Return what a function of extents gives; KeyError for another function, TypeError for another number of values.
 
-    ValueError and ZeroDivisionError where it cannot be computed.
+    ValueError and ZeroDivisionError where it cannot be computed. `spend` takes the number of steps before they are done.
     """
     a, b, *others = (*values, None, None)
     if a is None or b is None or others != [None, None]:
         raise TypeError
+    spend(_terms(a) * _terms(b) if name in ("max", "min") else 32 * _terms(a) * (1 + _terms(b)))
     return _CALLS[name](a, b)
 
 
-def extent_sum(parts: Iterable[Any]) -> Any:
-    """Return what operands with ``+``, ``-`` and ``*`` between them make."""
+def _terms(extent: Extent) -> int:
+    return len(extent.terms) if isinstance(extent, Dim) else 1
+
+
+def _product(factors: Sequence[Extent], spend: Callable[[int], None]) -> Any:
+    if len(factors) > _MAX_FACTORS:
+        raise ValueError(f"a product of more than {_MAX_FACTORS} factors")
+    total: Any = factors[0]
+    for factor in factors[1:]:
+        spend(_terms(total) * _terms(factor))
+        total = total * factor
+    return total
+
+
+def extent_sum(parts: Iterable[Any], spend: Callable[[int], None]) -> Any:
+    """Return what operands with ``+``, ``-`` and ``*`` between them make; `spend` is as that of `extent_call`."""
     first, *rest = parts
     terms, factors = [], [first]
     for operator, operand in zip(rest[::2], rest[1::2], strict=True):
         if operator == "*":
             factors.append(operand)
-            if len(factors) > _MAX_FACTORS:
-                raise ValueError(f"a product of more than {_MAX_FACTORS} factors")
         else:
-            terms.append(prod(factors))
+            terms.append(_product(factors, spend))
             factors = [operand if operator == "+" else -operand]
-    terms.append(prod(factors))
+    terms.append(_product(factors, spend))
     while len(terms) > 1:  # in pairs: every sum takes as long as it has terms
+        spend(sum(map(_terms, terms)))
         terms = [sum(terms[index : index + 2]) for index in range(0, len(terms), 2)]
     return terms[0]
 

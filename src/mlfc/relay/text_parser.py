@@ -122,7 +122,7 @@ class _Reader:
         facts = self._facts
         if facts.output_names and "main" in functions:
             kind = functions["main"].body.type
-            count = len(kind.fields) if isinstance(kind, TupleType) else 1
+            count = len(kind.fields) - len(functions["main"].defines) if isinstance(kind, TupleType) else 1
             if len(facts.output_names) != count:
                 raise self._fault(tree, f"main has {count} results, but {len(facts.output_names)} names for them")
         states = tuple(ir.State(name, output) for name, output in facts.states.items())

@@ -20,6 +20,7 @@ Fault: TypeAlias = Callable[..., MlfcError]  # (node, cause, help) -> error
 _WORD = re.compile(r"\w+")
 _MAX_ELEMENTS = 1 << 40
 _MAX_DIGITS = 18
+_MAX_STEPS = 1 << 17  # of arithmetic on extents, counted in terms; a model takes a few for each operator
 _EXTENTS = ("symbol", "extent_call", "extent_group", "extent_chain")
 
 
@@ -36,6 +37,7 @@ class TypeReader:
         self._code = code
         self._next: int | None = None
         self._any: dict[int, Symbol] = {}
+        self._steps = 0
 
     def type(self, node: Node) -> TensorType | TupleType | ListType:
         """Return the type that a node describes."""
@@ -107,6 +109,11 @@ class TypeReader:
             return self._any[place].dim
         return self.extent(node)
 
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > _MAX_STEPS:
+            raise ValueError(f"the extents of this text take more than {_MAX_STEPS:,} steps")
+
     def _fresh(self) -> Symbol:
         """Return a symbol whose name is nowhere in the text."""
         if self._next is None:
@@ -118,7 +125,9 @@ class TypeReader:
     def _value(self, node: Node) -> Any:
         assert isinstance(node, Tree)
         if node.data == "extent_chain":
-            return extent_sum(item if isinstance(item, Token) else self._value(item) for item in node.children)
+            return extent_sum(
+                (item if isinstance(item, Token) else self._value(item) for item in node.children), self._spend
+            )
         first, *rest = node.children
         is_negative = isinstance(first, Token) and first.type == "MINUS"
         if is_negative:
@@ -134,7 +143,7 @@ class TypeReader:
             return self._symbol(first).dim
         if node.data == "extent_call":
             try:
-                return extent_call(str(first), [self._value(item) for item in rest])
+                return extent_call(str(first), [self._value(item) for item in rest], self._spend)
             except (KeyError, TypeError):
                 step = "extents have floordiv(a, b), floormod(a, b), max(a, b) and min(a, b)"
                 raise self._fault(node, f"`{first}` of {len(rest)} is no function of extents", step) from None

@@ -73,6 +73,7 @@ def symbol_faults(module: IRModule, name: str) -> Iterator[str]:
             yield f"the symbol {symbol} comes from two places"
         sources.setdefault(symbol, expr)
     used = {expr: [symbol for symbol in _used(expr) if symbol not in sources] for expr in inside}
+    used.update((param, [symbol for symbol in _used(param) if symbol not in sources]) for param in function.params)
     missing = dict.fromkeys(symbol for symbols in used.values() for symbol in symbols)
     for symbol in missing:
         yield f"the symbol {symbol} comes from nowhere: it is no extent of a parameter, and nothing defines it"

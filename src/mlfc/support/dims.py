@@ -19,6 +19,8 @@ LARGEST = (1 << 31) - 1
 """The upper bound of symbols that have none of their own: what 32-bit indices reach."""
 _TERM_LIMIT = 256
 _USUAL = 64
+_STEP_LIMIT = 64
+"""Of a division: what is left then is not divided."""
 
 
 class UndecidedError(ValueError):
@@ -348,8 +350,8 @@ def _divided(a: Extent, b: Extent) -> tuple[Any, Any]:
     quotient: Any = 0
     rest: Any = 0
     remaining: Any = a
-    while isinstance(remaining, Dim) or remaining:
-        if len(_terms(remaining)) > _TERM_LIMIT:
+    for _ in range(_STEP_LIMIT):
+        if not isinstance(remaining, Dim) and not remaining:
             break
         factors, times = _terms(remaining)[0]
         other = _without(factors, first)

@@ -130,7 +130,8 @@ def extent_text(extent: Extent) -> str:
 def extent_call(name: str, values: Iterable[Extent], spend: Callable[[int], None]) -> Any:
     """Return what a function of extents gives; KeyError for another function, TypeError for another number of values.
 
-    ValueError and ZeroDivisionError where it cannot be computed. `spend` takes the number of steps before they are done.
+    ValueError and ZeroDivisionError where it cannot be computed. `spend` takes the number of steps before they are
+    done.
     """
     a, b, *others = (*values, None, None)
     if a is None or b is None or others != [None, None]:

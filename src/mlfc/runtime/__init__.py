@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from mlfc.runtime.executors.profile import OperatorTime as OperatorTime
     from mlfc.runtime.executors.profile import Profile as Profile
     from mlfc.runtime.executors.profile import ProfiledModule as ProfiledModule
+    from mlfc.runtime.executors.vm.virtual_machine import VirtualMachine as VirtualMachine
+    from mlfc.runtime.executors.vm.vm_model import VmModel as VmModel
+    from mlfc.runtime.executors.vm.vm_module import VmModule as VmModule
     from mlfc.runtime.ffi.native_code import FfiFunc as FfiFunc
     from mlfc.runtime.ffi.native_code import PackedFunc as PackedFunc
     from mlfc.runtime.libraries.factory import FactoryModule as FactoryModule
@@ -60,6 +63,9 @@ _NAMES = {
     "runtime.executors.graph_executor": "GraphExecutor",
     "runtime.executors.graph_module": "BoundGraph GraphModule",
     "runtime.executors.profile": "OperatorTime Profile ProfiledModule",
+    "runtime.executors.vm.virtual_machine": "VirtualMachine",
+    "runtime.executors.vm.vm_model": "VmModel",
+    "runtime.executors.vm.vm_module": "VmModule",
     "runtime.ffi.native_code": "FfiFunc PackedFunc",
     "runtime.libraries.factory": "FactoryModule",
     "runtime.libraries.library_module": "LibraryModule",

@@ -28,6 +28,7 @@ _TVM_KINDS = "mlfc.runtime.modules.tvm_kinds"
 # kinds that come with mlfc are imported when a file holds one
 _BUILT_IN = {
     "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
+    "mlfc.vm": "mlfc.runtime.executors.vm.vm_module",
     **dict.fromkeys(("mlfc.ModuleSet", former("mlfc.ModuleSet")), "mlfc.runtime.libraries.factory"),
     **dict.fromkeys(
         ("GraphExecutorFactory", "GraphRuntimeFactory", "AotExecutorFactory"), "mlfc.runtime.libraries.factory"

@@ -1,0 +1,196 @@
+"""A model as bytecode behind the functions of TVM's virtual machine."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlfc.errors import InputError, OptionError, unknown
+from mlfc.runtime.devices.device import Device, require_device
+from mlfc.runtime.executors.vm.vm_model import TURN_LIMIT, VmModel
+from mlfc.runtime.modules.module import Module
+from mlfc.support.arrays import Array
+from mlfc.support.bytecode.executable import Executable
+from mlfc.support.text import Displayed
+
+
+class HoldsExecutable(Module):
+    """A module that is an executable."""
+
+    @abstractmethod
+    def model_with(
+        self,
+        tree: Module,
+        *,
+        devices: Sequence[Device] = (),
+        memory_limit: int | None = None,
+        turn_limit: int | None = TURN_LIMIT,
+        interpreter: str | None = None,
+    ) -> VmModel:
+        """Return the model with the native code in a tree of modules; raise OptionError if it is missing."""
+
+
+def executable_in(lib: Module) -> HoldsExecutable:
+    """Return the executable in a module's tree; raise OptionError unless there is exactly one."""
+    found = [module for module in lib.walk() if isinstance(module, HoldsExecutable)]
+    if len(found) != 1:
+        raise OptionError(
+            f"expected one executable of the virtual machine, got {len(found)}",
+            place=f"module '{lib.type_key}'",
+            next_step="Give one of lib.imported_modules" if found else "Compile the model with executor='vm'",
+        )
+    return found[0]
+
+
+class VirtualMachine(Displayed):
+    """Runs the functions of an executable.
+
+    Parameters
+    ----------
+    lib : Module
+        A module of the kind ``mlfc.vm``, or one with such a module among its imports: a loaded library.
+    device : Device or sequence of Device
+        What the model was compiled for.
+    memory_limit : int, optional
+        Bytes of the arena, storages, frames and lists at one time.
+    turn_limit : int, optional
+        Backward jumps and calls in a run; None for no limit.
+    interpreter : {"python", "c"}, optional
+        By default C where the library has it.
+
+    Attributes
+    ----------
+    module : Module
+        The executable.
+    model : VmModel
+        The same model with `run` on inputs by name.
+    """
+
+    def __init__(
+        self,
+        lib: Module,
+        device: Device | Sequence[Device],
+        memory_limit: int | None = None,
+        turn_limit: int | None = TURN_LIMIT,
+        *,
+        interpreter: str | None = None,
+    ) -> None:
+        devices = [device] if isinstance(device, Device) else list(device)
+        if not isinstance(lib, Module):
+            raise InputError(f"a module is expected, not {lib!r}", next_step="Load it first: mlfc.load_module(path)")
+        self.module = executable_in(lib)
+        self.model: VmModel = self.module.model_with(
+            lib,
+            devices=tuple(map(require_device, devices)),
+            memory_limit=memory_limit,
+            turn_limit=turn_limit,
+            interpreter=interpreter,
+        )
+        self._inputs: dict[int, dict[int, Any]] = {}
+        self._results: list[Array] | None = None
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"functions": [function.name for function in self.executable.functions]}
+
+    @property
+    def executable(self) -> Executable:
+        """The bytecode."""
+        return self.model.executable
+
+    def set_input(self, func_name: str, *args: Any, **kwargs: Any) -> None:
+        """Set all arguments of a function: by position, by the names of the model's inputs, or both."""
+        function = self._function(func_name)
+        names = self._names(function)
+        given: dict[int, Any] = dict(enumerate(args))
+        for name, value in kwargs.items():
+            number = self._index(function, name)
+            if number in given:
+                raise InputError("the input is given twice", place=name)
+            given[number] = value
+        count = self.executable.functions[function].parameters
+        if sorted(given) != list(range(count)):
+            raise InputError(
+                f"expected {count} inputs, got {len(given)}", place=func_name, next_step=f"They are: {names}"
+            )
+        self._inputs[function] = given
+
+    def set_one_input(self, func_name: str, *args: Any, **kwargs: Any) -> None:
+        """Set one argument of a function: ``set_one_input("main", 0, x)``, ``("main", "x", x)`` or ``x=x``."""
+        function = self._function(func_name)
+        pairs = [*kwargs.items()] if kwargs else [args]
+        if len(pairs) != 1 or len(pairs[0]) != 2 or (kwargs and args):
+            raise InputError("expected one input, by name or number, and its value", place=func_name)
+        ((tag, value),) = pairs
+        self._inputs.setdefault(function, {})[self._index(function, tag)] = value
+
+    def invoke(self, func_name: str, *args: Any, **kwargs: Any) -> Array | list[Array]:
+        """Run a function; return its result, or a list of several.
+
+        Without arguments it runs on those that were set.
+        """
+        self.invoke_stateful(func_name, *args, **kwargs)
+        results = self.get_outputs()
+        return results[0] if len(results) == 1 else results
+
+    def invoke_stateful(self, func_name: str, *args: Any, **kwargs: Any) -> None:
+        """Run a function and keep its results for `get_outputs`."""
+        function = self._function(func_name)
+        if args or kwargs:
+            self.set_input(func_name, *args, **kwargs)
+        given = self._inputs.get(function, {})
+        count = self.executable.functions[function].parameters
+        missing = [name for number, name in enumerate(self._names(function)) if number not in given]
+        if missing:
+            raise InputError(f"expected {count} inputs, got {len(given)}", place=func_name, next_step=f"Set: {missing}")
+        self._results = self.model.call(function, [given[number] for number in range(count)])
+
+    def invoke_with_outputs(self, func_name: str, input_args: Mapping[str, Any], output_args: Sequence[Array]) -> None:
+        """Run a function and copy its results into arrays of their shapes."""
+        self.invoke_stateful(func_name, **dict(input_args))
+        results = self.get_outputs()
+        if len(results) != len(output_args):
+            raise InputError(f"expected {len(results)} outputs, got {len(output_args)}", place=func_name)
+        for result, target in zip(results, output_args, strict=True):
+            if target.shape != result.shape or target.dtype != result.dtype:
+                raise InputError(f"expected an output of {result.dtype}{list(result.shape)}", place=func_name)
+            target[...] = result
+
+    def run(self, *args: Any, **kwargs: Any) -> Array | list[Array]:
+        """Run the model; as `invoke` with its function."""
+        return self.invoke(self.executable.functions[0].name, *args, **kwargs)
+
+    def get_outputs(self) -> list[Array]:
+        """Return the results of the last run; raise InputError if there was none."""
+        if self._results is None:
+            raise InputError("nothing has been run", next_step="Call invoke_stateful first")
+        return list(self._results)
+
+    def get_input_index(self, input_name: str, func_name: str | None = None) -> int:
+        """Return the number of an argument by its name, -1 if there is none."""
+        function = 0 if func_name is None else self._function(func_name)
+        names = self._names(function)
+        return names.index(input_name) if input_name in names else -1
+
+    def _function(self, name: str) -> int:
+        names = [function.name for function in self.executable.functions]
+        # TVM's name of what is the first function here
+        if name == "main" and name not in names:
+            return 0
+        if name not in names:
+            raise OptionError(unknown("function", str(name), names), place=self.executable.name)
+        return names.index(name)
+
+    def _names(self, function: int) -> list[str]:
+        """Return the names of a function's arguments; only the model's have some of their own."""
+        if function == 0:
+            return [value.name for value in self.executable.inputs]
+        return [str(number) for number in range(self.executable.functions[function].parameters)]
+
+    def _index(self, function: int, tag: str | int) -> int:
+        names = self._names(function)
+        if isinstance(tag, str) and tag in names:
+            return names.index(tag)
+        if isinstance(tag, int) and 0 <= tag < len(names):
+            return tag
+        raise InputError(unknown("input", str(tag), names))

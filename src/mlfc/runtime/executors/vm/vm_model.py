@@ -1,0 +1,249 @@
+"""A model as bytecode and its native code: what runs it, and the model like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import InputError, OptionError, ProblemsError, unknown
+from mlfc.runtime.devices.device import Device
+from mlfc.runtime.executors.states import ModelState
+from mlfc.runtime.executors.vm.c_interpreter import CInterpreter, serves
+from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
+from mlfc.runtime.executors.vm.interpreter import Find, Interpreter, Limits
+from mlfc.runtime.executors.vm.memory import aligned_zeros, number_of
+from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
+from mlfc.runtime.tensor.arrays import require_readable
+from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
+from mlfc.support.arrays import Array
+from mlfc.support.bytecode.executable import Executable, Value
+from mlfc.support.bytecode.instructions import ALIGNMENT
+from mlfc.support.dtypes import to_numpy
+from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed
+
+TURN_LIMIT = 100_000_000
+"""Of backward jumps and calls in a run, unless the caller says otherwise: minutes of a loop that does nothing else."""
+DEPTH_LIMIT = 256
+"""Of calls within calls."""
+PYTHON, C = "python", "c"
+"""The interpreters."""
+
+
+class VmModel(Displayed):
+    """A model whose shapes or control flow depend on its inputs.
+
+    Parameters
+    ----------
+    executable : Executable
+    data : bytes
+        Its file.
+    code : HasSymbols
+        The library with its kernels; with the C interpreter in it, that runs the model.
+    find : callable
+        Returns packed functions that the bytecode names.
+    devices : sequence of Device
+        For bytecode that names devices.
+    memory_limit : int, optional
+        Bytes of the arena, storages, frames and lists at one time.
+    turn_limit : int, optional
+        Backward jumps and calls in a run; None for no limit.
+    interpreter : {"python", "c"}, optional
+        By default C where the library has it, and the executable needs no devices or packed functions.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of TensorInfo
+        Extents that are open are -1.
+    interpreter : str
+        Which one runs it.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        data: bytes,
+        code: HasSymbols,
+        find: Find,
+        *,
+        devices: Sequence[Device] = (),
+        memory_limit: int | None = None,
+        turn_limit: int | None = TURN_LIMIT,
+        interpreter: str | None = None,
+    ) -> None:
+        self.executable = executable
+        self.inputs = tuple(map(_info, executable.inputs))
+        self.outputs = tuple(map(_info, executable.outputs))
+        self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit), DEPTH_LIMIT)
+        tables = NativeTables(executable, code)
+        if interpreter not in (None, PYTHON, C):
+            raise OptionError(unknown("interpreter", str(interpreter), (PYTHON, C)))
+        can = serves(executable, code)
+        if interpreter == C and not can:
+            raise OptionError(
+                "the C interpreter is not in this library, or the bytecode uses devices or packed functions",
+                place=executable.name,
+                next_step="Use interpreter='python'",
+            )
+        self.interpreter = interpreter or (C if can else PYTHON)
+        by_code = {device.type_code: device for device in devices}
+        self._engine: Interpreter | CInterpreter
+        if self.interpreter == C:
+            self._engine = CInterpreter(executable, data, tables, code, DEPTH_LIMIT)
+        else:
+            self._engine = Interpreter(executable, tables, find, by_code)
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": self.inputs, "outputs": self.outputs, "interpreter": self.interpreter}
+
+    @property
+    def state(self) -> ModelState:
+        """Empty: bytecode keeps nothing from one run to the next."""
+        return ModelState()
+
+    def reset_state(self) -> None:
+        """Do nothing: there are no states."""
+
+    def call(self, function: int, arrays: Sequence[Any]) -> list[Array]:
+        """Run a function, by number, on arrays in order; return fresh arrays.
+
+        Raises
+        ------
+        InputError
+            If they do not fit, or a number that the model requires is not there.
+        LimitError
+            If the run exceeds a limit.
+        RunError
+            If it fails otherwise; the place has the function and the instruction.
+        """
+        expected = self.executable.functions[function].parameters
+        if len(arrays) != expected:
+            results = self.executable.functions[function].results
+            raise run_error(self.executable, Fault(Code.BAD_CALL, function, len(arrays), results), None)
+        names = [value.name for value in self.executable.inputs] if function == 0 else []
+        given = [_given(array, names[n] if n < len(names) else str(n)) for n, array in enumerate(arrays)]
+        return self._engine.run(function, given, self._limits)
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name."""
+        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
+        results = self.call(0, self.in_order(given))
+        return {info.name: array for info, array in zip(self.outputs, results, strict=True)}
+
+    def in_order(self, given: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+        """Return inputs in the model's order; raise InputError or ProblemsError if some are missing or unknown."""
+        names = [info.name for info in self.inputs]
+        if not isinstance(given, Mapping):
+            if len(given) != len(names):
+                raise InputError(f"expected {len(names)} inputs, got {len(given)}", next_step=f"They are: {names}")
+            return list(given)
+        faults = [InputError(unknown("input", str(name), names)) for name in given if name not in names]
+        faults += [InputError("the input is missing", place=name) for name in names if name not in given]
+        if len(faults) > 1:
+            raise ProblemsError(faults)
+        if faults:
+            raise faults[0]
+        return [given[name] for name in names]
+
+    def bind(
+        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> BoundVm:
+        """Return a callable that runs on these very inputs; results are copied into `outputs`, if those are given."""
+        sources = dict(zip([info.name for info in self.inputs], self.in_order(inputs), strict=True))
+        names = [info.name for info in self.outputs]
+        if outputs is not None and not isinstance(outputs, Mapping):
+            outputs = dict(zip(names, outputs, strict=True))
+        return BoundVm(self.run, sources, None if outputs is None else {name: outputs[name] for name in names})
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh arrays for the outputs; of extents that are open the least one."""
+        lows = [symbol.low for symbol in self.executable.symbols]
+        return {
+            value.name: np.zeros(
+                [extent if isinstance(extent, int) else 0 if extent is None else lows[extent.symbol]
+                 for extent in value.extents],
+                to_numpy(value.dtype),
+            )
+            for value in self.executable.outputs
+        }  # fmt: skip
+
+
+class BoundVm(Displayed):
+    """A model on fixed inputs; ``call()`` runs it and returns 0.
+
+    Attributes
+    ----------
+    inputs, outputs : dict of str to ndarray
+        Without arrays for the outputs, `outputs` has fresh ones after each call, as their shapes may change.
+    """
+
+    def __init__(
+        self, run: Callable[[Mapping[str, Any]], dict[str, Array]], inputs: dict[str, Array], outputs: Any
+    ) -> None:
+        self._run = run
+        self._fixed: dict[str, Array] | None = outputs
+        self.inputs = inputs
+        self.outputs: dict[str, Array] = outputs or {}
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+
+    def __call__(self) -> int:
+        """Run the model on what the inputs hold now; raise as `VmModel.call` does."""
+        results = self._run(self.inputs)
+        if self._fixed is None:
+            self.outputs = results
+            return 0
+        for name, array in results.items():
+            target = self._fixed[name]
+            if target.shape != array.shape or target.dtype != array.dtype:
+                raise InputError(
+                    f"expected an output of {array.dtype}{list(array.shape)}, got {target.dtype}{list(target.shape)}",
+                    place=name,
+                )
+            target[...] = array
+        return 0
+
+
+def _info(value: Value) -> TensorInfo:
+    return TensorInfo(
+        value.name, tuple(extent if isinstance(extent, int) else -1 for extent in value.extents), value.dtype
+    )
+
+
+def _limit(name: str, value: int | None) -> int:
+    """Return a limit as interpreters take it, 0 for none."""
+    if value is None:
+        return 0
+    if not 0 < value < 2**63:
+        raise OptionError(f"expected a positive number or None, got {value}", place=name)
+    return value
+
+
+def _given(value: Any, name: str) -> Array:
+    """Return an input as an array that begins at a multiple of the alignment, a copy if it must be."""
+    array = _host_array(value, name)
+    if number_of(array.dtype) is None:
+        raise InputError(f"tensors cannot have the dtype {array.dtype}", place=name)
+    array = require_readable(array)
+    if array.ctypes.data % ALIGNMENT and array.nbytes:
+        copied = aligned_zeros(array.nbytes).view(array.dtype).reshape(array.shape)
+        copied[...] = array
+        return copied
+    return array
+
+
+def _host_array(value: Any, name: str) -> Array:
+    if isinstance(value, NDArray):
+        return value.numpy()
+    if isinstance(value, np.ndarray | np.generic | int | float | bool | list | tuple):
+        return np.asarray(value)
+    if not hasattr(value, "__dlpack__"):
+        raise InputError(
+            f"the input is a {type(value).__name__}, not an array",
+            place=name,
+            next_step="Give a numpy array or an array of any DLPack library",
+        )
+    return from_dlpack(value).numpy()

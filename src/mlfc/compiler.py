@@ -38,6 +38,7 @@ def build(
     ram: int | None = None,
     limit_factor: float = 1.0,
     dry_run: bool = False,
+    specialize: Sequence[Mapping[str, int]] = (),
 ) -> Factory:
     """Compile a Relay module.
 
@@ -76,6 +77,9 @@ def build(
         more calls, the same results. It is no error if they still are more; see `archive.budget.check_budget`.
     limit_factor : float
         Multiplies the limits of what a model may cost beyond the size of its weights; see `mlfc.support.cost`.
+    specialize : sequence of mapping
+        Values of open dimensions, ``[{"batch": 1}, {"batch": 8}]``: the virtual machine runs code of its own for each,
+        which is faster and gives the same bits.
     dry_run : bool
         Stop before the code is printed: all that can be refused has been by then.
 
@@ -96,7 +100,7 @@ def build(
         codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
     name = checked_module_name(module_name)
     if executor == "vm":
-        unit = _stepped_unit(mod, values, name, host, limit_factor)
+        unit = _stepped_unit(mod, values, name, host, specialize, limit_factor)
         return _made(Factory(name, chosen, executor, mod, values, unit), dry_run)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
@@ -136,11 +140,18 @@ def build(
 
 
 def _stepped_unit(
-    mod: IRModule, values: Mapping[str, npt.NDArray[np.generic]], name: str, target: Target, limit_factor: float
+    mod: IRModule,
+    values: Mapping[str, npt.NDArray[np.generic]],
+    name: str,
+    target: Target,
+    specialize: Sequence[Mapping[str, int]],
+    limit_factor: float,
 ) -> codegen.Unit:
     """Return the code of a module for the virtual machine."""
-    with transform.within_limits(mod, values, limit_factor):
-        stepped = transform.lower_steps(transform.run_functions(mod, values), target.features, name)
+    special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
+    with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
+        fused = [(symbols, transform.run_functions(each, values)) for symbols, each in special]
+        stepped = transform.lower_steps(transform.run_functions(mod, values), target.features, name, fused)
         executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name)
     small = target.features.optimize == "size"
     return codegen.Unit(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mlfc.memory.reuse import allows_inplace
 from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, symbols_of
 from mlfc.tir.ir import KernelCall, Value
-from mlfc.tir.steps import Assign, Define, Goto, Invoke, Label, ListStep, Mark, Return, Step, sources_of
+from mlfc.tir.steps import Assign, Define, Goto, Invoke, Label, ListStep, Mark, Return, Step, UnlessEqual, sources_of
 
 ALIGNMENT = 64
 _MOST_ARENA_BYTES = (1 << 31) - 1
@@ -28,6 +28,8 @@ class Slot:
     # whether it is there from the start of the run; else it is allocated anew for each value that is computed
     is_lasting: bool = True
     last: int = -1  # the step after which it is free
+    # the step where the part of the run begins in which it is used: 0, or the mark behind what certain extents have
+    part: int = 0
 
 
 @dataclass(eq=False)
@@ -67,6 +69,17 @@ def plan_slots(steps: Sequence[Step]) -> SlotPlan:
         if plan.arena_bytes <= _MOST_ARENA_BYTES:
             return plan
     return _allocated(steps, lives, scratch)
+
+
+def parts(steps: Sequence[Step]) -> list[int]:
+    """Return where the parts of a run begin, of which each ends the run: one for each set of extents."""
+    others = {step.label for step in steps if isinstance(step, UnlessEqual)}
+    return [0, *(at for at, step in enumerate(steps) if isinstance(step, Mark) and step.label in others)]
+
+
+def part_of(starts: Sequence[int], at: int) -> int:
+    """Return where the part begins in which a step is."""
+    return max(start for start in starts if start <= at)
 
 
 def _is_bounded(nbytes: Extent) -> bool:
@@ -126,8 +139,7 @@ def _in_arena(
     scratch: Mapping[Invoke, _Life],
     spare: Mapping[tuple[Assign, int], _Life],
 ) -> SlotPlan:
-    del steps
-    plan = SlotPlan()
+    plan, starts = SlotPlan(), parts(steps)
     placed: list[tuple[int, int, _Life]] = []
 
     def size(life: _Life) -> int:
@@ -144,7 +156,7 @@ def _in_arena(
                 break
             offset = max(offset, -(-end // ALIGNMENT) * ALIGNMENT)
         placed.append((offset, offset + size(life), life))
-        life.slot = Slot(size(life), offset)
+        life.slot = Slot(size(life), offset, part=part_of(starts, life.first))
         plan.slots.append(life.slot)
     plan.arena_bytes = max((end for _, end, _ in placed), default=0)
     plan.values = {value: _slot(life) for value, life in lives.items()}
@@ -160,7 +172,7 @@ def _slot(life: _Life) -> Slot:
 
 def _allocated(steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Mapping[Invoke, _Life]) -> SlotPlan:
     plan = SlotPlan()
-    known = _from_inputs(steps)
+    known, starts = _from_inputs(steps), parts(steps)
     keeping = (Assign, Return, ListStep)
     kept = {source.root for step in steps if isinstance(step, keeping) for source in sources_of(step)}
     for at, step in enumerate(steps):
@@ -169,7 +181,7 @@ def _allocated(steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Map
         if not isinstance(step, Invoke):
             continue
         if step in scratch:
-            plan.scratch[step] = _shared(plan, scratch[step], known)
+            plan.scratch[step] = _shared(plan, scratch[step], known, part_of(starts, at))
         root = step.call.output.root
         if root.kind != "intermediate" or root in plan.values:
             continue
@@ -177,7 +189,9 @@ def _allocated(steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Map
         if root in kept:
             plan.values[root] = _new(plan, life, is_lasting=False)
             continue
-        plan.values[root] = _in_place(plan, step.call, life, lives, at) or _shared(plan, life, known)
+        plan.values[root] = _in_place(plan, step.call, life, lives, at) or _shared(
+            plan, life, known, part_of(starts, at)
+        )
     return plan
 
 
@@ -190,8 +204,8 @@ def _from_inputs(steps: Sequence[Step]) -> set[Symbol]:
     return found
 
 
-def _new(plan: SlotPlan, life: _Life, *, is_lasting: bool) -> Slot:
-    slot = Slot(life.nbytes, None, is_lasting, life.last)
+def _new(plan: SlotPlan, life: _Life, *, is_lasting: bool, part: int = 0) -> Slot:
+    slot = Slot(life.nbytes, None, is_lasting, life.last, part)
     plan.slots.append(slot)
     return slot
 
@@ -209,16 +223,16 @@ def _in_place(plan: SlotPlan, call: KernelCall, life: _Life, lives: Mapping[Valu
     return None
 
 
-def _shared(plan: SlotPlan, life: _Life, known: set[Symbol]) -> Slot:
+def _shared(plan: SlotPlan, life: _Life, known: set[Symbol], part: int) -> Slot:
     """Return a storage that is free and known to be large enough, or may become so; else a new one."""
     if not set(symbols_of([life.nbytes])) <= known:
         return _new(plan, life, is_lasting=False)
-    free = [slot for slot in plan.slots if slot.is_lasting and slot.last < life.first]
+    free = [slot for slot in plan.slots if slot.is_lasting and slot.part == part and slot.last < life.first]
     fitting = [slot for slot in free if _covers(slot.nbytes, life.nbytes)]
     growing = [slot for slot in free if _covers(life.nbytes, slot.nbytes)]
     slot = next(iter(_closest(fitting, life) + growing[-1:]), None)
     if slot is None:
-        return _new(plan, life, is_lasting=True)
+        return _new(plan, life, is_lasting=True, part=part)
     if slot not in fitting:
         slot.nbytes = life.nbytes
     slot.last = life.last

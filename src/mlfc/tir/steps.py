@@ -44,6 +44,14 @@ class Unless:
 
 
 @dataclass(frozen=True, eq=False)
+class UnlessEqual:
+    """Go on at a label unless symbols have certain values."""
+
+    values: tuple[tuple[Symbol, int], ...]
+    label: Label
+
+
+@dataclass(frozen=True, eq=False)
 class Define:
     """Let a symbol be an extent of a tensor, or where `axis` is None its only element, which lies within its bounds."""
 
@@ -105,7 +113,7 @@ class Return:
     outputs: tuple[Value, ...]
 
 
-Step: TypeAlias = "Mark | Goto | Unless | Define | Rebind | Require | Invoke | Assign | ListStep | Return"
+Step: TypeAlias = "Mark | Goto | Unless | UnlessEqual | Define | Rebind | Require | Invoke | Assign | ListStep | Return"
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,18 +6,21 @@ from mlfc.transform.lower_group import lower_group
 from mlfc.transform.lower_steps import lower_steps
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.pipeline import PASSES, checked_params, run, run_functions, within_limits
+from mlfc.transform.specialize import fixed_symbols, specialized
 from mlfc.transform.tile_for_ram import tile_for_ram
 
 __all__ = [
     "PASSES",
     "PartitionGraph",
     "checked_params",
+    "fixed_symbols",
     "lower",
     "lower_group",
     "lower_steps",
     "place_on_device",
     "run",
     "run_functions",
+    "specialized",
     "tile_for_ram",
     "within_limits",
 ]

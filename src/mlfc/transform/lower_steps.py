@@ -32,6 +32,7 @@ from mlfc.tir.steps import (
     Step,
     SteppedProgram,
     Unless,
+    UnlessEqual,
 )
 from mlfc.transform.lower import ProgramBuilder
 
@@ -39,12 +40,18 @@ DEFINES = "defines"
 """The attribute of a function: the symbols whose values are the last fields of its body."""
 
 
-def lower_steps(module: relay.IRModule, features: Features, name: str = "default") -> SteppedProgram:
+def lower_steps(
+    module: relay.IRModule,
+    features: Features,
+    name: str = "default",
+    special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]] = (),
+) -> SteppedProgram:
     """Lower a module whose functions were fused, each by itself.
 
+    `special` are modules that do the same for certain values of symbols of the inputs: the first that fits is run.
     Raises UnsupportedError for recursion that is no loop.
     """
-    return _StepBuilder(module, features).lowered(name)
+    return _StepBuilder(module, features).lowered(name, special)
 
 
 def defined_symbols(function: relay.Function) -> tuple[Symbol, ...]:
@@ -96,10 +103,19 @@ class _StepBuilder(ProgramBuilder):
         self._entered: list[str] = []
         self._labels = 0
 
-    def lowered(self, name: str) -> SteppedProgram:
+    def lowered(self, name: str, special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]]) -> SteppedProgram:
         main = self._module.main
         inputs = tuple(self._input(param) for param in main.params)
         self._bind_inputs(inputs)
+        general = self._module
+        for values, module in special:
+            self._module = module
+            other = self._label("other_extents")
+            self._steps.append(UnlessEqual(tuple(values.items()), other))
+            fixed = [_of_type(value, param) for value, param in zip(inputs, module.main.params, strict=True)]
+            self._function("main", fixed, _Tail())
+            self._steps.append(Mark(other))
+        self._module = general
         outputs = self._function("main", inputs, _Tail())
         calls = tuple(step.call for step in self._steps if isinstance(step, Invoke))
         read = {value.root for call in calls for value in (*call.inputs, *call.constants)}
@@ -346,6 +362,12 @@ class _StepBuilder(ProgramBuilder):
 def _fields(function: relay.Function) -> tuple[relay.Expr, ...]:
     """Return the fields of a function's body: its results, then what defines its symbols."""
     return function.body.fields if isinstance(function.body, relay.Tuple) else (function.body,)
+
+
+def _of_type(value: Value, param: relay.Var) -> Value:
+    """Return an input as the parameter of a module that knows its extents."""
+    shape = relay.tensor_type(param).shape
+    return value if shape == value.shape else replace(value, shape=shape, alias_of=value)
 
 
 def is_list_operator(expr: relay.Expr) -> TypeGuard[relay.Call]:

@@ -23,6 +23,7 @@ from mlfc.tir.steps import (
     Step,
     SteppedProgram,
     Unless,
+    UnlessEqual,
     sources_of,
 )
 
@@ -117,18 +118,21 @@ class _Assembler:
         }
 
     def run(self) -> bc.Executable:
-        started = False
         begin = next((at for at, step in enumerate(self._steps) if not _binds_inputs(step)), 0)
         for at, step in enumerate(self._steps):
-            if at >= begin and not started:
-                started = True
-                self._take_storages()
+            if at == begin and not isinstance(step, UnlessEqual):
+                self._take_storages(0)
             self._step(step, at)
+            if isinstance(step, Mark):
+                self._take_storages(at)
+            elif at == begin:
+                self._take_storages(0)
         return self._builder.build(self._plan.arena_bytes)
 
-    def _take_storages(self) -> None:
+    def _take_storages(self, part: int) -> None:
+        """Write what takes the storages that are there from the start of a part of the run."""
         for slot in self._plan.slots:
-            if slot.is_lasting:
+            if slot.is_lasting and slot.part == part and slot not in self._storages:
                 self._storage(slot)
 
     def _storage(self, slot: Slot) -> bc.StorageRegister:
@@ -146,6 +150,10 @@ class _Assembler:
                 self._main.jump(self._label(step.label))
         elif isinstance(step, Unless):
             self._main.branch(self._main.element(self._tensor(step.condition), 0), self._label(step.label))
+        elif isinstance(step, UnlessEqual):
+            for symbol, value in step.values:
+                is_equal = self._main.compute("eq", self._numbers.register(symbol), value)
+                self._main.branch(is_equal, self._label(step.label))
         elif isinstance(step, Define):
             self._define(step)
         elif isinstance(step, Rebind):

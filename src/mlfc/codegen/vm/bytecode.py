@@ -235,7 +235,7 @@ class _Assembler:
         self._main.invoke(self._kernels[call.kernel.name], buffers, numbers)
 
     def _operand(self, value: Value) -> bc.Tensor:
-        return self._tensor(value) if value.is_whole else self._typed(value)
+        return self._typed(value) if value.root_start else self._tensor(value)
 
     def _assign(self, step: Assign) -> None:
         pairs = list(zip(step.variables, step.sources, strict=True))

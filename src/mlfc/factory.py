@@ -19,6 +19,7 @@ from mlfc.relay.ir import IRModule
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
+from mlfc.runtime.executors.vm.vm_module import VmModule
 from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
 from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
@@ -132,8 +133,10 @@ class Factory(Displayed):
         return (self.lib,)
 
     @cached_property
-    def runtime(self) -> FactoryModule:
+    def runtime(self) -> FactoryModule | VmModule:
         """What runs it in this process; its code is built when an executor is first asked for."""
+        if self.unit.executable is not None:
+            return VmModule(self.unit.executable, self.lib)
         return FactoryModule(
             self.module_name,
             self.lib,

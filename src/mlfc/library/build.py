@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -26,9 +26,12 @@ Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, D
 """Returns the files beside code in exported libraries, from calling conventions and the code."""
 _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
+_VM_PARTS = ("include", "src/runtime/crt/vm")
+_VM_HOST = ("library/vm_host.c", "library/mlfc_vm_host.h")
 # the configuration of libraries comes before that of whole programs
 _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
-_RUNTIME_HEADERS = (b"tvm/runtime/", b"<mlfc_vm")
+_RUNTIME_HEADERS = (b"tvm/runtime/",)
+_VM_HEADERS = (b"<mlfc_vm_code.h>",)
 # names of symbols begin behind the zero of the name before, on some systems with an underscore; one that ends another
 # name, such as that of a variable for the function, is not written again
 _RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")
@@ -65,15 +68,20 @@ def buildable(files: Mapping[str, Data], machine: Platform | None = None) -> Bui
     """Return code and its runtime for a library for `machine`, default this one; raise ToolchainError without code."""
     chosen = fitting_code(files, machine)
     folders = tuple(sorted({str(PurePosixPath(name).parent) for name in chosen}))
-    if not needs_runtime(chosen):
-        return Buildable(chosen, folders)
-    runtime = runtime_code()
+    runtime = runtime_code([chosen])
     return Buildable({**chosen, **runtime.files}, (*folders, *runtime.includes))
 
 
-def runtime_code() -> Buildable:
-    """Return the runtime that code with packed functions calls, in a folder of its own."""
-    return Buildable({f"{_RUNTIME}/{name}": data for name, data in runtime_files().items()}, _RUNTIME_INCLUDES)
+def runtime_code(code: Iterable[Mapping[str, Data]]) -> Buildable:
+    """Return the runtime that code needs, in a folder of its own: for packed functions, for the virtual machine."""
+    needed: dict[str, bytes] = {}
+    for files in code:
+        if needs_runtime(files):
+            needed.update(runtime_files())
+        if _mentions(files, _VM_HEADERS, ()):
+            needed.update(vm_files())
+    files = {f"{_RUNTIME}/{name}": data for name, data in sorted(needed.items())}
+    return Buildable(files, _RUNTIME_INCLUDES if needed else ())
 
 
 def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> dict[str, Data]:
@@ -115,9 +123,13 @@ def has_only_objects(files: Mapping[str, Data]) -> bool:
 
 def needs_runtime(files: Mapping[str, Data]) -> bool:
     """Tell whether code calls the C runtime: sources include its headers, objects name its functions."""
+    return _mentions(files, _RUNTIME_HEADERS, _RUNTIME_SYMBOLS)
+
+
+def _mentions(files: Mapping[str, Data], in_texts: Sequence[bytes], in_objects: Sequence[bytes]) -> bool:
     for name, data in files.items():
         suffix = PurePosixPath(name).suffix
-        marks = _RUNTIME_HEADERS if suffix in _TEXTS else _RUNTIME_SYMBOLS if suffix == OBJECT_SUFFIX else ()
+        marks = in_texts if suffix in _TEXTS else in_objects if suffix == OBJECT_SUFFIX else ()
         if any(mark in piece for piece in _overlapping(data) for mark in marks):
             return True
     return False
@@ -139,7 +151,14 @@ def _start(data: Data) -> bytes:
 @cache
 def runtime_files() -> Mapping[str, bytes]:
     """Return the C runtime's headers and common part, by path, with which code with packed functions is built."""
-    return crt_files(*_RUNTIME_PARTS)
+    return {name: data for name, data in crt_files(*_RUNTIME_PARTS).items() if name not in _VM_HOST}
+
+
+@cache
+def vm_files() -> Mapping[str, bytes]:
+    """Return the virtual machine for hosts, by path, with which its modules are built."""
+    library = crt_files("library")
+    return {**crt_files(*_VM_PARTS), **{name: library[name] for name in _VM_HOST}}
 
 
 @dataclass(frozen=True)
@@ -157,7 +176,7 @@ def parts_of(tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, 
     `is_native` asks for code for this very processor. Raises ToolchainError if a module has no code for the machine.
     """
     code = [fitting_code(_files_of(module, abi, is_native), machine) for module in tree.code]
-    runtime = runtime_code() if any(map(needs_runtime, code)) else Buildable({}, ())
+    runtime = runtime_code(code)
     headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
     parts = []
     for index, (module, files) in enumerate(zip(tree.code, code, strict=True)):
@@ -221,7 +240,7 @@ def linked_library(path: str | os.PathLike[str]) -> Path:
     # objects come with the runtime that they call, or are given its functions where they are loaded; C that includes
     # TVM's headers was exported by TVM, which has both elsewhere
     sources = {name: data for name, data in fitting_code(files).items() if PurePosixPath(name).suffix in SOURCES}
-    if not needs_runtime(sources):
+    if not runtime_code([sources]).files:
         return compile_cached(fitting_code(files), (NATIVE,))
     code = buildable(files)
     return compile_cached(code.files, (NATIVE,), includes=code.includes)

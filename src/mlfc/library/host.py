@@ -116,6 +116,10 @@ class HostLibrary(Module):
                 self._loaded = LibraryModule(self.path, self)
             return self._loaded
 
+    def address(self, symbol: str) -> int | None:
+        """Return where a symbol of the code is in this process, None if it has none of that name."""
+        return self.loaded().address(symbol)
+
     def find_function(self, name: str) -> Function | None:
         """Return a packed function of the library."""
         return self.loaded().find_function(name)

@@ -91,6 +91,10 @@ class LlvmLibrary(HostLibrary):
         """Return the code in this process."""
         return self.linked
 
+    def address(self, symbol: str) -> int | None:
+        """Return where a symbol of the code is in this process, None if it has none of that name."""
+        return self.linked.address(symbol)
+
     def find_function(self, name: str) -> Function | None:
         """Return a packed function."""
         address = self.linked.address(name)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mlfc.runtime.executors.graph_module import GraphModule
     from mlfc.runtime.libraries.factory import FactoryModule
     from mlfc.runtime.modules.module import Module
+    from mlfc.runtime.modules.runnable import Runnable
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 # by the suffixes that TVM's loader knows
@@ -195,10 +196,12 @@ def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule:
     )
 
 
-def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> AotModule | GraphModule:
+def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> Runnable:
     """Return the module that `build` made, ready to run in this process."""
     from mlfc.archive.details import module_info
 
+    if factory.executor == "vm":
+        return factory.runtime.model
     details = module_info(factory)
     if not factory.graph_json:
         return AotModule(factory.lib.executable(), details, loaded_pools(details, factory.code.files))

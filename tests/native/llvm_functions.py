@@ -19,6 +19,7 @@ from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import PrimFunc
+from mlfc.tir.specialize import with_numbers
 
 Array = npt.NDArray[Any]
 
@@ -53,15 +54,19 @@ class LlvmLibrary:
         return run_kernel(getattr(self, prim.name), prim, arrays)
 
 
-def run_kernel(function: Any, prim: PrimFunc, arrays: Sequence[Array]) -> Array:
-    """Call the function of a kernel on arrays for its inputs and constants, and return its output."""
+def run_kernel(function: Any, prim: PrimFunc, arrays: Sequence[Array], numbers: Sequence[int] = ()) -> Array:
+    """Call the function of a kernel on arrays for its inputs and constants, and return its output.
+
+    `numbers` are what its symbols are.
+    """
+    prim = with_numbers(prim, numbers) if numbers else prim
     output = np.zeros(prim.output.shape, dtypes.to_numpy(prim.output.dtype))
     whole = [np.ascontiguousarray(array) for array in arrays]
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*whole, output)]
     if prim.scratch:
         workspace = np.empty(prim.scratch_bytes + 64, np.uint8)
         pointers.append(ctypes.c_void_p(workspace.ctypes.data + -workspace.ctypes.data % 64))
-    assert function(*pointers) == 0
+    assert function(*pointers, *map(ctypes.c_int32, numbers)) == 0
     return output
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
 from mlfc.kernels import templates
-from mlfc.support.dims import Dim, Extent, bounds, maximum, minimum
+from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Extent, Shape, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader
-from mlfc.tir.ir import Buffer, Expr, Select
+from mlfc.tir.ir import Buffer, Const, Expr, Select
 
 # A tile of results, and the accumulators of one result; both fill whole vectors of every target.
 COLUMNS = 64
@@ -31,9 +32,10 @@ CLOSE_AFTER = 512
 class Axes:
     """Which axes of a shape are folded; axes of extent 1 count as kept, for they need no loop."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     folded_axes: tuple[int, ...]
     keepdims: bool
+    wide: frozenset[int] = frozenset()  # open axes whose extent is known not to be 1 where the loops stand
 
     @cached_property
     def folded(self) -> tuple[int, ...]:
@@ -50,6 +52,18 @@ class Axes:
         """The kept axis of unit stride, where there is one behind every folded axis; else None."""
         behind = [axis for axis in self.kept if self.shape[axis] != 1]
         return behind[-1] if behind and behind[-1] > max(self.folded, default=-1) else None
+
+    @property
+    def undecided(self) -> int | None:
+        """An open axis whose extent decides the order of additions by being 1 or not; None where there is none."""
+        behind = [axis for axis in self.kept if self.shape[axis] != 1 and axis > max(self.folded, default=axis)]
+        chosen = [*(self.folded[-1:] if len(self.folded) > 1 else ()), *([] if self._is_wide(behind) else behind[-1:])]
+        return next((axis for axis in chosen if not self._is_wide([axis])), None)
+
+    def _is_wide(self, axes: Sequence[int]) -> bool:
+        """Tell whether one of some axes is known to have other than one element."""
+        ends = [bounds(self.shape[axis]) for axis in axes if axis not in self.wide]
+        return len(ends) < len(axes) or any(low > 1 or high < 1 for low, high in ends)
 
     @property
     def count(self) -> Any:
@@ -88,7 +102,7 @@ class Fold:
 
 
 @contextmanager
-def serial_loops(ctx: Context, extents: Sequence[int | Expr], prefix: str) -> Iterator[list[Expr]]:
+def serial_loops(ctx: Context, extents: Sequence[Extent | Expr], prefix: str) -> Iterator[list[Expr]]:
     """Open one serial loop an extent."""
     with ExitStack() as stack:
         yield [stack.enter_context(ctx.stmts.loop(extent, f"{prefix}{axis}")) for axis, extent in enumerate(extents)]
@@ -112,14 +126,18 @@ def kept_tiles(ctx: Context, axes: Axes) -> Iterator[Callable[[], Iterator[tuple
                 yield kept, 1
                 return
             extent = axes.shape[axes.tiled]
-            whole, rest = extent // COLUMNS, extent % COLUMNS
-            if bounds(whole)[1]:
+            whole = extent // COLUMNS
+            if not _is_zero(whole):
                 with ctx.stmts.loop(whole, "tile") as tile:
                     yield {**kept, axes.tiled: tile * COLUMNS}, COLUMNS
-            if bounds(rest)[1]:
-                yield {**kept, axes.tiled: tb.as_expr(whole * COLUMNS)}, rest
+            if not _is_zero(extent % COLUMNS):
+                yield {**kept, axes.tiled: tb.as_expr(whole * COLUMNS)}, extent % COLUMNS
 
         yield tiles
+
+
+def _is_zero(extent: Extent) -> bool:
+    return isinstance(extent, int) and extent == 0
 
 
 def shifted(kept: dict[int, Expr], axes: Axes, offset: Expr) -> dict[int, Expr]:
@@ -131,6 +149,14 @@ def emit_fold(ctx: Context, read: Reader, axes: Axes, fold: Fold, out: Output) -
     """Write the loops that fold what `read` gives over `axes` and store every result."""
     if ctx.features.gpu:
         templates.emit("fold", ctx, read, axes, fold, out)
+        return
+    axis = axes.undecided if dtypes.is_float(fold.dtype) else None
+    if axis is not None:  # the order of additions is that of the loops for an extent that is known
+        with ctx.stmts.when(tb.binary("ne", tb.as_expr(axes.shape[axis]), 1)):
+            emit_fold(ctx, read, replace(axes, wide=axes.wide | {axis}), fold, out)
+        with ctx.stmts.otherwise():
+            single = (*axes.shape[:axis], 1, *axes.shape[axis + 1 :])
+            emit_fold(ctx, read, replace(axes, shape=single), fold, out)
         return
     with kept_tiles(ctx, axes) as tiles:
         for first, width in tiles():
@@ -150,42 +176,52 @@ class _FoldTile:
 
     def __post_init__(self) -> None:
         axes = self.axes
-        self.inner: Any = axes.shape[axes.folded[-1]] if axes.folded else 1
+        self.inner: Extent = axes.shape[axes.folded[-1]] if axes.folded else 1
         self.outer = [axes.shape[axis] for axis in axes.folded[:-1]]
         self.across = axes.tiled is not None
-        # the lanes in use; of accumulators there are as many as there may be
-        self.lanes: Any = self.width if self.across else maximum(1, minimum(LANES, self.inner))
-        self.most = min(bounds(self.lanes)[1], COLUMNS)
+        # lanes beyond those that an extent would have keep the neutral element, which changes nothing
+        alone = LANES if isinstance(self.inner, Dim) else max(1, min(LANES, self.inner))
+        self.lanes: Extent = self.width if self.across else alone
+        self.room = COLUMNS if isinstance(self.lanes, Dim) else self.lanes
         # elements of the innermost folded axis that are added before a partial sum is closed
         self.stretch = CLOSE_AFTER if self.across else CLOSE_AFTER * LANES
 
     def emit(self, out: Output) -> None:
         total = self._accumulators("total")
-        steps = self.axes.count if self.across else self.axes.count // self.lanes
-        fewest, most = bounds(steps)
-        if not self.fold.rounds or most <= CLOSE_AFTER:
-            self._whole(total)
-        elif fewest > CLOSE_AFTER:
-            self._in_parts(total)
-        else:
-            with self.ctx.stmts.when(tb.binary("gt", tb.as_expr(steps), CLOSE_AFTER)):
+        is_long = self._is_long()
+        if not isinstance(is_long, Const):
+            with self.ctx.stmts.when(is_long):
                 self._in_parts(total)
             with self.ctx.stmts.otherwise():
-                self._whole(total)
+                self._plainly(total)
+        elif is_long.value:
+            self._in_parts(total)
+        else:
+            self._plainly(total)
         self._finish(total, out)
 
-    def _whole(self, total: Buffer) -> None:
+    def _is_long(self) -> Expr:
+        """Return whether partial sums are closed."""
+        count = self.axes.count
+        if not self.fold.rounds or bounds(count)[1] <= CLOSE_AFTER:
+            return tb.const(False, "bool")
+        if isinstance(count, Dim) and not self.outer:  # a part that is the whole is the same sum
+            return tb.const(True, "bool")
+        lanes = tb.const(1) if self.across else tb.maximum(tb.minimum(LANES, tb.as_expr(self.inner)), 1)
+        return tb.binary("gt", tb.as_expr(count) // lanes, CLOSE_AFTER)
+
+    def _plainly(self, total: Buffer) -> None:
         with serial_loops(self.ctx, self.outer, "r") as outer:
             self._stretch(total, outer, tb.const(0), self.inner)
 
     def _in_parts(self, total: Buffer) -> None:
-        whole, rest = self.inner // self.stretch, self.inner % self.stretch
+        whole = self.inner // self.stretch
         with serial_loops(self.ctx, self.outer, "r") as outer:
-            if bounds(whole)[1]:
+            if not _is_zero(whole):
                 with self.ctx.stmts.loop(whole, "part") as part:
                     self._part(total, outer, part * self.stretch, self.stretch)
-            if bounds(rest)[1]:
-                self._part(total, outer, tb.as_expr(whole * self.stretch), rest)
+            if not _is_zero(self.inner % self.stretch):
+                self._part(total, outer, tb.as_expr(whole * self.stretch), self.inner % self.stretch)
 
     def _part(self, total: Buffer, outer: list[Expr], start: Expr, length: Extent) -> None:
         partial = self._accumulators("partial")
@@ -196,25 +232,24 @@ class _FoldTile:
 
     def _accumulators(self, name: str) -> Buffer:
         stmts = self.ctx.stmts
-        buffer = stmts.local(name, (self.most,), self.fold.dtype)
+        buffer = stmts.local(name, (self.room,), self.fold.dtype)
         with stmts.loop(self.lanes, "c", "vectorized") as lane:
             stmts.store(buffer, [lane], tb.const(self.fold.neutral, self.fold.dtype))
         return buffer
 
-    def _stretch(self, into: Buffer, outer: list[Expr], start: Expr, length: Any) -> None:
+    def _stretch(self, into: Buffer, outer: list[Expr], start: Expr, length: Extent) -> None:
         """Fold `length` elements of the innermost folded axis from `start` on."""
         stmts = self.ctx.stmts
         if self.across:
             with stmts.loop(length, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
                 self._add(into, lane, shifted(self.first, self.axes, lane), [*outer, start + step])
             return
-        lanes = self.most  # fewer are in use where there are so few elements that all are the rest
-        whole, rest = length // lanes, length % lanes
-        with stmts.loop(whole, "r") as step, stmts.loop(lanes, "c", "vectorized") as lane:
-            self._add(into, lane, self.first, [*outer, start + step * lanes + lane])
-        if bounds(rest)[1]:
-            with stmts.loop(rest, "c", "vectorized") as lane:
-                self._add(into, lane, self.first, [*outer, start + whole * lanes + lane])
+        whole = length // self.lanes
+        with stmts.loop(whole, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
+            self._add(into, lane, self.first, [*outer, start + step * self.lanes + lane])
+        if not _is_zero(length % self.lanes):
+            with stmts.loop(length % self.lanes, "c", "vectorized") as lane:
+                self._add(into, lane, self.first, [*outer, start + whole * self.lanes + lane])
 
     def _add(self, into: Buffer, lane: Expr, kept: dict[int, Expr], folded: list[Expr]) -> None:
         element = self.read(self.axes.full(kept, folded[: len(self.axes.folded)]))
@@ -227,23 +262,17 @@ class _FoldTile:
                 value = self.fold.finish(tb.load(total, [lane]))
                 out.store(self.axes.result(shifted(self.first, self.axes, lane)), tb.cast(value, out.dtype))
             return
-        parts, apart = [tb.load(total, [lane]) for lane in range(self.most)], 1
+        parts = [tb.load(total, [lane]) for lane in range(self.room)]
         while len(parts) > 1:
             parts = [
-                self._folded(parts[at], parts[at + 1], (at + 1) * apart) if at + 1 < len(parts) else parts[at]
+                self._folded(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at]
                 for at in range(0, len(parts), 2)
             ]
-            apart *= 2
         out.store(self.axes.result(self.first), tb.cast(self.fold.finish(parts[0]), out.dtype))
 
-    def _folded(self, one: Expr, other: Expr, lane: int) -> Expr:
-        """Return two lanes as one, by name where a step reads them more than once: steps of steps would double.
-
-        `lane` is the number of the second, which may not be in use.
-        """
+    def _folded(self, one: Expr, other: Expr) -> Expr:
+        """Return two lanes as one, by name where a step reads them more than once: steps of steps would double."""
         value = self.fold.step(one, other)
-        if isinstance(self.lanes, Dim):
-            value = tb.select(tb.binary("gt", tb.as_expr(self.inner), lane), value, one)
         return self.ctx.stmts.let("best", value) if isinstance(value, Select) else value
 
 
@@ -264,9 +293,9 @@ def emit_arg(ctx: Context, read: Reader, axes: Axes, contest: Contest, out: Outp
     stmts = ctx.stmts
     with kept_tiles(ctx, axes) as tiles:
         for first, width in tiles():
-            most = min(bounds(width)[1], COLUMNS)
-            best = stmts.local("best", (most,), contest.dtype)
-            place = stmts.local("place", (most,), out.dtype)
+            room = COLUMNS if isinstance(width, Dim) else width
+            best = stmts.local("best", (room,), contest.dtype)
+            place = stmts.local("place", (room,), out.dtype)
             with stmts.loop(width, "c", "vectorized") as lane:
                 stmts.store(best, [lane], tb.const(contest.worst, contest.dtype))
                 stmts.store(place, [lane], tb.const(0, out.dtype))

@@ -9,12 +9,14 @@ from math import inf, prod
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
 from mlfc.ops.elementwise import converted
-from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis, optional_dtype
+from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis, optional_dtype, same_shape
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Extent, Shape
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Tensor, broadcast_read
+from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Expr
 
 _REDUCE = (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False))
@@ -27,12 +29,12 @@ _SCAN = (Attr("axis", None), Attr("dtype", None), Attr("exclusive", None))
 _OF_NOTHING = ("sum", "mean", "prod", "all", "any")
 
 
-def _axes(name: str, shape: tuple[int, ...], attrs: Attrs) -> Axes:
+def _axes(name: str, shape: Shape, attrs: Attrs) -> Axes:
     folded = normalized_axes(name, attrs["axis"], len(shape), exclude=bool(attrs["exclude"]))
     return Axes(shape, folded, bool(attrs["keepdims"]))
 
 
-def _reduced_shape(axes: Axes) -> tuple[int, ...]:
+def _reduced_shape(axes: Axes) -> Shape:
     if axes.keepdims:
         return tuple(1 if axis in axes.folded_axes else extent for axis, extent in enumerate(axes.shape))
     return tuple(extent for axis, extent in enumerate(axes.shape) if axis not in axes.folded_axes)
@@ -52,8 +54,7 @@ def _infer_variance(name: str, attrs: Attrs, data: TensorType, mean: TensorType)
     axes = _axes(name, data.shape, attrs)
     if mean.dtype != data.dtype or not dtypes.is_float(data.dtype):
         raise TypeCheckError(f"{name} takes two float tensors of one dtype, not {data.dtype} and {mean.dtype}")
-    if mean.shape != _reduced_shape(Axes(data.shape, axes.folded_axes, keepdims=True)):
-        raise TypeCheckError(f"{name}: the mean of shape {mean.shape} does not belong to data of {data.shape}")
+    same_shape(name, mean.shape, _reduced_shape(Axes(data.shape, axes.folded_axes, keepdims=True)), "shapes of means")
     return TensorType(_reduced_shape(axes), data.dtype)
 
 
@@ -76,9 +77,13 @@ def _same(value: Expr) -> Expr:
     return value
 
 
-def _divided(count: int, dtype: str) -> Callable[[Expr], Expr]:
-    op = "div" if dtypes.is_float(dtype) else "truncdiv"
-    return lambda total: tb.binary(op, total, tb.const(count, dtype))
+def _divided(count: Extent, dtype: str) -> Callable[[Expr], Expr]:
+    if dtypes.is_float(dtype):
+        return lambda total: total / count
+    if not isinstance(count, Dim):
+        return lambda total: tb.binary("truncdiv", total, tb.const(count, dtype))
+    wide = dtype if dtypes.bits(dtype) >= 32 else "int32"  # a count need not fit what the elements are
+    return lambda total: tb.cast(tb.binary("truncdiv", tb.cast(total, wide), tb.cast(as_index(count), wide)), dtype)
 
 
 def _extreme(op: str) -> Callable[[Expr, Expr], Expr]:

@@ -54,7 +54,10 @@ def _infer_variance(name: str, attrs: Attrs, data: TensorType, mean: TensorType)
     axes = _axes(name, data.shape, attrs)
     if mean.dtype != data.dtype or not dtypes.is_float(data.dtype):
         raise TypeCheckError(f"{name} takes two float tensors of one dtype, not {data.dtype} and {mean.dtype}")
-    same_shape(name, mean.shape, _reduced_shape(Axes(data.shape, axes.folded_axes, keepdims=True)), "shapes of means")
+    wanted = _reduced_shape(Axes(data.shape, axes.folded_axes, keepdims=True))
+    if data.is_static and mean.shape != wanted:
+        raise TypeCheckError(f"{name}: the mean of shape {mean.shape} does not belong to data of {data.shape}")
+    same_shape(name, mean.shape, wanted, "shapes of means")
     return TensorType(_reduced_shape(axes), data.dtype)
 
 

@@ -119,6 +119,35 @@ def same_shape(name: str, a: Shape, b: Shape, what: str = "shapes") -> Shape:
     return tuple(same_extent(name, left, right, f"extents of {what}") for left, right in zip(a, b, strict=True))
 
 
+def same_types(name: str, given: TensorType, wanted: TensorType, what: str) -> None:
+    """Raise TypeCheckError unless a tensor has the type that is wanted; `what` are the two in the plural."""
+    if given.dtype != wanted.dtype or len(given.shape) != len(wanted.shape):
+        raise TypeCheckError(f"{name}: {what} {given} and {wanted} differ")
+    same_shape(name, given.shape, wanted.shape, what)
+
+
+def at_most(name: str, a: Extent, b: Extent, what: str = "extents") -> bool:
+    """Tell whether an extent is at most another; raise UnequalDimsError where only the run can tell."""
+    low, high = bounds(b - a)
+    if low < 0 <= high:
+        raise UnequalDimsError(name, a, b, what)
+    return low >= 0
+
+
+def divided(name: str, extent: Extent, by: Extent, what: str) -> Any:
+    """Return how many times `by` an extent is; raise TypeCheckError if it is no multiple, or that depends on the run.
+
+    `what` are what it counts.
+    """
+    rest = 0 if by == 0 else extent % by
+    if isinstance(rest, Dim):
+        raise UnsupportedError(f"{name}: expected a multiple of {by} {what}, got {extent}, which may be none",
+                               next_step="Give the model's inputs a shape in which it is fixed")  # fmt: skip
+    if rest or by == 0:
+        raise TypeCheckError(f"{name}: {extent} {what} do not divide by {by}")
+    return extent // by
+
+
 def fixed(name: str, extent: Extent, what: str) -> int:
     """Return an extent that has to be known when the model is compiled; raise UnsupportedError if it is not."""
     if isinstance(extent, Dim):

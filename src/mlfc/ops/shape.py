@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-from mlfc.errors import TypeCheckError
+from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.ops.rules import (
     Element,
+    at_most,
     broadcast_shape,
     declare,
+    divided,
     normalized_axes,
     normalized_axis,
     replaced,
+    same_extent,
+    same_shape,
     scalar,
     tensors,
 )
 from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.support.dims import Dim, Extent, Shape, UndecidedError, is_static, maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
 
 
-def _ints(name: str, what: str, value: Any, low: int = 0) -> tuple[int, ...]:
-    """Return a tuple of integers of at least `low` from an integer or a sequence of integers."""
-    given = (value,) if isinstance(value, int) else value
-    if not isinstance(given, tuple) or any(not isinstance(item, int) or item < low for item in given):
+def _ints(name: str, what: str, value: Any, low: int = 0) -> Shape:
+    """Return a tuple of extents of at least `low` from one or a sequence of them."""
+    given = (value,) if isinstance(value, (int, Dim)) else value
+    if not isinstance(given, tuple) or any(not isinstance(item, (int, Dim)) or item < low for item in given):
         raise TypeCheckError(f"{name}: {what} {value} must be integers of at least {low}")
     return given
 
@@ -53,7 +57,7 @@ def _transpose(of: Element, data: Tensor) -> Expr:
 
 def _infer_broadcast_to(name: str, attrs: Attrs, data: TensorType, *like: TensorType) -> TensorType:
     shape = like[0].shape if like else _ints(name, "shape", attrs["shape"])
-    if broadcast_shape(name, data.shape, shape) != shape:
+    if broadcast_shape(name, data.shape, shape) != tuple(shape):
         raise TypeCheckError(f"{name}: {data.shape} does not broadcast to {shape}")
     return TensorType(shape, data.dtype)
 
@@ -72,9 +76,12 @@ def _infer_concatenate(types: Sequence[Type], attrs: Attrs) -> TensorType:
     fields = _fields("concatenate", types)
     first = fields[0].shape
     axis = normalized_axis("concatenate", attrs["axis"], len(first))
-    rest = {replaced(item.shape, axis) for item in fields}
-    if len(rest) > 1 or len({len(item.shape) for item in fields}) > 1:
+    rest = {replaced(item.shape, axis): item for item in fields}
+    is_known = all(item.is_static for item in fields)
+    if (is_known and len(rest) > 1) or len({len(item.shape) for item in fields}) > 1:
         raise TypeCheckError(f"concatenate: shapes {', '.join(str(item.shape) for item in fields)} differ")
+    for other in rest:
+        same_shape("concatenate", replaced(first, axis), other)
     total = sum(item.shape[axis] for item in fields)
     return TensorType(replaced(first, axis, total), fields[0].dtype)
 
@@ -82,7 +89,7 @@ def _infer_concatenate(types: Sequence[Type], attrs: Attrs) -> TensorType:
 def _concatenate(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     axis, start = attrs["axis"] % len(out.shape), 0
     for tensor in inputs:
-        if prod(tensor.shape):
+        if 0 not in tensor.shape:
             with ctx.loops(tensor.shape) as indices:
                 place = (*indices[:axis], indices[axis] + start, *indices[axis + 1 :])
                 out.store(place, tensor.read(indices))
@@ -92,8 +99,8 @@ def _concatenate(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Outp
 def _infer_stack(types: Sequence[Type], attrs: Attrs) -> TensorType:
     fields = _fields("stack", types)
     shape = fields[0].shape
-    if any(item.shape != shape for item in fields):
-        raise TypeCheckError(f"stack: shapes {', '.join(str(item.shape) for item in fields)} differ")
+    for item in fields:
+        same_shape("stack", shape, item.shape)
     axis = normalized_axis("stack", attrs["axis"], len(shape) + 1)
     return TensorType((*shape[:axis], len(fields), *shape[axis:]), fields[0].dtype)
 
@@ -101,20 +108,21 @@ def _infer_stack(types: Sequence[Type], attrs: Attrs) -> TensorType:
 def _stack(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     axis = attrs["axis"] % len(out.shape)
     for position, tensor in enumerate(inputs):
-        if prod(tensor.shape):
+        if 0 not in tensor.shape:
             with ctx.loops(tensor.shape) as indices:
                 out.store((*indices[:axis], tb.const(position), *indices[axis:]), tensor.read(indices))
 
 
-def split_points(extent: int, indices_or_sections: int | Sequence[int]) -> list[tuple[int, int]]:
+def split_points(extent: Extent, indices_or_sections: int | Sequence[Extent]) -> list[tuple[Any, Any]]:
     """Return (begin, end) of each part that `split` cuts a dimension of `extent` into."""
     if isinstance(indices_or_sections, int):
-        if indices_or_sections < 1 or extent % indices_or_sections:
+        sections = indices_or_sections
+        if sections < 1 or (isinstance(extent, int) and extent % sections):
             raise TypeCheckError(f"split: {extent} does not divide into {indices_or_sections} equal parts")
-        step = extent // indices_or_sections
+        step = divided("split", extent, sections, "elements")
         return [(index * step, (index + 1) * step) for index in range(indices_or_sections)]
-    cuts = [0, *indices_or_sections, extent]
-    if any(a > b for a, b in pairwise(cuts)):
+    cuts: list[Any] = [0, *indices_or_sections, extent]
+    if not all(at_most("split", a, b, "cut points") for a, b in pairwise(cuts)):
         raise TypeCheckError(f"split: cut points {tuple(indices_or_sections)} do not rise within {extent}")
     return list(pairwise(cuts))
 
@@ -125,7 +133,15 @@ def _infer_split(name: str, attrs: Attrs, data: TensorType) -> TupleType:
     return TupleType(tuple(TensorType(replaced(data.shape, axis, end - begin), data.dtype) for begin, end in parts))
 
 
-def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
+class Kept(NamedTuple):
+    """The indices of one dimension that a slice keeps, in order."""
+
+    start: Any
+    step: int
+    count: Any
+
+
+def slice_ranges(shape: Shape, attrs: Attrs) -> list[Kept]:
     """Return the indices that `strided_slice` keeps of each dimension of data of `shape`, in order.
 
     ``begin``, ``end`` and ``strides`` have one entry a dimension (of ``axes``), or ``strides`` a single one.
@@ -138,25 +154,46 @@ def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
         raise TypeCheckError(f"{name}: begin, end, strides and axes differ in length")
     if attrs["slice_mode"] not in ("end", "size"):
         raise TypeCheckError(f"{name}: slice_mode '{attrs['slice_mode']}' is neither 'end' nor 'size'")
-    ranges = [range(extent) for extent in shape]
+    ranges = [Kept(0, 1, extent) for extent in shape]
     for axis, first, last, stride in zip(axes, begin, end, strides, strict=False):
         where = normalized_axis(name, axis, len(shape))
         ranges[where] = _kept(shape[where], first, last, stride, sized=attrs["slice_mode"] == "size")
     return ranges
 
 
-def _kept(extent: int, first: int, last: int, stride: int, *, sized: bool) -> range:
+def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> Kept:
     """Return the indices of one dimension that a slice keeps; with `sized`, `last` is a size, -1 the rest."""
     if sized:
         first = first + extent if first < 0 else first
-        return range(extent)[first : extent if last < 0 else first + last]
+        last, stride = extent if last < 0 else first + last, 1
     if stride == 0:
         raise TypeCheckError("strided_slice: a stride is 0")
-    return range(extent)[first:last:stride]
+    if is_static((extent, first, last)):
+        kept = range(extent)[first:last:stride]
+        return Kept(kept.start, kept.step, len(kept))
+    # before the first and behind the last of the indices, in the order of the stride
+    low, high = (0, extent) if stride > 0 else (-1, extent - 1)
+    start, end = (_limited(_counted(item, extent), low, high) for item in (first, last))
+    room, size = (end - start, stride) if stride > 0 else (start - end, -stride)
+    return Kept(start, stride, maximum(0, (room + size - 1) // size))
+
+
+def _counted(place: Extent, extent: Extent) -> Any:
+    """Return a place that counts from the end if it is negative."""
+    try:
+        return place + extent if place < 0 else place
+    except UndecidedError:
+        raise UnsupportedError(f"strided_slice: expected a place of known sign, got {place}, which counts from the end"
+                               " if it is negative", next_step="Give the model's inputs a shape in which it is fixed"
+                               ) from None  # fmt: skip
+
+
+def _limited(place: Extent, low: Extent, high: Extent) -> Any:
+    return minimum(maximum(place, low), high)
 
 
 def _infer_strided_slice(_: str, attrs: Attrs, data: TensorType) -> TensorType:
-    return TensorType(tuple(map(len, slice_ranges(data.shape, attrs))), data.dtype)
+    return TensorType(tuple(kept.count for kept in slice_ranges(data.shape, attrs)), data.dtype)
 
 
 def _strided_slice(of: Element, data: Tensor) -> Expr:
@@ -166,7 +203,8 @@ def _strided_slice(of: Element, data: Tensor) -> Expr:
 
 def _infer_slice_like(name: str, attrs: Attrs, data: TensorType, like: TensorType) -> TensorType:
     axes = normalized_axes(name, attrs["axes"] or None, len(data.shape))
-    if any(axis >= len(like.shape) or like.shape[axis] > data.shape[axis] for axis in axes):
+    fits = (axis < len(like.shape) and at_most(name, like.shape[axis], data.shape[axis]) for axis in axes)
+    if not all(fits):
         raise TypeCheckError(f"{name}: {like.shape} is not inside {data.shape}")
     shape = tuple(like.shape[axis] if axis in axes else extent for axis, extent in enumerate(data.shape))
     return TensorType(shape, data.dtype)
@@ -194,7 +232,7 @@ def _infer_repeat(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     return TensorType(replaced(data.shape, axis, data.shape[axis] * repeats), data.dtype)
 
 
-def unraveled(flat: Expr, shape: Sequence[int]) -> list[Expr]:
+def unraveled(flat: Expr, shape: Sequence[Extent]) -> list[Expr]:
     """Return the row-major indices into `shape` of the element number `flat`."""
     indices: list[Expr] = []
     for axis in reversed(range(len(shape))):
@@ -225,8 +263,9 @@ def _infer_reverse_sequence(name: str, attrs: Attrs, data: TensorType, lengths: 
     batch = normalized_axis(name, attrs["batch_axis"], len(data.shape))
     if normalized_axis(name, attrs["seq_axis"], len(data.shape)) == batch:
         raise TypeCheckError(f"{name}: seq_axis and batch_axis are the same")
-    if lengths.shape != (data.shape[batch],) or lengths.dtype not in ("int32", "int64"):
+    if len(lengths.shape) != 1 or lengths.dtype not in ("int32", "int64"):
         raise TypeCheckError(f"{name}: expected {data.shape[batch]} integers as lengths, got {lengths}")
+    same_extent(name, data.shape[batch], lengths.shape[0], "numbers of lengths")
     return data
 
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.rules import declare, normalized_axes, normalized_axis
+from mlfc.ops.rules import declare, divided, normalized_axes, normalized_axis, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support.dims import Dim, Extent, Shape, is_static
 
 
 class _Reshape:
     """Resolves the entries of ``newshape`` from left to right against the dimensions of the data."""
 
-    def __init__(self, shape: tuple[int, ...], newshape: Sequence[int], *, allow_zero: bool) -> None:
+    def __init__(self, shape: Shape, newshape: Sequence[Extent], *, allow_zero: bool) -> None:
         self._shape = shape
         self._entries = list(newshape)
         self._allow_zero = allow_zero
         self._taken = 0
-        self._result: list[int] = []
+        self._result: list[Any] = []
 
-    def run(self) -> tuple[int, ...]:
+    def run(self) -> Shape:
         """Return the new shape; raise TypeCheckError where it does not hold the same elements."""
         while self._entries:
             self._resolve(self._entries.pop(0))
@@ -30,21 +32,20 @@ class _Reshape:
             raise TypeCheckError("reshape: more than one entry of newshape is -1")
         if -1 in self._result:
             at, known = self._result.index(-1), -prod(self._result)
-            if known == 0 or size % known:
-                raise TypeCheckError(f"reshape: {size} elements do not divide by {known}")
-            self._result[at] = size // known
-        if prod(self._result) != size:
+            self._result[at] = divided("reshape", size, known, "elements")
+        if is_static((prod(self._result), size)) and prod(self._result) != size:
             raise TypeCheckError(f"reshape: {self._shape} has {size} elements, {tuple(self._result)} has others")
+        same_extent("reshape", size, prod(self._result), "numbers of elements")
         return tuple(self._result)
 
-    def _take(self) -> int:
+    def _take(self) -> Any:
         if self._taken >= len(self._shape):
             raise TypeCheckError(f"reshape: newshape copies more dimensions than {self._shape} has")
         self._taken += 1
         return self._shape[self._taken - 1]
 
-    def _resolve(self, entry: int) -> None:
-        if entry > 0 or entry == -1 or (entry == 0 and self._allow_zero):
+    def _resolve(self, entry: Extent) -> None:
+        if isinstance(entry, Dim) or entry > 0 or entry == -1 or (entry == 0 and self._allow_zero):
             self._result.append(entry)
             self._taken += 1
         elif entry == 0:
@@ -62,27 +63,27 @@ class _Reshape:
     def _split(self) -> None:
         if len(self._entries) < 2:
             raise TypeCheckError("reshape: -4 in newshape needs two entries after it")
-        whole, first, second = self._take(), self._entries.pop(0), self._entries.pop(0)
+        whole: Any = self._take()
+        first, second = self._entries.pop(0), self._entries.pop(0)
         if first == -1 and second > 0:
-            first = whole // second
+            first = divided("reshape", whole, second, "elements")
         elif second == -1 and first > 0:
-            second = whole // first
-        if min(first, second) < 0 or first * second != whole:
+            second = divided("reshape", whole, first, "elements")
+        if first < 0 or second < 0 or first * second != whole:
             raise TypeCheckError(f"reshape: a dimension of {whole} does not split into {first} and {second}")
         self._result += [first, second]
 
 
 def _infer_reshape(_: str, attrs: Attrs, data: TensorType) -> TensorType:
     given = attrs["newshape"]
-    newshape = (given,) if isinstance(given, int) else given
+    newshape = (given,) if isinstance(given, (int, Dim)) else given
     return TensorType(_Reshape(data.shape, newshape, allow_zero=attrs["allowzero"]).run(), data.dtype)
 
 
 def _infer_reshape_like(name: str, attrs: Attrs, data: TensorType, like: TensorType) -> TensorType:
     if attrs["lhs_begin"] or attrs["rhs_begin"] or attrs["lhs_end"] is not None or attrs["rhs_end"] is not None:
         raise TypeCheckError(f"{name} takes whole shapes only", next_step="Use reshape")
-    if data.size != like.size:
-        raise TypeCheckError(f"{name}: {data.shape} and {like.shape} differ in elements")
+    same_extent(name, data.size, like.size, "numbers of elements")
     return TensorType(like.shape, data.dtype)
 
 
@@ -91,8 +92,10 @@ def _infer_squeeze(name: str, attrs: Attrs, data: TensorType) -> TensorType:
         return TensorType(tuple(extent for extent in data.shape if extent != 1), data.dtype)
     axes = normalized_axes(name, attrs["axis"], len(data.shape))
     wide = [axis for axis in axes if data.shape[axis] != 1]
-    if wide:
+    if any(isinstance(data.shape[axis], int) for axis in wide):
         raise TypeCheckError(f"{name}: axis {wide[0]} of {data.shape} is not 1")
+    if wide:
+        same_extent(name, data.shape[wide[0]], 1, f"extents of axis {wide[0]}")
     return TensorType(tuple(extent for axis, extent in enumerate(data.shape) if axis not in axes), data.dtype)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fuzz import bytecode
 from fuzz.mutation import BLIND, Mutator, json_changed
 from mlfc.errors import InternalError, MlfcError
 from mlfc.runtime import Module
@@ -161,6 +162,7 @@ def targets() -> tuple[Target, ...]:
         Target("C header", lambda data: parse_header(data.decode("latin-1")), [_header(aot)], BLIND),
         Target("module blob", _blob_reader("classic"), [_blob("classic")], (*BLIND, _blob_changed)),
         Target("tvm-ffi blob", _blob_reader("ffi"), [_blob("ffi")], (*BLIND, _blob_changed)),
+        Target("bytecode", bytecode.read, bytecode.seeds(), bytecode.MUTATORS),
         Target("ELF object", lambda data: defined_functions(data, "fuzz"), [elf_object(32), elf_object(64)], BLIND),
     )
 

@@ -83,13 +83,15 @@ enum {
   MLFC_VM_INDEX = 30
 };
 
+#define MLFC_VM_NOWHERE 0xFFFFFFFFu
+
 /*! \brief In place of an axis in errors of inputs and outputs. */
 enum { MLFC_VM_AXIS_DTYPE = -1, MLFC_VM_AXIS_RANK = -2, MLFC_VM_AXIS_ALIGNMENT = -3 };
 
 /*! \brief Why something failed. */
 typedef struct {
   int32_t code;
-  /*! \brief The function and the number of the instruction in it; both 0 for what is in neither. */
+  /*! \brief The function, or MLFC_VM_NOWHERE for what is in none, and the number of the instruction in it. */
   uint32_t function;
   uint32_t instruction;
   /*! \brief What the instruction names: a symbol, a node, a kernel, an input; else NULL. It is in the bytecode. */

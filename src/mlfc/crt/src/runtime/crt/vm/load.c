@@ -13,7 +13,7 @@ const uint8_t mlfc_vm_dtype_bytes[VM_DTYPES] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4,
 
 int32_t mlfc_vm_fail(mlfc_vm_error* error, int32_t code, int64_t a, int64_t b, int64_t c) {
   error->code = code;
-  error->function = 0;
+  error->function = MLFC_VM_NOWHERE;
   error->instruction = 0;
   error->text = NULL;
   error->values[0] = a;

@@ -8,9 +8,9 @@
 enum { MAX_REGISTERS = 0xFFFF };
 
 /*
- * The operands of each instruction: r integer, t tensor, e tensor register, s storage, l list; in capitals what is
- * written or ends; o operation, d dtype, x axis, v device, q string, k label, K kernel, f function, O offset. Then what
- * follows: E extents, T tensors, A arguments of a kernel, C of a call, R results.
+ * The operands of each instruction: r integer, I integer register, t tensor, e tensor register, s storage, l list,
+ * o operation, d dtype, x axis, v device, q string, k label, K kernel, f function, O offset. Then what follows: E
+ * extents, T tensors, A arguments of a kernel, C of a call, R results.
  */
 static const struct {
   char operands[5];
@@ -24,8 +24,8 @@ static const struct {
     {"err", 0},  /* set_element */
     {"rrrq", 0}, /* require_range */
     {"rrq", 0},  /* require_equal */
-    {"SrOv", 0}, /* storage */
-    {"S", 0},    /* release */
+    {"srOv", 0}, /* storage */
+    {"s", 0},    /* release */
     {"esrd", 'E'},/* tensor */
     {"etrd", 'E'},/* view */
     {"et", 0},   /* move */
@@ -74,7 +74,6 @@ static int check_operand(const struct function* function, char kind, uint32_t wo
     case 'e':
       return word < field(function, VM_FUNCTION_TENSORS);
     case 's':
-    case 'S':
       return word < field(function, VM_FUNCTION_STORAGES);
     case 'l':
       return word < field(function, VM_FUNCTION_LISTS);
@@ -212,7 +211,9 @@ int32_t mlfc_vm_verify(mlfc_vm* vm, mlfc_vm_error* error) {
     function.record = mlfc_vm_function_record(vm, function.number);
     if (function.number == 0 && (field(&function, VM_FUNCTION_PARAMETERS) != vm->counts[VM_INPUTS] ||
                                  field(&function, VM_FUNCTION_RESULTS) != vm->counts[VM_OUTPUTS])) {
-      return mlfc_vm_fail(error, MLFC_VM_BAD_CODE, 0, 0, 0);
+      mlfc_vm_fail(error, MLFC_VM_BAD_CODE, 0, 0, 0);
+      error->function = 0;
+      return error->code;
     }
     if (check_registers(&function)) damaged = check_code(vm, &function);
     if (damaged >= 0) {

@@ -33,15 +33,15 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
 
 def built_library(folder: Path) -> Path:
     """Compile the C interpreter and the kernels to a shared library."""
-    parts = crt_files("include", "library", "src/runtime/crt/vm")
+    parts = crt_files("include", "vm_host", "src/runtime/crt/vm")
     for name, content in parts.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    sources = [folder / name for name in parts if name.endswith((".c",)) and ("/vm/" in name or "vm_host" in name)]
+    sources = [folder / name for name in parts if name.endswith(".c")]
     flags = [*STRICT, "-Wno-pedantic", "-O1", "-fPIC", "-shared", "-I", str(folder / "include")]
     library = folder / "vmtest.so"
-    command = [need("gcc", "gcc"), *flags, "-I", str(folder / "library"), "-o", str(library), str(KERNELS)]
+    command = [need("gcc", "gcc"), *flags, "-I", str(folder / "vm_host"), "-o", str(library), str(KERNELS)]
     subprocess.run([*command, *map(str, sources)], check=True)
     return library
 

@@ -241,7 +241,7 @@ int32_t mlfc_vm_run(const mlfc_vm* vm, uint32_t function, const mlfc_vm_tensor* 
   machine.inputs = inputs;
   machine.outputs = outputs;
   if (!place_parts(&machine, work, work_bytes)) {
-    return mlfc_vm_fail(error, MLFC_VM_WORK, work_bytes > INT64_MAX ? INT64_MAX : (int64_t)work_bytes, 0, 0);
+    return mlfc_vm_fail(error, MLFC_VM_WORK, (int64_t)work_bytes, 0, 0);
   }
   status = start(&machine, function, input_count);
   while (machine.frame != NULL) vm_leave(&machine);

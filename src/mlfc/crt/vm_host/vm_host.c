@@ -65,7 +65,7 @@ int32_t mlfc_vm_host_run(void* opened, uint32_t function, const mlfc_vm_tensor* 
   if (*work == NULL) {
     memset(error, 0, sizeof(*error));
     error->code = MLFC_VM_ALLOCATE;
-    error->values[0] = self->work_bytes > INT64_MAX ? INT64_MAX : (int64_t)self->work_bytes;
+    error->values[0] = (int64_t)self->work_bytes;
     return error->code;
   }
   status = mlfc_vm_run(&self->vm, function, inputs, input_count, outputs, output_count, *work, self->work_bytes, &host,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mlfc.compiled_model import compile as compile  # noqa: A004
     from mlfc.compiler import build as build
     from mlfc.frontend import import_model as import_model
+    from mlfc.frontend.shapes import Dim as Dim
     from mlfc.memory import ConstantPool as ConstantPool
     from mlfc.memory import Pool as Pool
     from mlfc.problems import check as check
@@ -43,6 +44,7 @@ _HOMES = {
     "onnx_backend": "mlfc.onnx_backend",
     "runtime": "mlfc.runtime",
     "import_model": "mlfc.frontend",
+    "Dim": "mlfc.frontend.shapes",
     "check": "mlfc.problems",
     "examine": "mlfc.problems",
     "compile": "mlfc.compiled_model",

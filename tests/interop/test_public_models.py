@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from benchmarks.public_models import MODELS, PublicModel, UnavailableError, collect
 from mlfc.cli.main import app
-from mlfc.cli.options import parse_shapes
+from mlfc.frontend.shapes import parse_shapes
 from mlfc.verify import Comparison, verify
 
 # whole models; the operators' own tests compile with the flags of libraries

@@ -16,8 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
 from mlfc.cli.check import check as command
-from mlfc.cli.options import parse_shapes, parse_values
+from mlfc.cli.options import parse_values
 from mlfc.errors import LimitError, ProblemsError, Remedy
+from mlfc.frontend.shapes import parse_shapes
 from mlfc.problems import Examination, examine
 from tests.harness import loaded_by_llvm
 from tests.onnx_models import model

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _FEW = 30
 _ZEROS = "zeros"
-_MAX_DIMENSIONS = 32
 
 
 def _option(text: str, metavar: str | None = None, flags: str = "", panel: str | None = None, **more: Any) -> Any:
@@ -112,7 +111,11 @@ OPTIONS = {
     "samples": _option("Sets of random inputs."),
     "seed": _option("Seed of the random inputs."),
     "selftest": _option("Check the archive's test vectors on the board, or on this machine."),
-    "shape": _option("Fix the shape of an input; repeatable.", "NAME=1,3,224,224"),
+    "shape": _option(
+        "The shape of an input; repeatable. A name is a dimension that stays open, with bounds or without:"
+        " NAME=batch:1..32,3,224,224.",
+        "NAME=1,3,224,224",
+    ),
     "value": _option(
         "Make an input a constant: a number that fills it, or its elements in order; or a .npy file. Repeatable.",
         "NAME=16000",
@@ -225,6 +228,8 @@ class Inputs:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `import_model`; OptionError where an option does not read so."""
+        from mlfc.frontend.shapes import parse_shapes
+
         given = {"shapes": parse_shapes(self.shapes), "values": parse_values(self.values)}
         return {**given, "states": parse_states(self.states), "state_init": _state_init(self.state_init)}
 
@@ -313,25 +318,6 @@ def _numbers(given: str, text: str) -> Array:
         else:
             raise OptionError(f"expected NAME=NUMBERS or NAME=FILE.npy, got '{text}'", place="--value")
     return np.asarray(found if len(found) > 1 else found[0])
-
-
-def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
-    """Return shapes by input name from texts like ``input=1,3,224,224``; OptionError where one does not read so."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts or ():
-        # names of inputs may hold "=", lists of numbers cannot
-        name, equals, extents = text.rpartition("=")
-        parts = [part.strip() for part in extents.split(",")] if extents else []
-        if not name or not equals or not all(re.fullmatch(r"[1-9][0-9]{0,9}", part) for part in parts):
-            raise OptionError(
-                f"expected NAME=1,3,224,224, got '{text}'", place="--shape", next_step="Write NAME=1,3,224,224"
-            )
-        if len(parts) > _MAX_DIMENSIONS:
-            raise OptionError(f"{len(parts)} dimensions are too many", place="--shape")
-        if name in shapes:
-            raise OptionError(f"the shape of '{name}' is specified twice", place="--shape")
-        shapes[name] = tuple(map(int, parts))
-    return shapes
 
 
 def _by_model(texts: Sequence[str], models: Sequence[str], flag: str, example: str) -> dict[str, list[str]]:

@@ -1,0 +1,90 @@
+"""Shapes with open dimensions as users give them: ``--shape``, ``build.toml``, ``mlfc.Dim``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import mlfc
+from mlfc.cli.build_file import read_options
+from mlfc.cli.options import Inputs
+from mlfc.errors import OptionError
+from mlfc.frontend.shapes import check_bounds, parse_shapes
+from mlfc.support.dims import LARGEST, Dim
+
+
+def bounds(extent: Any) -> tuple[str, int, int]:
+    assert isinstance(extent, Dim)
+    assert extent.symbol is not None
+    return extent.symbol.name, extent.symbol.low, extent.symbol.high
+
+
+def test_names_stay_open_with_their_bounds() -> None:
+    shapes = parse_shapes(["a=b=batch:1..32, 3,?", "ids=batch,length:..7,k:4..,n:0..5", "y=2"])
+    assert list(shapes) == ["a=b", "ids", "y"]
+    batch, three, unnamed = shapes["a=b"]
+    assert (bounds(batch), three, unnamed) == (("batch", 1, 32), 3, None)
+    assert shapes["ids"][0] == batch
+    wanted = [("batch", 1, 32), ("length", 1, 7), ("k", 4, LARGEST), ("n", 0, 5)]
+    assert list(map(bounds, shapes["ids"])) == wanted
+    assert bounds(parse_shapes(["x=n"])["x"][0]) == ("n", 1, LARGEST)
+    assert parse_shapes(["x=1,3,224"]) == {"x": (1, 3, 224)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x=a:32..1", "expected bounds such as 1..32 of the dimension 'a', got 32..1"),
+        ("x=a:0..0", "expected bounds such as 1..32 of the dimension 'a', got 0..0"),
+        ("x=a:1..9999999999", "got 1..9999999999"),
+        ("x=a:1..99999999999", "expected NAME=1,3,224,224, got 'x=a:1..99999999999'"),
+        ("x=a:..", "expected bounds such as 1..32, got 'a:..'"),
+        ("x=a:1..2,a:1..3", "expected one pair of bounds for the dimension 'a', got 1..2 and 1..3"),
+        ("x=a:3", "expected NAME=1,3,224,224, got 'x=a:3'"),
+        ("x=a-b", "and for an open dimension a name"),
+        ("x=0", "expected NAME=1,3,224,224"),
+        ("x=1,,2", "expected NAME=1,3,224,224"),
+        ("=n", "expected NAME=1,3,224,224"),
+        (f"x={','.join('n' * 33)}", "33 dimensions are too many"),
+    ],
+)
+def test_what_does_not_read_so_is_refused(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=r"^--shape: ") as caught:
+        parse_shapes([text])
+    assert message in str(caught.value)
+
+
+def test_names_in_python_have_bounds_and_arithmetic() -> None:
+    batch = mlfc.Dim("batch", 1, 32)
+    assert bounds(batch) == ("batch", 1, 32)
+    assert (2 * batch + 1).bounds == (3, 65)
+    check_bounds({"x": (batch, 3), "y": (mlfc.Dim("batch", 1, 32), mlfc.Dim("n"))})
+    with pytest.raises(OptionError, match=r"dimension 'batch', got 1\.\.32 and 1\.\.\."):
+        check_bounds({"x": (batch,), "y": (mlfc.Dim("batch"),)})
+    for wrong in ((3,), ("a b",), ("",), ("n", 2, 1), ("n", -1), ("n", 1.0), ("n", True), ("n", 1, 1 << 31)):
+        with pytest.raises(OptionError, match=r"^shapes: expected (a name|bounds)"):
+            mlfc.Dim(*wrong)  # type: ignore[arg-type]
+
+
+def test_build_files_give_them_too(tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text('shape = ["x=batch:1..32,3", "y=batch"]\n')
+
+    def command(shape: list[str] | None = None) -> None: ...
+
+    context = typer.Context(typer.main.get_command(_app(command)))
+    read_options(context, tmp_path / "build.toml")
+    assert context.default_map is not None
+    arguments = Inputs.of(context.default_map["shape"], None, None, None).arguments()
+    assert {name: tuple(map(str, shape)) for name, shape in arguments["shapes"].items()} == {
+        "x": ("batch", "3"),
+        "y": ("batch",),
+    }
+
+
+def _app(command: Any) -> typer.Typer:
+    app = typer.Typer()
+    app.command()(command)
+    return app

@@ -26,8 +26,7 @@ Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, D
 """Returns the files beside code in exported libraries, from calling conventions and the code."""
 _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
-_VM_PARTS = ("include", "src/runtime/crt/vm")
-_VM_HOST = ("library/vm_host.c", "library/mlfc_vm_host.h")
+_VM_PARTS = ("include", "vm_host", "src/runtime/crt/vm")
 # the configuration of libraries comes before that of whole programs
 _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
 _RUNTIME_HEADERS = (b"tvm/runtime/",)
@@ -151,14 +150,13 @@ def _start(data: Data) -> bytes:
 @cache
 def runtime_files() -> Mapping[str, bytes]:
     """Return the C runtime's headers and common part, by path, with which code with packed functions is built."""
-    return {name: data for name, data in crt_files(*_RUNTIME_PARTS).items() if name not in _VM_HOST}
+    return crt_files(*_RUNTIME_PARTS)
 
 
 @cache
 def vm_files() -> Mapping[str, bytes]:
     """Return the virtual machine for hosts, by path, with which its modules are built."""
-    library = crt_files("library")
-    return {**crt_files(*_VM_PARTS), **{name: library[name] for name in _VM_HOST}}
+    return crt_files(*_VM_PARTS)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from typing import Any
 from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.templates import template
-from mlfc.kernels.tiling import Split, balanced
+from mlfc.kernels.tiling import Cut, OpenSplit, balanced
+from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Const, Expr
@@ -80,11 +81,11 @@ class Attention:
     k: Operand
     v: Operand
     out_order: str
-    batch: int
-    heads: int
-    groups: int  # heads of keys and values, each shared by as many heads of queries
-    queries: int
-    keys: int
+    batch: Any
+    heads: Any
+    groups: Any  # heads of keys and values, each shared by as many heads of queries
+    queries: Any
+    keys: Any
     size: int
     value_size: int
     dtype: str  # of the sums
@@ -92,7 +93,7 @@ class Attention:
     cap: float  # 0 for none
     left: int  # how many keys a query sees before its position, -1 for all
     right: int  # and behind
-    offset: int  # position of the first query among the keys, to which `offsets` adds one for each row of the batch
+    offset: Any  # position of the first query among the keys, to which `offsets` adds one for each row of the batch
     offsets: Tensor | None
     lengths: Tensor | None  # keys of each row of the batch
     masks: tuple[
@@ -104,7 +105,7 @@ class Attention:
     zero_rows: bool  # whether queries that see no key give zeros; else what 0 / 0 is
 
     @property
-    def share(self) -> int:
+    def share(self) -> Any:
         """Heads of queries that share keys."""
         return self.heads // self.groups
 
@@ -121,13 +122,14 @@ class Attention:
     def first(self, batch: Expr) -> Expr:
         """Return the position of the first query."""
         if self.offsets is None:
-            return tb.const(self.offset)
-        return tb.clamp(self.offsets(batch), -FARTHEST, FARTHEST) + self.offset
+            return tb.as_expr(self.offset)
+        own = tb.clamp(self.offsets(batch), -FARTHEST, FARTHEST)
+        return tb.binary("add", own, self.offset)
 
     def length(self, batch: Expr) -> Expr:
         """Return how many keys there are."""
         if self.lengths is None:
-            return tb.const(self.keys)
+            return tb.as_expr(self.keys)
         return tb.clamp(self.lengths(batch), 0, self.keys)
 
     def visible(self, first: Expr, length: Expr, begin: Expr, end: Expr) -> Visible:
@@ -185,30 +187,39 @@ def shifted(top: Expr) -> Expr:
     return tb.select(tb.binary("eq", top, -inf), tb.const(0.0, top.dtype), top)
 
 
-def tiles(ctx: Context, keys: int, limit: int) -> Iterator[Any]:
+def tiles(ctx: Context, keys: Extent, limit: int) -> Iterator[Any]:
     """Yield contexts of (start, count) of tiles of keys: a loop over those of `limit` keys, and the rest."""
     whole, rest = divmod(keys, limit)
-    if whole:
+    if bounds(whole)[1]:
         yield _tile_loop(ctx, whole, limit)
-    if rest:
-        yield _one_tile(whole * limit, rest)
+    if bounds(rest)[1]:
+        yield _one_tile(ctx, whole * limit, rest)
 
 
 @contextmanager
-def _tile_loop(ctx: Context, count: int, size: int) -> Iterator[tuple[Expr, int]]:
+def _tile_loop(ctx: Context, count: Extent, size: int) -> Iterator[tuple[Expr, int]]:
     with ctx.stmts.loop(count, "tile") as tile:
         yield tile * size, size
 
 
 @contextmanager
-def _one_tile(start: int, size: int) -> Iterator[tuple[Expr, int]]:
-    yield tb.const(start), size
+def _one_tile(ctx: Context, start: Extent, size: Extent) -> Iterator[tuple[Expr, Extent]]:
+    if not isinstance(size, Dim):
+        yield tb.as_expr(start), size
+        return
+    with ctx.stmts.when(tb.binary("gt", tb.as_expr(size), 0)):
+        yield tb.as_expr(start), size
+
+
+def capacity(keys: Extent, limit: int) -> int:
+    """Return how many keys a tile of at most `limit` may have."""
+    return min(limit, bounds(keys)[1])
 
 
 @contextmanager
-def used(ctx: Context, visible: Visible, start: Expr, count: int) -> Iterator[Expr]:
+def used(ctx: Context, visible: Visible, start: Expr, count: Extent) -> Iterator[Expr]:
     """Open the condition that a tile has visible keys; yield how many of its keys come before the last of them."""
-    tests, here = [], tb.const(count)
+    tests, here = [], tb.as_expr(count)
     if visible.begin is not None:
         tests.append(tb.binary("gt", start + count, visible.begin))
     if visible.end is not None:
@@ -222,7 +233,7 @@ def used(ctx: Context, visible: Visible, start: Expr, count: int) -> Iterator[Ex
 
 
 @contextmanager
-def if_visible(ctx: Context, visible: Visible, here: Expr, key: int) -> Iterator[None]:
+def if_visible(ctx: Context, visible: Visible, here: Expr, key: Extent) -> Iterator[None]:
     """Open the condition that a key of a tile comes before the last visible one, which all do without masks."""
     if visible.end is None:
         yield
@@ -244,14 +255,38 @@ def is_cut(visible: Visible, start: Expr, here: Expr) -> Expr:
     return found
 
 
-def split_loops(ctx: Context, split: Split, name: str) -> Iterator[Any]:
+def rest_loops(ctx: Context, visible: Visible, here: Expr, keys: tuple[Extent, int]) -> Iterator[Any]:
+    """Yield contexts of (key, size) of what a tile of `keys` has beside groups of so many, of which not all are needed.
+
+    `here` of the tile's keys come before the last visible one.
+    """
+    count, at_once = keys
+    if isinstance(count, Dim):
+        for start, number, size in OpenSplit(count, at_once).pieces[1:]:
+            yield _rest_loop(ctx, visible, here, (start, number, size))
+    elif count % at_once:
+        yield _rest_loop(ctx, visible, here, (count - count % at_once, 1, count % at_once))
+
+
+@contextmanager
+def _rest_loop(ctx: Context, visible: Visible, here: Expr, piece: tuple[Any, Any, int]) -> Iterator[tuple[Expr, int]]:
+    start, number, size = piece
+    with if_visible(ctx, visible, here, start):
+        if number == 1:
+            yield tb.as_expr(start), size
+            return
+        with ctx.stmts.loop(number, "rest"):
+            yield tb.as_expr(start), size
+
+
+def split_loops(ctx: Context, split: Cut, name: str) -> Iterator[Any]:
     """Yield contexts of (start, size): a loop over each kind of piece of a range."""
     for start, count, size in split.pieces:
         yield _piece_loop(ctx, start, count, size, name)
 
 
 @contextmanager
-def _piece_loop(ctx: Context, start: int, count: int, size: int, name: str) -> Iterator[tuple[Expr, int]]:
+def _piece_loop(ctx: Context, start: Any, count: Any, size: int, name: str) -> Iterator[tuple[Expr, int]]:
     with ctx.stmts.loop(count, name) as index:
         yield index * size + start, size
 
@@ -270,7 +305,7 @@ class _PlainRow:
         self.ctx, self.work, self.out, self.place = ctx, work, out, place
         self.group = place.head // work.share
         memory = ctx.stmts.local if ctx.features.gpu else ctx.scratch  # work-items have their own
-        self.scores = memory("scores", (min(PLAIN_TILE, work.keys),), work.dtype)
+        self.scores = memory("scores", (capacity(work.keys, PLAIN_TILE),), work.dtype)
         self.mixed = memory("mixed", (work.value_size,), work.dtype)
         self.state = ctx.stmts.local("state", (2,), work.dtype)  # the largest score, the sum of the exponentials
 

@@ -8,12 +8,23 @@ from typing import Any
 
 from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import add_products, scaled_vector
-from mlfc.kernels.attention import Attention, Place, Visible, if_visible, is_cut, shifted, split_loops, tiles, used
+from mlfc.kernels.attention import (
+    Attention,
+    Place,
+    Visible,
+    capacity,
+    is_cut,
+    rest_loops,
+    shifted,
+    split_loops,
+    tiles,
+    used,
+)
 from mlfc.kernels.folding import Fold
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.rows import PlainRows
 from mlfc.kernels.templates import template
-from mlfc.kernels.tiling import LANES, balanced
+from mlfc.kernels.tiling import LANES, balanced, cut
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
@@ -24,17 +35,18 @@ MOST_ROWS = 4  # queries that are computed together
 VECTOR = dtypes.vector("float32", LANES)
 
 
-def _accepts(_: Context, work: Attention, __: Output) -> bool:
+def accepts(_: Context, work: Attention, __: Output) -> bool:
+    """Tell whether keys and values can be read as vectors."""
     parts = (work.q.tensor, work.k.tensor, work.v.tensor)
     in_memory = all(part.buffer is not None and part.dtype == "float32" for part in parts)
     return work.dtype == "float32" and in_memory and min(work.size, work.value_size) >= LANES
 
 
-@template("attention", "vector", _accepts)
+@template("attention", "vector", accepts)
 def attention(ctx: Context, work: Attention, out: Output) -> None:
     """Write an attention of few queries."""
     stmts = ctx.stmts
-    rows = balanced(work.share * work.queries, MOST_ROWS)
+    rows = cut(work.share * work.queries, MOST_ROWS)
     with stmts.loop(work.batch, "batch") as batch, stmts.loop(work.groups, "group") as group:
         for piece in split_loops(ctx, rows, "row"):
             with piece as (row, count):
@@ -53,7 +65,7 @@ class _Rows:
         fitting = max(1, tiling.accumulators(ctx.features.vector_registers) // count)
         self.keys_at_once = min(4, fitting)
         self.vectors = min(4, fitting, work.value_size // LANES)
-        self.scores = ctx.scratch("scores", (count, min(KEYS, work.keys)), "float32")
+        self.scores = ctx.scratch("scores", (count, capacity(work.keys, KEYS)), "float32")
         self.mixed = ctx.scratch("mixed", (count, work.value_size), "float32")
         self.state = ctx.stmts.local("state", (count, 2), "float32")  # largest score, sum of the exponentials
         self.fade = ctx.stmts.local("fade", (count,), "float32")
@@ -73,7 +85,7 @@ class _Rows:
         with stmts.loop(self.count, "row") as row, stmts.loop(work.value_size, "c", "vectorized") as c:
             stmts.store(self.mixed, [row, c], 0)
         first, length = stmts.let("first", work.first(self.batch)), stmts.let("length", work.length(self.batch))
-        visible = work.visible(first, length, tb.const(0), tb.const(work.queries))
+        visible = work.visible(first, length, tb.const(0), tb.as_expr(work.queries))
         for tile in tiles(self.ctx, work.keys, KEYS):
             with tile as (start, count), used(self.ctx, visible, start, count) as here:
                 self._tile(first, visible, start, (count, here))
@@ -82,19 +94,19 @@ class _Rows:
             with stmts.loop(work.value_size, "c", "vectorized") as c:
                 work.store(self.out, place, c, tb.load(self.mixed, [index, c]) * scale)
 
-    def _tile(self, first: Expr, visible: Visible, start: Expr, keys: tuple[int, Expr]) -> None:
+    def _tile(self, first: Expr, visible: Visible, start: Expr, keys: tuple[Any, Expr]) -> None:
         """Write the work on the visible ones of a tile's keys."""
         stmts = self.ctx.stmts
         count, here = keys
-        whole, rest = divmod(count, self.keys_at_once)
-        groups = tb.const(whole)
+        whole = count // self.keys_at_once
+        groups = tb.as_expr(whole)
         if visible.end is not None:
             groups = tb.minimum((here + (self.keys_at_once - 1)) // self.keys_at_once, whole)
         with stmts.loop(groups, "step") as group:
             self._scores(start, group * self.keys_at_once, self.keys_at_once)
-        if rest:
-            with if_visible(self.ctx, visible, here, whole * self.keys_at_once):
-                self._scores(start, tb.const(whole * self.keys_at_once), rest)
+        for few in rest_loops(self.ctx, visible, here, (count, self.keys_at_once)):
+            with few as (key, size):
+                self._scores(start, key, size)
         if visible.end is not None:
             with stmts.loop(self.count, "row") as row, stmts.loop(count - here, "key", "vectorized") as key:
                 stmts.store(self.scores, [row, here + key], tb.const(-inf, "float32"))
@@ -154,7 +166,7 @@ class _Rows:
                     score = tb.select(sees, tb.load(self.scores, [index, key]), tb.const(-inf, "float32"))
                     stmts.store(self.scores, [index, key], score)
 
-    def _exponentials(self, index: int, count: int) -> None:
+    def _exponentials(self, index: int, count: Any) -> None:
         """Turn scores of a query into exponentials of what they are below the largest."""
         stmts, rows = self.ctx.stmts, PlainRows(self.ctx)
 

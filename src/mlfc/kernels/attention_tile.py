@@ -12,13 +12,26 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-from mlfc.kernels import tiling
+from mlfc.kernels import attention_rows, tiling
 from mlfc.kernels.arithmetic import add_products, scaled_vector
-from mlfc.kernels.attention import Attention, Place, Visible, if_visible, is_cut, shifted, split_loops, tiles, used
+from mlfc.kernels.attention import (
+    Attention,
+    Place,
+    Visible,
+    capacity,
+    is_cut,
+    rest_loops,
+    shifted,
+    split_loops,
+    tiles,
+    used,
+)
+from mlfc.kernels.attention import attention as of_one
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.templates import template
 from mlfc.kernels.tiling import LANES, Split, balanced
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
@@ -31,25 +44,59 @@ VECTOR = dtypes.vector("float32", LANES)
 
 def _accepts(_: Context, work: Attention, __: Output) -> bool:
     return (
-        work.dtype == "float32" and work.queries >= FEWEST and work.k.tensor.dtype == work.v.tensor.dtype == "float32"
+        work.dtype == "float32"
+        and bounds(work.queries)[1] >= FEWEST
+        and work.k.tensor.dtype == work.v.tensor.dtype == "float32"
     )
 
 
 @template("attention", "vector", _accepts)
 def attention(ctx: Context, work: Attention, out: Output) -> None:
-    """Write an attention of many queries."""
-    _Panels(ctx, work, out).emit()
+    """Write an attention of many queries; where the run decides how many there are, also that of few."""
+    if bounds(work.queries)[0] >= FEWEST:
+        _of_many(ctx, work, out)
+        return
+    with ctx.stmts.when(tb.binary("ge", tb.as_expr(work.queries), FEWEST)):
+        _of_many(ctx, work, out)
+    with ctx.stmts.otherwise():
+        of_few = attention_rows.attention if attention_rows.accepts(ctx, work, out) else of_one
+        of_few(ctx, work, out)
+
+
+def _of_many(ctx: Context, work: Attention, out: Output) -> None:
+    """Write the work of panels, with as many vectors as suit the number of queries."""
+    registers = ctx.features.vector_registers
+    if isinstance(work.queries, Dim):
+        _by_vectors(ctx, work, out, tiling.panel_vectors(registers))
+    else:
+        _Panels(ctx, work, out, tiling.panel(work.queries, registers)).emit()
+
+
+def _by_vectors(ctx: Context, work: Attention, out: Output, choices: Sequence[int]) -> None:
+    """Write the work of panels of each number of vectors, the largest one first, and the choice among them."""
+    *fewer, vectors = choices
+    panels = tiling.panel_rows(vectors, ctx.features.vector_registers), vectors
+    if not fewer:
+        _Panels(ctx, work, out, panels).emit()
+        return
+    count = tb.as_expr((work.queries + (LANES - 1)) // LANES)
+    is_filled = tb.binary("le", (count + (vectors - 1)) // vectors * vectors, count + 1)
+    with ctx.stmts.when(tb.land(tb.binary("ge", count, vectors), is_filled)):
+        _Panels(ctx, work, out, panels).emit()
+    with ctx.stmts.otherwise():
+        _by_vectors(ctx, work, out, fewer)
 
 
 class _Panels:
     """The loops over panels of queries and tiles of keys."""
 
-    def __init__(self, ctx: Context, work: Attention, out: Output) -> None:
+    def __init__(self, ctx: Context, work: Attention, out: Output, panel: tuple[int, int]) -> None:
         self.ctx, self.work, self.out = ctx, work, out
-        self.rows, self.vectors = tiling.panel(work.queries, ctx.features.vector_registers)
+        self.rows, self.vectors = panel
         self.lanes = self.vectors * LANES
         self.panels = -(-work.queries // self.lanes)
-        self.block = min(PANELS, self.panels)
+        self.is_whole = work.queries % self.lanes == 0
+        self.block = min(PANELS, bounds(self.panels)[1])
         self.tile = self.rows * -(-KEYS // self.rows)
 
         def scratch(name: str, *shape: int) -> Buffer:
@@ -58,7 +105,7 @@ class _Panels:
         self.queries = scratch("queries", self.block, work.size)
         self.mixed = scratch("mixed", self.block, work.value_size)
         self.tops, self.totals = scratch("tops", self.block), scratch("totals", self.block)
-        self.scores = scratch("scores", min(self.tile, work.keys))
+        self.scores = scratch("scores", capacity(work.keys, self.tile))
 
     def emit(self) -> None:
         """Write everything."""
@@ -90,7 +137,7 @@ class _Panels:
 
     def _query(self, place: Place, lane: Expr) -> Expr:
         """Return the query of a lane: those behind the last one repeat it."""
-        if self.work.queries % self.lanes == 0:
+        if self.is_whole:
             return place.query + lane
         return tb.minimum(place.query + lane, self.work.queries - 1)
 
@@ -109,17 +156,17 @@ class _Panels:
             stmts.store(self.tops, [panel, lane], top)
             stmts.store(self.totals, [panel, lane], 0 if work.sink is None else 1)
 
-    def _tile(self, panel: Expr, place: Place, first: Expr, visible: Visible, keys: tuple[Expr, int, Expr]) -> None:
+    def _tile(self, panel: Expr, place: Place, first: Expr, visible: Visible, keys: tuple[Expr, Any, Expr]) -> None:
         """Write the work of a panel on `here` keys of a tile."""
         stmts = self.ctx.stmts
         start, count, here = keys
-        whole, rest = divmod(count, self.rows)
-        groups = tb.const(whole) if visible.end is None else tb.minimum((here + (self.rows - 1)) // self.rows, whole)
+        whole = count // self.rows
+        groups = tb.as_expr(whole) if visible.end is None else tb.minimum((here + (self.rows - 1)) // self.rows, whole)
         with stmts.loop(groups, "group") as group:
             self._scores(panel, place, start, group * self.rows, self.rows)
-        if rest:
-            with if_visible(self.ctx, visible, here, whole * self.rows):
-                self._scores(panel, place, start, tb.const(whole * self.rows), rest)
+        for few in rest_loops(self.ctx, visible, here, (count, self.rows)):
+            with few as (key, size):
+                self._scores(panel, place, start, key, size)
         self._change(place, first, visible, start, here)
         fade = self._exponentials(panel, here)
         for piece in split_loops(self.ctx, self._pieces(), "c"):
@@ -220,7 +267,7 @@ class _Panels:
         scale = stmts.local("scale", (self.lanes,), "float32")
         with self._each() as lane:
             stmts.store(scale, [lane], work.inverse(stmts.let("total", tb.load(self.totals, [panel, lane]))))
-        count = tb.minimum(self.lanes, work.queries - place.query) if work.queries % self.lanes else self.lanes
+        count = self.lanes if self.is_whole else tb.minimum(self.lanes, work.queries - place.query)
         with stmts.loop(count, "row") as row, stmts.loop(work.value_size, "c", "vectorized") as c:
             own = Place(place.batch, place.head, place.query + row)
             work.store(self.out, own, c, tb.load(self.mixed, [panel, c, row]) * tb.load(scale, [row]))

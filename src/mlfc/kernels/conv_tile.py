@@ -107,7 +107,7 @@ class TiledConv:
         band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = self.choose_tile(band)
 
-    def choose_tile(self, band: int) -> Tile:
+    def choose_tile(self, band: Extent) -> Tile:
         """Return the tiling of a band of rows."""
         registers = self.ctx.features.vector_registers
         return tiling.choose(band, self.conv.output[1], self.conv.group_filters, registers)

@@ -5,16 +5,20 @@ A dense layer of many rows unpacks its weights to scratch instead, a piece of th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from math import prod
 
 from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.codes import LONGEST_BLOCK
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
-from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels
+from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels, unflattened
 from mlfc.kernels.packed_vectors import PackedVectors, VectorPacking
+from mlfc.kernels.product_tile import FlatRows
 from mlfc.kernels.staging import Source
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks
+from mlfc.support.dims import Extent, bounds, is_static
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
@@ -40,16 +44,20 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times weights (reduction, columns)."""
     conv, frame = rows_as_pixels(data.shape, weights.values.shape[-1])
-    if prod(data.shape[:-1]) <= _FEW_ROWS:
+    fewest, most = bounds(prod(data.shape[:-1]))
+    if most <= _FEW_ROWS:
         PackedTile(ctx, conv, weights, (data, frame), out).emit()
-    else:
+    elif fewest > _FEW_ROWS:
         UnpackedRows(ctx, conv, weights, (data, frame), out).emit()
+    else:
+        with ctx.stmts.when(tb.binary("le", tb.as_expr(prod(data.shape[:-1])), _FEW_ROWS)):
+            _FewRows(ctx, conv, weights, (data, frame), out).emit()
+        with ctx.stmts.otherwise():
+            UnpackedRows(ctx, conv, weights, (data, frame), out).emit()
 
 
 class PackedTile(TiledConv):
     """Writes the loops of one convolution whose weights are unpacked in registers."""
-
-    joins = False
 
     def __init__(self, ctx: Context, conv: Conv, weights: Weights, source: Source, out: Output) -> None:
         assert weights.codes is not None
@@ -63,10 +71,10 @@ class PackedTile(TiledConv):
             first = float(codes.scale.flat[0])
             self._scale = first if (codes.scale == first).all() else ctx.constant("scale", codes.scale[0].copy())
 
-    def choose_tile(self, band: int) -> Tile:
+    def choose_tile(self, band: Extent) -> Tile:
         """Return a tiling that leaves registers to unpack in."""
         width, filters, registers = self.conv.output[1], self.conv.group_filters, self.ctx.features.vector_registers
-        if band * width == 1:
+        if bounds(band * width)[1] == 1:
             one = tiling.balanced(1, 1)
             return Tile(one, one, max(1, min(_MOST_VECTORS, filters // LANES)))
         return tiling.choose(band, width, filters, registers - _FREE_REGISTERS if registers < 32 else registers)
@@ -95,20 +103,37 @@ class PackedTile(TiledConv):
         together: int = 1,
     ) -> None:
         """Write the sums of a tile of pixels and a block of channels."""
-        del start, together
-        _TileSums(self, place, block, number, self._vectors[weights]).emit()
+        del start
+        _TileSums(self, place, block, number, self._vectors[weights], together).emit()
+
+
+class _FewRows(FlatRows, PackedTile):
+    """A dense layer of few rows, which has the weights of `UnpackedRows`: the run decides how many rows there are."""
+
+    def choose_tile(self, band: Extent) -> Tile:
+        """Return the tiling of that layer with tiles of few rows."""
+        found = tiling.choose(band, self.conv.output[1], self.conv.filters, self.ctx.features.vector_registers)
+        columns = tiling.OpenSplit(self.conv.output[1], min(_FEW_ROWS, found.columns.largest))
+        return Tile(found.rows, columns, found.vectors)
 
 
 class _TileSums:
     """The sums of one tile."""
 
     def __init__(
-        self, conv: PackedTile, place: TilePosition, block: PackedBlock, number: Expr, vectors: PackedVectors
+        self,
+        conv: PackedTile,
+        place: TilePosition,
+        block: PackedBlock,
+        number: Expr,
+        vectors: PackedVectors,
+        together: int,
     ) -> None:
         self._conv, self._place, self._block, self._number = conv, place, block, number
         self._packed, self._packing, self._stmts = vectors, conv.packing, conv.ctx.stmts
-        self._panel = place.group * block.count + number
-        self._count = len(place.pixels) * block.vectors
+        self._panel, self._together = place.group * block.count + number, together
+        self._across = block.vectors * together  # vectors of a pixel
+        self._count = len(place.pixels) * self._across
         self._read = conv.reader(place)
 
     def emit(self) -> None:
@@ -129,7 +154,12 @@ class _TileSums:
                 at = first + packing.whole * packing.block_words
                 self._piece(at, (ky, kx, index * packing.block), packing.rest, index)
                 self._end(totals, index)
-        self._conv.finish(self._place, self._block, self._number, totals or self._sums)
+        self._conv.finish(self._place, self._block, self._number, totals or self._sums, self._together)
+
+    def _at(self, vector: int) -> tuple[Expr, int]:
+        """Return the panel of a vector of a pixel, and which of it the vector is."""
+        panel = self._panel + vector // self._block.vectors if self._together > 1 else self._panel
+        return panel, vector % self._block.vectors
 
     def _zeros(self, name: str) -> Buffer:
         buffer = self._stmts.local(name, (self._count,), _VECTOR)
@@ -141,7 +171,7 @@ class _TileSums:
         """Write the products of successive steps, whose codes start with a word."""
         stmts, per_word, (ky, kx, first) = self._stmts, self._packing.codes.per_word, at
         which = index if self._packing.codes.blocks > 1 else tb.const(0)
-        zeros = [self._zero(which, vector) for vector in range(self._block.vectors)]
+        zeros = [self._zero(which, vector) for vector in range(self._across)]
         whole, rest = divmod(steps, per_word)
         if whole:
             with stmts.loop(whole, "k") as k:
@@ -150,17 +180,20 @@ class _TileSums:
             self._products(word + whole, (ky, kx, first + whole * per_word), rest, zeros)
 
     def _zero(self, block: Expr, vector: int) -> Expr:
-        zero = self._packed.zero(self._panel, block, vector)
+        panel, own = self._at(vector)
+        zero = self._packed.zero(panel, block, own)
         return zero if self._packed.zeros is None else self._stmts.let("zero", zero)
 
     def _products(self, word: Expr, at: tuple[Expr, Expr, Expr], steps: int, zeros: list[Expr]) -> None:
         """Write the products of the steps whose codes are in one word of each lane."""
-        stmts, vectors, (ky, kx, c) = self._stmts, range(self._block.vectors), at
-        words = [stmts.let("codes", self._packed.load(self._panel, word, vector)) for vector in vectors]
+        stmts, vectors, (ky, kx, c) = self._stmts, range(self._across), at
+        places = [self._at(vector) for vector in vectors]
+        words = [stmts.let("codes", self._packed.load(panel, word, own)) for panel, own in places]
         for step in range(steps):
             values = [self._read(y, x, (ky, kx, c + step)) for y, x in self._place.pixels]
             weights = [self._packed.weight(words[vector], step, zeros[vector]) for vector in vectors]
-            arithmetic.add_products(stmts, self._sums, values, weights, self._conv.how.accumulate)
+            with stmts.scope() if isinstance(self._conv, FlatRows) else nullcontext():
+                arithmetic.add_products(stmts, self._sums, values, weights, self._conv.how.accumulate)
 
     def _end(self, totals: Buffer | None, index: Expr) -> None:
         """Write the end of a piece: its sums are added to the totals and start afresh."""
@@ -170,7 +203,8 @@ class _TileSums:
         for number in range(self._count):
             total = tb.load(self._sums, [number])
             if has_scale:
-                total = total * self._packed.scale(self._panel, index, number % self._block.vectors)
+                panel, own = self._at(number % self._across)
+                total = total * self._packed.scale(panel, index, own)
             self._stmts.store(totals, [number], tb.load(totals, [number]) + total)
             self._stmts.store(self._sums, [number], tb.const(0, _VECTOR))
 
@@ -257,13 +291,14 @@ class UnpackedRows:
 
     def _multiply(self, block: PackedBlock, row: Expr, wide: int, steps: tuple[Expr, int]) -> None:
         """Write the products of some rows with a piece of the reduction."""
-        stmts, (first, extent), (data, seen) = self._stmts, steps, self._source
+        stmts, (first, extent), (data, _) = self._stmts, steps, self._source
         sums = stmts.local("sums", (wide * block.vectors,), _VECTOR)
         for index in range(sums.size):
             stmts.store(sums, [index], tb.const(0, _VECTOR))
+        rows = [self._indices(row + pixel) for pixel in range(wide)]
         with stmts.loop(extent, "k") as k:
             weights = [tb.load(self._panel, [k, vector * LANES], lanes=LANES) for vector in range(block.vectors)]
-            values = [tb.load(data, seen(0, 0, row + pixel, first + k)) for pixel in range(wide)]
+            values = [tb.load(data, at(first + k)) for at in rows]
             arithmetic.add_products(stmts, sums, values, weights, self._how.accumulate)
         for index in range(sums.size):
             place = [row + index // block.vectors, index % block.vectors * LANES]
@@ -272,10 +307,20 @@ class UnpackedRows:
 
     def _finish(self, block: PackedBlock, number: Expr) -> None:
         """Hand the results to the output, channel by channel, so that fused operators are vectorized."""
-        stmts, (_, seen) = self._stmts, self._source
+        stmts = self._stmts
         first = number * block.width + block.first
-        with stmts.loop(self._rows, "row") as row, stmts.loop(block.width, "c", "vectorized") as c:
-            value = tb.load(self._totals, [row, c])
-            if self._end is not None:
-                value = value + tb.load(self._end, [first + c])
-            self._out.store(seen(0, 0, row, first + c), value)
+        with stmts.loop(self._rows, "row") as row:
+            at = self._indices(row)
+            with stmts.loop(block.width, "c", "vectorized") as c:
+                value = tb.load(self._totals, [row, c])
+                if self._end is not None:
+                    value = value + tb.load(self._end, [first + c])
+                self._out.store(at(first + c), value)
+
+    def _indices(self, row: Expr) -> Callable[[Expr], Sequence[Expr]]:
+        """Return the function that gives the indices of the elements of a row; the place of one is worked out once."""
+        data, seen = self._source
+        if is_static(data.shape):
+            return lambda channel: seen(0, 0, row, channel)
+        at = [self._stmts.let("at", index) for index in unflattened(row, data.shape[:-1])]
+        return lambda channel: [*at, channel]

@@ -73,23 +73,19 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     assert how is not None  # _accepts_dense has seen to it
     axis = _rows_axis(data.shape[:-1])
     if axis is None:
-        _FlatRows(ctx, how, data, out).emit()
+        flat, seen = rows_as_pixels(data.shape, weights.values.shape[-1])
+        FlatRows(ctx, flat, how, (data, seen), out).emit()
         return
     batch, rows, frame = _rows_frame(data.shape[:-1], axis)
     conv = _rows_conv(batch, rows, *weights.values.shape)
     TiledConv(ctx, conv, how, (data, frame), out).emit()
 
 
-class _FlatRows(TiledConv):
+class FlatRows(TiledConv):
     """A dense layer whose rows are numbered through; their places in the tensor are worked out once a tile."""
 
-    def __init__(self, ctx: Context, how: Arithmetic, data: Buffer, out: Output) -> None:
-        self._leading = data.shape[:-1]
-        conv, frame = rows_as_pixels(data.shape, how.weights.shape[-1])
-        super().__init__(ctx, conv, how, (data, frame), out)
-
     def _at(self, column: Expr) -> list[Expr]:
-        return [self.ctx.stmts.let("at", index) for index in unflattened(column, self._leading)]
+        return [self.ctx.stmts.let("at", index) for index in unflattened(column, self.data.shape[:-1])]
 
     def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""

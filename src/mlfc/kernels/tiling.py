@@ -106,15 +106,25 @@ def _most_pixels(vectors: int, registers: int) -> int:
     return fitting if registers >= 32 else max(1, fitting - 1)
 
 
+def panel_vectors(registers: int) -> list[int]:
+    """Return how many vectors a panel of a product may have."""
+    return [vectors for vectors in (1, 2, 4) if vectors * 4 <= accumulators(registers)]
+
+
+def panel_rows(vectors: int, registers: int) -> int:
+    """Return how many broadcast values a tile has beside a panel of `vectors` vectors."""
+    return min(_most_pixels(vectors, registers), MOST_PIXELS)
+
+
 def panel(rows: int, registers: int) -> tuple[int, int]:
     """Return how many broadcast values and how many vectors of `rows` lanes in all a tile of a product has.
 
     More vectors use each broadcast value more often, unless they are padding.
     """
-    count, limit = -(-rows // LANES), accumulators(registers)
-    fitting = [vectors for vectors in (1, 2, 4) if vectors * 4 <= limit and -(-count // vectors) * vectors <= count + 1]
-    vectors = max(vectors for vectors in fitting if vectors == 1 or vectors <= count)
-    return min(_most_pixels(vectors, registers), MOST_PIXELS), vectors
+    count = -(-rows // LANES)
+    fitting = [vectors for vectors in panel_vectors(registers) if -(-count // vectors) * vectors <= count + 1]
+    vectors = max((vectors for vectors in fitting if vectors == 1 or vectors <= count), default=1)
+    return panel_rows(vectors, registers), vectors
 
 
 @cache

@@ -12,10 +12,11 @@ from typing import Any
 from mlfc.errors import TypeCheckError
 from mlfc.kernels import templates
 from mlfc.kernels.attention import FARTHEST, Attention, Operand
-from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare
+from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare, same_extent
 from mlfc.ops.spelled_attention import spelled_out
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support.dims import Dim, bounds
 from mlfc.tir.context import Context, Output, Tensor
 
 ORDERS = ("BHND", "BNHD", "NBHD")
@@ -45,7 +46,8 @@ def _check_attrs(name: str, attrs: Attrs) -> None:
     for limit in ("left", "right"):
         if not -1 <= attrs[limit] <= FARTHEST:
             raise TypeCheckError(f"{name}: expected {limit} from -1 to {FARTHEST}, got {attrs[limit]}")
-    if not -FARTHEST <= attrs["offset"] <= FARTHEST:
+    nearest, farthest = bounds(attrs["offset"])
+    if nearest > FARTHEST or farthest < -FARTHEST:
         raise TypeCheckError(f"{name}: expected an offset within {FARTHEST}, got {attrs['offset']}")
     if attrs["softcap"] < 0:
         raise TypeCheckError(f"{name}: expected a softcap of 0 or more, got {attrs['softcap']}")
@@ -64,9 +66,15 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
         raise TypeCheckError(f"{name}: expected query, key and value of 4 dimensions that are not empty")
     order = attrs["orders"]
     q, k, v = (_sizes(part.shape, own) for part, own in zip(types[:3], order[:3], strict=True))
-    if not q[0] == k[0] == v[0] or q[3] != k[3] or k[1:3] != v[1:3] or q[1] % k[1]:
+    pairs = [(q[0], k[0]), (k[0], v[0]), (q[3], k[3]), *zip(k[1:3], v[1:3], strict=True)]
+    for first, second in pairs:
+        if isinstance(first, Dim) or isinstance(second, Dim):
+            same_extent(name, first, second, "extents of query, key and value")
+    if any(isinstance(extent, Dim) for extent in (q[1], k[1], q[3], v[3])):
+        raise TypeCheckError(f"{name}: expected heads of a fixed number and size, got {query}, {key} and {value}")
+    if any(first != second for first, second in pairs) or q[1] % k[1]:
         raise TypeCheckError(f"{name}: {query}, {key} and {value} do not fit together")
-    if max(q[2], k[2]) > FARTHEST:
+    if max(bounds(q[2])[0], bounds(k[2])[0]) > FARTHEST:
         raise TypeCheckError(f"{name}: more than {FARTHEST} positions")
     for extra, kind in zip(attrs["extras"], extras, strict=True):
         _check_extra(name, extra, kind, (q[0], q[1], q[2], k[2]))

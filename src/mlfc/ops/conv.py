@@ -12,10 +12,11 @@ import numpy.typing as npt
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.geometry import Conv
-from mlfc.ops.rules import check_dtype, declare, optional_dtype
+from mlfc.ops.rules import check_dtype, declare, optional_dtype, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dims
+from mlfc.support.dims import Dim
 from mlfc.tir.context import Context, Output, Tensor
 
 
@@ -84,6 +85,10 @@ def _sizes(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> tup
     sizes = named_sizes(name, "data", data.shape, attrs["data_layout"], f"NC{letters}")
     kernel = named_sizes(name, "kernel", weight.shape, attrs["kernel_layout"], f"OI{letters}")
     groups, channels = attrs["groups"], sizes["C"]
+    if isinstance(channels, Dim) and isinstance(groups, int):
+        taken = kernel["I"] * (1 if attrs["kernel_layout"].startswith("I") else groups)
+        own = kernel["O"] if attrs["kernel_layout"].endswith("OI") and groups > 1 else taken
+        same_extent(name, channels, own, "channels of the data and of the kernel")
     if not isinstance(groups, int) or groups < 1 or channels % groups:
         raise TypeCheckError(f"{name}: {channels} input channels cannot be split into {groups} groups")
     return letters, sizes, kernel

@@ -10,9 +10,10 @@ from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.geometry import Product
 from mlfc.ops.conv import FLOAT_CONTRACT, OperandRule, Zeros, ZerosRule, like_operands, no_zeros
-from mlfc.ops.rules import broadcast_shape, declare
+from mlfc.ops.rules import broadcast_shape, declare, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support.dims import Dim
 from mlfc.tir.context import Context, Output, Tensor
 
 _DENSE_ATTRS = (Attr("units", REQUIRED), Attr("out_dtype", None))
@@ -26,7 +27,9 @@ def _product_sizes(name: str, a: Sequence[int], b: Sequence[int], transpose_a: b
     first = a[-2:] if len(a) > 1 else (1, *a)
     rows, inner = (first[1], first[0]) if transpose_a else (first[0], first[1])
     columns, reduction = (b[-2], b[-1]) if transpose_b else (b[-1], b[-2])
-    if inner != reduction:
+    if isinstance(inner, Dim) or isinstance(reduction, Dim):
+        same_extent(name, inner, reduction, "columns of the data and rows of the weights")
+    elif inner != reduction:
         raise TypeCheckError(f"{name}: the data has {inner} columns, the weights take {reduction}")
     return Product(rows, inner, columns, transpose_a, transpose_b)
 

@@ -24,6 +24,7 @@ from mlfc.ops.elementwise import limited
 from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support.dims import Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor, computed
 from mlfc.tir.ir import Buffer, Expr
@@ -52,8 +53,8 @@ def _infer(cell: Cell, name: str, attrs: Attrs, *types: TensorType) -> TensorTyp
     """Check the tensors; the result has, along its first dimension, what `returns` names: all steps, then states.
 
     Of `types`: data (steps, batch, directions * gates * units), the inputs' part of the gates; weight (directions,
-    gates * units, units); hidden (directions, batch, units), the state before the first step; lengths (batch,); then
-    those of the cell.
+    gates * units, units); hidden (directions, batch, units), the state before the first step; lengths (batch,), or (1,)
+    for all sequences; then those of the cell.
     """
     data, weight, hidden, lengths, *others = types
     check_choice(name, "direction", attrs["direction"], DIRECTIONS)
@@ -73,7 +74,8 @@ def _infer(cell: Cell, name: str, attrs: Attrs, *types: TensorType) -> TensorTyp
         raise TypeCheckError(f"{name}: expected tensors of 3, 3, 3 and 1 dimensions that are not empty, got {ranks}")
     directions, batch, units = hidden.shape
     columns = cell.gates * units
-    wanted = [(directions, columns, units), (batch,), *cell.inputs(directions, batch, units)]
+    common = (1,) if lengths.shape == (1,) else (batch,)
+    wanted = [(directions, columns, units), common, *cell.inputs(directions, batch, units)]
     found = [weight.shape, lengths.shape, *(item.shape for item in others)]
     if (
         found != wanted
@@ -111,7 +113,7 @@ class Recurrence:
             every[index * cell.functions : (index + 1) * cell.functions] for index in range(self.directions)
         ]
         lengths = self.lengths.value
-        self._is_whole = lengths is not None and bool(np.all(lengths >= self.steps))
+        self._is_whole = lengths is not None and bool(np.all(lengths >= bounds(self.steps)[1]))
 
     def state(self, name: str, initial: Tensor | None) -> Buffer:
         """Return scratch of one number for each unit, which starts with `initial`, or undefined if that is None."""
@@ -177,7 +179,7 @@ class Recurrence:
                     with stmts.loop(self.units, "unit", "vectorized") as unit:
                         rule(At(direction, row, position, unit))
                     continue
-                length = stmts.let("length", limited_index(self.lengths(row), self.steps))
+                length = stmts.let("length", limited_index(self._length(row), self.steps))
                 with stmts.when(tb.binary("lt", step, length)):
                     position = stmts.let("position", tb.clamp(length - 1 - step, 0, self.steps - 1)) if back else step
                     with stmts.loop(self.units, "unit", "vectorized") as unit:
@@ -186,6 +188,9 @@ class Recurrence:
                     with stmts.when(tb.binary("ge", step, length)):
                         with stmts.loop(self.units, "unit", "vectorized") as unit:
                             self.out.store([step, tb.const(direction), row, unit], tb.const(0, self.out.dtype))
+
+    def _length(self, row: Expr) -> Expr:
+        return self.lengths(0 if self.lengths.shape == (1,) and self.batch != 1 else row)
 
     def gate(self, at: At, gate: int, gates: int) -> Expr:
         """Read the inputs' part of a gate."""
@@ -217,12 +222,12 @@ class Recurrence:
                 with self.ctx.loops((self.batch, self.units), "s") as (line, unit):
                     value = tb.load(states[name], [0, line, direction * self.units + unit])
                     if not self._is_whole:
-                        value = tb.select(tb.binary("gt", self.lengths(line), 0), value, tb.const(0, value.dtype))
-                    self.out.store([tb.const(row), tb.const(direction), line, unit], value)
+                        value = tb.select(tb.binary("gt", self._length(line), 0), value, tb.const(0, value.dtype))
+                    self.out.store([tb.as_expr(row), tb.const(direction), line, unit], value)
             row += 1
 
 
-def limited_index(value: Expr, most: int) -> Expr:
+def limited_index(value: Expr, most: Extent) -> Expr:
     """Return an integer of any dtype as an int32 from 0 to `most`."""
     return tb.cast(tb.minimum(value, most) if value.dtype.startswith("u") else tb.clamp(value, 0, most), "int32")
 

@@ -273,6 +273,7 @@ def shape_cases() -> list[Case]:
         Case("full", [np.float32(2.5)], lambda: np.full((2, 2), 2.5, np.float32), {"shape": (2, 2)}),
         Case("arange", [np.int64(5), np.int64(-4), np.int64(-2)], lambda: np.arange(5, -4, -2),
              {"start": 5, "stop": -4, "step": -2, "dtype": "int64"}),
+        Case("extent_of", [image], lambda: np.asarray(image.shape[2]), {"axis": 2}),
         Case("extents", [], lambda: np.asarray([7, -3, 1 << 40, 0, 5]),
              {"values": (7, -3, 1 << 40, 0, 5), "dtype": "int64", "shape": (5,)}),
     ]  # fmt: skip

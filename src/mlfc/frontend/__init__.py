@@ -64,6 +64,7 @@ def import_model(
     target: str | None = None,
     limit_factor: float = 1.0,
     census: Census | None = None,
+    dynamic: bool = False,
 ) -> tuple[IRModule, Params]:
     """Import a TFLite, ONNX or Relay text model, whose content says which it is, or a PyTorch module.
 
@@ -98,6 +99,10 @@ def import_model(
         Multiplies the limits of what a model may cost beyond the size of its file; see `mlfc.support.cost`.
     census : Census, optional
         Counts the model's nodes, also where the import fails.
+    dynamic : bool
+        Leave to the run what only it decides: dimensions that an ONNX model leaves open, shapes that follow from data,
+        branches and loops. `shapes` then may have a `mlfc.support.dims.Symbol`, or (name, low, high), in the place of
+        a number. Only the executor ``vm`` runs such a module.
 
     Returns
     -------
@@ -135,7 +140,7 @@ def import_model(
     try:
         with limited(len(data), 0, limit_factor):
             folder = path.parent if path else None
-            module, params = _dispatch(data, title, folder, shapes, values, numerics, byoc, target, census)
+            module, params = _dispatch(data, title, folder, shapes, values, numerics, byoc, target, census, dynamic)
             if states or state_init is not None:
                 from mlfc.frontend.states import tie_states
 
@@ -252,6 +257,7 @@ def _dispatch(
     byoc: Sequence[str],
     target: str | None,
     census: Census | None,
+    dynamic: bool,
 ) -> tuple[IRModule, Params]:
     if not data:
         raise ModelError("the file is empty", place=name)
@@ -276,7 +282,15 @@ def _dispatch(
     on_host = target is None or not parse_target(target).features.is_microcontroller
     external = "onnxruntime" in byoc
     return import_onnx(
-        data, name, shapes=shapes, values=values, folder=folder, external=external, on_host=on_host, census=census
+        data,
+        name,
+        shapes=shapes,
+        values=values,
+        folder=folder,
+        external=external,
+        on_host=on_host,
+        census=census,
+        dynamic=dynamic,
     )
 
 

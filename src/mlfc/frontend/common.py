@@ -35,6 +35,7 @@ from mlfc.relay.ir import (
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order, rewrite
 from mlfc.support import dtypes
+from mlfc.support.dims import Symbol, bounds
 
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
 Values: TypeAlias = Mapping[str, npt.ArrayLike]
@@ -80,6 +81,12 @@ class Problems:
         """Remember a problem; of a ProblemsError, each of its problems."""
         found = problem.problems if isinstance(problem, ProblemsError) else (problem,)
         self._found.extend(found)
+
+    def taken_back(self, count: int) -> MlfcError:
+        """Forget all problems but the first `count`; return the first of the others."""
+        found = self._found[count]
+        del self._found[count:]
+        return found
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -149,7 +156,7 @@ def folded(call: Call) -> Expr:
     """Return the value of a call as a constant if its arguments are known and all of it is small, else the call."""
     if not isinstance(call.type, TensorType) or not all(map(_is_small_constant, call.args)):
         return call
-    if call.type.size > _FOLD_LIMIT:
+    if not call.type.is_static or ir.op_name(call) == "extents" or call.type.size > _FOLD_LIMIT:
         return call
     try:
         value = evaluate(call)
@@ -172,13 +179,16 @@ def finish(
     source: Mapping[str, str],
     frozen: Mapping[str, npt.NDArray[Any]] | None = None,
     states: Sequence[State] = (),
+    defines: Sequence[tuple[Symbol, Expr]] = (),
+    functions: Mapping[str, Function] | None = None,
 ) -> tuple[IRModule, Params]:
     """Make the module of an imported graph, in which every weight becomes a parameter of ``main``.
 
     `outputs` are the body of ``main``: one alone, several as a tuple; `output_names` are the model's own. `source`
     holds facts about the file, `frozen` the inputs that became constants, `states` the inputs and outputs that belong
-    together. The parameters follow the inputs in the order in which they are first used; the second result has their
-    values by name. Raises UnsupportedError for a tensor that is too large for the indices of generated code.
+    together. `defines` are symbols and the integers that they are, `functions` those beside ``main``. The parameters
+    follow the inputs in the order in which they are first used; the second result has their values by name.
+    Raises UnsupportedError for a tensor that is too large for the indices of generated code.
     """
     lifted: dict[int, Expr] = {}
     variables: list[Var] = []
@@ -198,12 +208,14 @@ def finish(
             variables.append(var)
         return lifted[id(constant)]
 
-    body: Expr = outputs[0] if len(outputs) == 1 else Tuple(tuple(outputs))
+    fields = (*outputs, *(value for _, value in defines))
+    body: Expr = fields[0] if len(fields) == 1 else Tuple(fields)
     _check_sizes((*inputs, *post_order(body)))
     body = rewrite(rewrite(body, _without_empty), lambda node: lift(node) if isinstance(node, Constant) else node)
-    main = Function((*inputs, *variables), body)
+    attrs = {"defines": tuple(symbol for symbol, _ in defines)} if defines else {}
+    main = Function((*inputs, *variables), body, attrs)
     return IRModule(
-        {"main": main},
+        {"main": main, **(functions or {})},
         tuple(output_names),
         dict(quantization),
         dict(source),
@@ -266,12 +278,13 @@ def _check_sizes(exprs: Iterable[Expr]) -> None:
     for expr in exprs:
         if not isinstance(expr.type, TensorType):
             continue
-        # a tensor without elements may have an extent beyond all indices
-        if max((expr.type.size, *expr.type.shape)) > _ELEMENT_LIMIT:
+        # a tensor without elements may have an extent beyond all indices; extents of the run are checked there
+        largest = max(bounds(extent)[0] for extent in (expr.type.size, *expr.type.shape))
+        if largest > _ELEMENT_LIMIT:
             name = expr.name if isinstance(expr, Var) else expr.span.tensor
             raise UnsupportedError(
                 f"a tensor of shape {expr.type.shape} exceeds what indices reach, {_ELEMENT_LIMIT:,}, by "
-                f"{max((expr.type.size, *expr.type.shape)) - _ELEMENT_LIMIT:,}",
+                f"{largest - _ELEMENT_LIMIT:,}",
                 place=name or expr.span.place,
                 next_step="Give the model's inputs smaller shapes",
             )

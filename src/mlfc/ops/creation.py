@@ -65,6 +65,12 @@ def _extents_in_tvm(_: Sequence[relay.Expr], attrs: Attrs, out: TensorType) -> r
     return relay.const(np.reshape(values, out.shape), out.dtype) if is_static(values) else None
 
 
+def _infer_extent_of(name: str, attrs: Attrs, x: TensorType) -> TensorType:
+    if not isinstance(attrs["axis"], int) or not 0 <= attrs["axis"] < len(x.shape):
+        raise TypeCheckError(f"{name}: axis {attrs['axis']} is outside a tensor of {len(x.shape)} dimensions")
+    return TensorType((), "int64")
+
+
 def _chosen(index: Expr, first: int, values: Sequence[Expr]) -> Expr:
     """Return the value at an index that counts from `first`."""
     if len(values) == 1:
@@ -82,6 +88,9 @@ declare("full", 1, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of, value: con
 declare("extents", 0, _infer_extents, Kind.INJECTIVE, (Attr("values"), Attr("dtype"), Attr("shape", ())), _extents,
         in_tvm=_extents_in_tvm,
         doc="Integers that are extents of tensors, or computed of these")  # fmt: skip
+declare("extent_of", 1, _infer_extent_of, Kind.INJECTIVE, (Attr("axis"),),
+        lambda of, x: as_index(x.shape[of.attrs["axis"]], of.out.dtype),
+        doc="The extent of a tensor, of which nothing else is read")  # fmt: skip
 declare("arange", 3, _infer_arange, Kind.INJECTIVE, (Attr("start"), Attr("stop"), Attr("step"), Attr("dtype")), _arange,
         contract="start + i * step, two roundings",
         doc="Evenly spaced numbers; the attributes repeat the values of the three arguments")  # fmt: skip

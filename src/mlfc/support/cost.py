@@ -101,6 +101,19 @@ def apart() -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+@contextmanager
+def undone(error: type[Exception]) -> Iterator[None]:
+    """Count nothing of what happens inside if it ends in such an error: it is done anew."""
+    cost = _CURRENT.get()
+    used = None if cost is None else dict(cost.used)
+    try:
+        yield
+    except error:
+        if cost is not None and used is not None:
+            cost.used = used
+        raise
+
+
 def give_nodes(count: int) -> None:
     """Count the tensors that the nodes of the model's file read and make; they raise its limits."""
     cost = _CURRENT.get()

@@ -13,7 +13,7 @@ import onnx
 from mlfc.errors import ModelError
 from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import importer
-from mlfc.relay.ir import Expr, Tuple
+from mlfc.relay.ir import Expr, ListType, Tuple
 from mlfc.support import cost
 
 # an optional without a value; it differs from an empty sequence in being this one
@@ -21,8 +21,10 @@ NOTHING = Tuple(())
 _ELEMENT_STEPS = 64  # of work for each element of a sequence that is made
 
 
-def describe(expr: Tuple) -> str:
-    """Return what a tuple stands for, as messages say it."""
+def describe(expr: Expr) -> str:
+    """Return what an expression that is no tensor stands for, as messages say it."""
+    if not isinstance(expr, Tuple):
+        return "a sequence"
     return "an optional without a value" if expr is NOTHING else f"a sequence of {len(expr.fields)}"
 
 
@@ -36,7 +38,7 @@ def tensors_in(values: Sequence[Expr | None]) -> Iterator[Expr]:
 def check_tensors(proto: onnx.NodeProto, values: Sequence[Expr | None], name: str) -> None:
     """Raise ModelError if one of the inputs of a node is no tensor."""
     for tensor, value in zip(proto.input, values, strict=True):
-        if isinstance(value, Tuple):
+        if isinstance(value, Tuple) or (value is not None and isinstance(value.type, ListType)):
             raise ModelError(
                 f"{proto.op_type} takes tensors, but '{tensor}' is {describe(value)}", place=f"node '{name}'"
             )

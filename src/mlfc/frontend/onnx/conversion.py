@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlfc.errors import MlfcError, ModelError, UnsupportedError
+from mlfc.errors import MlfcError, ModelError, TypeCheckError, UnsupportedError
 from mlfc.frontend.onnx import older, table
+from mlfc.frontend.onnx.dynamic import Dynamic
 from mlfc.frontend.onnx.late import LATE
+from mlfc.frontend.onnx.late_extents import late_result
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
+from mlfc.frontend.onnx.symbolic import evaluated
 from mlfc.relay.ir import Expr
+from mlfc.support.dims import UndecidedError
 
 # What hostile attribute values can make numpy, Python or an importer stumble over.
 MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
 
 
 def _result_of(node: Node, found: table.Importer, advisor: Advisor) -> Expr | Sequence[Expr]:
+    if node.dynamic is not None:
+        return _open_result(node, found, node.dynamic, advisor)
     try:
         return found.convert(node)
     except UnknownValueError as refusal:
@@ -27,6 +33,28 @@ def _result_of(node: Node, found: table.Importer, advisor: Advisor) -> Expr | Se
         if result is None:
             raise advisor.advised(node, lambda node: _listed(found.convert(node)), error) from error
         return result
+
+
+def _open_result(node: Node, found: table.Importer, dynamic: Dynamic, advisor: Advisor) -> Expr | Sequence[Expr]:
+    """Import a node whose shapes may depend on the run: on extents, or on values that come late."""
+    extents = evaluated(node, dynamic)
+    if extents is not None:
+        return extents
+    try:
+        return found.convert(node)
+    except (UnknownValueError, UndecidedError, TypeCheckError) as refusal:
+        if isinstance(refusal, TypeCheckError) and not isinstance(refusal.__cause__, UndecidedError):
+            raise
+        result = late_result(node, found.convert, refusal)
+        if result is not None:
+            return result
+        if isinstance(refusal, UnknownValueError):
+            raise advisor.advised(node, lambda node: _listed(found.convert(node)), refusal) from refusal
+        raise UnsupportedError(
+            f"{node.operator} cannot be compiled for all extents: {refusal}",
+            place=node.name,
+            next_step="Give the inputs fixed shapes, or ranges of extents that decide it: --shape x=n:2..512,...",
+        ) from refusal
 
 
 def _listed(result: Expr | Sequence[Expr]) -> list[Expr]:

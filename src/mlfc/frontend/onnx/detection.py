@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
+from mlfc.frontend.onnx.index import count_of
 from mlfc.frontend.onnx.node import Node, dtype_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
+from mlfc.support.dims import Extent, maximum, minimum
 
 
 @importer("NonMaxSuppression")
@@ -23,11 +25,17 @@ def _non_max_suppression(node: Node) -> Expr:
         if len(stated) != 2 or stated[1] != 3:
             node.wrong(f"the result is stated to be of shape {stated}, not rows of 3")
         rows = stated[0]
+    elif node.has(2) and node.dynamic is not None:
+        return _selected(node)
     elif node.has(2):
         (most,) = node.value(2, "max_output_boxes_per_class").reshape(-1).tolist()
         rows = prod(scores[:2]) * min(max(most, 0), scores[2])
     else:
         rows = 0
+    return _select(node, rows)
+
+
+def _select(node: Node, rows: Extent) -> Expr:
     limits = [
         node.input(2) if node.has(2) else node.constant(0, "int64"),
         node.input(3) if node.has(3) else node.constant(0.0, "float32"),
@@ -35,6 +43,24 @@ def _non_max_suppression(node: Node) -> Expr:
     ]
     centred = bool(node.integer("center_point_box", 0))
     return node.call("vision.select_boxes", node.input(0), node.input(1), *limits, rows=rows, center_point_box=centred)
+
+
+def _selected(node: Node) -> Expr:
+    """Return as many rows as there are boxes: those of the most that there can be which do not hold -1."""
+    scores, most = node.shape(1), node.optional(2)
+    assert most is not None
+    assert node.dynamic is not None
+    if node.dynamic.known(most) is not None:
+        limit = minimum(maximum(node.extent(2, "max_output_boxes_per_class"), 0), scores[2])
+    else:
+        asked = node.call("minimum", node.reshape(most, ()), node.constant(scores[2], "int64"))
+        limit = node.late(node.call("maximum", asked, node.constant(0, "int64")), 0, scores[2])
+    rows = prod(scores[:2]) * limit
+    found = _select(node, rows)
+    column = node.reshape(node.cut(found, 1, 0, 1), (rows,))
+    is_box = node.call("greater_equal", column, node.constant(0, "int64"))
+    count = node.late(count_of(node, is_box), 0, rows)
+    return node.cut(found, 0, 0, count)
 
 
 @importer("RoiAlign")

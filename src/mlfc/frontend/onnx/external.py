@@ -14,7 +14,7 @@ from mlfc.errors import MlfcError, UnsupportedError
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay import ir
-from mlfc.relay.ir import Constant, Expr, Span, TensorType, Tuple
+from mlfc.relay.ir import Constant, Expr, Span, TensorType, Tuple, Type
 from mlfc.support import dtypes
 
 # constants up to this size are looked at by the inference of shapes
@@ -42,7 +42,14 @@ def external_calls(
         raise UnsupportedError(
             f"ONNX Runtime cannot run {proto.op_type} alone: it reads an attribute of a function", place=place
         )
-    if any(isinstance(value, Tuple) for value in (*operands, *captured.values())):
+    given = [value for value in (*operands, *captured.values()) if value is not None]
+    if any(not is_fixed_tensor(value.type) for value in given if not isinstance(value, Tuple)):
+        raise UnsupportedError(
+            f"ONNX Runtime cannot run {proto.op_type} of a shape that the run decides",
+            place=place,
+            next_step="Give the model's inputs fixed shapes: --shape",
+        )
+    if any(isinstance(value, Tuple) for value in given):
         raise UnsupportedError(f"ONNX Runtime cannot run {proto.op_type} alone: it reads a sequence", place=place)
     node = onnx.NodeProto()
     node.CopyFrom(proto)
@@ -154,3 +161,8 @@ def _is_fixed(value: onnx.ValueInfoProto | None) -> bool:
     if value is None or not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
         return False
     return all(item.HasField("dim_value") and item.dim_value >= 0 for item in value.type.tensor_type.shape.dim)
+
+
+def is_fixed_tensor(kind: Type) -> bool:
+    """Tell whether a value is a tensor whose shape is known."""
+    return isinstance(kind, TensorType) and kind.is_static

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,14 +16,15 @@ from google.protobuf.message import DecodeError
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
-from mlfc.frontend.onnx import branches, older, table
+from mlfc.frontend.onnx import older, table
+from mlfc.frontend.onnx.bodies import Bodies, graph_of
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
 from mlfc.frontend.onnx.conversion import MALFORMED, converted
+from mlfc.frontend.onnx.dynamic import Dynamic, mentions
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
     OpenShapesError,
-    Shape,
     Shapes,
     check_names,
     check_text,
@@ -37,13 +37,18 @@ from mlfc.frontend.onnx.inputs import (
 )
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
+from mlfc.frontend.onnx.open_loops import is_long
+from mlfc.frontend.onnx.open_shapes import Replaced, SameExtents, added, making_equal, opened_inputs
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.runs import Runs
+from mlfc.frontend.onnx.scope import Scope, check_captured, given_attributes
 from mlfc.frontend.onnx.stand_ins import StandIns
+from mlfc.frontend.onnx.symbolic import note_quotients
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.frontend.python_trace import TRACE, line_in_trace
-from mlfc.relay.ir import Constant, Expr, IRModule, Quantization, Span, TensorType, Tuple, Var
-from mlfc.support.cost import apart, give_nodes, spend
+from mlfc.ops.rules import UnequalDimsError
+from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
+from mlfc.support.cost import apart, give_nodes, spend, undone
 
 import_module("mlfc.ops")
 for _family in (
@@ -54,7 +59,7 @@ for _family in (
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")
 
-NESTING_LIMIT = 50
+_RESTART_LIMIT = 128  # symbols that turn out to be something else: the import begins anew for each
 
 
 def import_onnx(
@@ -67,6 +72,7 @@ def import_onnx(
     external: bool = False,
     on_host: bool = True,
     census: Census | None = None,
+    dynamic: bool = False,
 ) -> tuple[IRModule, Params]:
     """Import a serialized ONNX model; return the module, and the weights by tensor name.
 
@@ -74,14 +80,27 @@ def import_onnx(
     model leaves open; inputs with `values` become constants. External data are read from files in `folder` and nowhere
     else. With `external`, nodes that cannot be compiled stay ONNX nodes for ONNX Runtime, if they can. `on_host` says
     whether ONNX Runtime may exist where the model is to run, so that messages may offer it. `census` counts the nodes.
+    With `dynamic`, dimensions that the model leaves open, and shapes that follow from data, are left to the run; so are
+    branches and loops.
     Raises ModelError, UnsupportedError, or ProblemsError with all that is wrong.
     """
     model = _parse(data, name)
     give_nodes(_tensor_count(model))
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
+    census = census or Census()
+    replaced: Replaced = {}
     try:
-        importer = _Importer(model, name, folder, external=external, on_host=on_host, census=census or Census())
-        return importer.run(shapes or {}, values or {}, source)
+        while True:
+            importer = _Importer(
+                model, name, folder, external=external, on_host=on_host, census=census,
+                open_extents=Dynamic() if dynamic else None, replaced=replaced,
+            )  # fmt: skip
+            try:
+                with undone(SameExtents):
+                    return importer.run(shapes or {}, values or {}, source)
+            except SameExtents as restart:
+                replaced = added(replaced, restart.found)
+                census.nodes = census.refused = census.unchecked = 0
     except MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
@@ -108,21 +127,7 @@ def _tensor_count(model: onnx.ModelProto) -> int:
     return count
 
 
-@dataclass
-class _Scope:
-    """What one graph, branch or function body sees."""
-
-    values: dict[str, Expr | None]  # expression of every tensor; None where a problem left a tensor without one
-    opsets: Mapping[str, int]  # version of every domain
-    # attributes that a function's body refers to by name
-    references: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
-    prefix: str = ""  # of the names of nodes: tells calls of one function apart
-    depth: int = 0
-    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)  # types that the graph states, by name
-    stated: Mapping[str, Shape] = field(default_factory=dict)  # shapes without open dimensions that follow from them
-
-
-class _Importer:
+class _Importer(Bodies):
     """State of one import."""
 
     def __init__(
@@ -135,7 +140,11 @@ class _Importer:
         on_host: bool,
         census: Census,
         is_trial: bool = False,
+        open_extents: Dynamic | None = None,
+        replaced: Replaced | None = None,
     ) -> None:
+        self.dynamic = open_extents
+        self.replaced = replaced or {}
         self.external = external
         self.on_host = on_host
         self.census = census
@@ -152,18 +161,21 @@ class _Importer:
 
     def run(self, shapes: Shapes, values: Values, source: Mapping[str, str]) -> tuple[IRModule, Params]:
         graph = self.model.graph
-        opsets = self._opsets(self.model.opset_import)
+        opsets = self.opsets(self.model.opset_import)
         check_names(graph, self.name)
         declared = {value.name: value for value in (*graph.value_info, *graph.output)}
-        scope = _Scope({}, opsets, declared=declared, stated=stated_shapes(graph.node, list(declared.values())))
-        self._initializers(graph, scope)
+        scope = Scope({}, opsets, declared=declared, stated=stated_shapes(graph.node, list(declared.values())))
+        self.initializers(graph, scope)
         given = self._inputs(shapes, values, scope)
         for value in graph.input:
             scope.values.setdefault(value.name, given.get(value.name))
         inputs = {name: expr for name, expr in given.items() if isinstance(expr, Var)}
+        self.input_symbols = frozenset(symbol for var in inputs.values() for symbol in mentions(var))
+        if self.dynamic is not None:
+            self.dynamic.give(inputs.values())
         frozen = {name: expr.data for name, expr in given.items() if isinstance(expr, Constant)}
         outputs = [output.name for output in graph.output]
-        self._body(graph.node, scope, outputs)
+        self.body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
         results = [self._result(scope, output) for output in outputs]
         titles = numbered(outputs)
@@ -176,19 +188,26 @@ class _Importer:
             [*results, *runs.outputs],
             [*titles, *runs.titles],
         )
-        return finish(variables, results, titles, quantization, source, frozen, runs.states)
+        if self.dynamic is None:
+            return finish(variables, results, titles, quantization, source, frozen, runs.states)
+        needs = self.dynamic.needs(self.dynamic.frame, variables, results, frozenset())
+        functions = self.dynamic.functions
+        return finish(variables, results, titles, quantization, source, frozen, runs.states, needs.defines, functions)
 
-    def _inputs(self, shapes: Shapes, values: Values, scope: _Scope) -> dict[str, Var | Constant]:
+    def _inputs(self, shapes: Shapes, values: Values, scope: Scope) -> dict[str, Var | Constant]:
         graph, weights = self.model.graph, set(scope.values)
         try:
+            if self.dynamic is not None:
+                return opened_inputs(graph, shapes, values, weights, self.replaced, self.dynamic, self.problems)
             return input_variables(graph, shapes, values, weights, self.problems)
         except OpenShapesError as error:
-            if self.is_trial or len(self.problems):
+            if self.is_trial or len(self.problems) or self.dynamic is not None:
                 guessed = None
             else:
                 guesses = guessed_shapes(graph, shapes, values, weights)
                 guessed = next((guess for guess in guesses if self._imports({**shapes, **guess}, values)), None)
-            likely = guessed or next(guessed_shapes(graph, shapes, values, weights), {})
+            is_open = self.dynamic is not None  # only ranks are missing then, which nobody guesses
+            likely = guessed or ({} if is_open else next(guessed_shapes(graph, shapes, values, weights), {}))
             self.problems.add(open_dimensions(graph, error.names, likely, fits=guessed is not None))
             if self.is_trial:
                 return error.found
@@ -206,7 +225,7 @@ class _Importer:
             return False
         return True
 
-    def _opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    def opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
         opsets = {table.normal_domain(item.domain): item.version for item in imports}
         version = opsets.setdefault("", 1) if not imports else opsets.get("", table.NEWEST_OPSET)
         if not table.OLDEST_OPSET <= version <= table.NEWEST_OPSET:
@@ -217,7 +236,7 @@ class _Importer:
             )
         return opsets
 
-    def _initializers(self, graph: onnx.GraphProto, scope: _Scope) -> None:
+    def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
         for tensor in graph.initializer:
             scope.values[tensor.name] = None
             with self.problems.collecting():
@@ -233,9 +252,9 @@ class _Importer:
                 )
             )
 
-    def _result(self, scope: _Scope, output: str) -> Expr:
+    def _result(self, scope: Scope, output: str) -> Expr:
         result = scope.values[output]
-        if isinstance(result, Tuple):
+        if isinstance(result, Tuple) or (result is not None and isinstance(result.type, ListType)):
             raise UnsupportedError(
                 f"the output '{output}' is {describe(result)}",
                 place=self.name,
@@ -254,7 +273,7 @@ class _Importer:
 
     # Bodies: the main graph, a function's, a branch's
 
-    def _body(self, nodes: Sequence[onnx.NodeProto], scope: _Scope, outputs: Sequence[str]) -> None:
+    def body(self, nodes: Sequence[onnx.NodeProto], scope: Scope, outputs: Sequence[str]) -> None:
         """Import the nodes that `outputs` need; their values are in the scope afterwards."""
         place = scope.prefix.rstrip("/") or self.name
         ordered = sorted_nodes(nodes, set(scope.values), place)
@@ -265,7 +284,7 @@ class _Importer:
             spend("operators", 1, f"node '{scope.prefix}{item.label}'")
             self._node(item, scope)
 
-    def _node(self, item: NodeProto, scope: _Scope) -> None:
+    def _node(self, item: NodeProto, scope: Scope) -> None:
         proto = item.proto
         domain = table.normal_domain(proto.domain)
         check_text(self.name, item.label, proto.op_type, domain, *proto.input, *proto.output)
@@ -289,10 +308,18 @@ class _Importer:
                 self.problems.raise_if_any(self.name)
             raise
         except MlfcError as problem:
+            self.restart(problem)
             self._refuse(problem, proto, scope, name)
         self.stand_ins.pass_on(proto, scope.values)
 
-    def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: _Scope, name: str) -> None:
+    def restart(self, problem: MlfcError) -> None:
+        """Begin the import anew where two extents of inputs turn out to be equal."""
+        if isinstance(problem, UnequalDimsError) and len(self.replaced) < _RESTART_LIMIT:
+            found = making_equal(*problem.extents, self.input_symbols)
+            if found is not None:
+                raise SameExtents(found) from problem
+
+    def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
         """Remember why a node cannot be compiled; let its outputs be of their types, so that its readers are checked.
 
         What only follows from such a stand-in is no problem of its own: its value is no constant, and its shape is
@@ -309,7 +336,7 @@ class _Importer:
             likely = problem.likely if isinstance(problem, UnknownValueError) else ()
             self.stand_ins.add(proto, scope.values, scope.declared, partial(self._external, proto, scope, name), likely)
 
-    def _with_runtime(self, problem: MlfcError, proto: onnx.NodeProto, scope: _Scope, name: str) -> MlfcError:
+    def _with_runtime(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> MlfcError:
         """Return the problem of a node, with ONNX Runtime as its remedy where it takes the node and has no other."""
         if not isinstance(problem, UnsupportedError):
             return problem
@@ -322,13 +349,35 @@ class _Importer:
             step, remedies = table.runtime_advice(step), (table.ONNX_RUNTIME,)
         return UnsupportedError(problem.cause, place=problem.place, next_step=step, remedies=remedies)
 
-    def _compiled(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
+    def _compiled(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
         if (domain, proto.op_type) == ("", "If"):
             self._branch(proto, scope, name)
+        elif (domain, proto.op_type) == ("", "Loop") and self.dynamic is not None:
+            self._loop(proto, scope, name)
+        elif (domain, proto.op_type) == ("", "Scan") and self.dynamic is not None and self._is_long(proto, scope):
+            self._scan(proto, scope, name)
         else:
             self._operator(proto, domain, scope, name)
 
-    def _compiled_or_external(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
+    def _is_long(self, proto: onnx.NodeProto, scope: Scope) -> bool:
+        """Tell whether a Scan is left to the run: its turns are many, or the run's."""
+        if scope.opsets.get("", table.NEWEST_OPSET) < 9 or not proto.input:
+            return False
+        graph = graph_of(proto, "body", scope.prefix)
+        last = scope.values[proto.input[-1]]
+        axes = next((list(item.ints) for item in proto.attribute if item.name == "scan_input_axes"), [])
+        axis = axes[-1] if axes else 0
+        if (
+            last is None
+            or not isinstance(last.type, TensorType)
+            or not -len(last.type.shape) <= axis < len(last.type.shape)
+        ):
+            return False
+        turns = last.type.shape[axis]
+        states = [scope.values[tensor] for tensor in proto.input]
+        return is_long(turns, len(graph.node)) or any(state is None for state in states)
+
+    def _compiled_or_external(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
         """Import a node, as itself where no importer takes it; one that cannot stay has the first refusal's cause."""
         try:
             self._compiled(proto, domain, scope, name)
@@ -343,7 +392,7 @@ class _Importer:
                 if result is not None:
                     scope.values[tensor] = result
 
-    def _external(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> list[Expr | None]:
+    def _external(self, proto: onnx.NodeProto, scope: Scope, name: str) -> list[Expr | None]:
         """Return the outputs of a node as ONNX Runtime computes them; nothing where it reads what has no value.
 
         Raises UnsupportedError if it cannot.
@@ -353,12 +402,12 @@ class _Importer:
         if any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True)):
             return []
         known = {tensor: value for tensor, value in captured.items() if value is not None}
-        _check_captured(proto, captured, scope, name)
+        check_captured(proto, captured, scope, name)
         if len(known) < len(captured):
             return []  # the problem that left what it captures without a value is already known
         return external_calls(proto, operands, known, scope.opsets, scope.declared, name)
 
-    def _operator(self, proto: onnx.NodeProto, domain: str, scope: _Scope, name: str) -> None:
+    def _operator(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
         opset = scope.opsets.get(domain, 1 if domain else table.NEWEST_OPSET)
         operator = table.qualified(domain, proto.op_type)
         is_old = not domain and opset < older.OPSET
@@ -382,27 +431,30 @@ class _Importer:
         graphs = partial(self._graph, scope=scope, name=name)
         node = Node(
             name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs,
-            self.runs.draw,
+            self.runs.draw, dynamic=self.dynamic,
         )  # fmt: skip
         results = converted(node, found, self.advisor, as_opset_7=is_old)
         known = named_results(results, proto.output, name)
+        if self.dynamic is not None:
+            note_quotients(node, known, self.dynamic)
+            self.dynamic.moved(dict(zip(results, known, strict=True)))
         for tensor, result, named in zip(proto.output, results, known, strict=False):
             if tensor:
                 scope.values[tensor] = named
                 if id(result) in self.noted:
                     self._note(named, self.noted[id(result)][1])
 
-    def _runs_outside(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> bool:
+    def _runs_outside(self, proto: onnx.NodeProto, scope: Scope, name: str) -> bool:
         """Tell whether ``--byoc onnxruntime`` would take a node that cannot be compiled."""
         try:
             return any(self._external(proto, scope, name))
         except MlfcError:
             return False
 
-    def _attributes(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> dict[str, Any]:
+    def _attributes(self, proto: onnx.NodeProto, scope: Scope, name: str) -> dict[str, Any]:
         return {
             attribute: self._decoded(actual, f"node '{name}', attribute '{attribute}'")
-            for attribute, actual in _given(proto, scope.references).items()
+            for attribute, actual in given_attributes(proto, scope.references).items()
         }
 
     def _decoded(self, attribute: onnx.AttributeProto, place: str) -> Any:
@@ -417,105 +469,6 @@ class _Importer:
             return tuple(getattr(attribute, lists[attribute.type]))
         raise UnsupportedError(f"attribute type {attribute.type} is not supported", place=place)
 
-    # Functions and branches
-
-    def _function(self, function: onnx.FunctionProto, proto: onnx.NodeProto, scope: _Scope, name: str) -> None:
-        """Import the body of a model-local function in the place of its call."""
-        self._check_depth(scope, name)
-        if len(proto.input) > len(function.input) or len(proto.output) > len(function.output):
-            raise ModelError(
-                f"function '{function.name}' takes {len(function.input)} inputs and gives "
-                f"{len(function.output)} outputs, the node has {len(proto.input)} and {len(proto.output)}",
-                place=f"node '{name}'",
-            )
-        values = {
-            formal: scope.values[actual] for formal, actual in zip(function.input, proto.input, strict=False) if actual
-        }
-        if any(value is None for value in values.values()):
-            self.census.nodes += 1
-            self.census.unchecked += 1
-            return
-        references = {item.name: item for item in function.attribute_proto} | _given(proto, scope.references)
-        opsets = {**scope.opsets, **self._opsets(function.opset_import)}
-        known = {
-            formal: scope.stated[actual]
-            for formal, actual in zip(function.output, proto.output, strict=False)
-            if actual in scope.stated
-        }
-        stated = stated_shapes(function.node, function.value_info, known)
-        inner = _Scope(values, opsets, references, f"{name}/", scope.depth + 1, stated=stated)
-        wanted = [formal for formal, actual in zip(function.output, proto.output, strict=False) if actual]
-        self._body(function.node, inner, wanted)
-        for formal, actual in zip(function.output, proto.output, strict=False):
-            if actual:
-                scope.values[actual] = _renamed(inner.values[formal], actual)
-
-    def _branch(self, proto: onnx.NodeProto, scope: _Scope, name: str) -> None:
-        """Import the branch of an If whose condition is known, else both: nothing in them has an effect."""
-        self._check_depth(scope, name)
-        condition = scope.values[proto.input[0]]
-        if condition is None:
-            self.census.unchecked += 1
-            return
-        if isinstance(condition, Constant):
-            results = self._branch_results(proto, "then_branch" if condition.data.any() else "else_branch", scope, name)
-        elif self.external:
-            raise branches.unknown("is left to ONNX Runtime", name, self.advisor.for_condition(condition))
-        else:
-            results = self._either_branch(proto, condition, scope, name)
-        for result, actual in zip(results, proto.output, strict=True):
-            if actual:
-                scope.values[actual] = _renamed(result, actual)
-
-    def _either_branch(self, proto: onnx.NodeProto, condition: Expr, scope: _Scope, name: str) -> list[Expr | None]:
-        known = len(self.problems)
-        both = [self._branch_results(proto, each, scope, name) for each in ("then_branch", "else_branch")]
-        advice = self.advisor.for_condition(condition)
-        if len(self.problems) > known:
-            raise branches.unknown("has a branch that is not supported; both are computed", name, advice)
-        return [
-            None if one is None or other is None else branches.either(condition, one, other, name, advice)
-            for one, other in zip(*both, strict=True)
-        ]
-
-    def _branch_results(self, proto: onnx.NodeProto, which: str, scope: _Scope, name: str) -> list[Expr | None]:
-        """Import one branch of an If; return a result for each output of the node, None where there was a problem."""
-        graphs = [item.g for item in proto.attribute if item.name == which and item.type == onnx.AttributeProto.GRAPH]
-        if len(graphs) != 1 or len(graphs[0].output) < len(proto.output):
-            raise ModelError(f"If needs a {which} with {len(proto.output)} outputs", place=f"node '{name}'")
-        graph = graphs[0]
-        prefix = f"{name}/" if isinstance(scope.values[proto.input[0]], Constant) else f"{name}/{which}/"
-        inner = replace(scope, values=dict(scope.values), prefix=prefix, depth=scope.depth + 1, declared={}, stated={})
-        self._initializers(graph, inner)
-        names = [output.name for output in graph.output]
-        self._body(graph.node, inner, names)
-        return [inner.values[result] for result, _ in zip(names, proto.output, strict=False)]
-
-    def _graph(self, graph: onnx.GraphProto, arguments: Sequence[Expr], scope: _Scope, name: str) -> list[Expr]:
-        """Import a graph that a node applies to `arguments`; return its results."""
-        self._check_depth(scope, name)
-        if len(graph.input) != len(arguments):
-            raise ModelError(
-                f"the graph '{graph.name}' takes {len(graph.input)} inputs, the node gives it {len(arguments)}",
-                place=f"node '{name}'",
-            )
-        values = {**scope.values, **{item.name: value for item, value in zip(graph.input, arguments, strict=True)}}
-        inner = replace(scope, values=values, prefix=f"{name}/", depth=scope.depth + 1, declared={}, stated={})
-        self._initializers(graph, inner)
-        self._body(graph.node, inner, [output.name for output in graph.output])
-        results = [inner.values[output.name] for output in graph.output]
-        found = [result for result in results if result is not None]
-        if len(found) < len(results):
-            raise ModelError(f"the graph '{graph.name}' gives no result", place=f"node '{name}'")
-        return found
-
-    def _check_depth(self, scope: _Scope, name: str) -> None:
-        if scope.depth >= NESTING_LIMIT:
-            raise ModelError(
-                f"functions and branches are nested more than {NESTING_LIMIT} deep, or call themselves",
-                place=f"node '{name}'",
-            )
-
 
 @contextmanager
 def _located(proto: onnx.NodeProto) -> Iterator[None]:
@@ -528,24 +481,3 @@ def _located(proto: onnx.NodeProto) -> Iterator[None]:
         if line is not None and error.place is not None and not error.place.endswith(")"):
             error.place = f"{error.place} ({line})"
         raise
-
-
-def _given(proto: onnx.NodeProto, references: Mapping[str, onnx.AttributeProto]) -> dict[str, onnx.AttributeProto]:
-    """Return the attributes of a node by name; one that refers to a function's is that, or left out."""
-    found = {item.name: references.get(item.ref_attr_name) if item.ref_attr_name else item for item in proto.attribute}
-    return {name: item for name, item in found.items() if item is not None}
-
-
-def _check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], scope: _Scope, name: str) -> None:
-    missing = next((tensor for tensor in captured if tensor not in scope.values), None)
-    if missing is not None:
-        raise ModelError(
-            f"{proto.op_type} reads the tensor '{missing}', which nothing produces", place=f"node '{name}'"
-        )
-
-
-def _renamed(result: Expr | None, tensor: str) -> Expr | None:
-    """Return what a function or branch computed under the name that its caller gives it."""
-    if result is None or isinstance(result, (Var, Constant, Tuple)):
-        return result
-    return replace(result, span=Span(result.span.nodes, tensor))

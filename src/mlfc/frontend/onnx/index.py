@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Constant, Expr
+from mlfc.support.dims import Dim, Extent, bounds, is_static, maximum, minimum
 
 
 @importer("Slice")
@@ -26,23 +28,27 @@ def _slice(node: Node) -> Expr:
 
 
 def _sliced(
-    node: Node, starts: tuple[int, ...], ends: tuple[int, ...], axes: tuple[int, ...], steps: tuple[int, ...]
+    node: Node, starts: tuple[Any, ...], ends: tuple[Any, ...], axes: tuple[int, ...], steps: tuple[int, ...]
 ) -> Expr:
     x = node.input(0)
     shape = shape_of(x)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         node.wrong(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} do not fit together")
-    begin, end, strides = [0] * len(shape), list(shape), [1] * len(shape)
+    begin: list[Extent] = [0] * len(shape)
+    end, strides = list(shape), [1] * len(shape)
     backwards = []
     for start, stop, given, step in zip(starts, ends, axes, steps, strict=True):
         axis = node.axis(given, len(shape))
-        positions = range(shape[axis])[start:stop:step]
         if step < 0:
-            positions = positions[::-1]
             backwards.append(axis)
-        begin[axis] = positions.start if positions else 0
-        end[axis] = positions[-1] + 1 if positions else 0
-        strides[axis] = positions.step if positions else 1
+        if is_static((start, stop, step, shape[axis])):
+            positions = range(shape[axis])[start:stop:step]
+            positions = positions[::-1] if step < 0 else positions
+            begin[axis] = positions.start if positions else 0
+            end[axis] = positions[-1] + 1 if positions else 0
+            strides[axis] = positions.step if positions else 1
+        else:
+            begin[axis], end[axis], strides[axis] = open_range(shape[axis], start, stop, step)
     if (begin, end, strides) != ([0] * len(shape), list(shape), [1] * len(shape)):
         x = node.call("strided_slice", x, begin=tuple(begin), end=tuple(end), strides=tuple(strides), axes=None)
     for axis in backwards:
@@ -50,9 +56,32 @@ def _sliced(
     return x
 
 
-def wrapped_indices(node: Node, indices: Expr, extent: int) -> Expr:
+_FEW_INDICES = 64  # that are computed as extents
+
+
+def open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[Extent, Extent, int]:
+    """Return (begin, end, stride) of the elements that a slice takes, in the order of the axis.
+
+    Raises UndecidedError where it depends on the run whether a position counts from the end.
+    """
+    first, last = (0, extent) if step > 0 else (-1, extent - 1)
+    positions = [at + extent if at < 0 else at for at in (start, stop)]
+    begin, end = (minimum(maximum(at, first), last) for at in positions)
+    if step > 0:
+        return begin, maximum(end, begin), step
+    count = maximum((begin - end - 1) // -step + 1, 0)
+    # the element that a slice takes last is the first of the axis among its elements
+    lowest = begin + (count - 1) * step
+    return minimum(lowest, begin + 1), begin + 1, -step
+
+
+def wrapped_indices(node: Node, indices: Expr, extent: Extent) -> Expr:
     """Return indices counted from the front: in ONNX negative ones count from the end."""
-    if isinstance(indices, Constant):
+    if isinstance(indices, Constant) and isinstance(extent, Dim):
+        wrapped = [int(at) + extent if at < 0 else int(at) for at in indices.data.reshape(-1)]
+        if len(wrapped) <= _FEW_INDICES:
+            return node.reshape(node.constant(wrapped, dtype_of(indices)), indices.data.shape)
+    elif isinstance(indices, Constant):
         values = indices.data
         if values.size and (values.min() < -extent or values.max() >= extent):
             node.wrong(f"indices must be in [{-extent}, {extent - 1}]")
@@ -113,8 +142,8 @@ def _scatter_elements(node: Node) -> Expr:
 
 @importer("OneHot")
 def _one_hot(node: Node) -> Expr:
-    depth = int(node.value(1, "depth").reshape(()))
-    if not 0 < depth < 1 << 31:
+    depth = node.extent(1, "depth")
+    if not isinstance(depth, Dim) and not 0 < depth < 1 << 31:
         node.wrong(f"depth {depth} must be positive")
     if node.shape(2) != (2,):
         node.wrong(f"values must be the two numbers off and on, not a tensor of shape {node.shape(2)}")
@@ -141,16 +170,29 @@ def _compress(node: Node) -> Expr:
     else:
         axis, x = 0, node.reshape(x, (prod(node.shape(0)),))
     extent = shape_of(x)[axis]
-    if length > extent:
+    if bounds(length - extent)[0] > 0:
         node.wrong(f"{length} conditions do not fit {extent} slices")
     stated = node.stated[0] if node.stated else None
-    if node.known(1) is not None or stated is None:
+    if node.known(1) is not None or (stated is None and node.dynamic is None):
         places = np.flatnonzero(node.value(1, "condition"))
         return node.call("take", x, node.constant(places, "int32"), axis=axis)
     others = shape_of(x)[:axis], shape_of(x)[axis + 1 :]
-    if len(stated) != len(shape_of(x)) or (stated[:axis], stated[axis + 1 :]) != others or stated[axis] > length:
+    if stated is None:
+        count = node.late(count_of(node, node.input(1)), 0, length)
+    elif len(stated) != len(shape_of(x)) or (stated[:axis], stated[axis + 1 :]) != others or stated[axis] > length:
         node.wrong(f"{length} conditions on a tensor of shape {shape_of(x)} cannot give one of shape {stated}")
+    else:
+        count = stated[axis]
     # in their order: first those that hold, then others in place of what the model says there is
-    holds = node.cast(node.input(1), "int8")
-    kept = node.call("topk", holds, k=stated[axis], axis=0, ret_type="indices", is_ascend=False, dtype="int32")
-    return node.call("take", x, kept, axis=axis)
+    return node.call("take", x, first_true(node, node.input(1), count), axis=axis)
+
+
+def count_of(node: Node, flags: Expr) -> Expr:
+    """Return how many of a list of flags hold."""
+    return node.call("sum", node.cast(flags, "int64"), axis=(0,), keepdims=False)
+
+
+def first_true(node: Node, flags: Expr, count: Extent) -> Expr:
+    """Return the places of the first flags that hold, in their order, and of others where there are too few."""
+    holds = node.cast(flags, "int8")
+    return node.call("topk", holds, k=count, axis=0, ret_type="indices", is_ascend=False, dtype="int32")

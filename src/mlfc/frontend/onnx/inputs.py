@@ -20,7 +20,7 @@ from mlfc.relay.ir import Constant, TensorType, Var
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
-_SIZE_LIMIT = 1 << 32
+SIZE_LIMIT = 1 << 32
 _OF_KIND = {
     "sequence_type": ": an input for each element of the sequence",
     "optional_type": ": an input that is always given",
@@ -57,18 +57,9 @@ def input_variables(
     for item in inputs:
         with problems.collecting():
             place = f"input '{item.name}'"
-            kind = item.type.WhichOneof("value")
-            if kind is None:
-                raise ModelError("the input has no type", place=place)
-            if kind != "tensor_type":
-                raise UnsupportedError(
-                    f"an input of type {kind.removesuffix('_type')} is not supported",
-                    place=place,
-                    next_step=f"Export the model with tensors alone{_OF_KIND.get(kind, '')}",
-                )
-            dtype = dtype_name(item.type.tensor_type.elem_type, place)
+            dtype = checked_dtype(item)
             shape = _shape(item, shapes.get(item.name), symbols)
-            if shape is not None and prod(shape) > _SIZE_LIMIT:
+            if shape is not None and prod(shape) > SIZE_LIMIT:
                 raise ModelError(f"the shape {shape} is too large", place=place)
             if item.name in values:
                 extents = shape or _extents(item, symbols)
@@ -82,7 +73,22 @@ def input_variables(
     return found
 
 
-def _dimensions(item: onnx.ValueInfoProto) -> list[int | str] | None:
+def checked_dtype(item: onnx.ValueInfoProto) -> str:
+    """Return the dtype of an input; raise an error for one that is no tensor."""
+    place = f"input '{item.name}'"
+    kind = item.type.WhichOneof("value")
+    if kind is None:
+        raise ModelError("the input has no type", place=place)
+    if kind != "tensor_type":
+        raise UnsupportedError(
+            f"an input of type {kind.removesuffix('_type')} is not supported",
+            place=place,
+            next_step=f"Export the model with tensors alone{_OF_KIND.get(kind, '')}",
+        )
+    return dtype_name(item.type.tensor_type.elem_type, place)
+
+
+def declared_extents(item: onnx.ValueInfoProto) -> list[int | str] | None:
     """Return sizes, or names of open dimensions (empty where unnamed); None if even the rank is open.
 
     Paddle's exporter calls every open dimension ``?``, which is no name.
@@ -106,9 +112,9 @@ def stated_shapes(
     """
     found = dict(known or {})
     for item in items:
-        dimensions = _dimensions(item) if item.type.WhichOneof("value") == "tensor_type" else None
+        dimensions = declared_extents(item) if item.type.WhichOneof("value") == "tensor_type" else None
         sizes = tuple(size for size in dimensions or () if isinstance(size, int))
-        if dimensions is not None and len(sizes) == len(dimensions) and prod(sizes) <= _SIZE_LIMIT:
+        if dimensions is not None and len(sizes) == len(dimensions) and prod(sizes) <= SIZE_LIMIT:
             found[item.name] = sizes
     for node in reversed(nodes):
         if node.op_type in _SAME_SHAPE and node.input and len(node.output) == 1 and node.output[0] in found:
@@ -120,7 +126,7 @@ def _symbols(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes, values: Valu
     """Return sizes of named open dimensions that follow from the given shapes, and from those of the given values."""
     symbols: dict[str, int] = {}
     for item in inputs:
-        dimensions = _dimensions(item) or []
+        dimensions = declared_extents(item) or []
         of_value = np.shape(values[item.name]) if item.name in values else ()
         given = shapes.get(item.name, of_value if len(of_value) == len(dimensions) else ())
         for dimension, size in zip(dimensions, given, strict=False):
@@ -131,7 +137,7 @@ def _symbols(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes, values: Valu
 
 def _extents(item: onnx.ValueInfoProto, symbols: Mapping[str, int]) -> list[int | None] | None:
     """Return the extents of an input, None for one that is open; None if even the rank is."""
-    declared = _dimensions(item)
+    declared = declared_extents(item)
     if declared is None:
         return None
     return [symbols.get(size) if isinstance(size, str) else size for size in declared]
@@ -141,7 +147,7 @@ def _shape(
     item: onnx.ValueInfoProto, given: Sequence[int] | None, symbols: Mapping[str, int]
 ) -> tuple[int, ...] | None:
     """Return the fixed shape of an input, None if dimensions stay open; check what the user gave."""
-    declared = _dimensions(item)
+    declared = declared_extents(item)
     if given is None:
         sizes = _extents(item, symbols)
         return None if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
@@ -172,7 +178,7 @@ def guessed_shapes(
     inputs = [item for item in inputs if item.name not in values]
     still_open: dict[str, list[int | str]] = {}
     for item in inputs:
-        dimensions = _dimensions(item)
+        dimensions = declared_extents(item)
         if dimensions is None:
             return
         if item.name not in shapes and any(symbols.get(size, "") == "" for size in dimensions if isinstance(size, str)):
@@ -219,7 +225,7 @@ def open_dimensions(
     remedies: list[Remedy] = []
     inputs = [item for item in graph.input if item.name in names]
     for item in inputs:
-        dimensions = _dimensions(item)
+        dimensions = declared_extents(item)
         if dimensions is None:
             described.append(f"'{item.name}' (any rank)")
             remedies.append(Remedy("--shape", f"{item.name}=N,..."))

@@ -20,6 +20,7 @@ from mlfc.frontend.onnx.linear import matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.quantized import centred
 from mlfc.relay.ir import Expr
+from mlfc.support.dims import Extent
 
 Array: TypeAlias = npt.NDArray[Any]
 Results: TypeAlias = "Expr | Sequence[Expr]"
@@ -203,14 +204,14 @@ def _slice(node: Node, _convert: Convert) -> Expr | None:
     x, shape, old = node.input(0), _stated(node), node.shape(0)
     if shape is None or len(shape) != len(old) or node.opset < 10:
         return None
-    per_axis = _per_axis(node, node.optional(3), prod(node.shape(1)))
+    number = per_axis(node, node.optional(3), prod(node.shape(1)))
     for axis, extent in enumerate(old):
-        start, step = per_axis(node.input(1), axis, 0), per_axis(node.optional(4), axis, 1)
+        start, step = number(node.input(1), axis, 0), number(node.optional(4), axis, 1)
         if start is None or step is None or extent == 0:
             if shape[axis] != extent:
                 return None
             continue
-        start = _wrapped(node, start, extent)
+        start = wrapped(node, start, extent)
         last = node.call("where", node.call("less", step, _int64(node, 0)), *_numbers(node, extent - 1, extent))
         start = node.call("minimum", start, last)
         steps = node.call("multiply", node.counted(shape[axis]), step)
@@ -218,7 +219,7 @@ def _slice(node: Node, _convert: Convert) -> Expr | None:
     return x
 
 
-def _per_axis(node: Node, axes: Expr | None, count: int) -> Callable[[Expr | None, int, int], Expr | None]:
+def per_axis(node: Node, axes: Expr | None, count: int) -> Callable[[Expr | None, int, Extent], Expr | None]:
     """Return a function that gives the number that a list has for an axis; a default where no axis is that.
 
     It gives None for an axis that is known not to be among `axes`, and the default for a list that is left out.
@@ -228,7 +229,7 @@ def _per_axis(node: Node, axes: Expr | None, count: int) -> Callable[[Expr | Non
     fixed = None if known is None else [node.axis(int(axis), rank) for axis in known.reshape(-1)]
     named = None if axes is None or fixed is not None else _named_axes(node, axes, rank)
 
-    def number(values: Expr | None, axis: int, default: int) -> Expr | None:
+    def number(values: Expr | None, axis: int, default: Extent) -> Expr | None:
         if fixed is not None and axis not in fixed:
             return None
         if values is None:
@@ -255,10 +256,10 @@ def _pad(node: Node, _convert: Convert) -> Expr | None:
         node.wrong(f"mode '{mode}' is not known")
     count = prod(node.shape(1)) // 2
     before = node.cut(node.input(1), 0, 0, count)
-    per_axis = _per_axis(node, node.optional(3), count)
+    number = per_axis(node, node.optional(3), count)
     value = node.reshape(node.input(2), ()) if node.has(2) else node.like(0, x)
     for axis, extent in enumerate(old):
-        start = per_axis(before, axis, 0)
+        start = number(before, axis, 0)
         if start is None:
             if shape[axis] != extent:
                 return None
@@ -273,7 +274,7 @@ def _pad(node: Node, _convert: Convert) -> Expr | None:
     return x
 
 
-def _after_cutting(node: Node, before: Expr, extent: int, grown: int) -> tuple[Expr, Expr]:
+def _after_cutting(node: Node, before: Expr, extent: Extent, grown: Extent) -> tuple[Expr, Expr]:
     """Return how many elements negative pads cut in front, and how many they leave, at least one."""
     zero, one, size = _numbers(node, 0, 1, extent)
     cut = node.call("maximum", node.call("negative", before), zero)
@@ -297,19 +298,19 @@ def _minus(node: Node, left: Expr, right: Expr) -> Expr:
     return node.call("subtract", left, right)
 
 
-def _int64(node: Node, value: npt.ArrayLike) -> Expr:
+def _int64(node: Node, value: Any) -> Expr:
     return node.constant(value, "int64")
 
 
-def _numbers(node: Node, *values: int) -> list[Expr]:
+def _numbers(node: Node, *values: Extent) -> list[Expr]:
     return [_int64(node, value) for value in values]
 
 
-def _wrapped(node: Node, at: Expr, extent: int) -> Expr:
-    """Return positions counted from the front, none before it."""
+def wrapped(node: Node, at: Expr, extent: Extent, *, low: bool = True) -> Expr:
+    """Return positions counted from the front; none before it unless `low` is False."""
     zero, size = _numbers(node, 0, extent)
     at = node.call("where", node.call("less", at, zero), node.call("add", at, size), at)
-    return node.call("maximum", at, zero)
+    return node.call("maximum", at, zero) if low else at
 
 
 def _within(node: Node, at: Expr, extent: Expr) -> Expr:

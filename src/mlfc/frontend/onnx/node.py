@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mlfc.errors import ModelError, UnsupportedError
+from mlfc.errors import InternalError, ModelError, UnsupportedError
 from mlfc.frontend.common import folded
+from mlfc.frontend.onnx.dynamic import Dynamic, as_tensor
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
 from mlfc.support import cost, dtypes
+from mlfc.support.dims import LARGEST, Dim, Extent, bounds
 
 TENSOR_LIMIT = 1 << 34
 
@@ -51,6 +53,8 @@ class Node:
     import_graph: Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]] | None = field(default=None, repr=False)
     # gives the number of the run, which the model counts, and a number that no other random node has
     draw_key: Callable[[], tuple[Expr, int]] | None = field(default=None, repr=False)
+    # where shapes may depend on the run: what defines their symbols
+    dynamic: Dynamic | None = field(default=None, repr=False)
     read_attributes: set[str] = field(default_factory=set)
 
     # Inputs
@@ -80,7 +84,7 @@ class Node:
             raise ModelError(f"{self.operator} has no inputs", place=self.name)
         return [self.input(index) for index in range(len(self.inputs))]
 
-    def shape(self, index: int) -> tuple[int, ...]:
+    def shape(self, index: int) -> tuple[Any, ...]:
         """Return the shape of input `index`."""
         return ir.tensor_type(self.input(index)).shape
 
@@ -109,14 +113,30 @@ class Node:
             place=self.name,
         )
 
-    def int_values(self, index: int, what: str) -> tuple[int, ...]:
-        """Return the integers of a known input of at most one dimension."""
+    def int_values(self, index: int, what: str) -> tuple[Any, ...]:
+        """Return the integers, or extents, of a known input of at most one dimension."""
+        extents = None if self.dynamic is None else self.dynamic.known(self.input(index))
+        if extents is not None and extents.ndim <= 1 and self.dtype(index) != "bool":
+            return tuple(item if isinstance(item, Dim) else int(item) for item in extents.reshape(-1))
         array = self.value(index, what)
         if array.dtype.kind not in "iu" or array.ndim > 1:
             raise ModelError(f"input '{what}' of {self.operator} must be a list of integers", place=self.name)
         return tuple(int(item) for item in array.reshape(-1))
 
-    def with_value(self, index: int, value: npt.ArrayLike) -> Node:
+    def extent(self, index: int, what: str) -> Any:
+        """Return the integer, or extent, that a known input of one element is."""
+        if self.dynamic is None or self.dynamic.known(self.input(index)) is None:
+            return int(self.value(index, what).reshape(()))
+        (found,) = self.dynamic.known(self.input(index)).reshape(-1)  # type: ignore[union-attr]  # known just above
+        return found if isinstance(found, Dim) else int(found)
+
+    def late(self, number: Expr, low: int = 0, high: Extent = LARGEST) -> Any:
+        """Return the extent that a computed integer of one element is; it has to be in these bounds."""
+        if self.dynamic is None:
+            raise InternalError("an extent is computed where shapes are fixed")
+        return self.dynamic.defined(number, self.name, low, bounds(high)[1])
+
+    def with_value(self, index: int, value: Any) -> Node:
         """Return the node with integers in the place of input `index`; both note what is read of the attributes."""
         inputs = [*self.inputs]
         inputs[index] = self.constant(value, "int64")
@@ -209,32 +229,45 @@ class Node:
         """Apply a Relay operator; evaluate it now where all arguments are known, small, and the node folds."""
         result = ir.call(operator, args, attrs, span=self.span)
         if isinstance(result.type, TensorType):
-            if result.type.nbytes > TENSOR_LIMIT:
+            if bounds(result.type.nbytes)[0] > TENSOR_LIMIT:
                 self.unsupported(f"makes a tensor of shape {result.type.shape}, which is too large")
             if self.folds:
                 return folded(result)
         return result
 
-    def constant(self, value: npt.ArrayLike, dtype: str) -> Constant:
-        """Return a constant."""
+    def constant(self, value: Any, dtype: str) -> Constant:
+        """Return a constant; a tensor of extents, which has no data, where the run decides one of the values."""
+        extents = np.asarray(value, object) if isinstance(value, (Dim, list, tuple, np.ndarray)) else None
+        if extents is not None and any(isinstance(item, Dim) for item in extents.reshape(-1)):
+            if dtypes.is_integer(dtype):
+                return as_tensor(extents, dtype, self.span)  # type: ignore[return-value]  # as the summary says
+            wide = as_tensor(extents, "int64", self.span)
+            return ir.call("cast", [wide], dtype=dtype, span=self.span)  # type: ignore[return-value]
         return ir.const(np.asarray(value), dtype, span=self.span)
 
-    def counted(self, count: int, dtype: str = "int64") -> Constant:
-        """Return 0, 1, ... as a constant; LimitError for an extent that a small file states out of proportion."""
+    def counted(self, count: Extent, dtype: str = "int64") -> Constant:
+        """Return 0, 1, ... as a constant; LimitError for an extent that a small file states out of proportion.
+
+        Where the run decides the count, it computes the numbers.
+        """
+        if isinstance(count, Dim):
+            zero, one = (self.constant(number, dtype) for number in (0, 1))
+            end, steps = self.constant(count, dtype), {"start": 0, "stop": count, "step": 1, "dtype": dtype}
+            return self.call("arange", zero, end, one, **steps)  # type: ignore[return-value]  # as `constant`
         cost.require("constants", count * 8, self.name)
         return self.constant(np.arange(count), dtype)
 
-    def like(self, value: float, expr: Expr) -> Constant:
-        """Return a scalar constant of the dtype of `expr`."""
+    def like(self, value: Any, expr: Expr) -> Constant:
+        """Return a scalar, mostly a constant, of the dtype of `expr`."""
         return self.constant(value, ir.tensor_type(expr).dtype)
 
     def cast(self, expr: Expr, dtype: str) -> Expr:
         """Return `expr` as `dtype`."""
         return expr if ir.tensor_type(expr).dtype == dtype else self.call("cast", expr, dtype=dtype)
 
-    def reshape(self, expr: Expr, shape: Sequence[int]) -> Expr:
+    def reshape(self, expr: Expr, shape: Sequence[Extent]) -> Expr:
         """Return `expr` under another shape, every extent of which is given."""
-        wanted = tuple(int(extent) for extent in shape)
+        wanted = tuple(extent if isinstance(extent, Dim) else int(extent) for extent in shape)
         if ir.tensor_type(expr).shape == wanted:
             return expr
         return self.call("reshape", expr, newshape=wanted, allowzero=0 in wanted)
@@ -245,18 +278,19 @@ class Node:
             return expr
         return self.call("transpose", expr, axes=tuple(axes))
 
-    def broadcast(self, expr: Expr, shape: Sequence[int]) -> Expr:
+    def broadcast(self, expr: Expr, shape: Sequence[Extent]) -> Expr:
         """Return `expr` broadcast to `shape`."""
         if ir.tensor_type(expr).shape == tuple(shape):
             return expr
         return self.call("broadcast_to", expr, shape=tuple(shape))
 
-    def cut(self, expr: Expr, axis: int, begin: int, end: int) -> Expr:
+    def cut(self, expr: Expr, axis: int, begin: Extent, end: Extent) -> Expr:
         """Return `expr` from `begin` to `end` along `axis`, which are not negative."""
         shape = ir.tensor_type(expr).shape
         if begin == 0 and end == shape[axis]:
             return expr
-        begins, ends = [0] * len(shape), list(shape)
+        begins: list[Extent] = [0] * len(shape)
+        ends = list(shape)
         begins[axis], ends[axis] = begin, end
         return self.call(
             "strided_slice", expr, begin=tuple(begins), end=tuple(ends), strides=(1,) * len(shape), axes=None
@@ -279,7 +313,7 @@ def _all(value: Any, kind: type) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
 
 
-def shape_of(expr: Expr) -> tuple[int, ...]:
+def shape_of(expr: Expr) -> tuple[Any, ...]:
     """Return the shape of a tensor expression."""
     return ir.tensor_type(expr).shape
 

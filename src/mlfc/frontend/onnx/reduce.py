@@ -10,6 +10,7 @@ from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlfc.frontend.onnx.shape import axes_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
+from mlfc.support.dims import bounds
 
 
 def reduced(node: Node, operator: str, x: Expr) -> Expr:
@@ -110,7 +111,7 @@ def _top_k(node: Node) -> list[Expr]:
     x = node.input(0)
     axis = node.axis(node.integer("axis", -1), len(shape_of(x)))
     counts = (node.integer("k"),) if node.opset < 10 else node.int_values(1, "k")
-    if len(counts) != 1 or not 0 <= counts[0] <= shape_of(x)[axis]:
+    if len(counts) != 1 or bounds(counts[0])[1] < 0 or bounds(counts[0] - shape_of(x)[axis])[0] > 0:
         node.wrong(f"{', '.join(map(str, counts))} elements cannot be picked from {shape_of(x)[axis]}")
     ascending = not node.integer("largest", 1) if node.opset >= 11 else False
     node.integer("sorted", 1)  # in order they are either way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy.typing as npt
 from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.ops.rules import same_extent
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import cost, dtypes
+from mlfc.support.dims import Extent, bounds, is_static, maximum, minimum
 
 
 @importer("Reshape")
@@ -26,12 +29,13 @@ def _reshape(node: Node) -> Expr:
             if index >= len(shape):
                 node.wrong(f"the 0 at position {index} of {tuple(wanted)} copies a dimension that {shape} has not")
             wanted[index] = shape[index]
-    if wanted.count(-1) > 1 or any(extent < -1 for extent in wanted):
+    # an extent that the run decides is none of -1 and 0, which stand for others
+    if wanted.count(-1) > 1 or any(bounds(extent)[1] < (0 if extent != -1 else -1) for extent in wanted):
         node.wrong(f"{tuple(wanted)} is not a shape")
     known = prod(extent for extent in wanted if extent != -1)
-    if -1 in wanted and known:
+    if -1 in wanted and known != 0:
         wanted[wanted.index(-1)] = prod(shape) // known
-    if prod(wanted) != prod(shape) or -1 in wanted:
+    if -1 in wanted or bounds(prod(wanted) - prod(shape))[0] > 0 or bounds(prod(wanted) - prod(shape))[1] < 0:
         node.wrong(f"a tensor of shape {shape} cannot become {tuple(wanted)}")
     return node.reshape(node.input(0), wanted)
 
@@ -108,21 +112,24 @@ def _split(node: Node) -> list[Expr]:
         sizes = node.int_values(1, "split")
     else:
         count = node.integer("num_outputs", count)
-        if not 1 <= count <= max(extent, 1):
+        if not 1 <= count <= max(bounds(extent)[1], 1):
             node.wrong(f"dimension {axis} of {shape_of(x)} cannot be split into {count}")
         part = -(-extent // count)
-        sizes = tuple(max(0, min(part, extent - part * index)) for index in range(count))
-    if sum(sizes) != extent or min(sizes, default=-1) < 0 or len(sizes) < len(node.outputs):
+        sizes = tuple(maximum(0, minimum(part, extent - part * index)) for index in range(count))
+    low, high = bounds(sum(sizes) - extent)
+    if not low <= 0 <= high or min((bounds(size)[1] for size in sizes), default=-1) < 0 or len(sizes) < count:
         node.wrong(f"sizes {sizes} do not split dimension {axis} of {shape_of(x)} into {len(node.outputs)}")
-    ends = np.cumsum(sizes).tolist()
+    ends = list(accumulate(sizes))
     return [node.cut(x, axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 @importer("Expand")
 def _expand(node: Node) -> Expr:
     wanted = node.int_values(1, "shape")
-    if any(extent < 0 for extent in wanted):
+    if any(bounds(extent)[1] < 0 for extent in wanted):
         node.wrong(f"{wanted} is not a shape")
+    if not is_static((*node.shape(0), *wanted)):
+        return node.broadcast(node.input(0), _expanded(node.shape(0), wanted))
     try:
         shape = np.broadcast_shapes(node.shape(0), wanted)
     except ValueError:
@@ -130,10 +137,17 @@ def _expand(node: Node) -> Expr:
     return node.broadcast(node.input(0), shape)
 
 
+def _expanded(shape: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, ...]:
+    """Return what a tensor is broadcast to; an extent that the run decides is no 1, unless the other is larger."""
+    rank = max(len(shape), len(wanted))
+    rows = zip([1] * (rank - len(shape)) + [*shape], [1] * (rank - len(wanted)) + [*wanted], strict=True)
+    return tuple(new if old == 1 else old if new == 1 else same_extent("Expand", old, new) for old, new in rows)
+
+
 @importer("Tile")
 def _tile(node: Node) -> Expr:
     repeats = node.int_values(1, "repeats")
-    if len(repeats) != node.rank(0) or any(count < 0 for count in repeats):
+    if len(repeats) != node.rank(0) or any(bounds(count)[1] < 0 for count in repeats):
         node.wrong(f"repeats {repeats} do not fit a tensor of shape {node.shape(0)}")
     if all(count == 1 for count in repeats):
         return node.input(0)
@@ -170,12 +184,12 @@ def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Exp
         node.wrong(f"{len(pads)} pads do not fit a tensor of {rank} dimensions")
     widths = list(zip(pads[:rank], pads[rank:], strict=True))
     for axis, (before, after) in enumerate(widths):
-        begin, end = max(0, -before), shape_of(x)[axis] - max(0, -after)
-        if begin > end:
+        begin, end = maximum(0, -before), shape_of(x)[axis] - maximum(0, -after)
+        if bounds(begin - end)[0] > 0:
             node.wrong(f"pads {tuple(pads)} cut more than dimension {axis} has")
         x = node.cut(x, axis, begin, end)
-    widths = [(max(0, before), max(0, after)) for before, after in widths]
-    if not any(map(any, widths)):
+    widths = [(maximum(0, before), maximum(0, after)) for before, after in widths]
+    if all(pair == (0, 0) for pair in widths):
         return x
     if mode == "wrap":
         return _wrapped(node, x, widths)
@@ -187,9 +201,14 @@ def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Exp
 def _wrapped(node: Node, x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
     for axis, (before, after) in enumerate(widths):
         extent = shape_of(x)[axis]
-        if before or after:
-            positions = np.arange(-before, extent + after) % extent
-            x = node.call("take", x, node.constant(positions, "int32"), axis=axis)
+        if (before, after) != (0, 0):
+            places: Expr
+            if is_static((before, after, extent)):
+                places = node.constant(np.arange(-before, extent + after) % extent, "int32")
+            else:
+                places = node.call("subtract", node.counted(extent + before + after), node.constant(before, "int64"))
+                places = node.call("floor_mod", places, node.constant(extent, "int64"))
+            x = node.call("take", x, places, axis=axis)
     return x
 
 
@@ -199,13 +218,15 @@ def _center_crop_pad(node: Node) -> Expr:
     rank = node.rank(0)
     axes = [node.axis(axis, rank) for axis in node.integers("axes", range(rank))]
     sizes = node.int_values(1, "shape")
-    if len(sizes) != len(axes) or any(size < 0 for size in sizes):
+    if len(sizes) != len(axes) or any(bounds(size)[1] < 0 for size in sizes):
         node.wrong(f"shape {sizes} does not fit the axes {tuple(axes)}")
     pads = [0] * 2 * rank
     for axis, size in zip(axes, sizes, strict=True):
         missing = size - node.shape(0)[axis]
         # cropping drops the smaller half in front, padding adds it there
-        before = missing // 2 if missing >= 0 else -(-missing // 2)
+        before = missing // 2 if bounds(missing)[0] >= 0 else -(-missing // 2)
+        if bounds(missing)[0] < 0 < bounds(missing)[1]:
+            before = maximum(missing, 0) // 2 - maximum(-missing, 0) // 2
         pads[axis], pads[rank + axis] = before, missing - before
     return pad(node, x, pads, node.like(0, x), "constant")
 
@@ -251,6 +272,8 @@ def _constant_of_shape(node: Node) -> Expr:
     shape = node.int_values(0, "input")
     if value.size != 1 or any(extent < 0 for extent in shape):
         node.wrong(f"cannot fill the shape {shape} with a value of {value.size} elements")
+    if not is_static(shape):
+        return node.call("full", Constant(value.reshape(()), None, node.span), shape=shape, dtype=None)
     return Constant(np.full(_checked(node, shape), value.reshape(())), None, node.span)
 
 
@@ -265,7 +288,7 @@ def _checked(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _shape(node: Node) -> Expr:
     shape = node.shape(0)
     start, end = node.integer("start", 0), node.integer("end", len(shape))
-    return node.constant(np.asarray(shape[start:end], np.int64), "int64")
+    return node.constant(list(shape[start:end]), "int64")
 
 
 @importer("Size")
@@ -275,6 +298,8 @@ def _size(node: Node) -> Expr:
 
 @importer("Range", ignores=("stash_type",))
 def _range(node: Node) -> Expr:
+    if node.dynamic is not None and any(node.known(index) is None for index in range(3)):
+        return _open_range(node, [node.extent(index, what) for index, what in enumerate(("start", "limit", "delta"))])
     start, limit, delta = (
         node.value(index, what).reshape(()) for index, what in enumerate(("start", "limit", "delta"))
     )
@@ -288,12 +313,31 @@ def _range(node: Node) -> Expr:
     return Constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype), None, node.span)
 
 
+def _open_range(node: Node, ends: Sequence[Extent]) -> Expr:
+    start, limit, delta = ends
+    if delta == 0:
+        node.wrong("delta must not be zero")
+    count = maximum(-(-(limit - start) // delta), 0)
+    numbers: Expr = node.counted(count, node.dtype(0))
+    if delta != 1:
+        numbers = node.call("multiply", numbers, node.reshape(node.input(2), ()))
+    return numbers if start == 0 else node.call("add", numbers, node.reshape(node.input(0), ()))
+
+
 @importer("EyeLike")
 def _eye_like(node: Node) -> Expr:
     if node.rank(0) != 2:
         node.wrong(f"a tensor of shape {node.shape(0)} is not a matrix")
     code = node.attribute("dtype")
     dtype = node.dtype(0) if code is None else dtype_name(code, node.name)
+    if not is_static(node.shape(0)):
+        return _open_eye(node, dtype)
     rows, columns = _checked(node, node.shape(0))
     eye: npt.NDArray[Any] = np.eye(rows, columns, min(max(node.integer("k", 0), -rows), columns))
     return Constant(eye.astype(dtypes.to_numpy(dtype)), None, node.span)
+
+
+def _open_eye(node: Node, dtype: str) -> Expr:
+    rows, columns = (node.counted(extent) for extent in node.shape(0))
+    diagonal = node.call("subtract", columns, node.constant(node.integer("k", 0), "int64"))
+    return node.cast(node.call("equal", node.call("expand_dims", rows, axis=1), diagonal), dtype)

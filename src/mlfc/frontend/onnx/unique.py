@@ -12,42 +12,42 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mlfc.frontend.onnx.index import count_of, first_true
 from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
+from mlfc.support.dims import Extent, bounds
 
 
 @importer("NonZero")
 def _non_zero(node: Node) -> Expr:
     shape, known = node.shape(0), node.known(0)
     stated = node.stated[0] if node.stated else None
-    if known is not None or stated is None:
+    if known is not None or (stated is None and node.dynamic is None):
         return node.constant(np.stack(np.nonzero(node.value(0, "X"))), "int64")
-    if len(stated) != 2 or stated[0] != len(shape) or stated[1] > prod(shape):
+    if stated is not None and (len(stated) != 2 or stated[0] != len(shape) or bounds(stated[1] - prod(shape))[0] > 0):
         node.wrong(f"a tensor of shape {shape} cannot give places of shape {stated}")
     x = node.input(0)
     flags = node.call("not_equal", node.cast(x, "int8") if node.dtype(0) == "bool" else x, _zero_of(node))
-    places = node.cast(_first_true(node, node.reshape(flags, (prod(shape),)), stated[1]), "int64")
+    flags = node.reshape(flags, (prod(shape),))
+    count = node.late(count_of(node, flags), 0, prod(shape)) if stated is None else stated[1]
+    if not shape:
+        return node.call("zeros", shape=(0, count), dtype="int64")
+    places = node.cast(first_true(node, flags, count), "int64")
     rows, step = [], prod(shape)
     for extent in shape:
         step //= extent
         row = node.call("floor_mod", _by(node, "floor_divide", places, step), node.constant(extent, "int64"))
-        rows.append(node.reshape(row, (1, stated[1])))
-    return node.concatenate(rows, 0) if rows else node.constant(np.zeros((0, stated[1])), "int64")
+        rows.append(node.reshape(row, (1, count)))
+    return node.concatenate(rows, 0)
 
 
 def _zero_of(node: Node) -> Expr:
     return node.constant(0, "int8" if node.dtype(0) == "bool" else node.dtype(0))
 
 
-def _by(node: Node, operator: str, expr: Expr, number: int) -> Expr:
+def _by(node: Node, operator: str, expr: Expr, number: Extent) -> Expr:
     return node.call(operator, expr, node.like(number, expr))
-
-
-def _first_true(node: Node, flags: Expr, count: int) -> Expr:
-    """Return the places of the first flags that hold, in their order, and of others where there are too few."""
-    holds = node.cast(flags, "int8")
-    return node.call("topk", holds, k=count, axis=0, ret_type="indices", is_ascend=False, dtype="int32")
 
 
 @importer("Unique", since=11)
@@ -58,9 +58,13 @@ def _unique(node: Node) -> list[Expr]:
     is_sorted = bool(node.integer("sorted", 1))
     count = _stated_count(node, axis or 0)
     is_flat = axis is None or len(shape) == 1
-    if node.known(0) is not None or not is_flat or count is None:
+    if node.known(0) is not None or not (is_flat or node.dynamic is not None):
         return _of_constant(node, axis, is_sorted=is_sorted)
-    if count > prod(shape):
+    if count is None and node.dynamic is None:
+        return _of_constant(node, axis, is_sorted=is_sorted)
+    if not is_flat:
+        node.unsupported(f"along axis {axis} of data that come when the model runs is not supported")
+    if count is not None and bounds(count - prod(shape))[0] > 0:
         node.wrong(f"{count} different elements are more than a tensor of shape {shape} has")
     return _when_run(node, count, is_sorted=is_sorted)
 
@@ -88,7 +92,7 @@ def _of_constant(node: Node, axis: int | None, *, is_sorted: bool) -> list[Expr]
     return [node.constant(results[0], node.dtype(0)), *(node.constant(part, "int64") for part in results[1:])]
 
 
-def _when_run(node: Node, count: int, *, is_sorted: bool) -> list[Expr]:
+def _when_run(node: Node, count: Extent | None, *, is_sorted: bool) -> list[Expr]:
     """Sort the elements; each that differs from the one before is new. What is NaN differs from everything."""
     size = prod(node.shape(0))
     x = node.reshape(node.input(0), (size,))
@@ -97,17 +101,19 @@ def _when_run(node: Node, count: int, *, is_sorted: bool) -> list[Expr]:
     places = node.call("topk", x, ret_type="indices", dtype="int64", **ascending)
     elements = node.call("take", x, places, axis=0)
     changes = node.call("not_equal", node.cut(elements, 0, 1, size), node.cut(elements, 0, 0, size - 1))
-    is_new = node.concatenate([node.constant([True], "bool"), *([changes] if size > 1 else ())], 0)
+    is_new = node.concatenate([node.constant([True], "bool"), *([changes] if size != 1 else ())], 0)
     group = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), node.constant(1, "int64"))
     inverse = node.call("scatter_elements", _filled(node, "zeros", size), places, group, axis=0, reduction="update")
-    begins = _first_true(node, is_new, count)
+    if count is None:
+        count = node.late(count_of(node, is_new), min(1, bounds(size)[0]), size)
+    begins = first_true(node, is_new, count)
     first = node.call("take", places, begins, axis=0)
     found = node.call("take", elements, begins, axis=0)
     # what is beyond the stated number is counted behind the others, and left out
     kept = node.call("minimum", group, node.constant(count, "int64"))
     room, ones = _filled(node, "zeros", count + 1), _filled(node, "ones", size)
     counts = node.cut(node.call("scatter_elements", room, kept, ones, axis=0, reduction="add"), 0, 0, count)
-    if not is_sorted and count:
+    if not is_sorted and count != 0:
         order = node.call("topk", first, k=count, axis=0, ret_type="indices", is_ascend=True, dtype="int64")
         first, found, counts = (node.call("take", part, order, axis=0) for part in (first, found, counts))
         number = node.call(
@@ -118,5 +124,5 @@ def _when_run(node: Node, count: int, *, is_sorted: bool) -> list[Expr]:
     return [node.cast(found, node.dtype(0)), first, inverse, counts]
 
 
-def _filled(node: Node, operator: str, size: int) -> Expr:
+def _filled(node: Node, operator: str, size: Extent) -> Expr:
     return node.call(operator, shape=(size,), dtype="int64")

@@ -1,0 +1,417 @@
+"""Branches and loops that the run takes: functions of the module, of which `If` calls one or the other.
+
+A loop is a function that calls itself: ``@loop`` goes on to ``@loop_turn``, which computes one turn and calls ``@loop``
+again, or to ``@loop_done``, which gives the states as they are. Results of the turns are collected in lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from mlfc.errors import UnsupportedError
+from mlfc.frontend.onnx.containers import NOTHING
+from mlfc.frontend.onnx.dynamic import Dynamic, Frame, Needs, result_type
+from mlfc.ops.lists import fits
+from mlfc.relay import ir
+from mlfc.relay.ir import (
+    Call,
+    Constant,
+    Expr,
+    FuncType,
+    GlobalVar,
+    If,
+    ListType,
+    Span,
+    TensorType,
+    Tuple,
+    TupleGetItem,
+    TupleType,
+    Type,
+    Var,
+)
+from mlfc.support.dims import LARGEST, Dim, bounds
+
+_ROUNDS = 16  # in which the types of a loop's states become general
+_FLAG, _NUMBER = TensorType((), "bool"), TensorType((), "int64")
+
+
+@dataclass
+class Body:
+    """What was imported as the body of a function."""
+
+    frame: Frame
+    results: list[Expr]
+
+
+# Values and their types
+
+
+def flat(value: Expr) -> list[Expr]:
+    """Return the tensors and lists that a value is made of."""
+    return list(value.fields) if isinstance(value, Tuple) else [value]
+
+
+def flat_types(kind: Type) -> list[Type]:
+    """Return the types of what a value of a type is made of."""
+    return list(kind.fields) if isinstance(kind, TupleType) else [kind]
+
+
+def built(kind: Type, parts: Iterator[Expr]) -> Expr:
+    """Return a value of a type, made of the next parts."""
+    if isinstance(kind, TupleType):
+        return Tuple(tuple(next(parts) for _ in kind.fields))
+    return next(parts)
+
+
+class Joiner:
+    """Finds types that take in two values, of which the run gives one."""
+
+    def __init__(self, dynamic: Dynamic, name: str, frames: Sequence[Frame]) -> None:
+        self.dynamic = dynamic
+        self.name = name
+        self.own = {symbol for frame in frames for symbol in (*frame.defines, *frame.sources)}
+
+    def joined(self, a: Type, b: Type) -> Type:
+        """Return the type of what is one or the other; UnsupportedError if there is none."""
+        if isinstance(a, TensorType) and isinstance(b, TensorType):
+            return self._tensor(a, b, self._between)
+        if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.fields) == len(b.fields):
+            return TupleType(tuple(self.joined(one, other) for one, other in zip(a.fields, b.fields, strict=True)))
+        if isinstance(a, (TupleType, ListType)) and isinstance(b, (TupleType, ListType)):
+            elements = [*_elements(a), *_elements(b)]
+            found = elements[0]
+            for element in elements[1:]:
+                found = self._tensor(found, element, self._varying)
+            return ListType(self._tensor(found, found, self._varying))
+        raise self._refusal(a, b)
+
+    def _tensor(self, a: TensorType, b: TensorType, extent: Callable[[Any, Any], Any]) -> TensorType:
+        if a.dtype != b.dtype or len(a.shape) != len(b.shape):
+            raise self._refusal(a, b)
+        return TensorType(tuple(map(extent, a.shape, b.shape)), a.dtype)
+
+    def _refusal(self, a: Type, b: Type) -> UnsupportedError:
+        return UnsupportedError(
+            f"a value that is {a} or {b}, as the run decides, is not supported",
+            place=f"node '{self.name}'",
+            next_step="Export the model so that both have one dtype and as many dimensions",
+        )
+
+    def _is_own(self, extent: Any) -> bool:
+        return isinstance(extent, Dim) and not self.own.isdisjoint(extent.symbols)
+
+    def _between(self, a: Any, b: Any) -> Any:
+        if a == b and not self._is_own(a):
+            return a
+        (low, high), (least, most) = bounds(a), bounds(b)
+        return self.dynamic.symbol(self.name, max(0, min(low, least)), min(LARGEST, max(high, most))).dim
+
+    def _varying(self, a: Any, b: Any) -> Any:
+        if self.dynamic.is_varying(a):
+            return a
+        if self.dynamic.is_varying(b):
+            return b
+        return a if a == b and not self._is_own(a) else self.dynamic.varying(self.name)
+
+
+def _elements(kind: TupleType | ListType) -> list[TensorType]:
+    fields = kind.fields if isinstance(kind, TupleType) else (kind.element,)
+    return [field for field in fields if isinstance(field, TensorType)]
+
+
+def coerced(value: Expr, kind: Type, span: Span) -> Expr:
+    """Return a value in the form of a type: a sequence that is known becomes a list."""
+    if not isinstance(kind, ListType) or not isinstance(value, Tuple):
+        return value
+    found: Expr = ir.call("list_new", [], shape=kind.element.shape, dtype=kind.element.dtype, span=span)
+    for field in value.fields:
+        found = ir.call("list_append", [found, field], span=span)
+    return found
+
+
+# Branches
+
+
+def is_cheap(bodies: Sequence[Body], outer: AbstractSet[Expr], limit: int = 16) -> bool:
+    """Tell whether both branches may be computed, whichever is taken: few operators without products or control."""
+    for body in bodies:
+        if body.frame.defines or body.frame.sources:
+            return False
+        seen: set[Expr] = set(outer)
+        waiting = [part for result in body.results for part in flat(result)]
+        count = 0
+        while waiting:
+            expr = waiting.pop()
+            if expr in seen or isinstance(expr, (Var, Constant)):
+                continue
+            seen.add(expr)
+            operator = expr.op if isinstance(expr, Call) else None
+            if isinstance(expr, If) or isinstance(operator, GlobalVar) or isinstance(expr.type, ListType):
+                return False
+            count += isinstance(expr, Call)
+            if count > limit or getattr(operator, "macs", None) is not None:
+                return False
+            waiting.extend(ir_children(expr))
+    return True
+
+
+def ir_children(expr: Expr) -> tuple[Expr, ...]:
+    """Return what an expression reads."""
+    if isinstance(expr, Call):
+        return expr.args
+    return expr.fields if isinstance(expr, Tuple) else (expr.value,) if isinstance(expr, TupleGetItem) else ()
+
+
+def branched(
+    dynamic: Dynamic,
+    condition: Expr,
+    bodies: Sequence[Body],
+    outer: AbstractSet[Expr],
+    name: str,
+    tensors: Sequence[str],
+) -> list[Expr]:
+    """Return the results of the first body where a condition holds, else of the second; only that one is computed."""
+    span = Span((name,))
+    joiner = Joiner(dynamic, name, [body.frame for body in bodies])
+    one, other = (body.results for body in bodies)
+    if any((a is NOTHING) != (b is NOTHING) for a, b in zip(one, other, strict=True)):
+        raise UnsupportedError(
+            "an optional that has a value or not, as the run decides, is not supported",
+            place=f"node '{name}'",
+            next_step="Export the model with tensors alone",
+        )
+    kinds = [joiner.joined(a.type, b.type) for a, b in zip(one, other, strict=True)]
+    results = [
+        [part for value, kind in zip(body.results, kinds, strict=True) for part in flat(coerced(value, kind, span))]
+        for body in bodies
+    ]
+    needs = [dynamic.needs(body.frame, (), parts, outer) for body, parts in zip(bodies, results, strict=True)]
+    captured = dynamic.completed(needs)
+    functions = [
+        dynamic.close(dynamic.name(f"{name}_{which}"), (), parts, captured, own.defines)
+        for which, parts, own in zip(("then", "else"), results, needs, strict=True)
+    ]
+    parts = [part for kind in kinds for part in flat_types(kind)]
+    if not parts:
+        return [built(kind, iter(())) for kind in kinds]
+    titles = tensors if len(parts) == len(kinds) else [""] * len(parts)
+    flag = ir.call("reshape", [condition], newshape=(), span=span) if ir.tensor_type(condition).shape else condition
+    alone = Span((name,), titles[0] or None) if len(parts) == 1 else span
+    found = If(flag, functions[0], functions[1], tuple(captured), result_type(parts), alone)
+    return unpacked(dynamic, found, kinds, titles)
+
+
+def unpacked(dynamic: Dynamic, found: If | Call, kinds: Sequence[Type], titles: Sequence[str]) -> list[Expr]:
+    """Return the values that an `If` or a call gives, with names of tensors; their extents are read from them."""
+    parts: list[Expr] = [found]
+    if isinstance(found.type, TupleType):
+        spans = [Span(found.span.nodes, title or None) for title in titles]
+        parts = [TupleGetItem(found, index, span) for index, span in enumerate(spans)]
+    for part in parts:
+        if isinstance(part.type, TensorType):
+            dynamic.noted(part, part.type.shape)
+    source = iter(parts)
+    return [built(kind, source) for kind in kinds]
+
+
+# Loops
+
+
+@dataclass
+class Loop:
+    """A loop as its caller describes it."""
+
+    name: str
+    initial: list[Expr]  # states before the first turn
+    condition: Expr | None  # a bool: whether there is a first turn; None for yes
+    limit: Expr | None  # int64: how many turns there are at most; None for no limit
+    # of (turn, condition of the turn, states): the condition of the next turn or None, the states, and the rows
+    turn: Callable[[Expr, Expr, list[Expr]], tuple[Expr | None, list[Expr], list[Expr]]]
+    outer: AbstractSet[Expr]  # what the turns may read from around them
+
+
+@dataclass
+class _Turn:
+    """A turn that was imported with states of some types."""
+
+    frame: Frame
+    params: list[Var]  # flag, number, states
+    go: Expr | None
+    states: list[Expr]
+    rows: list[Expr]
+
+
+def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
+    """Return the states behind a loop, a list of what the turns gave for each row, and the number of turns."""
+    span = Span((loop.name,))
+    kinds, turn = _general(dynamic, loop)
+    joiner = Joiner(dynamic, loop.name, [turn.frame])
+    rows = [_row_type(joiner, row, loop.name) for row in turn.rows]
+    names = {param.name for param in turn.params}
+    lists = [Var(_fresh(f"rows_{index}", names), row) for index, row in enumerate(rows)]
+    params = [*turn.params, *lists]
+    count = ir.call("add", [turn.params[1], ir.const(1, "int64")], span=span)
+    go = _goes_on(turn.go, count, loop.limit, span)
+    after = [part for value, kind in zip(turn.states, kinds, strict=True) for part in flat(coerced(value, kind, span))]
+    appended = [ir.call("list_append", [var, row], span=span) for var, row in zip(lists, turn.rows, strict=True)]
+    after = [go, count, *after, *appended]
+    own = dynamic.needs(turn.frame, params, after, loop.outer)
+    captured = dynamic.completed([own], params)
+    base = dynamic.name(loop.name)
+    if own.defines:
+        after = _apart(dynamic, f"{base}_body", params, after, captured, own, span)
+    parts = [part for kind in kinds for part in flat_types(kind)]
+    results = TupleType((*(_result(dynamic, loop.name, part) for part in parts), *rows, _NUMBER, _FLAG))
+    itself = GlobalVar(base, FuncType(tuple(item.type for item in (*params, *captured)), results))
+    again = ir.call_function(itself, [*after, *captured], span=span)
+    turn_function = dynamic.close(dynamic.name(f"{base}_turn"), params, [again], captured)
+    done = dynamic.close(dynamic.name(f"{base}_done"), params, [*params[2:], *params[1::-1]], captured)
+    choice = If(params[0], turn_function, done, (*params, *captured), results, span)
+    dynamic.close(base, params, [choice], captured)
+    start = _start(loop, span)
+    initial = [
+        part for value, kind in zip(loop.initial, kinds, strict=True) for part in flat(coerced(value, kind, span))
+    ]
+    empty = [ir.call("list_new", [], shape=row.element.shape, dtype=row.element.dtype, span=span) for row in rows]
+    call = ir.call_function(itself, [start, ir.const(0, "int64"), *initial, *empty, *captured], span=span)
+    found = unpacked(dynamic, call, [*kinds, *rows, _NUMBER, _FLAG], [""] * len(results.fields))
+    return found[: len(kinds)], found[len(kinds) : -2], found[-2]
+
+
+def _apart(
+    dynamic: Dynamic, name: str, params: Sequence[Var], after: Sequence[Expr], captured: Sequence[Expr], own: Needs,
+    span: Span,
+) -> list[Expr]:  # fmt: skip
+    """Return what a turn gives, computed by a function of its own: the last step of a loop defines no symbols."""
+    function = dynamic.close(dynamic.name(name), params, after, captured, own.defines)
+    inner = {symbol for symbol, _ in own.defines}
+
+    def outside(kind: Type) -> Type:
+        if not isinstance(kind, TensorType):
+            return kind
+        is_inner = [isinstance(extent, Dim) and not inner.isdisjoint(extent.symbols) for extent in kind.shape]
+        shape = [
+            dynamic.symbol(name, max(0, bounds(extent)[0]), min(LARGEST, bounds(extent)[1])).dim if is_new else extent
+            for extent, is_new in zip(kind.shape, is_inner, strict=True)
+        ]
+        return TensorType(tuple(shape), kind.dtype)
+
+    result = TupleType(tuple(outside(item.type) for item in after))
+    call = ir.call_function(function, [*params, *captured], type=result, span=span)
+    return [TupleGetItem(call, index, span) for index in range(len(after))]
+
+
+def _start(loop: Loop, span: Span) -> Expr:
+    go: Expr = ir.const(True, "bool") if loop.condition is None else loop.condition
+    if loop.limit is None:
+        return go
+    some = ir.call("greater", [loop.limit, ir.const(0, "int64")], span=span)
+    return some if loop.condition is None else ir.call("logical_and", [go, some], span=span)
+
+
+def _goes_on(go: Expr | None, count: Expr, limit: Expr | None, span: Span) -> Expr:
+    if limit is None:
+        return ir.const(True, "bool") if go is None else go
+    more = ir.call("less", [count, limit], span=span)
+    return more if go is None else ir.call("logical_and", [go, more], span=span)
+
+
+def _result(dynamic: Dynamic, name: str, part: Type) -> Type:
+    """Return the type of a state behind the loop: extents that change are those of the result."""
+    if not isinstance(part, TensorType):
+        return part
+    shape = tuple(
+        dynamic.symbol(f"{name}_result", extent.symbol.low, extent.symbol.high).dim
+        if dynamic.is_state(extent)
+        else extent
+        for extent in part.shape
+    )
+    return TensorType(shape, part.dtype)
+
+
+def _fresh(name: str, names: set[str]) -> str:
+    while name in names:
+        name += "_"
+    names.add(name)
+    return name
+
+
+def _row_type(joiner: Joiner, row: Expr, name: str) -> ListType:
+    if not isinstance(row.type, TensorType):
+        raise UnsupportedError(
+            f"turns that each give {row.type} as a row are not supported",
+            place=f"node '{name}'",
+            next_step="Let each turn give one tensor",
+        )
+    found = joiner.joined(ListType(row.type), ListType(row.type))
+    assert isinstance(found, ListType)
+    return found
+
+
+def _general(dynamic: Dynamic, loop: Loop) -> tuple[list[Type], _Turn]:
+    """Return types that the states keep from turn to turn, and a turn imported with these.
+
+    They begin with the types that the states have, and become as general as a turn makes them.
+    """
+    kinds: list[Type] = dynamic.patterns.get(loop.name) or [value.type for value in loop.initial]
+    joiner = Joiner(dynamic, loop.name, [])
+    kinds = [
+        _opened(dynamic, joiner, kind, value.type, loop.name) for kind, value in zip(kinds, loop.initial, strict=True)
+    ]
+    for _ in range(_ROUNDS):
+        turn = _imported(dynamic, loop, kinds)
+        joiner = Joiner(dynamic, loop.name, [turn.frame])
+        wider = [
+            _opened(dynamic, joiner, kind, value.type, loop.name)
+            for kind, value in zip(kinds, turn.states, strict=True)
+        ]
+        if wider == kinds:
+            dynamic.patterns[loop.name] = kinds
+            return kinds, turn
+        kinds = wider
+    raise UnsupportedError(
+        f"states whose types are not the same after {_ROUNDS} turns are not supported",
+        place=f"node '{loop.name}'",
+        next_step="Export the model with states of one dtype and rank",
+    )
+
+
+def _opened(dynamic: Dynamic, joiner: Joiner, kind: Type, new: Type, name: str) -> Type:
+    """Return the type of a state that takes in another value: extents that change become symbols of the state."""
+    if isinstance(kind, TensorType) and isinstance(new, TensorType):
+        if kind.dtype != new.dtype or len(kind.shape) != len(new.shape):
+            return joiner.joined(kind, new)  # refuses
+        return TensorType(
+            tuple(_open(dynamic, a, b, name) for a, b in zip(kind.shape, new.shape, strict=True)), kind.dtype
+        )
+    if isinstance(kind, TupleType) and isinstance(new, TupleType) and len(kind.fields) == len(new.fields):
+        return TupleType(
+            tuple(_opened(dynamic, joiner, a, b, name) for a, b in zip(kind.fields, new.fields, strict=True))
+        )
+    if isinstance(kind, ListType):
+        elements = _elements(new) if isinstance(new, (TupleType, ListType)) else []
+        if isinstance(new, (TupleType, ListType)) and all(fits(kind.element, element) for element in elements):
+            return kind
+    return joiner.joined(kind, new)
+
+
+def _open(dynamic: Dynamic, old: Any, new: Any, name: str) -> Any:
+    if dynamic.is_state(old):
+        return old if bounds(new)[0] >= old.symbol.low else dynamic.state(name, 0)
+    return old if old == new else dynamic.state(name, max(0, min(bounds(old)[0], bounds(new)[0])))
+
+
+def _imported(dynamic: Dynamic, loop: Loop, kinds: Sequence[Type]) -> _Turn:
+    parts = [part for kind in kinds for part in flat_types(kind)]
+    with dynamic.function() as frame:
+        params = [Var("go", _FLAG), Var("turn", _NUMBER)]
+        for index, part in enumerate(parts):
+            assert isinstance(part, (TensorType, ListType))
+            params.append(Var(f"state_{index}", part))
+        dynamic.give(params)
+        source: Iterator[Expr] = iter(params[2:])
+        go, states, rows = loop.turn(params[1], params[0], [built(kind, source) for kind in kinds])
+    return _Turn(frame, params, go, states, rows)

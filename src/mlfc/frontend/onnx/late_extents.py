@@ -1,0 +1,197 @@
+"""Inputs that decide shapes and come only when the model runs: what they say becomes extents of the run.
+
+The counterpart of `late`, which takes the shapes that a model states. An extent that is computed is a symbol, and the
+integer that it is: how many elements are not zero, how many steps a range has, where a slice ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, TypeAlias
+
+from mlfc.errors import MlfcError
+from mlfc.frontend.onnx.late import LATE, Convert, Results, per_axis, wrapped
+from mlfc.frontend.onnx.node import Node, UnknownValueError, dtype_of, shape_of
+from mlfc.relay.ir import Constant, Expr
+from mlfc.support import dtypes
+from mlfc.support.dims import LARGEST, Dim, UndecidedError, maximum
+
+Late: TypeAlias = "Callable[[Node, Convert], Results | None]"
+
+_LATE: dict[str, Late] = {}
+_LARGEST_LIST = 64  # elements of a list of extents that comes late
+# what is asked of these are numbers of any sign, or floats: no extents
+_NO_EXTENTS = {"Slice", "Pad", "Range", "ScatterElements", "CumSum", "CumProd"}
+
+
+def late_result(node: Node, convert: Convert, refusal: Exception) -> Results | None:
+    """Return what a node gives whose importer asked for a value that only the run has; None if that is unknown."""
+    stated = LATE.get(node.operator)
+    if stated is not None and isinstance(refusal, UnknownValueError):
+        try:
+            result = stated(node, convert)
+        except (UnknownValueError, UndecidedError, MlfcError):
+            result = None
+        if result is not None:
+            return result
+    own = _LATE.get(node.operator)
+    if own is not None:
+        return own(node, convert)
+    if isinstance(refusal, UnknownValueError) and node.operator not in _NO_EXTENTS:
+        return _as_extents(node, convert, refusal.index)
+    return None
+
+
+def _late(*operators: str) -> Callable[[Late], Late]:
+    def register(function: Late) -> Late:
+        _LATE.update(dict.fromkeys(operators, function))
+        return function
+
+    return register
+
+
+def _as_extents(node: Node, convert: Convert, index: int) -> Results | None:
+    """Take every number of an input as an extent, which it is where it has the value that the node asked for."""
+    shape, asked = node.shape(index), node.input(index)
+    if not dtypes.is_integer(dtype_of(asked)) or len(shape) > 1 or isinstance(prod(shape), Dim):
+        return None
+    if prod(shape) > _LARGEST_LIST:
+        return None
+    found = numbers(node, asked)
+    try:
+        return convert(node.with_value(index, found if shape else found[0]))
+    except UnknownValueError as other:
+        if other.index == index:
+            return None
+        return _as_extents(node.with_value(index, found if shape else found[0]), convert, other.index)
+
+
+def numbers(node: Node, values: Expr, high: Sequence[Any] = ()) -> list[Any]:
+    """Return the elements of a list of integers as extents."""
+    count = prod(shape_of(values))
+    flat = node.reshape(values, (count,))
+    limits = high or [LARGEST] * count
+    return [
+        node.late(node.reshape(node.cut(flat, 0, at, at + 1), ()), 0, limit)
+        for at, limit in zip(range(count), limits, strict=True)
+    ]
+
+
+def _int64(node: Node, value: Any) -> Any:
+    return node.constant(value, "int64")
+
+
+@_late("Reshape")
+def _reshape(node: Node, _convert: Convert) -> Results | None:
+    """Replace 0 and -1 by what they stand for; the last extent is what is left of the elements."""
+    shape, given = node.shape(0), node.input(1)
+    rank = prod(shape_of(given))
+    if isinstance(rank, Dim) or len(shape_of(given)) != 1:
+        return None
+    keeps = bool(node.integer("allowzero", 0))
+    if not rank:
+        return node.reshape(node.input(0), ())
+    wanted, minus = node.cast(given, "int64"), _int64(node, -1)
+    if not keeps:
+        old = _int64(node, [*shape[:rank], *[1] * (rank - len(shape))])
+        wanted = node.call("where", node.call("equal", wanted, _int64(node, 0)), old, wanted)
+    is_left = node.call("equal", wanted, minus)
+    known = node.call("prod", node.call("where", is_left, _int64(node, 1), wanted), axis=(0,), keepdims=False)
+    rest = node.call("floor_divide", _int64(node, prod(shape)), node.call("maximum", known, _int64(node, 1)))
+    extents = numbers(node, node.call("where", is_left, rest, wanted))
+    return node.call("reshape", node.input(0), newshape=tuple(extents), allowzero=True)
+
+
+@_late("Expand")
+def _expand(node: Node, convert: Convert) -> Results | None:
+    """Take what is asked for where the tensor has 1; where it has more, that is what the result has."""
+    rank = prod(node.shape(1))
+    if isinstance(rank, Dim):
+        return None
+    asked, old = numbers(node, node.input(1)), node.shape(0)
+    old = (*[1] * (rank - len(old)), *old)
+    kept = [extent if extent != 1 else new for extent, new in zip(old[len(old) - rank :], asked, strict=True)]
+    return convert(node.with_value(1, kept))
+
+
+@_late("Range")
+def _range(node: Node, _convert: Convert) -> Results | None:
+    start, limit, delta = (node.reshape(node.input(index), ()) for index in range(3))
+    distance = node.call("subtract", limit, start)
+    if dtypes.is_integer(dtype_of(start)):
+        # -(-distance // delta): the quotient rounded up
+        distance, step = node.cast(distance, "int64"), node.cast(delta, "int64")
+        count = node.call("negative", node.call("floor_divide", node.call("negative", distance), step))
+    else:
+        wide = [node.cast(item, "float64") for item in (distance, delta)]
+        count = node.cast(node.call("ceil", node.call("divide", *wide)), "int64")
+    extent = node.late(node.call("maximum", count, _int64(node, 0)))
+    return node.call("add", start, node.call("multiply", node.counted(extent, dtype_of(start)), delta))
+
+
+@_late("Slice")
+def _slice(node: Node, _convert: Convert) -> Results | None:
+    """Count the steps of each axis from its start, end and step, which are limited to the axis as ONNX says."""
+    if node.opset < 10:
+        return None
+    x, old, count = node.input(0), node.shape(0), prod(node.shape(1))
+    if isinstance(count, Dim):
+        return None
+    found = per_axis(node, node.optional(3), count)
+    for axis, extent in enumerate(old):
+        start, end = (found(node.input(index), axis, default) for index, default in ((1, 0), (2, extent)))
+        step = found(node.optional(4), axis, 1)
+        if start is None or end is None or step is None:
+            continue
+        x = _sliced(node, x, axis, (start, end, step))
+    return x
+
+
+def _sliced(node: Node, x: Expr, axis: int, bounds: tuple[Expr, Expr, Expr]) -> Expr:
+    extent = shape_of(x)[axis]
+    start, end, step = bounds
+    zero, one, size = (_int64(node, value) for value in (0, 1, extent))
+    last = node.call("subtract", size, one)
+    if isinstance(step, Constant) and int(step.data.reshape(())) > 0:
+        begin, stop = (_clipped(node, wrapped(node, item, extent, low=False), zero, size) for item in (start, end))
+    else:
+        is_back = node.call("less", step, zero)
+        low = node.call("where", is_back, _int64(node, -1), zero)
+        high = node.call("where", is_back, last, size)
+        begin, stop = (_clipped(node, wrapped(node, item, extent, low=False), low, high) for item in (start, end))
+    distance = node.call("subtract", stop, begin)
+    steps = node.call("negative", node.call("floor_divide", node.call("negative", distance), step))
+    count = node.late(node.call("maximum", steps, zero), 0, extent)
+    places = node.call("add", begin, node.call("multiply", node.counted(count), step))
+    # no place is outside where there is a result; without elements there is none
+    return node.call("take", x, places, axis=axis)
+
+
+def _clipped(node: Node, at: Expr, low: Expr, high: Expr) -> Expr:
+    return node.call("minimum", node.call("maximum", at, low), high)
+
+
+@_late("Pad")
+def _pad(node: Node, convert: Convert) -> Results | None:
+    """Give each axis its extent, and take the elements by place."""
+    if node.opset < 11:
+        return None
+    old, mode = node.shape(0), node.string("mode", "constant")
+    count = prod(node.shape(1))
+    if isinstance(count, Dim) or mode not in ("constant", "edge", "reflect", "wrap"):
+        return None
+    before, behind = (node.cut(node.input(1), 0, begin, begin + count // 2) for begin in (0, count // 2))
+    found = per_axis(node, node.optional(3), count // 2)
+    grown = list(old)
+    for axis, extent in enumerate(old):
+        first, second = found(before, axis, 0), found(behind, axis, 0)
+        if first is None or second is None:
+            continue
+        if isinstance(first, Constant) and isinstance(second, Constant):
+            grown[axis] = maximum(extent + int(first.data.reshape(())) + int(second.data.reshape(())), 0)
+            continue
+        total = node.call("add", node.call("add", first, second), _int64(node, extent))
+        grown[axis] = node.late(node.call("maximum", total, _int64(node, 0)))
+    return LATE["Pad"](replace(node, stated=[tuple(grown)]), convert)

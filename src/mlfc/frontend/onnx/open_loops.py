@@ -1,0 +1,206 @@
+"""Loop and Scan of ONNX where turns are left to the run: their states, and what turns give as rows of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import onnx
+
+from mlfc.errors import ModelError
+from mlfc.frontend.onnx.control import Loop, looped
+from mlfc.frontend.onnx.dynamic import Dynamic
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, ListType, Span, TensorType, Tuple
+from mlfc.support import cost
+from mlfc.support.dims import Dim
+
+# imports a graph for its arguments
+Import: TypeAlias = "Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]]"
+
+# of loops that are written out: turns, and nodes of all turns
+_FEW_TURNS, _FEW_NODES = 32, 256
+
+
+def is_long(turns: Any, nodes: int) -> bool:
+    """Tell whether a loop is no longer written out turn by turn."""
+    return isinstance(turns, Dim) or turns > _FEW_TURNS or turns * nodes > _FEW_NODES
+
+
+@dataclass(eq=False)
+class Loops:
+    """A node that is a loop, with its inputs."""
+
+    dynamic: Dynamic
+    proto: onnx.NodeProto
+    values: Sequence[Expr | None]
+    graph: onnx.GraphProto
+    name: str
+    outer: AbstractSet[Expr]
+
+    @property
+    def _span(self) -> Span:
+        return Span((self.name,))
+
+    def _call(self, operator: str, *args: Expr, **attrs: Any) -> Call:
+        return ir.call(operator, args, attrs, span=self._span)
+
+    def _wrong(self, cause: str) -> ModelError:
+        return ModelError(f"{self.proto.op_type}: {cause}", place=f"node '{self.name}'")
+
+    # Loop
+
+    def loop(self, imported: Import) -> list[Expr]:
+        """Return the results of a Loop."""
+        given = list(self.values) + [None] * max(0, 2 - len(self.values))
+        limit, condition = (
+            self._scalar(value, dtype) for value, dtype in zip(given[:2], ("int64", "bool"), strict=True)
+        )
+        states = [value for value in given[2:] if value is not None]
+        if len(states) < len(given) - 2 or len(self.graph.input) != len(states) + 2:
+            raise self._wrong(f"a graph of {len(self.graph.input)} inputs does not fit {len(given) - 2} states")
+        rows = len(self.graph.output) - 1 - len(states)
+        if rows < 0:
+            raise self._wrong(f"a graph of {len(self.graph.output)} outputs does not fit {len(states)} states")
+        turns = None if limit is None else self.dynamic.known(limit)
+        count = None if turns is None else turns.reshape(-1)[0]
+        if isinstance(condition, Constant) and not condition.data.any():
+            count = 0
+        if count is not None and not is_long(count, len(self.graph.node)) and count > 0:
+            found = self._unrolled(imported, int(count), states, condition)
+            if found is not None:
+                return found
+        return self._while(imported, limit, condition, states, count)
+
+    def _scalar(self, value: Expr | None, dtype: str) -> Expr | None:
+        if value is None:
+            return None
+        kind = value.type
+        if not isinstance(kind, TensorType) or kind.dtype != dtype or kind.size != 1:
+            raise self._wrong(f"expected one {dtype}, got {kind}")
+        if isinstance(value, Constant):
+            return Constant(value.data.reshape(()), None, self._span)
+        return self._call("reshape", value, newshape=()) if kind.shape else value
+
+    def _number(self, value: Expr, index: int) -> Expr:
+        """Return the number or the condition of a turn in the shape that the graph says."""
+        declared = self.graph.input[index].type.tensor_type
+        if declared.HasField("shape") and len(declared.shape.dim) == 1:
+            if isinstance(value, Constant):
+                return Constant(value.data.reshape(1), None, self._span)
+            return self._call("reshape", value, newshape=(1,))
+        return value
+
+    def _unrolled(self, imported: Import, turns: int, states: list[Expr], condition: Expr | None) -> list[Expr] | None:
+        """Import each turn; None where only the run knows whether there is another one."""
+        if condition is not None and not isinstance(condition, Constant):
+            return None
+        carried, collected = states, []
+        for turn in range(turns):
+            cost.require("operators", len(self.graph.node), self.name)
+            number = self._number(ir.const(turn, "int64", span=self._span), 0)
+            results = imported(self.graph, [number, self._number(ir.const(True, "bool"), 1), *carried])
+            carried = results[1 : len(states) + 1]
+            collected.append(results[len(states) + 1 :])
+            if not isinstance(results[0], Constant):
+                if turn + 1 < turns:
+                    return None
+            elif not results[0].data.any():
+                break
+        rows = []
+        for parts in zip(*collected, strict=True):
+            if any(part.type != parts[0].type or not isinstance(part.type, TensorType) for part in parts):
+                return None
+            lying = [self._call("expand_dims", part, axis=0) for part in parts]
+            rows.append(lying[0] if len(lying) == 1 else self._call("concatenate", Tuple(tuple(lying)), axis=0))
+        return [*carried, *rows]
+
+    def _while(
+        self, imported: Import, limit: Expr | None, condition: Expr | None, states: list[Expr], count: Any
+    ) -> list[Expr]:
+        always = [False]
+
+        def turn(number: Expr, go: Expr, carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
+            results = imported(self.graph, [self._number(number, 0), self._number(go, 1), *carried])
+            further = self._scalar(results[0], "bool")
+            # a condition that is the one of this turn holds in the next one, too
+            always[0] = further is go or (isinstance(further, Constant) and bool(further.data.all()))
+            behind = len(states) + 1
+            return (None if always[0] else further), results[1:behind], results[behind:]
+
+        outer = self.outer | {value for value in (limit, condition) if value is not None and not _is_free(value)}
+        after, lists, ran = looped(self.dynamic, Loop(self.name, states, condition, limit, turn, outer))
+        exact = count is not None and always[0] and (condition is None or isinstance(condition, Constant))
+        turns = count if exact else None
+        return [*after, *(self._stacked(item, ran, turns) for item in lists)]
+
+    def _stacked(self, item: Expr, ran: Expr, turns: Any) -> Expr:
+        assert isinstance(item.type, ListType)
+        count = self.dynamic.defined(ran, self.name) if turns is None else turns
+        shape = [
+            self.dynamic.symbol(self.name).dim if self.dynamic.is_varying(extent) else extent
+            for extent in item.type.element.shape
+        ]
+        found = self._call("list_stack", item, shape=(count, *shape))
+        self.dynamic.noted(found, found.type.shape)  # type: ignore[union-attr]  # a tensor
+        return found
+
+    # Scan
+
+    def scan(self, imported: Import) -> list[Expr]:
+        """Return the results of a Scan of opset 9 or newer."""
+        scanned = self._integer("num_scan_inputs", 0)
+        values = [value for value in self.values if value is not None]
+        states = len(values) - scanned
+        rows = len(self.graph.output) - states
+        if scanned < 1 or states < 0 or rows < 0 or len(self.graph.input) != len(values):
+            raise self._wrong(f"{len(values)} inputs, {scanned} of them scanned, do not fit the graph")
+        parts, axes = values[states:], self._listed("scan_input_axes", scanned)
+        places = [axis % len(ir.tensor_type(part).shape) for axis, part in zip(axes, parts, strict=True)]
+        backward = self._listed("scan_input_directions", scanned)
+        turns = ir.tensor_type(parts[0]).shape[places[0]]
+        limit: Expr = ir.const(turns, "int64") if isinstance(turns, int) else self._extent(turns)
+
+        def turn(number: Expr, _go: Expr, carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
+            slices = []
+            for part, axis, back in zip(parts, places, backward, strict=True):
+                last = self._call("subtract", limit, ir.const(1, "int64"))
+                at = self._call("subtract", last, number) if back else number
+                slices.append(self._call("take", part, at, axis=axis))
+            results = imported(self.graph, [*carried, *slices])
+            return None, results[:states], results[states:]
+
+        outer = self.outer | {part for part in parts if not _is_free(part)}
+        after, lists, ran = looped(self.dynamic, Loop(self.name, values[:states], None, limit, turn, outer))
+        found = [self._stacked(item, ran, turns) for item in lists]
+        directions, targets = self._listed("scan_output_directions", rows), self._listed("scan_output_axes", rows)
+        return [*after, *map(self._turned, found, targets, directions)]
+
+    def _turned(self, rows: Expr, axis: int, back: int) -> Expr:
+        """Return rows along the axis that the node says, in its direction."""
+        rank = len(ir.tensor_type(rows).shape)
+        found = self._call("reverse", rows, axis=0) if back else rows
+        if axis % rank == 0:
+            return found
+        order = list(range(1, rank))
+        order.insert(axis % rank, 0)
+        return self._call("transpose", found, axes=tuple(order))
+
+    def _extent(self, extent: Any) -> Expr:
+        return self._call("extents", values=(extent,), dtype="int64", shape=())
+
+    def _integer(self, name: str, default: int) -> int:
+        return next((int(item.i) for item in self.proto.attribute if item.name == name), default)
+
+    def _listed(self, name: str, count: int) -> list[int]:
+        found = next((list(item.ints) for item in self.proto.attribute if item.name == name), [0] * count)
+        if len(found) != count:
+            raise self._wrong(f"{name} has {len(found)} entries, expected {count}")
+        return found
+
+
+def _is_free(expr: Expr) -> bool:
+    """Tell whether every function may have an expression for itself."""
+    return isinstance(expr, Constant) or ir.op_name(expr) == "extents"

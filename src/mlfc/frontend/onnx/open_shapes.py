@@ -1,0 +1,177 @@
+"""Inputs whose dimensions the run decides: a symbol for each open one, and symbols that turn out to be equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+
+from mlfc.errors import ModelError, OptionError, unknown
+from mlfc.frontend.common import Problems, Values, frozen_input
+from mlfc.frontend.onnx.dynamic import Dynamic, identifier
+from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
+from mlfc.relay.ir import Constant, TensorType, Var
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, substituted
+
+Replaced: TypeAlias = "dict[Symbol, Extent]"
+
+_NO_NAMES = ("", "?", "None", "none", "unk", "-1")
+
+
+class SameExtents(Exception):  # noqa: N818  (it is no fault: the import begins anew)
+    """Two extents of inputs have to be equal: one symbol stands for something else from now on."""
+
+    def __init__(self, found: Mapping[Symbol, Extent]) -> None:
+        super().__init__(str(found))
+        self.found = found
+
+
+def opened_inputs(
+    graph: onnx.GraphProto,
+    shapes: Mapping[str, Sequence[Any]],
+    values: Values,
+    weights: AbstractSet[str],
+    replaced: Replaced,
+    dynamic: Dynamic,
+    problems: Problems,
+) -> dict[str, Var | Constant]:
+    """Return every input of the model that is not a weight, as `inputs.input_variables` does, with open dimensions."""
+    inputs = [item for item in graph.input if item.name not in weights]
+    for what, names in (("shapes", shapes), ("values", values)):
+        missing = sorted(set(names) - {item.name for item in inputs})
+        if missing:
+            raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place=what)
+    named = _named(inputs, shapes, values)
+    _check_ranges([*named.values(), *(extent for shape in shapes.values() for extent in map(_extent, shape))], dynamic)
+    found: dict[str, Var | Constant] = {}
+    still_open = []
+    for item in inputs:
+        with problems.collecting():
+            dtype = checked_dtype(item)
+            declared = declared_extents(item)
+            given = _given(item, declared, shapes[item.name]) if item.name in shapes else None
+            if item.name in values:
+                sizes = [size if isinstance(size, int) else None for size in declared] if declared is not None else None
+                found[item.name] = Constant(frozen_input(values[item.name], item.name, dtype, sizes), item.name)
+                continue
+            if declared is None and given is None:
+                still_open.append(item.name)
+                continue
+            shape = given or [
+                size if isinstance(size, int) else _symbol(item.name, axis, size, named, dynamic)
+                for axis, size in enumerate(declared or ())
+            ]
+            shape = [substituted(extent, replaced) for extent in shape]
+            if bounds(prod(shape))[0] > SIZE_LIMIT:
+                raise ModelError(f"the shape {tuple(shape)} is too large", place=f"input '{item.name}'")
+            found[item.name] = Var(item.name, TensorType(tuple(shape), dtype))
+    if still_open:
+        raise OpenShapesError(still_open, found)
+    return found
+
+
+def _extent(value: Any) -> Extent:
+    """Return the extent that the user gives: a number, a symbol, or (name, low, high)."""
+    if isinstance(value, Symbol):
+        return value.dim
+    if isinstance(value, (tuple, list)) and len(value) == 3 and isinstance(value[0], str):
+        return Symbol(identifier(value[0]), int(value[1]), int(value[2])).dim
+    if isinstance(value, Dim) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise OptionError(
+        f"expected an extent or a range of extents, got {value!r}",
+        place="shapes",
+        next_step="Write a number, or a name with its range: --shape x=batch:1..32,3,224,224",
+    )
+
+
+def _check_ranges(extents: Sequence[Extent], dynamic: Dynamic) -> None:
+    ranges: dict[str, Symbol] = {}
+    for extent in extents:
+        for symbol in extent.symbols if isinstance(extent, Dim) else ():
+            if not 0 <= symbol.low <= symbol.high <= LARGEST:
+                raise OptionError(f"{symbol.low}..{symbol.high} is no range of an extent", place="shapes")
+            if ranges.setdefault(symbol.name, symbol) != symbol:
+                other = ranges[symbol.name]
+                raise OptionError(
+                    f"'{symbol.name}' has the ranges {other.low}..{other.high} and {symbol.low}..{symbol.high}",
+                    place="shapes",
+                )
+            dynamic.take(symbol)
+
+
+def _given(item: onnx.ValueInfoProto, declared: Sequence[int | str] | None, given: Sequence[Any]) -> list[Extent]:
+    shape = [_extent(value) for value in given]
+    if any(bounds(extent)[0] < (0 if isinstance(extent, Dim) else 1) for extent in shape):
+        raise OptionError(f"the shape {tuple(shape)} given for the input '{item.name}' must be positive integers")
+    if declared is None:
+        return shape
+    if len(shape) != len(declared):
+        raise OptionError(
+            f"the input '{item.name}' has {len(declared)} dimensions, the given shape {tuple(shape)} has {len(shape)}"
+        )
+    for axis, (extent, wanted) in enumerate(zip(shape, declared, strict=True)):
+        if isinstance(wanted, int) and extent != wanted:
+            raise OptionError(
+                f"dimension {axis} of the input '{item.name}' is {wanted}, the given shape {tuple(shape)} says {extent}"
+            )
+    return shape
+
+
+def _named(
+    inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[Any]], values: Values
+) -> dict[str, Extent]:
+    """Return extents of named open dimensions by the shapes and values that the user gives."""
+    named: dict[str, Extent] = {}
+    for item in inputs:
+        declared = declared_extents(item) or []
+        of_value = np.shape(values[item.name]) if item.name in values else ()
+        given = shapes.get(item.name, of_value if len(of_value) == len(declared) else ())
+        for size, extent in zip(declared, given, strict=False):
+            if isinstance(size, str) and size not in _NO_NAMES:
+                named.setdefault(size, _extent(extent))
+    return named
+
+
+def _symbol(name: str, axis: int, title: str, named: dict[str, Extent], dynamic: Dynamic) -> Extent:
+    if title in _NO_NAMES:
+        return dynamic.symbol(f"{name}_{axis}", 1).dim
+    if title not in named:
+        named[title] = dynamic.symbol(title, 1).dim
+    return named[title]
+
+
+def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+    """Return what makes two extents equal: a symbol of the inputs, and what it has to be; None if nothing does."""
+    difference = a - b
+    if not isinstance(difference, Dim):
+        return None
+    for symbol in sorted(difference.symbols & own):
+        for sign in (1, -1):
+            rest = symbol.dim - sign * difference
+            if isinstance(rest, Dim) and symbol in rest.symbols:
+                continue
+            return _replacing(symbol, rest, own)
+    return None
+
+
+def _replacing(symbol: Symbol, rest: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+    low, high = bounds(rest)
+    if low > symbol.high or high < symbol.low:
+        return None
+    other = rest.symbol if isinstance(rest, Dim) else None
+    if other is not None:
+        # one symbol with the bounds of both, under the name that sorts first
+        first, second = sorted((symbol, other))
+        both = Symbol(first.name, max(first.low, second.low), min(first.high, second.high))
+        return {first: both.dim, second: both.dim} if both != first else {second: both.dim}
+    return None if isinstance(rest, Dim) and not rest.symbols <= own else {symbol: rest}
+
+
+def added(replaced: Replaced, found: Mapping[Symbol, Extent]) -> Replaced:
+    """Return substitutions with others made behind them."""
+    return {**{symbol: substituted(extent, found) for symbol, extent in replaced.items()}, **found}

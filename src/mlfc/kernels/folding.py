@@ -262,17 +262,23 @@ class _FoldTile:
                 value = self.fold.finish(tb.load(total, [lane]))
                 out.store(self.axes.result(shifted(self.first, self.axes, lane)), tb.cast(value, out.dtype))
             return
-        parts = [tb.load(total, [lane]) for lane in range(self.room)]
+        parts, apart = [tb.load(total, [lane]) for lane in range(self.room)], 1
         while len(parts) > 1:
             parts = [
-                self._folded(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at]
+                self._folded(parts[at], parts[at + 1], (at + 1) * apart) if at + 1 < len(parts) else parts[at]
                 for at in range(0, len(parts), 2)
             ]
+            apart *= 2
         out.store(self.axes.result(self.first), tb.cast(self.fold.finish(parts[0]), out.dtype))
 
-    def _folded(self, one: Expr, other: Expr) -> Expr:
-        """Return two lanes as one, by name where a step reads them more than once: steps of steps would double."""
+    def _folded(self, one: Expr, other: Expr, lane: int) -> Expr:
+        """Return two lanes as one, by name where a step reads them more than once: steps of steps would double.
+
+        `lane` is the number of the second, which may not be in use: then a largest element that is NaN must stay.
+        """
         value = self.fold.step(one, other)
+        if isinstance(self.inner, Dim) and dtypes.is_float(self.fold.dtype) and not self.fold.rounds:
+            value = tb.select(tb.binary("gt", tb.as_expr(self.inner), lane), value, one)
         return self.ctx.stmts.let("best", value) if isinstance(value, Select) else value
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted
-from mlfc.ops.rules import Element, check_dtype, checked_shape, declare, optional_dtype, scalar
+from mlfc.ops.rules import Element, check_dtype, checked_shape, declare, fixed, optional_dtype, scalar
 from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, is_static
+from mlfc.support.dims import Dim, is_static, maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor
 from mlfc.tir.extents import as_index
@@ -31,17 +32,29 @@ def _infer_filled(name: str, attrs: Attrs, *value: TensorType) -> TensorType:
 def _infer_arange(name: str, attrs: Attrs, *_: TensorType) -> TensorType:
     start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
     dtypes.bits(attrs["dtype"])
-    if isinstance(stop, Dim) and (start, step) == (0, 1):
-        return TensorType(checked_shape(name, (stop,)), attrs["dtype"])
+    if not is_static((start, stop, step)):
+        first, last, by = (_whole(name, item) for item in (start, stop, step))
+        return TensorType((maximum(0, -((first - last) // fixed(name, by, "the step"))),), attrs["dtype"])
     if not all(isinstance(item, (int, float)) and math.isfinite(item) for item in (start, stop, step)) or step == 0:
         raise TypeCheckError(f"{name}: start {start}, stop {stop} and step {step} must be finite, step not 0")
     return TensorType((max(0, math.ceil((stop - start) / step)),), attrs["dtype"])
 
 
+def _whole(name: str, value: Any) -> Any:
+    """Return a number beside extents as an integer."""
+    if isinstance(value, Dim):
+        return value
+    if not isinstance(value, (int, float)) or not float(value).is_integer():
+        raise TypeCheckError(f"{name}: expected whole numbers beside extents that the run decides, got {value}")
+    return int(value)
+
+
 def _arange(of: Element, *_: Tensor) -> Expr:
     # integers are computed as they are, so that a large start keeps all its digits
     dtype = of.out.dtype
-    return tb.cast(of.at[0], dtype) * tb.const(of.attrs["step"], dtype) + tb.const(of.attrs["start"], dtype)
+    start = of.attrs["start"]
+    first = tb.cast(as_index(start), dtype) if isinstance(start, Dim) else tb.const(start, dtype)
+    return tb.cast(of.at[0], dtype) * tb.const(of.attrs["step"], dtype) + first
 
 
 def _infer_extents(name: str, attrs: Attrs) -> TensorType:

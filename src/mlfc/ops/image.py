@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.errors import TypeCheckError
+from mlfc.errors import TypeCheckError, UnsupportedError
+from mlfc.ops import open_resampling
 from mlfc.ops.elementwise import converted
 from mlfc.ops.resampling import AxisResize, Taps, cubic_taps, linear_taps, nearest_taps
-from mlfc.ops.rules import Element, check_choice, declare
+from mlfc.ops.rules import Element, check_choice, declare, divided
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import cost, dtypes
+from mlfc.support.dims import Extent, Shape, bounds, is_static
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
@@ -40,7 +42,7 @@ class Resize:
     """How a tensor is resized: which axes, to what, and by which rule, as in the attributes of ``image.resize2d``."""
 
     axes: tuple[int, ...]
-    target: tuple[int, ...]  # new extents of `axes`
+    target: Shape  # new extents of `axes`
     method: str
     mode: str
     rounding: str = ""
@@ -49,31 +51,46 @@ class Resize:
     exclude_outside: bool = False
     extrapolation: float = 0.0
 
-    def taps(self, shape: Sequence[int]) -> list[Taps]:
-        """Return the table of each resized axis of a tensor of `shape`."""
+    def each(self, shape: Shape) -> list[AxisResize]:
+        """Return how each resized axis of a tensor of `shape` is resized."""
         count = len(self.axes)
         roi = self.roi if len(self.roi) == 2 * count else (0.0,) * count + (1.0,) * count
-        found = []
-        for place, (axis, target) in enumerate(zip(self.axes, self.target, strict=True)):
-            resize = AxisResize(shape[axis], target, self.mode, roi[place], roi[count + place])
-            if self.method == "nearest_neighbor":
-                found.append(nearest_taps(resize, self.rounding))
-            elif self.method == "linear":
-                found.append(linear_taps(resize))
-            else:
-                found.append(cubic_taps(resize, self.alpha, exclude_outside=self.exclude_outside))
-        return found
+        pairs = zip(self.axes, self.target, strict=True)
+        return [
+            AxisResize(shape[axis], target, self.mode, roi[place], roi[count + place])
+            for place, (axis, target) in enumerate(pairs)
+        ]
 
-    def checked(self, name: str, data: TensorType) -> tuple[int, ...]:
+    def taps(self, axis: AxisResize) -> Taps:
+        """Return the table of an axis."""
+        if self.method == "nearest_neighbor":
+            return nearest_taps(axis, self.rounding)
+        if self.method == "linear":
+            return linear_taps(axis)
+        return cubic_taps(axis, self.alpha, exclude_outside=self.exclude_outside)
+
+    def open_taps(self, ctx: Context, axis: AxisResize, name: str) -> open_resampling.OpenTaps:
+        """Write the table of an axis whose extents the run decides."""
+        if self.method == "nearest_neighbor":
+            return open_resampling.nearest(ctx, axis, self.rounding, name)
+        if self.method == "linear":
+            return open_resampling.linear(ctx, axis, name)
+        return open_resampling.cubic(ctx, axis, self.alpha, name, exclude_outside=self.exclude_outside)
+
+    def checked(self, name: str, data: TensorType) -> Shape:
         """Return the shape of the result; raise TypeCheckError for what cannot be resized."""
         check_choice(name, "method", self.method, _METHODS)
         if self.method != "nearest_neighbor" and not dtypes.is_float(data.dtype):
             raise TypeCheckError(f"{name} interpolates floats, not {data.dtype}")
         # float32 coordinates do not count further
-        if any(not 1 <= target < 1 << 24 for target in self.target) or any(data.shape[axis] < 1 for axis in self.axes):
+        ends = [bounds(target) for target in self.target]
+        if any(low < 1 or (low == high and high >= 1 << 24) for low, high in ends) or any(
+            data.shape[axis] < 1 for axis in self.axes
+        ):
             raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be resized to {self.target}")
         # the tables of one element are enough to refuse modes and roundings that do not exist
-        replace(self, target=(1,) * len(self.axes)).taps([1] * len(data.shape))
+        for single in replace(self, target=(1,) * len(self.axes)).each((1,) * len(data.shape)):
+            self.taps(single)
         shape = list(data.shape)
         for axis, target in zip(self.axes, self.target, strict=True):
             shape[axis] = target
@@ -82,9 +99,9 @@ class Resize:
 
 def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None:
     """Write the loops that store every element of the resized tensor; tables are read outside the inner loop."""
-    cost.require("constants", _TAP_BYTES * sum(out.shape[axis] for axis in resize.axes))
-    taps = resize.taps(data.shape)
-    tables = [_Table(ctx, table, f"axis{axis}") for axis, table in zip(resize.axes, taps, strict=True)]
+    known = [out.shape[axis] for axis in resize.axes if isinstance(out.shape[axis], int)]
+    cost.require("constants", _TAP_BYTES * sum(known))
+    tables = [_table(ctx, resize, *pair) for pair in zip(resize.axes, resize.each(data.shape), strict=True)]
     by_axis = dict(zip(resize.axes, tables, strict=True))
     indices: list[Expr] = []
     sources: list[_Source | None] = []
@@ -113,6 +130,32 @@ class _Source:
     positions: tuple[Expr, ...]
     weights: tuple[Expr, ...] | None
     outside: Expr | None
+
+
+class _OpenTable:
+    """The taps of an axis as the code works them out."""
+
+    def __init__(self, taps: open_resampling.OpenTaps, last: Extent, name: str) -> None:
+        self._taps = taps
+        self._last = last
+        self._name = name
+
+    def at(self, ctx: Context, index: Expr) -> _Source:
+        """Read the tables at `index`, once for all loops inside."""
+        let, taps = ctx.stmts.let, self._taps
+        # the limits change nothing; they let the bounds of what is read be proven without the table
+        limited = [tb.clamp(tb.load(column, [index]), 0, self._last) for column in taps.positions]
+        positions = tuple(let(f"{self._name}_at", place) for place in limited)
+        if taps.weights is None:
+            return _Source(positions, None, None)
+        return _Source(positions, tuple(let(f"{self._name}_by", tb.load(by, [index])) for by in taps.weights), None)
+
+
+def _table(ctx: Context, resize: Resize, axis: int, how: AxisResize) -> _Table | _OpenTable:
+    name = f"axis{axis}"
+    if is_static((how.extent, how.target)):
+        return _Table(ctx, resize.taps(how), name)
+    return _OpenTable(resize.open_taps(ctx, how, name), how.extent - 1, name)
 
 
 class _Table:
@@ -199,13 +242,22 @@ def _resize(rank: int, name: str, attrs: Attrs, data: TensorType) -> Resize:
     )  # fmt: skip
 
 
+def _scaled(name: str, extent: Extent, scale: float) -> Any:
+    if isinstance(extent, int):
+        return round(extent * scale)
+    if not float(scale).is_integer():
+        raise UnsupportedError(f"{name}: expected a fixed extent to be scaled by {scale}, got {extent}",
+                               next_step="Give the model's inputs a shape in which it is fixed")  # fmt: skip
+    return extent * int(scale)
+
+
 def _upsampling(name: str, attrs: Attrs, data: TensorType) -> Resize:
     if len(data.shape) != 4:
         raise TypeCheckError(f"{name}: the data must have 4 dimensions, not {len(data.shape)}")
     check_choice(name, "method", attrs["method"], _UPSAMPLING_METHODS)
     axes = spatial_axes(name, attrs["layout"], 2)
     scales = (attrs["scale_h"], attrs["scale_w"])
-    target = tuple(round(data.shape[axis] * scale) for axis, scale in zip(axes, scales, strict=True))
+    target = tuple(_scaled(name, data.shape[axis], scale) for axis, scale in zip(axes, scales, strict=True))
     mode = "align_corners" if attrs["align_corners"] else "asymmetric"
     return Resize(axes, target, _UPSAMPLING_METHODS[attrs["method"]], mode)
 
@@ -276,10 +328,10 @@ class _Blocks:
 def _infer_depth_to_space(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     blocks = _Blocks.of(name, attrs, data)
     area = blocks.size**2
-    if data.shape[blocks.channel] % area:
-        raise TypeCheckError(f"{name}: {data.shape[blocks.channel]} channels do not fill blocks of {area}")
     shape = list(data.shape)
-    shape[blocks.channel] //= area
+    if isinstance(shape[blocks.channel], int) and shape[blocks.channel] % area:
+        raise TypeCheckError(f"{name}: {data.shape[blocks.channel]} channels do not fill blocks of {area}")
+    shape[blocks.channel] = divided(name, shape[blocks.channel], area, "channels")
     shape[blocks.rows] *= blocks.size
     shape[blocks.columns] *= blocks.size
     return TensorType(tuple(shape), data.dtype)
@@ -288,11 +340,11 @@ def _infer_depth_to_space(name: str, attrs: Attrs, data: TensorType) -> TensorTy
 def _infer_space_to_depth(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     blocks = _Blocks.of(name, attrs, data)
     shape = list(data.shape)
-    if shape[blocks.rows] % blocks.size or shape[blocks.columns] % blocks.size:
+    if data.is_static and (shape[blocks.rows] % blocks.size or shape[blocks.columns] % blocks.size):
         raise TypeCheckError(f"{name}: {data.shape} does not divide into blocks of {blocks.size}")
     shape[blocks.channel] *= blocks.size**2
-    shape[blocks.rows] //= blocks.size
-    shape[blocks.columns] //= blocks.size
+    shape[blocks.rows] = divided(name, shape[blocks.rows], blocks.size, "rows")
+    shape[blocks.columns] = divided(name, shape[blocks.columns], blocks.size, "columns")
     return TensorType(tuple(shape), data.dtype)
 
 

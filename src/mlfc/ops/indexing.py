@@ -11,11 +11,23 @@ from math import prod
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted
-from mlfc.ops.rules import Element, check_choice, check_dtype, declare, normalized_axis, replaced, scalar
+from mlfc.ops.rules import (
+    Element,
+    at_most,
+    check_choice,
+    check_dtype,
+    declare,
+    fixed,
+    normalized_axis,
+    replaced,
+    same_shape,
+    scalar,
+)
 from mlfc.ops.shape import unraveled
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
+from mlfc.support.dims import Extent
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Tensor
 from mlfc.tir.ir import Expr
@@ -36,7 +48,7 @@ def _widened(index: Expr) -> Expr:
     return tb.cast(index, "int64" if index.dtype in ("uint32", "uint64") else "int32")
 
 
-def in_bounds(index: Expr, extent: int, mode: str) -> Expr:
+def in_bounds(index: Expr, extent: Extent, mode: str) -> Expr:
     """Return an index of any integer dtype as an int32 index inside [0, extent).
 
     `mode`: ``clip`` limits; ``wrap`` counts modulo the extent; ``negative`` counts negative values from the end, then
@@ -51,7 +63,7 @@ def in_bounds(index: Expr, extent: int, mode: str) -> Expr:
 
 
 def _no_empty(name: str, data: TensorType, indices: TensorType, extents: Sequence[int]) -> None:
-    if indices.size and 0 in extents:
+    if 0 not in indices.shape and 0 in extents:
         raise TypeCheckError(f"{name}: nothing can be picked from an empty dimension of {data.shape}")
 
 
@@ -65,8 +77,10 @@ def _infer_take(name: str, attrs: Attrs, data: TensorType, indices: TensorType) 
         _no_empty(name, data, indices, data.shape)
         return TensorType(indices.shape, data.dtype)
     axis = normalized_axis(name, axis, len(data.shape))
-    if not 0 <= batch <= min(axis, len(indices.shape)) or data.shape[:batch] != indices.shape[:batch]:
+    fits = 0 <= batch <= min(axis, len(indices.shape))
+    if not fits or (data.is_static and indices.is_static and data.shape[:batch] != indices.shape[:batch]):
         raise TypeCheckError(f"{name}: {batch} batch dimensions do not fit {data.shape} and {indices.shape}")
+    same_shape(name, data.shape[:batch], indices.shape[:batch], "batches")
     _no_empty(name, data, indices, data.shape[axis : axis + 1])
     return TensorType(replaced(data.shape, axis, *indices.shape[batch:]), data.dtype)
 
@@ -95,7 +109,7 @@ def _infer_gather(name: str, attrs: Attrs, data: TensorType, indices: TensorType
 
 def _check_aligned(name: str, data: TensorType, indices: TensorType, axis: int) -> None:
     fits = len(data.shape) == len(indices.shape) and all(
-        k == axis or own <= all_ for k, (own, all_) in enumerate(zip(indices.shape, data.shape, strict=True))
+        k == axis or at_most(name, *pair) for k, pair in enumerate(zip(indices.shape, data.shape, strict=True))
     )
     if not fits:
         raise TypeCheckError(f"{name}: indices of {indices.shape} do not lie inside {data.shape} beside axis {axis}")
@@ -111,18 +125,21 @@ def _picked_along(axis: int, data: Tensor, picks: Tensor, at: Indices) -> list[E
 def _infer_gather_nd(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
     batch = attrs["batch_dims"]
     depth = _tuple_length(name, data, indices, batch)
-    if not 0 <= batch < len(indices.shape) or data.shape[:batch] != indices.shape[1 : batch + 1]:
+    fits = 0 <= batch < len(indices.shape)
+    if not fits or (data.is_static and indices.is_static and data.shape[:batch] != indices.shape[1 : batch + 1]):
         raise TypeCheckError(f"{name}: {batch} batch dimensions do not fit {data.shape} and {indices.shape}")
+    same_shape(name, data.shape[:batch], indices.shape[1 : batch + 1], "batches")
     return TensorType((*indices.shape[1:], *data.shape[batch + depth :]), data.dtype)
 
 
 def _tuple_length(name: str, data: TensorType, indices: TensorType, batch: int) -> int:
     """Return how many dimensions one index tuple, which lies along the first axis of `indices`, picks from."""
     check_indices(name, indices)
-    if not indices.shape or batch + indices.shape[0] > len(data.shape):
+    depth = fixed(name, indices.shape[0], "the length of an index tuple") if indices.shape else len(data.shape) + 1
+    if batch + depth > len(data.shape):
         raise TypeCheckError(f"{name}: index tuples of {indices.shape} do not fit {data.shape}")
-    _no_empty(name, data, indices, data.shape[batch : batch + indices.shape[0]])
-    return int(indices.shape[0])
+    _no_empty(name, data, indices, data.shape[batch : batch + depth])
+    return depth
 
 
 def _picked_tuple(batch: int, data: Tensor, picks: Tensor, at: Indices) -> list[Expr]:
@@ -140,7 +157,7 @@ def _scatter(
     buffer = ctx.scratch("result", data.shape, data.dtype)
     with ctx.loops(data.shape) as at:
         ctx.stmts.store(buffer, at, data.read(at))
-    if prod(updates.shape):
+    if 0 not in updates.shape:
         with _ordered_loops(ctx, updates.shape) as at:
             target = [ctx.stmts.let("at", index) for index in place(at)]
             update = updates.read(at)
@@ -163,8 +180,11 @@ def _check_mode(name: str, mode: str, dtype: str) -> None:
         check_dtype(name, dtype, "number")
 
 
-def _check_updates(name: str, data: TensorType, indices: TensorType, updates: TensorType, *shape: int) -> None:
-    if updates != TensorType(shape, data.dtype):
+def _check_updates(name: str, data: TensorType, indices: TensorType, updates: TensorType, *shape: Extent) -> None:
+    wanted = TensorType(shape, data.dtype)
+    if not (wanted.is_static and updates.is_static) and updates.dtype == data.dtype:
+        same_shape(name, updates.shape, shape, "updates")
+    elif updates != wanted:
         raise TypeCheckError(f"{name}: updates {updates} do not match {indices} into {data}")
 
 

@@ -9,6 +9,7 @@ from mlfc.kernels.folding import serial_loops
 from mlfc.ops.rules import check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support.dims import maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
@@ -45,14 +46,14 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     rows, length = tokens.shape
     counts = ctx.scratch("counts", (attrs["columns"],), "int32")
     # a step that leaves the row from every token finds nothing but runs of one, which are counted once
-    steps = min(attrs["skips"] + 1, max(1, length - 1)) if attrs["longest"] > 1 else 1
+    steps = minimum(attrs["skips"] + 1, maximum(1, length - 1)) if attrs["longest"] > 1 else 1
     with stmts.loop(rows, "row") as row:
         with stmts.loop(attrs["columns"], "clear") as column:
             stmts.store(counts, [column], 0)
         with serial_loops(ctx, (steps, length), "from") as (skip, start):
             node = stmts.local("node", (1,), "int32")
             stmts.store(node, [0], 0)
-            with stmts.loop(min(attrs["longest"], length), "taken") as taken:
+            with stmts.loop(minimum(attrs["longest"], length), "taken") as taken:
                 place = stmts.let("place", start + taken * (skip + 1))
                 is_on = tb.land(tb.binary("ge", tb.load(node, [0]), 0), tb.binary("lt", place, length))
                 with stmts.when(is_on):
@@ -60,7 +61,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
                     found = _child(ctx, inputs, tb.load(node, [0]), token)
                     stmts.store(node, [0], tb.select(tb.binary("ge", found, 0), found + 1, -1))
                     counts_here = tb.binary("ge", found, 0)
-                    if steps > 1:
+                    if steps != 1:
                         is_new = tb.binary("lor", tb.binary("gt", taken, 0), tb.binary("eq", skip, 0))
                         counts_here = tb.land(counts_here, is_new)
                     with stmts.when(counts_here):

@@ -16,9 +16,10 @@ from mlfc.kernels.folding import Fold, serial_loops
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.rows import PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT
-from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis
+from mlfc.ops.rules import check_dtype, declare, divided, normalized_axes, normalized_axis, same_types
 from mlfc.relay.ir import Attrs, TensorType, TupleType
 from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support.dims import bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
@@ -89,16 +90,19 @@ def _infer_affine(name: str, attrs: Attrs, data: TensorType, *channel: TensorTyp
     check_dtype(name, data.dtype, "float")
     axis = normalized_axis(name, attrs["axis"], len(data.shape))
     for kind in channel:
-        if kind != TensorType((data.shape[axis],), data.dtype):
+        wanted = TensorType((data.shape[axis],), data.dtype)
+        if kind != wanted and data.is_static:
             raise TypeCheckError(f"{name}: {kind} does not fit axis {axis} of {data}")
+        same_types(name, kind, wanted, "types of channels")
     return data
 
 
 def _infer_group_norm(name: str, attrs: Attrs, data: TensorType, *channel: TensorType) -> TensorType:
     _infer_affine(name, attrs, data, *channel)
     channels = data.shape[attrs["axis"] % len(data.shape)]
-    if attrs["num_groups"] < 1 or channels % attrs["num_groups"]:
+    if attrs["num_groups"] < 1 or (isinstance(channels, int) and channels % attrs["num_groups"]):
         raise TypeCheckError(f"{name}: {channels} channels do not divide into {attrs['num_groups']} groups")
+    divided(name, channels, attrs["num_groups"], "channels")
     if attrs["axis"] % len(data.shape) == 0:
         raise TypeCheckError(f"{name}: axis 0 is the batch")
     return data
@@ -119,7 +123,7 @@ def _normalize_row(
         distance = stmts.let("distance", element(row) - mean)
         return distance * distance
 
-    copy = data.buffer is None and prod(shape) <= _ROW_LIMIT
+    copy = data.buffer is None and bounds(prod(shape))[0] <= _ROW_LIMIT
     element = _copied(rows, shape, computed, dtype) if copy else computed
     mean = _total(rows, "mean", shape, element, dtype, prod(shape))
     variance = _total(rows, "variance", shape, squared_distance, dtype, prod(shape))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
 from mlfc.ops.qnn import check_bytes, check_codes, check_pairs, number, quantized, rescaled, saturate
-from mlfc.ops.rules import Element, broadcast_shape, declare, normalized_axis, replaced, tensors
+from mlfc.ops.rules import Element, broadcast_shape, declare, normalized_axis, replaced, same_shape, tensors
 from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support.fixed_point import quantize_multiplier
@@ -147,8 +149,11 @@ def _infer_concatenate(types: list[Type], attrs: Attrs) -> TensorType:
     first, axis = data[0], normalized_axis(name, attrs["axis"], len(data[0].shape))
     check_bytes(name, first)
     for kind in data:
-        if kind.dtype != first.dtype or replaced(kind.shape, axis) != replaced(first.shape, axis):
+        alike = kind.dtype == first.dtype and len(kind.shape) == len(first.shape)
+        pair = replaced(kind.shape, axis), replaced(first.shape, axis)
+        if not alike or (kind.is_static and first.is_static and pair[0] != pair[1]):
             raise TypeCheckError(f"{name}: {kind} does not fit {first} along axis {axis}")
+        same_shape(name, *pair)
     total = sum(kind.shape[axis] for kind in data)
     return TensorType(replaced(first.shape, axis, total), first.dtype)
 
@@ -160,7 +165,7 @@ def _compute_concatenate(_ctx: Context, inputs: list[Tensor], attrs: Attrs, out:
     zero_points = [int(number(name, tensor)) for tensor in inputs[2 * count : 3 * count]]
     out_scale, out_zero = np.float32(number(name, inputs[-2])), int(number(name, inputs[-1]))
 
-    def part(which: int, indices: Indices, start: int) -> Expr:
+    def part(which: int, indices: Indices, start: Any) -> Expr:
         own = [index - start if position == axis else index for position, index in enumerate(indices)]
         value = data[which].read(own)
         if scales[which] == out_scale and zero_points[which] == out_zero:
@@ -171,11 +176,11 @@ def _compute_concatenate(_ctx: Context, inputs: list[Tensor], attrs: Attrs, out:
         return quantized(real, tb.const(1.0, "float32"), tb.const(out_zero), out.dtype)
 
     def read(indices: Indices) -> Expr:
-        starts = np.cumsum([0, *(tensor.shape[axis] for tensor in data)])
-        result = part(count - 1, indices, int(starts[count - 1]))
+        starts: list[Any] = list(accumulate((tensor.shape[axis] for tensor in data), initial=0))
+        result = part(count - 1, indices, starts[count - 1])
         for k in reversed(range(count - 1)):
-            inside = tb.binary("lt", indices[axis], int(starts[k + 1]))
-            result = tb.select(inside, part(k, indices, int(starts[k])), result)
+            inside = tb.binary("lt", indices[axis], starts[k + 1])
+            result = tb.select(inside, part(k, indices, starts[k]), result)
         return result
 
     return read

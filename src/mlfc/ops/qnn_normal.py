@@ -20,6 +20,7 @@ from mlfc.ops.rules import declare
 from mlfc.relay.ir import Attrs
 from mlfc.relay.op import Kind
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds
 from mlfc.support.fixed_point import INT32_MAX, INT32_MIN, doubling_high_mul, input_radius, quantize_multiplier
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -88,7 +89,7 @@ def _emit_log_softmax(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, out
     count = out.shape[-1]
     if out_scale != 16 / 256 or out_zero != high:
         raise UnsupportedError(f"qnn.log_softmax needs the output scale 1/16 and zero point {high}")
-    if count >= 1 << _SUM_BITS:
+    if bounds(count)[1] >= 1 << _SUM_BITS:
         raise UnsupportedError(f"qnn.log_softmax takes rows of at most {(1 << _SUM_BITS) - 1} numbers, got {count}")
     multiplier, shift = quantize_multiplier(min(in_scale * (1 << (31 - _DIFFERENCE_BITS)), float(INT32_MAX)))
     smallest = -input_radius(_DIFFERENCE_BITS, shift)
@@ -128,7 +129,7 @@ def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, ou
     middle = sum(dtypes.limits(out.dtype), 1) // 2
     if out_scale != 1 / 128 or out_zero != middle:
         raise UnsupportedError(f"qnn.l2_normalize needs the output scale 1/128 and zero point {middle}")
-    if count * 255**2 > INT32_MAX:
+    if bounds(count)[1] * 255**2 > INT32_MAX:
         raise UnsupportedError(f"qnn.l2_normalize takes rows of at most {INT32_MAX // 255**2} numbers, got {count}")
     with serial_loops(ctx, out.shape[:-1], "i") as row:
 

@@ -20,6 +20,7 @@ from mlfc.ops.rules import check_choice, declare, normalized_axes, normalized_ax
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.support.fixed_point import (
     INT32_MAX,
     RECIPROCAL_SLOPE,
@@ -31,6 +32,7 @@ from mlfc.support.fixed_point import (
 )
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader, Tensor
+from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Expr
 
 # formats of TFLite's fixed-point softmax: of the differences to the largest input, and of the sum of their exponentials
@@ -179,7 +181,7 @@ def _window(
     ctx: Context, index: Expr, extent: int, count: int, *, size: int, stride: int, before: int
 ) -> tuple[Any, Any]:
     """Return first index and length of a pooling window within the data."""
-    if before == 0 and (count - 1) * stride + size <= extent:
+    if before == 0 and bounds(extent - (count - 1) * stride - size)[0] >= 0:
         return index * stride, tb.const(size)
     start = index * stride - before
     first = ctx.stmts.let("first", tb.maximum(start, 0))
@@ -192,7 +194,7 @@ def _emit_avg_pool(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output
         raise UnsupportedError(f"{name} is lowered from NHWC, not {attrs['layout']}")
     in_scale, in_zero, out_scale, out_zero = _numbers(name, inputs)
     batch, height, width, channels = out.shape
-    at_once = 1 if ctx.features.gpu else min(channels, _CHANNELS_AT_ONCE)
+    at_once = 1 if ctx.features.gpu or isinstance(channels, Dim) else min(channels, _CHANNELS_AT_ONCE)
     block = next(size for size in range(at_once, 0, -1) if channels % size == 0)
     (top, left), sizes, strides = attrs["padding"][:2], attrs["pool_size"], attrs["strides"]
     with stmts.loop(batch, "n") as n, stmts.loop(height, "y") as y, stmts.loop(width, "x") as x:
@@ -230,11 +232,17 @@ def _infer_mean(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -
     return TensorType(tuple(kept), data.dtype)
 
 
-def _mean_multiplier(ratio: float, count: int) -> tuple[int, int]:
+def _mean_multiplier(ctx: Context, ratio: float, count: Extent) -> tuple[Expr, Expr]:
     """Return multiplier and shift of ratio / count, divided in integers as TFLite does."""
     multiplier, shift = quantize_multiplier(ratio)
-    extra = min(count.bit_length() - 1, 32, 31 + shift)
-    return (multiplier << extra) // count, shift - extra
+    if isinstance(count, int):
+        extra = min(count.bit_length() - 1, 32, 31 + shift)
+        return tb.const((multiplier << extra) // count), tb.const(shift - extra)
+    let, divisor = ctx.stmts.let, tb.maximum(as_index(count), 1)
+    length = tb.const(31) - tb.intrinsic("clz32", tb.cast(divisor, "uint32"), dtype="int32")
+    more = let("extra", tb.minimum(length, min(32, 31 + shift)))
+    wide = tb.const(multiplier, "int64") << more
+    return let("multiplier", tb.cast(wide // tb.cast(divisor, "int64"), "int32")), let("shift", tb.const(shift) - more)
 
 
 def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
@@ -242,7 +250,7 @@ def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
     in_scale, in_zero, out_scale, out_zero = _numbers("qnn.mean", inputs)
     axes = normalized_axes("qnn.mean", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
     count = prod(data.shape[axis] for axis in axes)
-    multiplier, shift = _mean_multiplier(in_scale / out_scale, count)
+    multiplier, shift = _mean_multiplier(ctx, in_scale / out_scale, count)
     with ctx.loops(out.shape) as point:
         total = stmts.local("total", (1,), "int32")
         stmts.store(total, [0], -in_zero * count)
@@ -251,7 +259,7 @@ def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
             reduced = iter(inner)
             index = [next(reduced) if axis in axes else next(kept) for axis in range(len(data.shape))]
             stmts.store(total, [0], tb.load(total, [0]) + tb.cast(data.read(index), "int32"))
-        value = tb.intrinsic("requantize_double", tb.load(total, [0]), tb.const(multiplier), tb.const(shift))
+        value = tb.intrinsic("requantize_double", tb.load(total, [0]), multiplier, shift)
         out.store(list(point), saturate(value + out_zero, out.dtype))
 
 

@@ -13,6 +13,7 @@ from mlfc.kernels.rows import Rows
 from mlfc.ops.qnn import rescaled
 from mlfc.ops.qnn_unary16 import interpolated, interpolation_table
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Tensor
 from mlfc.tir.ir import Expr
@@ -35,7 +36,7 @@ def _tables() -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:
 def emit(ctx: Context, data: Tensor, axis: int, in_scale: float, out: Output, rows: Rows) -> None:
     """Write softmax along an axis of a tensor; `in_scale` is the scale of its codes."""
     stmts, length = ctx.stmts, out.shape[axis]
-    if length > _LONGEST:
+    if bounds(length)[1] > _LONGEST:
         raise UnsupportedError(f"qnn.softmax of int16 over {length} elements, at most {_LONGEST} are supported")
     exponentials, reciprocals = _tables()
     with rows.over((*out.shape[:axis], *out.shape[axis + 1 :])) as others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import serial_loops
@@ -12,6 +13,7 @@ from mlfc.ops.image import spatial_axes
 from mlfc.ops.rules import check_choice, check_dtype, declare, replaced
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support.dims import bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
@@ -34,7 +36,10 @@ def _infer(name: str, attrs: Attrs, data: TensorType, rois: TensorType) -> Tenso
     if not isinstance(pooled, tuple) or len(pooled) != 2 or any(not isinstance(n, int) or n < 1 for n in pooled):
         raise TypeCheckError(f"{name}: expected a pooled_size of two numbers of at least 1, got {pooled}")
     # float32 coordinates do not count further
-    if any(not 1 <= data.shape[axis] < 1 << 22 for axis in axes) or data.shape[attrs["layout"].index("N")] < 1:
+    ends = [bounds(data.shape[axis]) for axis in axes]
+    if any(low < 1 or (low == high and high >= 1 << 22) for low, high in ends) or (
+        bounds(data.shape[attrs["layout"].index("N")])[0] < 1
+    ):
         raise TypeCheckError(f"{name}: regions of data of shape {data.shape} cannot be pooled")
     shape = replaced(data.shape, attrs["layout"].index("N"), rois.shape[0])
     for axis, extent in zip(axes, pooled, strict=True):
@@ -57,7 +62,7 @@ class _Side:
     """How a region extends along one axis: in bins, and these in samples."""
 
     ctx: Context
-    extent: int  # of the data
+    extent: Any  # of the data
     first: Expr  # where the region begins
     size: Expr  # of a bin
     samples: Expr  # of a bin
@@ -82,7 +87,7 @@ class _Side:
         return _Taps(low, let("high", tb.minimum(low + 1, last)), let("rest", tb.const(1, dtype) - share), share)
 
 
-def _side(ctx: Context, attrs: Attrs, extent: int, pooled: int, edges: tuple[Expr, Expr]) -> _Side:
+def _side(ctx: Context, attrs: Attrs, extent: Any, pooled: int, edges: tuple[Expr, Expr]) -> _Side:
     let, dtype = ctx.stmts.let, edges[0].dtype
     offset = tb.const(0.5 if attrs["aligned"] else 0.0, dtype)
     first, end = (let("edge", edge * tb.const(attrs["spatial_scale"], dtype) - offset) for edge in edges)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +35,8 @@ class Taps:
 class AxisResize:
     """How one axis is resized."""
 
-    extent: int  # input elements
-    target: int  # output elements
+    extent: Any  # input elements
+    target: Any  # output elements
     mode: str  # ONNX's coordinate transformation mode
     start: float = 0.0  # of the region of ``tf_crop_and_resize``, in units of the input
     end: float = 1.0

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted
 from mlfc.ops.image import spatial_axes
-from mlfc.ops.rules import check_choice, check_dtype, declare
+from mlfc.ops.rules import check_choice, check_dtype, declare, same_shape
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
+from mlfc.support.dims import Dim, bounds, is_static, maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Expr
@@ -35,10 +37,13 @@ def _infer(name: str, attrs: Attrs, data: TensorType, grid: TensorType) -> Tenso
         raise TypeCheckError(f"{name}: expected data of 3 to 5 dimensions, got {len(data.shape)}")
     axes = spatial_axes(name, attrs["layout"], rank)
     batch = attrs["layout"].index("N")
-    if len(grid.shape) != rank + 2 or grid.shape[:2] != (data.shape[batch], rank):
+    wanted = (data.shape[batch], rank)
+    if len(grid.shape) != rank + 2 or (is_static((*grid.shape[:2], *wanted)) and grid.shape[:2] != wanted):
         raise TypeCheckError(f"{name}: a grid of shape {grid.shape} does not fit data of shape {data.shape}")
+    same_shape(name, grid.shape[:2], wanted, "batches and coordinates")
     # float32 coordinates do not count further
-    if any(not 1 <= data.shape[axis] < 1 << 22 for axis in axes):
+    ends = [bounds(data.shape[axis]) for axis in axes]
+    if any(low < 1 or (low == high and high >= 1 << 22) for low, high in ends):
         raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be sampled")
     shape = list(data.shape)
     for axis, extent in zip(axes, grid.shape[2:], strict=True):
@@ -60,7 +65,7 @@ class _Axis:
     """One spatial axis, and how it is sampled."""
 
     ctx: Context
-    extent: int
+    extent: Any
     method: str
     padding: str
     corners: bool  # whether -1 and 1 are the middles of the first and last element, not their outer edges
@@ -89,32 +94,36 @@ class _Axis:
             return tb.clamp(at, _like(-_MARGIN, at), _like(self.extent - 1 + _MARGIN, at))
         if self.padding == "reflection":
             at = self._reflected(at)
-        low, high = self._edges
         if self.padding == "reflection":
-            return tb.clamp(at, _like(low, at), _like(high, at))
+            return tb.clamp(at, *self._edges(at))
         nearest = tb.clamp(at, _like(0, at), _like(self.extent - 1, at))
         # half an element beyond the middle of the last counts as inside: a cubic reads other elements there
         return tb.select(self._is_inside(at), at, nearest) if self.method == "bicubic" else nearest
 
     def _is_inside(self, at: Expr) -> Expr:
-        low, high = self._edges
-        return tb.land(tb.binary("ge", at, _like(low, at)), tb.binary("le", at, _like(high, at)))
+        low, high = self._edges(at)
+        return tb.land(tb.binary("ge", at, low), tb.binary("le", at, high))
 
-    @property
-    def _edges(self) -> tuple[float, float]:
-        return (0.0, self.extent - 1.0) if self.corners else (-0.5, self.extent - 0.5)
+    def _edges(self, at: Expr) -> tuple[Expr, Expr]:
+        if self.corners:
+            return _like(0.0, at), _like(self.extent - 1, at)
+        last = _like(self.extent - 0.5, at) if isinstance(self.extent, int) else _like(self.extent, at) - 0.5
+        return _like(-0.5, at), last
 
     def _reflected(self, at: Expr) -> Expr:
-        low, high = self._edges
-        if low == high:
+        if self.corners and self.extent == 1:
             return _like(0, at)
-        let, around = self.ctx.stmts.let, 2 * (high - low)
-        from_low = let("from_low", at - _like(low, at))
+        let, around = self.ctx.stmts.let, 2 * (self.extent - 1 if self.corners else self.extent)
+        low, _ = self._edges(at)
+        from_low = let("from_low", at - low)
         turns = tb.intrinsic("floor", from_low / _like(around, at))
         rest = let("rest", from_low - turns * _like(around, at))
-        back = tb.minimum(rest, _like(around, at) - rest) + _like(low, at)
+        back = tb.minimum(rest, _like(around, at) - rest) + low
         # what is inside keeps all its bits
-        return tb.select(self._is_inside(at), at, back)
+        found = tb.select(self._is_inside(at), at, back)
+        if self.corners and isinstance(self.extent, Dim):
+            return tb.select(tb.binary("eq", tb.const(self.extent), 1), _like(0, at), found)
+        return found
 
     def _tap(self, position: Expr, weight: Expr | None) -> _Tap:
         last = self.extent - 1
@@ -123,9 +132,9 @@ class _Axis:
             position = let("position", position)
             inside = tb.land(tb.binary("ge", position, 0), tb.binary("le", position, last))
             return _Tap(let("position", tb.clamp(position, 0, last)), weight, let("inside", inside))
-        if self.padding == "reflection" and last > 0:
+        if self.padding == "reflection" and bounds(last)[1] > 0:
             around = 2 * last if self.corners else 2 * last + 2
-            position = let("position", position % around)
+            position = let("position", position % maximum(around, 1))
             position = tb.minimum(position, (around if self.corners else around - 1) - position)
         return _Tap(let("position", tb.clamp(position, 0, last)), weight, None)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.rules import declare
+from mlfc.ops.rules import declare, divided
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.tir import builder as tb
@@ -29,9 +29,9 @@ def _infer(name: str, attrs: Attrs, feature: TensorType, state: TensorType, weig
         raise TypeCheckError(f"{name}: tensors of {feature.shape}, {state.shape} and {weights.shape} do not fit")
     if attrs["state_zero"] and feature.dtype == "float32":
         raise TypeCheckError(f"{name}: a state of floats has no zero point")
-    if attrs["rank"] < 1 or filters % attrs["rank"]:
+    if attrs["rank"] < 1:
         raise TypeCheckError(f"{name}: {filters} filters are no units of {attrs['rank']} each")
-    return TensorType((feature.shape[0], filters // attrs["rank"]), _SUMS[feature.dtype])
+    return TensorType((feature.shape[0], divided(name, filters, attrs["rank"], "filters")), _SUMS[feature.dtype])
 
 
 def _plus(a: Expr, b: Expr) -> Expr:

@@ -18,7 +18,7 @@ from mlfc.kernels.codes import Codes, code_at, pack_codes, unsigned_codes
 from mlfc.ops.conv import FLOAT_CONTRACT, arranged, check_channels_last, conv_attrs, conv_geometry, ordered_weights
 from mlfc.ops.dense import infer_dense
 from mlfc.ops.indexing import check_indices, in_bounds
-from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, replaced
+from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, replaced, same_shape
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
@@ -79,7 +79,9 @@ def _infer_blocks(name: str, attrs: Attrs, data: TensorType, scale: TensorType, 
     axis = normalized_axis(name, attrs["axis"], len(data.shape))
     expected = replaced(data.shape, axis, blocks_of(data.shape[axis], attrs["block_size"]))
     for kind in (scale, zero_point):
-        if kind.shape not in (expected, ()):
+        if kind.shape and not data.is_static and len(kind.shape) == len(expected):
+            same_shape(name, kind.shape, expected)
+        elif kind.shape not in (expected, ()):
             raise TypeCheckError(f"{name}: expected scales and zero points of {expected}, got {kind.shape}")
     return TensorType(data.shape, "float32")
 

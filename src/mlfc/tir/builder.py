@@ -14,7 +14,7 @@ from typing import Any
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim
+from mlfc.support.dims import Dim, is_static
 from mlfc.tir import ir
 from mlfc.tir.bounds import float_range
 from mlfc.tir.extents import as_index
@@ -32,9 +32,11 @@ _SHIFTS = ("shl", "shr")
 _OF_ITSELF = {"eq": True, "le": True, "ge": True, "ne": False, "lt": False, "gt": False}
 
 
-def const(value: float, dtype: str = "int32") -> Expr:
-    """Return a literal; a vector dtype gives a broadcast literal."""
+def const(value: float | Dim, dtype: str = "int32") -> Expr:
+    """Return a literal; a vector dtype gives a broadcast literal, an extent that the run decides what it will be."""
     scalar = dtypes.element(dtype)
+    if isinstance(value, Dim):
+        return broadcast(cast(as_index(value), scalar), dtypes.lanes(dtype))
     number = float(value) if dtypes.is_float(scalar) else bool(value) if scalar == "bool" else int(value)
     literal = ir.Const(number, scalar)
     return literal if dtypes.lanes(dtype) == 1 else ir.Broadcast(literal, dtype)
@@ -44,9 +46,6 @@ def as_expr(value: Any, like: Any = None) -> Expr:
     """Return an expression as it is, a Python number as a literal of the dtype of `like` (else int32)."""
     if isinstance(value, ir.ExprOps):
         return value  # type: ignore[return-value]  # ExprOps is the base of exactly the nodes of Expr
-    if isinstance(value, Dim):
-        index = as_index(value)
-        return cast(index, like.dtype) if isinstance(like, ir.ExprOps) else index
     return const(value, like.dtype if isinstance(like, ir.ExprOps) else "int32")
 
 
@@ -310,6 +309,8 @@ class StmtBuilder:
 
     def local(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
         """Give a stack buffer for the rest of the open block; a vector dtype gives registers."""
+        if not is_static(shape):
+            raise TypeError(f"the stack takes no {name} of shape {tuple(shape)}, which the run decides")
         buffer = Buffer(self.unique(name), tuple(shape), dtype, "local")
         self.append(ir.Allocate(buffer, ir.Seq(())))
         return buffer

@@ -16,7 +16,7 @@ from mlfc.kernels.templates import FITTING
 from mlfc.relay import ir as relay
 from mlfc.relay.op import Kind
 from mlfc.relay.visitor import post_order
-from mlfc.support import dtypes
+from mlfc.support import dims, dtypes
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import visitor
@@ -44,8 +44,25 @@ class LoweredGroup:
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
-    """Lower one fused group."""
-    return _GroupLowering(function, features).run()
+    """Lower one fused group; raise UnsupportedError where the target or an operator needs extents that are fixed."""
+    lowering = _GroupLowering(function, features)
+    extents = [extent for kind in (*function.type.params, function.body.type) for extent in _extents(kind)]
+    if not (symbols := dims.symbols_of(extents)):
+        return lowering.run()
+    listed = ", ".join(map(str, symbols))
+    if features.gpu:
+        raise UnsupportedError(f"expected fixed extents for a device, got {listed}", next_step=relay.FIX_EXTENT)
+    try:
+        return lowering.run()
+    except dims.UndecidedError as error:
+        raise UnsupportedError(f"{lowering.names}: {error}", next_step=relay.FIX_EXTENT) from error
+    except TypeError as error:
+        cause = f"{lowering.names}: expected a fixed extent, got {listed}"
+        raise UnsupportedError(cause, next_step=relay.FIX_EXTENT) from error
+
+
+def _extents(kind: relay.Type) -> list[Any]:
+    return list(kind.shape) if isinstance(kind, relay.TensorType) else []
 
 
 @dataclass(eq=False)
@@ -67,6 +84,11 @@ class _GroupLowering:
         for call in self.calls:
             for arg in flat_args(call):
                 self.uses[id(arg)] = self.uses.get(id(arg), 0) + 1
+
+    @property
+    def names(self) -> str:
+        """The operators."""
+        return " and ".join(dict.fromkeys(operator_of(call).name for call in self.calls))
 
     def run(self) -> LoweredGroup:
         emitters = [call for call in self.calls if operator_of(call).emit is not None]

@@ -6,9 +6,10 @@ sizes: what an operator takes when all extents are known is what it should take 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,12 @@ class DynamicCall:
         """The call as a fused group; raises what the type rule raises."""
         return group(self.spec, {extent: symbol.dim for extent, symbol in self.symbols.items()})
 
+    def alone(self) -> Iterator[DynamicCall]:
+        """Yield the call with one of the extents open, the others as they are."""
+        for extent, symbol in self.symbols.items():
+            sizes = [{extent: size} for size in SIZES if size >= symbol.low and fits(self.spec, {extent: size})]
+            yield DynamicCall(self.spec, {extent: symbol}, tuple(sizes[:: max(1, len(sizes) // 2)]))
+
     def numbers(self, symbols: Sequence[Symbol], size: Mapping[int, int]) -> list[int]:
         """Return what symbols of a kernel are at a size."""
         own = {symbol: size[extent] for extent, symbol in self.symbols.items()}
@@ -54,7 +61,7 @@ class DynamicCall:
 def dynamic_calls(most_of_one: int = 1000) -> Iterator[DynamicCall]:
     """Yield calls of all operators, each with all extents open that can be; `most_of_one` of an operator at most."""
     counts: dict[str, int] = {}
-    for spec in specs():
+    for spec in chain(specs(), open_specs()):
         if counts.get(spec.operator, 0) >= most_of_one:
             continue
         for call in _calls(spec):
@@ -62,8 +69,65 @@ def dynamic_calls(most_of_one: int = 1000) -> Iterator[DynamicCall]:
             yield call
 
 
+@dataclass(frozen=True)
+class Open:
+    """In an attribute: ``factor * extent + offset`` of an extent that is opened."""
+
+    extent: int
+    factor: int = 1
+    offset: int = 0
+
+
+def opened(values: Iterable[Any]) -> Iterator[int]:
+    """Yield the extents that attributes open."""
+    for value in values:
+        if isinstance(value, Open):
+            yield value.extent
+        elif isinstance(value, tuple):
+            yield from opened(value)
+
+
+def _placed(value: Any, extents: Mapping[int, Any]) -> Any:
+    if isinstance(value, Open):
+        return value.factor * extents.get(value.extent, value.extent) + value.offset
+    return tuple(_placed(item, extents) for item in value) if isinstance(value, tuple) else value
+
+
+def open_specs() -> Iterator[Spec]:
+    """Yield calls whose attributes hold open extents, too."""
+    n, data = Open(6), Given((6, 4))
+    sliced: dict[str, Any] = {"axes": (0,), "strides": (1,)}
+    yield Spec("reshape", (data,), {"newshape": (2, n, 2)}, "open")
+    yield Spec("broadcast_to", (Given((1, 4)),), {"shape": (3, n, 4)}, "open")
+    yield Spec("zeros", (), {"shape": (n, 2), "dtype": "int8"}, "open")
+    yield Spec("ones", (), {"shape": (2, n)}, "open")
+    yield Spec("full", (np.float32(2.5),), {"shape": (n,)}, "open")
+    yield Spec("extents", (), {"values": (n, 3, Open(6, -2, 1)), "dtype": "int64", "shape": (3,)}, "open")
+    yield Spec("extents", (), {"values": (Open(6, 5),), "dtype": "int32"}, "open")
+    for dtype in ("int64", "float32"):
+        for label, (start, stop, step) in {
+            "up": (0, n, 1), "from": (n, 40, 3), "down": (Open(6, 2), 0, -2), "none": (n, 1, 1),
+        }.items():  # fmt: skip
+            numbers = [np.asarray(0, dtype)] * 3
+            attrs = {"start": start, "stop": stop, "step": step, "dtype": dtype}
+            yield Spec("arange", tuple(numbers), attrs, f"{label}-{dtype}")
+    for label, begin, end, stride in (
+        ("first", 0, Open(6, 1, -1), 1), ("last", Open(6, 1, -1), n, 1), ("all", 0, (1 << 63) - 1, 2),
+        ("end", -3, (1 << 31) - 1, 1), ("back", -1, -100, -2), ("middle", 2, -2, 1), ("beyond", 1, Open(6, 3), 3),
+    ):  # fmt: skip
+        yield Spec("strided_slice", (data,), {**sliced, "begin": (begin,), "end": (end,), "strides": (stride,)}, label)
+    yield Spec("strided_slice", (data,), {**sliced, "begin": (1,), "end": (-1,), "slice_mode": "size"}, "rest")
+    yield Spec("tile", (Given((2, 3)),), {"reps": (n, 1)}, "open")
+    yield Spec("repeat", (Given((2, 3)),), {"repeats": n, "axis": 1}, "open")
+    yield Spec("one_hot", (Given((5,), "int64"), np.float32(1), np.float32(0)), {"depth": n}, "open")
+    yield Spec("topk", (data,), {"k": n, "axis": 0, "ret_type": "indices", "dtype": "int64"}, "open")
+    yield Spec("image.resize2d", (Given((1, 6, 4, 2)),),
+               {"size": (Open(6, 2), Open(4, 2, 1)), "layout": "NHWC", "method": "linear"}, "open")  # fmt: skip
+
+
 def _calls(spec: Spec) -> Iterator[DynamicCall]:
-    extents = list(dict.fromkeys(extent for leaf in leaves(spec.args) for extent in leaf.shape))
+    found = (extent for leaf in leaves(spec.args) for extent in leaf.shape)
+    extents = list(dict.fromkeys(chain(found, opened(spec.attrs.values()))))
     valid = {extent: [size for size in SIZES if fits(spec, {extent: size})] for extent in extents}
     names = iter("nmkhwdabc")
     symbols = {
@@ -79,9 +143,7 @@ def _calls(spec: Spec) -> Iterator[DynamicCall]:
     if len(together) >= 3:
         yield DynamicCall(spec, symbols, tuple(together[:3]))
         return
-    for extent, symbol in symbols.items():
-        sizes = [{extent: size} for size in valid[extent]]
-        yield DynamicCall(spec, {extent: symbol}, tuple(sizes[:: max(1, len(sizes) // 2)]))
+    yield from DynamicCall(spec, symbols, ()).alone()
 
 
 def _unlike(turns: Sequence[dict[int, int]]) -> list[dict[int, int]]:
@@ -121,7 +183,8 @@ def group(spec: Spec, extents: Mapping[int, Any]) -> ir.Function:
         params.append(ir.Var(f"x{len(params)}", ir.TensorType(shape, arg.dtype)))
         return params[-1]
 
-    call = ir.call(spec.operator, [expression(arg) for arg in spec.args], spec.attrs)
+    attrs = {name: _placed(value, extents) for name, value in spec.attrs.items()}
+    call = ir.call(spec.operator, [expression(arg) for arg in spec.args], attrs)
     return ir.Function(tuple(params), call, {"Primitive": 1})
 
 

@@ -28,6 +28,7 @@ from benchmarks import (
     packed_weights,
     recurrent,
     verify_public,
+    vm,
 )
 from benchmarks.models import find
 
@@ -57,6 +58,7 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
         "attention": lambda: [attention.table(seconds)],
         "packed": lambda: [packed_weights.table(seconds)],
         "halves": lambda: [halves.table()],
+        "vm": lambda: [vm.table(folder)],
         PUBLIC: lambda: [verify_public.table(models)],
     }
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from benchmarks.public_models import MODELS, PublicModel, UnavailableError, collect
-from mlfc.cli.options import parse_shapes, parse_values
+from mlfc.cli.options import parse_values
 from mlfc.errors import MlfcError
+from mlfc.frontend.shapes import parse_shapes
 from mlfc.verify import Comparison, verify
 
 TARGETS = ("c", "llvm")

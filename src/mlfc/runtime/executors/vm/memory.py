@@ -55,14 +55,15 @@ class VmBlock:
         account.take(nbytes)
         try:
             if device is None:
-                buffer = aligned_zeros(nbytes)
+                buffer = bytearray(nbytes + ALIGNMENT)  # zeros that the system makes, where there are many
                 self.keep: object = buffer
-                self.address = buffer.ctypes.data
+                start = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+                self.address = start + -start % ALIGNMENT
             else:
                 block = DeviceBlock(device, nbytes)
                 self.keep = block
                 self.address = block.handle
-        except (MemoryError, ValueError, DeviceError):
+        except (MemoryError, OverflowError, DeviceError):
             account.used -= nbytes
             raise Fault(Code.ALLOCATE, nbytes) from None
         self.account = account
@@ -84,6 +85,7 @@ class Storage:
     """A register's storage: a whole block, or a place in the arena."""
 
     __slots__ = ("address", "device", "nbytes", "owner")
+    writable = True
 
     def __init__(self, address: int, nbytes: int, owner: object, device: int) -> None:
         self.address = address

@@ -42,8 +42,10 @@ RETURNED, CALLED = -1, -2
 """In place of the next instruction's number: the run has results, or the call to begin."""
 _MOST, _LEAST = 2**63 - 1, -(2**63)
 _ITEM_BYTES = tuple(nbytes(dtype) for dtype in DTYPES)
-_FORMATS = dict(zip(READABLE, ("?", "b", "h", "i", "q", "B", "H", "I", "Q"), strict=True))
-_ELEMENTS = tuple(struct.Struct(f"={_FORMATS[dtype]}") for dtype in READABLE)
+_ELEMENTS: tuple[Any, ...] = tuple(
+    getattr(ctypes, "c_ubyte" if dtype == "bool" else f"c_{dtype}") for dtype in READABLE
+)
+_BOOL = READABLE.index("bool")
 _LIMITS = tuple(limits(dtype) for dtype in READABLE)
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul,
@@ -240,10 +242,13 @@ class Decoder:
     _drop = _release
 
     def _tensor(self, following: int, d: int, storage: int, start: int, dtype: int, *extents: int) -> Step:
+        shape_of = self._shape(start, dtype, extents)
+
         def step(r: Registers) -> int:
             source = r[storage]
-            at = r[start]
-            shape, size = _checked_shape(at, dtype, [r[extent] for extent in extents], source.nbytes)
+            at, shape, size = shape_of(r)
+            if size > source.nbytes - at:
+                raise Fault(Code.OUTSIDE, size, source.nbytes - at)
             if source.device == CPU:
                 r[d] = VmTensor(source.address + at, size, dtype, shape, source.owner)
             else:
@@ -253,18 +258,36 @@ class Decoder:
         return step
 
     def _view(self, following: int, d: int, tensor: int, start: int, dtype: int, *extents: int) -> Step:
+        shape_of = self._shape(start, dtype, extents)
+
         def step(r: Registers) -> int:
             source = r[tensor]
-            at = r[start]
-            shape, size = _checked_shape(at, dtype, [r[extent] for extent in extents], source.nbytes)
+            at, shape, size = shape_of(r)
+            if size > source.nbytes - at:
+                raise Fault(Code.OUTSIDE, size, source.nbytes - at)
             if source.device == CPU:
                 r[d] = VmTensor(source.address + at, size, dtype, shape, source.owner, source.writable)
             else:
-                place = source.start + at
-                r[d] = VmTensor(source.address, size, dtype, shape, source.owner, source.writable, source.device, place)
+                at += source.start
+                r[d] = VmTensor(source.address, size, dtype, shape, source.owner, source.writable, source.device, at)
             return following
 
         return step
+
+    def _shape(
+        self, start: int, dtype: int, extents: Sequence[int]
+    ) -> Callable[[Registers], tuple[int, tuple[int, ...], int]]:
+        """Return what gives the start of a tensor, its shape and its bytes; at once where they are in the pool."""
+        pool = range(self._layout.pool, self._layout.constants)
+        if all(index in pool for index in (start, *extents)):
+            values = [self._executable.integers[index - self._layout.pool] for index in (start, *extents)]
+            try:
+                known = _checked_shape(values[0], dtype, values[1:])
+            except Fault:
+                pass  # it is one only if the instruction is reached
+            else:
+                return lambda _: known
+        return lambda r: _checked_shape(r[start], dtype, [r[extent] for extent in extents])
 
     _move = _integer
 
@@ -313,14 +336,16 @@ class Decoder:
                 tensor = r[index]
                 if tensor.device != CPU:
                     raise Fault(Code.DEVICE, tensor.device)
-                buffers += (tensor.address, tensor.nbytes)
+                buffers.append(tensor.address)
+                buffers.append(tensor.nbytes)
             for index in written:
                 tensor = r[index]
-                if type(tensor) is VmTensor and not tensor.writable:
+                if not tensor.writable:
                     raise Fault(Code.READ_ONLY, reads + written.index(index))
                 if tensor.device != CPU:
                     raise Fault(Code.DEVICE, tensor.device)
-                buffers += (tensor.address, tensor.nbytes)
+                buffers.append(tensor.address)
+                buffers.append(tensor.nbytes)
             status = launch(pack_buffers(*buffers), pack_numbers(*[r[index] for index in numbers]))
             if status:
                 raise Fault(Code.KERNEL, status, text=kernel.name)
@@ -395,8 +420,8 @@ class Decoder:
         return step
 
 
-def _checked_shape(start: int, dtype: int, extents: list[int], room: int) -> tuple[tuple[int, ...], int]:
-    """Return a shape and its bytes; raise Fault unless they fit behind byte `start` of `room`."""
+def _checked_shape(start: int, dtype: int, extents: list[int]) -> tuple[int, tuple[int, ...], int]:
+    """Return a start, a shape and its bytes; raise Fault unless they are possible."""
     if start < 0:
         raise Fault(Code.NEGATIVE, start)
     if start % ALIGNMENT:
@@ -408,9 +433,7 @@ def _checked_shape(start: int, dtype: int, extents: list[int], room: int) -> tup
         size *= extent
         if size > _MOST:
             raise Fault(Code.SIZE, extent)
-    if size > room - start:
-        raise Fault(Code.OUTSIDE, size, room - start)
-    return tuple(extents), size
+    return start, tuple(extents), size
 
 
 def _checked_element(tensor: VmTensor, index: int) -> int:
@@ -429,11 +452,10 @@ def _checked_element(tensor: VmTensor, index: int) -> int:
 def read_element(tensor: VmTensor, index: int) -> int:
     """Return an element of integers or bool."""
     address = _checked_element(tensor, index)
-    layout = _ELEMENTS[tensor.dtype]
-    (value,) = layout.unpack(ctypes.string_at(address, layout.size))
+    value: int = _ELEMENTS[tensor.dtype].from_address(address).value
     if value > _MOST:
         raise Fault(Code.OVERFLOW, _MOST)
-    return int(value)
+    return int(value != 0) if tensor.dtype == _BOOL else value
 
 
 def write_element(tensor: VmTensor, index: int, value: int) -> None:
@@ -444,5 +466,4 @@ def write_element(tensor: VmTensor, index: int, value: int) -> None:
     low, high = _LIMITS[tensor.dtype]
     if not low <= value <= high:
         raise Fault(Code.OVERFLOW, value)
-    layout = _ELEMENTS[tensor.dtype]
-    ctypes.memmove(address, layout.pack(value), layout.size)
+    _ELEMENTS[tensor.dtype].from_address(address).value = value

@@ -25,7 +25,7 @@ from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
-from mlfc.support.bytecode import OPEN, encode
+from mlfc.support.bytecode import OPEN, encode, work_bytes
 from mlfc.support.content import Data
 from mlfc.support.module_info import (
     MemoryInfo,
@@ -215,7 +215,8 @@ class Factory(Displayed):
             SymbolInfo(symbol.name, symbol.low, symbol.high if symbol.high < OPEN else None)
             for symbol in executable.symbols
         )
-        return VmInfo(len(encode(executable)), executable.arena_bytes if executable.is_bounded else None, symbols)
+        arena = executable.arena_bytes if executable.is_bounded else None
+        return VmInfo(len(encode(executable)), arena, work_bytes(executable), symbols)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))

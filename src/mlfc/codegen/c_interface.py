@@ -193,7 +193,7 @@ def _struct(interface: Interface, kind: str, group: Sequence[InterfaceTensor]) -
         f"struct {interface.prefix}_{kind} {{",
     ]
     for tensor in group:
-        lines.append(f"  /*! {_described(tensor.value, interface.quantization)} */")
+        lines.append(f"  /*! {described(tensor.value, interface.quantization)} */")
         lines.append(f"  void *{tensor.field};")
     if not group:  # C has no empty structs
         lines.append("  void *unused;")
@@ -268,7 +268,7 @@ def _states(interface: Interface) -> list[str]:
     given = "".join(f"{parameter}, " for parameter in interface.pool_parameters if interface.external_workspace)
     lines = ["", f"/*! \\brief Bytes of the states of module {module}, which it keeps from one run to the next:"]
     for state in interface.states:
-        lines.append(f" * from byte {state.offset}: {_described(state.value, interface.quantization)}")
+        lines.append(f" * from byte {state.offset}: {described(state.value, interface.quantization)}")
     lines += [" */", f"#define {interface.macro_prefix}_STATE_SIZE {interface.state_bytes}"]
     first = "before the first run, and " if interface.external_workspace else ""
     for what, parameters, says in (
@@ -308,7 +308,8 @@ def _named(tensor: InterfaceTensor) -> str:
     return comment_text(tensor.value.name[:200])
 
 
-def _described(value: Value, quantization: Mapping[str, Quantization]) -> str:
+def described(value: Value, quantization: Mapping[str, Quantization]) -> str:
+    """Return what a comment says of a tensor: its name, shape, dtype and scale."""
     shape = " x ".join(map(str, value.shape)) or "scalar"
     text = f"{comment_text(value.name[:200])}: {shape} {value.dtype}"
     known = quantization.get(value.name)

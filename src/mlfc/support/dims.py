@@ -216,6 +216,13 @@ def bounds(extent: Extent) -> tuple[int, int]:
     return extent.bounds if isinstance(extent, Dim) else (extent, extent)
 
 
+def most(extent: Extent) -> int | None:
+    """Return the largest value that an extent, or a number of bytes, may have; None where a symbol has no bound."""
+    if any(symbol.high >= LARGEST for symbol in symbols_of([extent])):
+        return None
+    return max(0, bounds(extent)[1])
+
+
 def typical(extent: Extent) -> int:
     """Return a value that an extent may well have, for estimates of work and size."""
     return int(substituted(extent, {symbol: _typical(symbol) for symbol in symbols_of([extent])}))

@@ -254,6 +254,13 @@ class VmInfo(Record):
         Bytes | None,
         Says("of all storage in the worst case; null where it is allocated when the module runs", "no heap is needed"),
     ]
+    work_bytes: Annotated[
+        Bytes | None,
+        Says(
+            "of the interpreter's work area: arena, registers, arguments; null where there is no bound",
+            "the one static array of firmware",
+        ),
+    ]
     symbols: Annotated[tuple[SymbolInfo, ...], Limits(max_items=10000), Says("the open extents of the inputs")] = ()
 
 

@@ -15,7 +15,8 @@ from mlfc.codegen.llvm.llvm_types import INT32, INT64, POINTER
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantGlobals, is_elf
 from mlfc.codegen.unit import Shared, Unit
-from mlfc.codegen.vm.code import code_symbol, constants_of, launch_names, vm_code
+from mlfc.codegen.vm.code import constants_of, interface_of, launch_names, vm_code
+from mlfc.codegen.vm.interface import bytecode_symbol, code_symbol
 from mlfc.codegen.vm.launchers import launcher
 from mlfc.support.content import Data
 
@@ -30,7 +31,7 @@ def generate_vm_llvm(unit: Unit, shared: Shared) -> GeneratedCode:
         ),
         **constant_objects(constants, f"lib/{unit.module}_lib2.o", machine),
     }
-    return vm_code(unit, constants, function_names(unit), files)
+    return vm_code(unit, constants, kernel_names(unit, shared, function_names(unit)), files)
 
 
 def _module(unit: Unit, shared: Shared, constants: ConstantTable, machine: Machine) -> ir.Module:
@@ -58,6 +59,10 @@ def _module(unit: Unit, shared: Shared, constants: ConstantTable, machine: Machi
     )
     exported = ir.GlobalVariable(module, table.type, code_symbol(unit.module))
     exported.initializer, exported.global_constant = table, True
+    data = bytearray(interface_of(unit).bytecode)
+    bytecode = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)
+    exported = ir.GlobalVariable(module, bytecode.type, bytecode_symbol(unit.module))
+    exported.initializer, exported.global_constant = bytecode, True
     return module
 
 

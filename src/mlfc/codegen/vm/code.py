@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mlfc.codegen.c_host import WIDTH, c_function
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.emit import GeneratedCode, Sizes, banner, blob_files, function_names
 from mlfc.codegen.operators import OperatorsFile, kernel_functions
 from mlfc.codegen.unit import Shared, Unit
+from mlfc.codegen.vm.interface import VmInterface, bytecode_file, code_symbol, vm_header, vm_interface
 from mlfc.codegen.vm.launchers import launcher
 from mlfc.codegen.writer import Writer
 from mlfc.errors import InternalError
+from mlfc.support.bytecode import encode
 from mlfc.support.content import Data
+from mlfc.support.dims import most
 from mlfc.tir.ir import PrimFunc
 
 INCLUDE = "#include <mlfc_vm_code.h>"
 _LAUNCH = "_launch"
-
-
-def code_symbol(module: str) -> str:
-    """Return the name of the table that a module exports."""
-    return f"tvmgen_{module}_vm_code"
 
 
 def launch_names(names: Mapping[str, str]) -> dict[str, str]:
@@ -53,15 +52,34 @@ def generate_vm_c(unit: Unit, shared: Shared) -> GeneratedCode:
         path: (first + operators.text()).encode(),
         **blob_files(constants, f"src/{unit.module}_lib2.S", first),
     }
-    return vm_code(unit, constants, names, files)
+    code = vm_code(unit, constants, functions.names, files)
+    return replace(code, files={f"src/{unit.module}_lib0.c": _bytecode(unit).encode(), **code.files})
 
 
 def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], files: Mapping[str, Data]) -> GeneratedCode:
-    """Return a module of the virtual machine: the printed code, and its bytecode."""
+    """Return a module of the virtual machine: the printed code, and the parts that do not depend on its printer."""
+    interface = interface_of(unit)
+    values = (*unit.program.inputs, *unit.program.outputs)
+    # of extents without a bound nothing is known
+    io = sum(most(value.nbytes) or 0 for value in values)
+    sizes = Sizes(max(0, interface.executable.arena_bytes), constants.nbytes, io)
+    header = {f"include/{interface.header_name}": vm_header(interface).encode()}
+    executable = interface.executable
+    return GeneratedCode(
+        {**header, **files}, interface.header_name, None, names, sizes, False, executable=executable
+    )
+
+
+def interface_of(unit: Unit) -> VmInterface:
+    """Return the C interface of a module."""
     if unit.executable is None:
         raise InternalError("a module of the virtual machine has no bytecode")
-    sizes = Sizes(max(0, unit.executable.arena_bytes), constants.nbytes, 0)
-    return GeneratedCode(files, None, None, names, sizes, False, executable=unit.executable)
+    data = encode(unit.executable)
+    return vm_interface(unit.program, unit.executable, data, unit.module, unit.quantization)
+
+
+def _bytecode(unit: Unit) -> str:
+    return bytecode_file(interface_of(unit), banner(unit.target_text))
 
 
 def _table(unit: Unit, constants: ConstantTable, launching: Mapping[str, str]) -> str:

@@ -34,6 +34,7 @@ from mlfc.support.bytecode.file import decode, encode
 from mlfc.support.bytecode.instructions import ALIGNMENT, DTYPES, INSTRUCTIONS, MAX_RANK, OPEN, OPERATIONS
 from mlfc.support.bytecode.text import disassemble
 from mlfc.support.bytecode.verify import verify
+from mlfc.support.bytecode.work import work_bytes
 
 __all__ = [
     "ALIGNMENT",
@@ -66,4 +67,5 @@ __all__ = [
     "disassemble",
     "encode",
     "verify",
+    "work_bytes",
 ]

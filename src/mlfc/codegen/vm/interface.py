@@ -1,0 +1,146 @@
+"""What C programs need of a module of the virtual machine: a header, and the bytecode as an array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, described
+from mlfc.codegen.writer import Writer, comment_text
+from mlfc.relay.ir import Quantization
+from mlfc.support.bytecode import DTYPES, OPEN, Executable, work_bytes
+from mlfc.support.c_names import unique
+from mlfc.support.dims import most
+from mlfc.tir.ir import Program
+
+_RESERVED = ("vm_work", "vm_bytecode")
+"""Macros of these names have other meanings."""
+_PER_LINE = 16
+
+
+def code_symbol(module: str) -> str:
+    """Return the name of the table that a module exports."""
+    return f"tvmgen_{module}_vm_code"
+
+
+def bytecode_symbol(module: str) -> str:
+    """Return the name of the array with the bytecode."""
+    return f"tvmgen_{module}_vm_bytecode"
+
+
+def field_names(names: Iterable[str]) -> list[str]:
+    """Return names for inputs and outputs in macros, all different."""
+    return unique(names, _RESERVED)
+
+
+@dataclass(frozen=True, eq=False)
+class VmInterface:
+    """The C interface of a module."""
+
+    module: str
+    inputs: tuple[InterfaceTensor, ...]
+    outputs: tuple[InterfaceTensor, ...]
+    executable: Executable
+    bytecode: bytes
+    quantization: Mapping[str, Quantization]
+
+    @property
+    def header_name(self) -> str:
+        """The header's file name."""
+        return f"tvmgen_{self.module}.h"
+
+    @property
+    def macro_prefix(self) -> str:
+        """The start of every macro of the module."""
+        return f"tvmgen_{self.module}".upper()
+
+
+def vm_interface(
+    program: Program, executable: Executable, bytecode: bytes, module: str, quantization: Mapping[str, Quantization]
+) -> VmInterface:
+    """Return the C interface of a module, its tensors with names made from their own."""
+    values = [*program.inputs, *program.outputs]
+    names = field_names(value.name for value in values)
+    named = [InterfaceTensor(name, value) for name, value in zip(names, values, strict=True)]
+    count = len(program.inputs)
+    return VmInterface(module, tuple(named[:count]), tuple(named[count:]), executable, bytecode, quantization)
+
+
+def bytecode_file(interface: VmInterface, first: str) -> str:
+    """Return the C file with the bytecode; `first` are its first lines."""
+    writer = Writer()
+    writer.lines([f'{first}#include "{interface.header_name}"', ""])
+    data = interface.bytecode
+    with writer.block(f"const uint8_t {bytecode_symbol(interface.module)}[{len(data)}] =", "};"):
+        for at in range(0, len(data), _PER_LINE):
+            writer.line(", ".join(map(str, data[at : at + _PER_LINE])) + ",")
+    return writer.text()
+
+
+def vm_header(interface: VmInterface) -> str:
+    """Return the header's text."""
+    prefix, module = interface.macro_prefix, interface.module
+    guard, size = f"{prefix}_H_", len(interface.bytecode)
+    lines = [
+        f"/* {LICENCE} */",
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "#include <stdint.h>",
+        "",
+        # of the C runtime's headers, wherever they are
+        '#include "mlfc_vm_code.h"',
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        *_extents(interface),
+        *_tensors(interface, "Input", interface.inputs),
+        *_tensors(interface, "Output", interface.outputs),
+        f"/*! \\brief What module {module} does, as the interpreter of mlfc_vm.h takes it */",
+        f"#define {prefix}_VM_BYTECODE_SIZE {size}",
+        f"extern const uint8_t {bytecode_symbol(module)}[{prefix}_VM_BYTECODE_SIZE];",
+        "",
+        f"/*! \\brief The kernels and constants of module {module} */",
+        f"extern const mlfc_vm_code {code_symbol(module)};",
+        *_work(interface),
+    ]
+    return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""])
+
+
+def _extents(interface: VmInterface) -> list[str]:
+    if not interface.executable.symbols:
+        return []
+    lines = ["/*", f" * Open extents of module {interface.module}:"]
+    for symbol in interface.executable.symbols:
+        high = f"to {symbol.high}" if symbol.high < OPEN else "without a bound"
+        lines.append(f" * {comment_text(symbol.name[:200])} from {symbol.low} {high}")
+    return [*lines, " */", ""]
+
+
+def _tensors(interface: VmInterface, kind: str, group: Sequence[InterfaceTensor]) -> list[str]:
+    lines = []
+    for tensor in group:
+        value, macro = tensor.value, f"{interface.macro_prefix}_{tensor.field.upper()}"
+        nbytes = most(value.nbytes)
+        facts = "dtype and rank as mlfc_vm_tensor has them" + (", its most bytes" if nbytes is not None else "")
+        lines += [
+            f"/*! \\brief {kind} {described(value, interface.quantization)}; {facts} */",
+            f"#define {macro}_DTYPE {DTYPES.index(value.dtype)}",
+            f"#define {macro}_RANK {len(value.shape)}",
+            *([] if nbytes is None else [f"#define {macro}_SIZE {nbytes}"]),
+            "",
+        ]
+    return lines
+
+
+def _work(interface: VmInterface) -> list[str]:
+    nbytes = work_bytes(interface.executable)
+    if nbytes is None:
+        return []
+    return [
+        "",
+        f"/*! \\brief Bytes of a work area for mlfc_vm_run, enough on every machine: all memory of module "
+        f"{interface.module} */",
+        f"#define {interface.macro_prefix}_VM_WORK_SIZE {nbytes}",
+    ]

@@ -25,7 +25,7 @@ from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
-from mlfc.support.bytecode import OPEN, encode, work_bytes
+from mlfc.support.bytecode import encode
 from mlfc.support.content import Data
 from mlfc.support.module_info import (
     MemoryInfo,
@@ -33,11 +33,11 @@ from mlfc.support.module_info import (
     OperatorInfo,
     PoolInfo,
     StateInfo,
-    SymbolInfo,
     VmInfo,
 )
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
+from mlfc.support.vm_info import vm_info
 from mlfc.target.target import Target
 from mlfc.tir.ir import Program, StateValue, Value
 
@@ -211,12 +211,7 @@ class Factory(Displayed):
         executable = self.unit.executable
         if executable is None:
             return None
-        symbols = tuple(
-            SymbolInfo(symbol.name, symbol.low, symbol.high if symbol.high < OPEN else None)
-            for symbol in executable.symbols
-        )
-        arena = executable.arena_bytes if executable.is_bounded else None
-        return VmInfo(len(encode(executable)), arena, work_bytes(executable), symbols)
+        return vm_info(executable, len(encode(executable)))
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))

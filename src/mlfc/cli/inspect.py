@@ -171,6 +171,8 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
     for function, buffers in (module["functions"] or {}).items():
         rows = [(item["input_binding"], describe_tensor(item), item["bytes"]) for item in buffers]
         print_table(f"function {function}", ("parameter", "type", "bytes"), rows)
+    if module["vm"]:
+        _print_vm(module["vm"])
     memory = [
         (key.removesuffix("_bytes").replace("_", " "), size)
         for key, size in module["memory"].items()
@@ -178,6 +180,8 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
     ]
     if module["workspace_io"]:
         memory.append(("of these in the workspace: io", module["memory"]["io_bytes"]))
+    if module["vm"] and module["vm"]["work_bytes"] is not None:
+        memory.insert(0, ("work area, workspace included", module["vm"]["work_bytes"]))
     for kind, pools in (("workspace", module["pools"]), ("constants", module["constant_pools"])):
         memory += [(f"{kind} in {pool['name']}", pool["bytes"]) for pool in pools or ()]
     if memory:
@@ -189,6 +193,20 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         typer.echo(printable(on_device))
     if module["peak"]:
         _print_peak(module)
+
+
+def _print_vm(vm: Mapping[str, Any]) -> None:
+    """Print open extents, and how much bytecode there is."""
+    if vm["symbols"]:
+        rows = [
+            (item["name"], item["low"], "no bound" if item["high"] is None else item["high"]) for item in vm["symbols"]
+        ]
+        print_table("open extents", ("name", "from", "to"), rows)
+    instructions = sum(function["instructions"] for function in vm["functions"])
+    typer.echo(
+        f"  bytecode: {instructions:,} instructions, {vm['kernels']:,} kernels, {vm['bytecode']:,} bytes"
+        + ("" if vm["arena_bytes"] is not None else "; memory is allocated while it runs")
+    )
 
 
 def _place(tensor: Mapping[str, Any], bases: Mapping[str, int]) -> int | str | None:

@@ -20,7 +20,7 @@ from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import OptionError
 
 POOLS: Final = ("workspace_bytes", "storages_bytes", "scratch_bytes", "io_bytes", "constants_bytes", "state_bytes")
-_FACTS = ("executor", "target", "source", "build", "exported")
+_FACTS = ("executor", "target", "source", "build", "exported", "vm")
 _OPERATOR_FACTS = ("function", "macs", "bytes", "workspace_bytes", "live_bytes")
 _CHUNK = 1 << 20
 _LONGEST_NAME = 64

@@ -16,7 +16,8 @@ BREAK: Final = "break"
 WARNING: Final = "warning"
 NOTE: Final = "note"
 _LEVELS = (BREAK, WARNING, NOTE)
-_POOL_SIZES = ("_WORKSPACE_POOL_SIZE",)
+_POOL_SIZES = ("_WORKSPACE_POOL_SIZE", "_VM_WORK_SIZE")
+_BYTECODE_SIZE = "_VM_BYTECODE_SIZE"
 _POOL_CONSTANTS = ("_CONSTANT_POOL_SIZE", "_CONSTANT_POOL_DATA")
 
 
@@ -67,9 +68,20 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
         partners = [", ".join(sorted(face.shares)) or None for face in (a, b)]
         changes.append(Change(WARNING if b.shares - a.shares else NOTE, "may not run at the same time as", *partners))
     changes += _tensor_changes(a, b, fields_say_names=bool(a.header and header))
+    changes += _bound_changes(a.module["vm"], b.module["vm"])
     changes += _state_changes(a.module["states"], b.module["states"])
     changes += _buffer_changes(a.module["functions"] or {}, b.module["functions"] or {})
     return sorted(changes, key=lambda change: _LEVELS.index(change.level))
+
+
+def _bound_changes(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> Iterator[Change]:
+    """Yield which open extents take other values; those that are gone are in the shapes of tensors."""
+    old, new = ({item["name"]: (item["low"], item["high"]) for item in (vm or {}).get("symbols", ())} for vm in (a, b))
+    for name, before in old.items():
+        after = new.get(name, before)
+        if after != before:
+            keeps = after[0] <= before[0] and (after[1] is None or (before[1] is not None and after[1] >= before[1]))
+            yield Change(NOTE if keeps else BREAK, f"bounds of '{name}'", list(before), list(after))
 
 
 def _state_changes(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Iterator[Change]:
@@ -126,6 +138,9 @@ def _macro_changes(a: Face, header: Header, allocates: bool) -> Iterator[Change]
             elif name == workspace or name.endswith(_POOL_SIZES):
                 # memory that the caller gives: more than enough does no harm
                 yield Change(BREAK if _grows(value, other) else NOTE, name, value, other)
+            elif a.module["vm"] and name.endswith("_SIZE") and not name.endswith(_BYTECODE_SIZE):
+                # the most bytes of a tensor: a caller that knows a smaller limit keeps it
+                yield Change(NOTE if _grows(value, other) else BREAK, name, value, other)
             else:
                 yield Change(BREAK, name, value, other)
     for name, value in header.macros.items():
@@ -160,7 +175,8 @@ def _one_tensor(where: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Itera
 
     if both("dtype"):
         yield Change(BREAK, f"{where}: dtype", a["dtype"], b["dtype"])
-    if both("bytes"):
+    is_open = any(isinstance(extent, str) for tensor in (a, b) for extent in tensor["shape"] or ())
+    if both("bytes") and not is_open:  # of open extents the bounds say it
         yield Change(BREAK, f"{where}: bytes", a["bytes"], b["bytes"])
     if both("shape"):
         # extents of one move no element

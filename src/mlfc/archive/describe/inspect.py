@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.archive.describe.operators import GraphMemory, graph_memory, module_operators, module_peak
+from mlfc.archive.read.bytecode import bytecode_of
 from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, Storage, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
 from mlfc.support.content import ArrayContent, sha256_of, sha256_stream
 from mlfc.support.params import load_params
 from mlfc.support.records import titled
+from mlfc.support.vm_info import vm_info
 
 _PARAMS = ".params"
 
@@ -26,8 +28,8 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
         ``version``, ``form``, ``style``, ``writer``, ``shared``, ``modules`` by name and ``files``; of each module
         ``executor``, ``target``, ``inputs``, ``outputs``, ``states``, ``memory``, ``operators``, ``peak``,
         ``constants``, ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``stripes``,
-        ``constant_pools``, ``build``, ``source``, ``exported``, ``facts`` by title, and ``untold``, a list of what the
-        archive does not say; such facts are None.
+        ``constant_pools``, ``vm``, ``build``, ``source``, ``exported``, ``facts`` by title, and ``untold``, a list of
+        what the archive does not say; such facts are None.
 
     Raises
     ------
@@ -95,12 +97,29 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
         "pools": details.get("pools"),
         "stripes": details.get("stripes"),
         "constant_pools": details.get("constant_pools"),
+        "vm": _vm(archive, module),
         "build": details.get("build"),
         "source": details.get("source"),
         "exported": module.export_datetime,
     }
     facts = dict(titled(module.details)) if module.details else {}
     return {**found, "facts": facts, "untold": _untold(found)}
+
+
+def _vm(archive: Archive, module: ModuleRecord) -> dict[str, Any] | None:
+    """Return what a module of the virtual machine has: open extents, memory, and how much bytecode."""
+    path, told = module.files.vm, module.details.vm if module.details else None
+    if path is None or module.executor != "vm":
+        return None
+    data, executable = bytecode_of(archive, path)
+    return {
+        **(told or vm_info(executable, len(data))).to_json(),
+        "functions": [
+            {"name": function.name, "instructions": sum(1 for _ in function.instructions())}
+            for function in executable.functions
+        ],
+        "kernels": len(executable.kernels),
+    }
 
 
 def _graph(archive: Archive, module: ModuleRecord) -> GraphMemory | None:
@@ -116,7 +135,8 @@ def _tensors(module: ModuleRecord, kind: str, graph: GraphMemory | None) -> list
     if module.details:
         sizes = {tensor.name: tensor.nbytes for tensor in listed}
         infos = module.details.inputs if kind == "inputs" else module.details.outputs
-        return [{**info.to_json(), "bytes": sizes.get(info.name)} for info in infos]
+        # of open extents without a bound the metadata say 0
+        return [{**info.to_json(), "bytes": sizes.get(info.name) or (0 if info.is_static else None)} for info in infos]
     return [
         {
             "name": tensor.name,
@@ -135,7 +155,7 @@ def _states(module: ModuleRecord) -> list[dict[str, Any]]:
     return [{**info.to_json(), "bytes": info.nbytes} for info in known]
 
 
-def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | None) -> list[int] | None:
+def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | None) -> list[int | str] | None:
     if tensor.shape is not None:
         return list(tensor.shape)
     if graph is None:
@@ -151,13 +171,15 @@ def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | Non
 def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dict[str, Any]]) -> dict[str, int | None]:
     tensors = [tensor.nbytes for main in module.main for tensor in (*main.inputs, *main.outputs)]
     scratch = [operator["workspace_bytes"] for operator in operators if operator["workspace_bytes"] is not None]
-    found = {
+    found: dict[str, int | None] = {
         "workspace_bytes": sum(main.workspace_bytes for main in module.main),
         "workspace_lower_bound_bytes": module.details.memory.workspace_lower_bound_bytes if module.details else None,
         "constants_bytes": sum(main.constants_bytes for main in module.main),
         # TVM counts intermediates of AOT models among the inputs and outputs; the tensors' own sizes are right
         "io_bytes": sum(tensors) if tensors else sum(main.io_bytes for main in module.main),
     }
+    if module.details and module.details.vm and module.details.vm.arena_bytes is None:
+        found |= {"workspace_bytes": None, "io_bytes": None, "workspace_lower_bound_bytes": None}
     return {
         **(found if module.main else dict.fromkeys(found)),
         "scratch_bytes": max(scratch) if scratch else None,

@@ -47,15 +47,17 @@ class Layout:
     relay: str | None  # a file, as the next two; None where the style has none
     graph: str | None
     params: str | None
+    vm: str | None = None
     runtime: str = "runtime"  # the folder of the C runtime
 
 
+_VM_PATH = "executor-config/vm/{module}.vm"
 # each version as what changed since the one before
 _1 = Layout(METADATA, "lib", "relay.txt", "runtime-config/graph/graph.json", "parameters/{module}.params")
 _3 = replace(_1, code="{module}_lib")
 _4 = replace(_3, relay="src/relay.txt")
 _5 = replace(_4, graph="executor-config/graph/graph.json")
-_7 = replace(_5, relay="src/{module}.relay", graph="executor-config/graph/{module}.graph")
+_7 = replace(_5, relay="src/{module}.relay", graph="executor-config/graph/{module}.graph", vm=_VM_PATH)
 _FULL_MODEL: Final[Mapping[int, Layout]] = {1: _1, 2: _1, 3: _3, 4: _4, 5: _5, 6: _5, 7: _7}
 _OPERATOR = Layout(METADATA, "lib", None, None, None)
 OPERATOR_VERSIONS: Final = (4, 5, 6, 7)
@@ -110,6 +112,11 @@ def graph_path(module: str) -> str:
     return f"executor-config/graph/{module}.graph"
 
 
+def vm_path(module: str) -> str:
+    """Return the path of the virtual machine's bytecode."""
+    return _VM_PATH.format(module=module)
+
+
 def moved(path: str, module: str, old: Layout, new: Layout) -> str:
     """Return where a file of an archive of one module lies in another layout; the same path where both agree.
 
@@ -161,6 +168,7 @@ def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Lay
             headers=interfaces.of(name),
             devices=devices.of(name),
             graph=_present(present, layout.graph, name),
+            vm=_present(present, layout.vm, name),
             params=next((path for form in _PARAMS_FORMS if (path := f"parameters/{name}{form}") in present), None),
             relay=_present(present, layout.relay, name),
             source_params=_present(present, source_params_path("{module}"), name),

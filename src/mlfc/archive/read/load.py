@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mlfc.library.host import HostLibrary
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.executors.graph_module import GraphModule
+    from mlfc.runtime.executors.vm.vm_model import VmModel
+    from mlfc.runtime.executors.vm.vm_module import VmModule
     from mlfc.runtime.libraries.factory import FactoryModule
     from mlfc.runtime.modules.module import Module
     from mlfc.runtime.modules.runnable import Runnable
@@ -42,7 +44,7 @@ _TAR_MAGIC = slice(257, 262)
 
 def load(
     path: str | os.PathLike[str], module: str | None = None, devices: Sequence[Device] = ()
-) -> AotModule | GraphModule:
+) -> AotModule | GraphModule | VmModel:
     """Load a model; the C of an archive is compiled once and cached by content.
 
     Parameters
@@ -56,8 +58,8 @@ def load(
 
     Returns
     -------
-    AotModule or GraphModule
-        Both have ``inputs``, ``outputs``, ``run`` and ``bind``.
+    AotModule, GraphModule or VmModel
+        All have ``inputs``, ``outputs``, ``run`` and ``bind``.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def load(
         If it was not compiled for these devices, or they are not there.
     """
     if artifact_kind(path) in ("library", "objects"):
-        model: AotModule | GraphModule = _model_of_library(load_module(path, module), str(path), devices)
+        model: AotModule | GraphModule | VmModel = _model_of_library(load_module(path, module), str(path), devices)
         return model
     parts = read_parts(path, module)
     if parts.executor is None:
@@ -80,7 +82,10 @@ def load(
             place=parts.place,
             next_step=f"Take them with mlfc.load_module({str(path)!r})",
         )
-    return factory_module(parts, host_library(parts)).model_on(devices)  # type: ignore[return-value]  # what `_model` made
+    made = factory_module(parts, host_library(parts))
+    if parts.bytecode is not None:
+        return made.model  # type: ignore[return-value]  # as the next: what was made of these parts
+    return made.model_on(devices)  # type: ignore[return-value,union-attr]
 
 
 def load_module(
@@ -181,8 +186,12 @@ def _model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
     return root.model
 
 
-def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule:
-    """Return the factory of a module of an archive."""
+def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule | VmModule:
+    """Return the factory of a module of an archive, or its bytecode."""
+    if parts.bytecode is not None:
+        from mlfc.runtime.executors.vm.vm_module import VmModule
+
+        return VmModule(parts.bytecode, lib)
     from mlfc.runtime.libraries.factory import FactoryModule
     from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 

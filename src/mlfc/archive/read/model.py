@@ -21,7 +21,8 @@ class TensorRecord(NamedTuple):
     name: str
     dtype: str
     nbytes: int
-    shape: tuple[int, ...] | None = None  # None where the archive does not say: TVM's metadata have sizes only
+    # None where the archive does not say: TVM's metadata have sizes only; open extents are text
+    shape: tuple[int | str, ...] | None = None
     scale: float | None = None
     zero_point: int | None = None
 
@@ -78,6 +79,7 @@ class ModuleFiles:
     headers: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()  # under other folders of ``codegen``: what `module_tree` of the details lists
     graph: str | None = None
+    vm: str | None = None
     params: str | None = None  # of the forms ``.params``, ``.json`` and ``.bson`` the first that is there
     relay: str | None = None
     source_params: str | None = None
@@ -89,12 +91,12 @@ class ModuleRecord:
     """One module of an archive."""
 
     name: str
-    executors: tuple[str, ...]  # ``aot`` or ``graph``; empty for operator style
+    executors: tuple[str, ...]  # ``aot``, ``graph`` or ``vm``; empty for operator style
     targets: tuple[str, ...]  # one target string each, white space around it removed
     export_datetime: str
     main: tuple[MainMemory, ...] = ()  # one a device; empty for operator style and for version 1, which does not say
     operator_functions: tuple[OperatorFunction, ...] = ()
-    storages: tuple[Storage, ...] | None = None  # of the graph executor; None for AOT
+    storages: tuple[Storage, ...] | None = None  # of the graph executor; None for others
     operators: Mapping[str, tuple[OperatorBuffer, ...]] = field(default_factory=dict)  # of operator style alone
     external_dependencies: tuple[Mapping[str, Any], ...] = ()
     details: ModuleInfo | None = None  # the object ``mlfc``, where mlfc wrote the archive

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from mlfc.archive.read.layout import CODE, REGISTRIES, header_path
+from mlfc.archive.read.layout import CODE, REGISTRIES, header_path, vm_path
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError, OptionError
@@ -36,7 +36,8 @@ class ModuleParts:
     # ``external/``
     code: Mapping[str, Data]
     digests: Mapping[str, str]  # the checked SHA-256 of `code`, where the archive lists them
-    graph_json: str  # empty for AOT
+    graph_json: str  # empty for other executors
+    bytecode: bytes | None  # of the virtual machine
     params: Mapping[str, Array]  # what the executor loads; where possible these lie in the archive's file
     imports: tuple[Module, ...]  # modules of other kinds, with what they import themselves
     header: str | None  # the text of the module's C interface
@@ -44,7 +45,7 @@ class ModuleParts:
 
     @property
     def executor(self) -> str | None:
-        """``aot``, ``graph``, or None for an archive of single functions."""
+        """``aot``, ``graph``, ``vm``, or None for an archive of single functions."""
         return self.record.executor
 
 
@@ -84,6 +85,7 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
             code=code,
             digests=digests,
             graph_json=_text(archive, files.graph, MAX_TEXT) or "" if is_graph else "",
+            bytecode=_bytecode(archive, record),
             params=_params(archive, files.params) if is_graph and files.params else {},
             imports=imports,
             header=_text(archive, _header(record), MAX_TEXT),
@@ -97,6 +99,8 @@ def _lacking(record: ModuleRecord) -> Iterator[str]:
         yield f"{CODE}: there is no code of the module '{record.name}'"
     if record.executor == "graph" and record.files.graph is None:
         yield f"there is no graph of the module '{record.name}'"
+    if record.executor == "vm" and record.files.vm is None:
+        yield f"{vm_path(record.name)}: the file is missing"
     if record.details is not None and record.executor == "aot" and _header(record) is None:
         yield f"{header_path(record.name)}: the file is missing"
 
@@ -113,6 +117,14 @@ def _text(archive: Archive, path: str | None, limit: int) -> str | None:
         return archive.tar.read(path, limit).decode()
     except UnicodeDecodeError as error:
         raise ArchiveError("the file is not UTF-8 text", place=f"{archive.path}: {path}", next_step=_AGAIN) from error
+
+
+def _bytecode(archive: Archive, record: ModuleRecord) -> bytes | None:
+    if record.executor != "vm" or record.files.vm is None:
+        return None
+    from mlfc.archive.read.bytecode import require_own_bytecode
+
+    return require_own_bytecode(archive, record, record.files.vm)
 
 
 def _params(archive: Archive, path: str) -> Mapping[str, Array]:

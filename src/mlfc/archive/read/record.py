@@ -245,15 +245,44 @@ def _details_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
         ours, theirs = details["memory"][f"{key}_bytes"], sizes[f"{key}_size_bytes"]
         if ours != theirs:
             yield f"{place}.mlfc.memory.{key}_bytes: {ours} is not {key}_size_bytes of main, {theirs}"
+    if details.get("vm") is None:
+        yield from _open_faults(details, place)
+    bounds = {symbol["name"]: symbol["high"] for symbol in (details.get("vm") or {}).get("symbols", ())}
     for kind in _TENSORS:
         names = [tensor["name"] for tensor in details[kind]]
         if len(set(names)) != len(names) or set(names) != set(main[kind]):
             yield f"{place}.mlfc.{kind}: the names are not those of main.{kind}"
             continue
         for index, tensor in enumerate(details[kind]):
-            size = prod(tensor["shape"]) * dtypes.nbytes(tensor["dtype"])
-            if main[kind][tensor["name"]] != {"dtype": tensor["dtype"], "size": size}:
+            listed = main[kind][tensor["name"]]
+            size = _size(tensor, bounds)
+            if listed["dtype"] != tensor["dtype"] or size not in (None, listed["size"]):
                 yield f"{place}.mlfc.{kind}[{index}]: shape and dtype do not give the size in main.{kind}"
     total = sum(entry["size"] for kind in _TENSORS for entry in main[kind].values())
     if total != sizes["io_size_bytes"]:
         yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes says {sizes['io_size_bytes']}"
+
+
+def _open_faults(details: Mapping[str, Any], place: str) -> Iterator[str]:
+    """Yield tensors with extents that only the virtual machine leaves open."""
+    for kind in (*_TENSORS, "states"):
+        for index, tensor in enumerate(details.get(kind, ())):
+            for extent in tensor["shape"]:
+                if not isinstance(extent, int):
+                    yield f"{place}.mlfc.{kind}[{index}]: expected a fixed extent, got '{extent[:80]}'"
+
+
+def _size(tensor: Mapping[str, Any], bounds: Mapping[str, int | None]) -> int | None:
+    """Return the bytes of a tensor with its open extents at their bounds: 0 without a bound, None for expressions."""
+    size = dtypes.nbytes(tensor["dtype"])
+    has_bounds = True
+    for extent in tensor["shape"]:
+        if isinstance(extent, int):
+            size *= extent
+        elif extent not in bounds:
+            return None
+        elif (high := bounds[extent]) is None:
+            has_bounds = False
+        else:
+            size *= high
+    return size if has_bounds else 0

@@ -24,7 +24,7 @@ _PER_LINE = 16
 
 def demo_files(subjects: Sequence[Subject]) -> dict[str, bytes]:
     """Return the demo's files by path in the archive."""
-    graphs, loads_pools = any(not item.is_aot for item in subjects), any(item.loaded for item in subjects)
+    graphs, loads_pools = any(item.is_graph for item in subjects), any(item.loaded for item in subjects)
     program = render(
         "demo.c",
         subjects=subjects,
@@ -54,8 +54,8 @@ def module_function(item: Subject, *, checked: bool, embedded: bool = False) -> 
     In an `embedded` program, without files, what it would read from them is in its code.
     """
     given = given_pools(item) if item.is_aot and embedded else ()
-    values = {"given": given, "checked": checked, "embedded": embedded, "default_pool": DEFAULT_POOL}
-    return render("demo_module.c", item=item, **values)
+    values: dict[str, Any] = {"given": given, "checked": checked, "embedded": embedded, "default_pool": DEFAULT_POOL}
+    return render("demo_vm.c" if item.is_vm else "demo_module.c", item=item, **values)
 
 
 def vector_names(module: str) -> tuple[str, str]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from mlfc.archive.details import AOT, module_info
+from mlfc.archive.details import AOT, GRAPH, VM, module_info
 from mlfc.archive.read.layout import CODE, Layout
 from mlfc.codegen import GeneratedCode
-from mlfc.codegen.c_interface import STATE_FIELD, field_names, tensors
+from mlfc.codegen.c_interface import STATE_FIELD, InterfaceTensor, field_names, tensors
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import LARGEST_MACRO, section
+from mlfc.codegen.vm.interface import vm_tensors
 from mlfc.errors import OptionError
 from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
 from mlfc.support import dtypes
+from mlfc.support.dims import Symbol, most, substituted, symbols_of
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
+from mlfc.tir.ir import Value
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -40,15 +43,16 @@ class DemoTensor:
 
     name: str  # the model's own, of any characters
     field: str  # in the structs of the C interface
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     dtype: str
     scale: float | None
     zero_point: int | None
+    most: int | None = None  # elements, where extents are open and bounded
 
     @property
     def count(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
+        """Number of elements; of open extents the most."""
+        return prod(extent for extent in self.shape if isinstance(extent, int)) if self.most is None else self.most
 
     @property
     def c_type(self) -> str:
@@ -83,11 +87,29 @@ class Subject:
     modules: tuple[str, ...] = ()  # kinds of the runtime modules that run parts of it
     vectors: tuple[Vector, ...] = ()
     info: ModuleInfo | None = None  # of a module that was just compiled, what else is known of it
+    # of the virtual machine: for each run of a demo without test vectors, the shapes of the inputs
+    cases: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
     def is_aot(self) -> bool:
-        """Whether it has the C interface; else it is one for the graph executor."""
+        """Whether it has the C interface of code that is compiled ahead of time."""
         return self.details.executor == AOT
+
+    @property
+    def is_graph(self) -> bool:
+        """Whether it is for the graph executor."""
+        return self.details.executor == GRAPH
+
+    @property
+    def is_vm(self) -> bool:
+        """Whether it is for the virtual machine."""
+        return self.details.executor == VM
+
+    @property
+    def open_symbols(self) -> tuple[str, ...]:
+        """The open extents without a bound."""
+        symbols = self.details.vm.symbols if self.details.vm else ()
+        return tuple(symbol.name for symbol in symbols if symbol.high is None)
 
     @property
     def device(self) -> str | None:
@@ -98,7 +120,8 @@ class Subject:
     @property
     def is_program(self) -> bool:
         """Whether the C and the C runtime alone run it: without a device, and without modules of another runtime."""
-        return self.device is None and not self.modules
+        is_bounded = self.details.vm is None or self.details.vm.work_bytes is not None
+        return self.device is None and not self.modules and is_bounded
 
     @property
     def maps_tensors(self) -> bool:
@@ -141,7 +164,7 @@ class Subject:
     @property
     def reads_files(self) -> bool:
         """Whether running it takes files of the archive."""
-        return not self.is_aot or bool(self.loaded)
+        return self.is_graph or bool(self.loaded)
 
     def pool_size(self, pool: str) -> str:
         """Return the macro with the bytes of a memory that the caller passes in."""
@@ -159,19 +182,20 @@ class Subject:
 def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tuple[Vector, ...] = ()) -> Subject:
     """Describe a compiled module, its code as linked with the archive's other modules."""
     details = module_info(factory, code)
-    inputs, outputs = tensors(factory.program)
+    inputs, outputs = (vm_tensors if factory.executor == VM else tensors)(factory.program)
     described = {item.name: item for item in (*details.inputs, *details.outputs)}
 
-    def tensor(name: str, field: str) -> DemoTensor:
-        item = described[name]
-        return DemoTensor(name, field, item.shape, item.dtype, item.scale, item.zero_point)
+    def tensor(known: InterfaceTensor) -> DemoTensor:
+        item = described[known.value.name]
+        elements = None if item.is_static else most(prod(known.value.shape))
+        return DemoTensor(item.name, known.field, item.shape, item.dtype, item.scale, item.zero_point, elements)
 
     return Subject(
         factory.module_name,
         str(factory.target),
         details,
-        tuple(tensor(item.value.name, item.field) for item in inputs),
-        tuple(tensor(item.value.name, item.field) for item in outputs),
+        tuple(map(tensor, inputs)),
+        tuple(map(tensor, outputs)),
         code.workspace_peers,
         (layout.graph or "").format(module=factory.module_name),
         (layout.params or "").format(module=factory.module_name),
@@ -180,7 +204,20 @@ def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tupl
         _external(code, modules=True),
         vectors,
         details,
+        extreme_shapes(factory.program.inputs) if factory.executor == VM else (),
     )
+
+
+def extreme_shapes(inputs: Sequence[Value]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return the shapes of inputs with all open extents the least, and with all the largest, where that differs."""
+    symbols = symbols_of(extent for value in inputs for extent in value.shape)
+    extremes = ({item: item.low for item in symbols}, {item: item.high for item in symbols})
+    return tuple(dict.fromkeys(shapes_at(inputs, sizes) for sizes in extremes))
+
+
+def shapes_at(inputs: Sequence[Value], sizes: Mapping[Symbol, int]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of inputs where their open extents have these values."""
+    return tuple(tuple(int(substituted(extent, sizes)) for extent in value.shape) for value in inputs)
 
 
 def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
     for name, module in archive.record.modules.items():
         place = f"{archive.metadata_path}: {name}"
+        if module.executor == "vm" and module.files.objects:
+            continue  # its functions are found by a table, and no others see them
         functions = [function.name for function in module.operator_functions] + list(module.operators)
         if module.details is not None:
             functions += [operator.function for operator in module.details.operators]

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from mlfc.archive.read import bytecode
+from mlfc.archive.read.bytecode import bytecode_of
 from mlfc.archive.read.model import ModuleRecord, TensorRecord
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.read.params_forms import WRITERS, read_params
@@ -87,6 +89,22 @@ def _tensor_faults(graph: Graph, entry: int, tensor: TensorRecord, shown: str) -
         yield f"{shown}: {found.nbytes} bytes, the metadata say {tensor.nbytes}"
     if tensor.shape is not None and found.shape != tensor.shape:
         yield f"{shown}: of shape {found.shape}, the metadata say {tensor.shape}"
+
+
+def bytecode_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+    """Yield what is wrong with the bytecode of each module, and where it contradicts the metadata."""
+    archive = parsed.archive
+    for module in archive.record.modules.values():
+        path = module.files.vm
+        if path is None or module.executor != "vm":
+            continue
+        try:
+            data, executable = bytecode_of(archive, path)
+        except ArchiveError as error:
+            yield fault_of_error("bytecode", path, error)
+            continue
+        for cause in bytecode.bytecode_faults(executable, len(data), module):
+            yield Fault("bytecode", path, cause)
 
 
 def params_faults(parsed: ParsedFiles) -> Iterator[Fault]:

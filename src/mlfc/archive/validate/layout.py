@@ -50,6 +50,8 @@ def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequenc
     expected = [(layout.relay, files.relay), (layout.params, files.params)]
     if module.executor == "graph":
         expected.append((layout.graph, files.graph))
+    if module.executor == "vm":
+        expected.append((layout.vm, files.vm))
     for place, found in expected:
         if place is not None and found is None:
             yield place.format(module=name)
@@ -75,7 +77,7 @@ def _missing_extras(archive: Archive, name: str, module: ModuleRecord, present: 
 def _stray_files(archive: Archive) -> Iterator[Fault]:
     """Yield files in the modules' folders that no module claims: a reader of another version would take them."""
     records = archive.record.modules.values()
-    known = {path for module in records for path in (module.files.graph, module.files.params) if path}
+    known = {path for module in records for path in (module.files.graph, module.files.vm, module.files.params) if path}
     stems = {path.removesuffix(PurePosixPath(path).suffix) for path in known}
     folders = (_PARAMETERS, *_GRAPHS)
     for path in archive.tar.sizes:
@@ -87,6 +89,10 @@ def _stray_files(archive: Archive) -> Iterator[Fault]:
     for name, module in archive.record.modules.items():
         if module.executor == "aot" and module.files.graph:
             yield Fault("layout", module.files.graph, f"module '{name}' is of the AOT executor, which has no graph")
+        if module.executor == "vm" and module.files.graph:
+            yield Fault("layout", module.files.graph, f"module '{name}' is of the virtual machine, which has no graph")
+        if module.executor != "vm" and module.files.vm:
+            yield Fault("layout", module.files.vm, f"module '{name}' is of the {module.executor} executor, not of vm")
 
 
 def _shared_headers(archive: Archive) -> Iterator[Fault]:
@@ -135,8 +141,10 @@ def _module_faults(module: ModuleRecord) -> Iterator[str]:
 def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
     if details.executor != module.executor:
         yield f"mlfc.executor is {details.executor}, executors says {module.executor}"
-    if (details.entry is None) != (module.executor == "graph"):
-        yield "mlfc.entry must name a function for the AOT executor and be null for the graph executor"
+    if (details.entry is None) != (module.executor != "aot"):
+        yield "mlfc.entry must name a function for the AOT executor and be null for other executors"
+    if (details.vm is None) != (module.executor != "vm"):
+        yield "mlfc.vm must describe modules of the virtual machine, and no others"
     if details.build is not None and details.build.executor != module.executor:
         yield f"mlfc.build.executor is {details.build.executor}, executors says {module.executor}"
     known = {function.name for function in module.operator_functions}

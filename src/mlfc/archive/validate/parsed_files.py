@@ -101,8 +101,8 @@ def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
 class Fault:
     """One thing that is wrong with an archive."""
 
-    # what was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``parameters``,
-    # ``relay`` or ``modules``
+    # what was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``bytecode``,
+    # ``parameters``, ``relay`` or ``modules``
     check: str
     place: str  # the file, and where in it
     cause: str

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlfc.archive.details import module_info
+from mlfc.archive.details import AOT, module_info
 from mlfc.archive.write.members import linked_code
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.errors import BudgetError, OptionError
+from mlfc.support.bytecode import OPEN, work_bytes
+from mlfc.support.dims import most
 from mlfc.support.module_info import ConstantInfo, NamedBytes, PeakInfo
 from mlfc.support.text import shortened
 
@@ -37,8 +39,10 @@ class _Module:
     @property
     def io(self) -> int:
         """Inputs and outputs that count, outside the workspace."""
-        if self.factory.memory_options.workspace_io or (self.code.graph is None and not self.lent):
+        if self.factory.memory_options.workspace_io or (self.factory.executor == AOT and not self.lent):
             return 0
+        if self.code.executable is not None:  # outputs are in the work area
+            return sum(most(value.nbytes) or 0 for value in self.factory.program.inputs)
         return self.code.sizes.io
 
     @property
@@ -48,8 +52,15 @@ class _Module:
 
     @property
     def ram(self) -> int:
-        """All blocks of the graph executor, or what counts of workspace, inputs, outputs and state of the AOT one."""
-        return self.code.sizes.workspace + self.io + self.loaded + self.state
+        """All blocks of an executor, or what counts of workspace, inputs, outputs and state of AOT modules."""
+        return self.workspace + self.io + self.loaded + self.state
+
+    @property
+    def workspace(self) -> int:
+        """The workspace; of the virtual machine the work area of its interpreter, which has the outputs."""
+        if self.code.executable is None:
+            return self.code.sizes.workspace
+        return work_bytes(self.code.executable) or 0
 
 
 def check_budget(
@@ -74,6 +85,8 @@ def check_budget(
     _check_memories(factories)
     if (ram is None and flash is None) or not factories:
         return
+    if ram is not None:
+        _require_bounds(factories)
     linked = linked_code(factories, options or ExportOptions())
     modules = [_Module(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
     used = _ram(modules, linked)
@@ -83,6 +96,21 @@ def check_budget(
     constants += linked.constants_bytes
     if flash is not None and constants > flash:
         raise _flash_error(factories, constants, flash)
+
+
+def _require_bounds(factories: Sequence[Factory]) -> None:
+    """Raise OptionError for modules of the virtual machine that allocate while they run."""
+    for factory in factories:
+        executable = factory.code.executable
+        if executable is None or work_bytes(executable) is not None:
+            continue
+        symbols = [symbol.name for symbol in executable.symbols if symbol.high >= OPEN]
+        what = f"open extents ({shortened(', '.join(symbols))})" if symbols else "memory"
+        raise OptionError(
+            f"a budget of RAM requires bounds, and module '{factory.module_name}' has {what} without one",
+            place="--ram",
+            next_step=f"Bound them: --shape INPUT={symbols[0] if symbols else 'batch'}:1..8, or leave --ram out",
+        )
 
 
 def _check_memories(factories: Sequence[Factory]) -> None:
@@ -122,9 +150,14 @@ def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit:
         cause += f", with one workspace of {linked.workspace_bytes:,} for {len(linked.workspace_modules)} modules"
     loaded = f", loaded constants {heaviest.loaded:,}" if heaviest.loaded else ""
     loaded += f", state {heaviest.state:,}" if heaviest.state else ""
+    own = f", {'inputs' if heaviest.code.executable else 'inputs and outputs'} {heaviest.io:,}" if heaviest.io else ""
+    if heaviest.code.executable is not None:
+        return BudgetError(
+            f"{cause}: work area {heaviest.workspace:,} with an arena of {sizes.workspace:,}{own}",
+            next_step="Give open extents smaller bounds with --shape, or quantize the model",
+        )
     if peak is None:
         return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
-    own = f", inputs and outputs {heaviest.io:,}" if heaviest.io else ""
     hint = _IO_HINT if heaviest.io and heaviest.factory.executor == "aot" else ""
     return BudgetError(
         f"{cause}: workspace {sizes.workspace:,}{own}{loaded}; {peak_text(peak)}",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mlfc.archive.read.layout import graph_path, params_path
+from mlfc.archive.read.layout import graph_path, params_path, vm_path
 from mlfc.archive.read.opening import MAX_METADATA
 from mlfc.archive.write import metadata
 from mlfc.archive.write.members import archive_members, linked_code
@@ -23,6 +23,7 @@ from mlfc.library.build import needs_runtime
 from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_objects
 from mlfc.runtime.executors.graph_json import MAX_TEXT as MAX_GRAPH
 from mlfc.support.atomic import atomic_file, check_writable
+from mlfc.support.bytecode import encode
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.json_text import MAX_TOKENS, values_of
 from mlfc.support.params import params_content
@@ -123,8 +124,8 @@ def object_files(
 ) -> dict[str, Data]:
     """Return the code of these modules compiled, by the C compiler at hand (``CC``) if none is given, and its headers.
 
-    For the graph executor with graphs and parameters, for devices with kernels. The options say what the modules share.
-    What LLVM compiled is an object already.
+    With graphs, parameters and bytecode that executors take, and kernels of devices. The options say what the modules
+    share. What LLVM compiled is an object already.
 
     Raises ToolchainError if there is no C compiler or it refuses the code.
     """
@@ -136,7 +137,7 @@ def object_files(
         return files | beside
     runtime = {f"{_RUNTIME}/{path}": data for path, data in crt_files().items() if path.endswith(".h")}
     sources = {path: data for path, data in code.items() if path not in files or path.endswith(".h")}
-    sources |= runtime if needs_runtime(code) else {}
+    sources |= runtime if needs_runtime(code) or _has_bytecode(factories) else {}
     folders = sorted({*(str(PurePosixPath(path).parent) for path in code), f"{_RUNTIME}/include", f"{_RUNTIME}/host"})
     with tempfile.TemporaryDirectory(prefix="mlfc-objects-") as folder:
         for built in compile_objects(sources, Path(folder), includes=folders, compiler=compiler):
@@ -151,6 +152,8 @@ def _files_beside(factories: Sequence[Factory]) -> dict[str, Data]:
         if factory.graph_json:
             files[graph_path(factory.module_name)] = factory.graph_json.encode()
             files[params_path(factory.module_name)] = params_content(factory.params)
+        if factory.code.executable is not None:
+            files[vm_path(factory.module_name)] = encode(factory.code.executable)
         if factory.code.device is not None:
             device = factory.code.device
             files[f"src/{factory.module_name}_kernels.{DIALECTS.get(device.kind).suffix}"] = device.source.encode()
@@ -177,8 +180,12 @@ def code_files(factories: Sequence[Factory], options: ExportOptions | None = Non
     return files
 
 
+def _has_bytecode(factories: Sequence[Factory]) -> bool:
+    return any(factory.code.executable is not None for factory in factories)
+
+
 def source_folder(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
-    """Return `code_files`, for the graph executor with the C runtime, graphs and parameters, and kernels of devices.
+    """Return `code_files`, with the C runtime and what executors take, and kernels of devices.
 
     Raises OptionError for modules that LLVM compiled.
     """
@@ -190,6 +197,6 @@ def source_folder(factories: Sequence[Factory], options: ExportOptions | None = 
                 place=path,
                 next_step="Compile for the target 'c', or emit objects: --emit o",
             )
-    if any(factory.graph_json for factory in factories):
+    if any(factory.graph_json for factory in factories) or _has_bytecode(factories):
         files.update({f"{_RUNTIME}/{path}": data for path, data in crt_files().items()})
     return files | _files_beside(factories)

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from mlfc.archive.details import constants
+import numpy as np
+
+from mlfc.archive.details import VM, constants
 from mlfc.archive.read import layout
 from mlfc.archive.read.source import source_files
 from mlfc.archive.templates.demo import demo_files
 from mlfc.archive.templates.documents import build_plan, cmake_lists, makefile, readme
-from mlfc.archive.templates.subject import Vector, subject
+from mlfc.archive.templates.subject import Vector, shapes_at, subject
 from mlfc.archive.write.metadata import ModuleFacts, utc
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import LinkedCode
@@ -23,10 +25,13 @@ from mlfc.errors import OptionError
 from mlfc.factory import link
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import fill
+from mlfc.support.bytecode import encode, work_bytes
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data, sha256_of
+from mlfc.support.dims import symbols_of
 from mlfc.support.module_info import ImportedModule
 from mlfc.support.params import params_content
+from mlfc.support.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -77,28 +82,39 @@ def archive_members(factories: Sequence[Factory], options: ExportOptions, timest
 def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None:
     if not factories:
         raise OptionError("no module to export", next_step="Pass the result of mlfc.build")
+    others = [factory.module_name for factory in factories if factory.executor == VM]
+    if others and (options.rfc or options.format_version != layout.VERSION):
+        raise OptionError(
+            f"archives of older versions hold no modules of the virtual machine, got '{others[0]}'",
+            place="format version",
+            next_step=f"Write version {layout.VERSION}",
+        )
     if options.test_vectors and not _are_programs(factories):
         raise OptionError(
-            "test vectors are checked by a demo on the C runtime, which has no devices and no modules of other kinds",
+            "test vectors are checked by a demo on the C runtime, which has no devices, no modules of other kinds, and "
+            "no memory for open extents without a bound",
             place="test vectors",
             next_step="Export without test vectors; mlfc verify compares the model with its reference",
         )
     if options.test_vectors and not options.runtime and _uses_runtime(factories):
         raise OptionError(
-            "a demo of modules for the graph executor needs the C runtime in the archive",
+            "a demo of modules that the C runtime runs needs it in the archive",
             place="test vectors",
             next_step="Export with the runtime, or without test vectors",
         )
 
 
 def _uses_runtime(factories: Sequence[Factory]) -> bool:
-    return any(factory.graph_json for factory in factories)
+    return any(factory.graph_json or factory.executor == VM for factory in factories)
 
 
 def _are_programs(factories: Sequence[Factory]) -> bool:
-    """Tell whether the C and the C runtime alone run these modules."""
+    """Tell whether the C and the C runtime alone run these modules, without a heap."""
     return not any(
-        factory.code.device or any(part.is_module for part in factory.code.external) for factory in factories
+        factory.code.device
+        or any(part.is_module for part in factory.code.external)
+        or (factory.code.executable is not None and work_bytes(factory.code.executable) is None)
+        for factory in factories
     )
 
 
@@ -109,6 +125,8 @@ def _module_files(factory: Factory, options: ExportOptions) -> dict[str, Data]:
     files[layout.params_path(name)] = params_content(factory.params)
     if factory.graph_json:
         files[layout.graph_path(name)] = factory.graph_json.encode()
+    if factory.code.executable is not None:
+        files[layout.vm_path(name)] = encode(factory.code.executable)
     return files
 
 
@@ -131,15 +149,15 @@ def _documents(
         for factory, code in zip(factories, linked.modules, strict=True)
     ]
     name = bounded("_".join(factory.module_name for factory in factories))
-    graphs = _uses_runtime(factories)
+    graphs, interpreted = (any(getattr(item, kind) for item in subjects) for kind in ("is_graph", "is_vm"))
     documents: dict[str, Data] = {}
     # the C runtime has no devices and no ONNX Runtime, so a demo of what needs one could not run
-    if (options.runtime or not graphs) and _are_programs(factories):
+    if (options.runtime or not _uses_runtime(factories)) and _are_programs(factories):
         documents.update(demo_files(subjects))
         digest = _digest(factories, {**files, **documents})
         built = [path for path in (*files, *documents) if options.runtime or path not in layout.REGISTRIES]
         runtime = places.runtime if graphs or (options.system_lib and options.runtime) else None
-        plan = build_plan(name, built, runtime, digest)
+        plan = build_plan(name, built, runtime, digest, places.runtime if interpreted else None)
         documents[_MAKEFILE] = makefile(plan).encode()
         documents[_CMAKE] = cmake_lists(plan).encode()
     library = f"lib{name}.a" if _MAKEFILE in documents else None
@@ -156,9 +174,22 @@ def _computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector,
     module = load_factory(factory)
     vectors = []
     for index in range(options.test_vectors):
-        inputs = fill(module.inputs, seed=options.seed + index)
+        inputs = fill(_infos(factory, index, options.seed), seed=options.seed + index)
         vectors.append(Vector(inputs, module.run(inputs)))
     return tuple(vectors)
+
+
+def _infos(factory: Factory, index: int, seed: int) -> tuple[TensorInfo, ...]:
+    """Return the inputs of a test vector: open extents are the least in the first, the largest in the second."""
+    values = factory.program.inputs
+    symbols = symbols_of(extent for value in values for extent in value.shape)
+    numbers = np.random.default_rng((seed, index))
+    sizes = {
+        symbol: (symbol.low, symbol.high, int(numbers.integers(symbol.low, symbol.high, endpoint=True)))[min(index, 2)]
+        for symbol in symbols
+    }
+    shapes = shapes_at(values, sizes)
+    return tuple(TensorInfo(value.name, shape, value.dtype) for value, shape in zip(values, shapes, strict=True))
 
 
 def _digest(factories: Sequence[Factory], files: Mapping[str, Data]) -> str:

@@ -13,6 +13,7 @@ from mlfc.archive.read.layout import VERSION
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.support.content import Data, nbytes_of, sha256_of_each
+from mlfc.support.dims import most
 from mlfc.support.module_info import (
     ArchiveInfo,
     AskedConstantPool,
@@ -176,7 +177,8 @@ def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> Buil
 
 
 def _sizes(values: Sequence[Value]) -> dict[str, Any]:
-    return {value.name: {"dtype": value.dtype, "size": value.nbytes} for value in values}
+    """Return dtype and bytes of tensors: of open ones the most, or 0 where an extent has no bound."""
+    return {value.name: {"dtype": value.dtype, "size": most(value.nbytes) or 0} for value in values}
 
 
 def _operator_functions(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
@@ -184,7 +186,7 @@ def _operator_functions(factory: Factory, code: GeneratedCode) -> list[dict[str,
     needed: dict[tuple[str, int], int] = {}
     for kernel in factory.program.kernels:
         key = code.function_names[kernel.name], TYPE_CODES[kernel.device or "cpu"]
-        needed[key] = max(needed.get(key, 0), kernel.scratch_bytes)
+        needed[key] = max(needed.get(key, 0), most(kernel.scratch_bytes) or 0)
     return [
         {"function_name": name, "workspace": [{"device": device, "workspace_size_bytes": size}]}
         for (name, device), size in needed.items()

@@ -65,9 +65,7 @@ def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], file
     sizes = Sizes(max(0, interface.executable.arena_bytes), constants.nbytes, io)
     header = {f"include/{interface.header_name}": vm_header(interface).encode()}
     executable = interface.executable
-    return GeneratedCode(
-        {**header, **files}, interface.header_name, None, names, sizes, False, executable=executable
-    )
+    return GeneratedCode({**header, **files}, interface.header_name, None, names, sizes, False, executable=executable)
 
 
 def interface_of(unit: Unit) -> VmInterface:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, described
@@ -13,8 +13,8 @@ from mlfc.support.c_names import unique
 from mlfc.support.dims import most
 from mlfc.tir.ir import Program
 
-_RESERVED = ("vm_work", "vm_bytecode")
-"""Macros of these names have other meanings."""
+_RESERVED = ("vm_work", "vm_bytecode", "extents")
+"""Macros, and fields of test vectors, of these names have other meanings."""
 _PER_LINE = 16
 
 
@@ -28,9 +28,12 @@ def bytecode_symbol(module: str) -> str:
     return f"tvmgen_{module}_vm_bytecode"
 
 
-def field_names(names: Iterable[str]) -> list[str]:
-    """Return names for inputs and outputs in macros, all different."""
-    return unique(names, _RESERVED)
+def vm_tensors(program: Program) -> tuple[tuple[InterfaceTensor, ...], tuple[InterfaceTensor, ...]]:
+    """Return inputs and outputs of a program with names for macros made from their own, all different."""
+    values = [*program.inputs, *program.outputs]
+    names = unique((value.name for value in values), _RESERVED)
+    named = tuple(InterfaceTensor(name, value) for name, value in zip(names, values, strict=True))
+    return named[: len(program.inputs)], named[len(program.inputs) :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +62,8 @@ def vm_interface(
     program: Program, executable: Executable, bytecode: bytes, module: str, quantization: Mapping[str, Quantization]
 ) -> VmInterface:
     """Return the C interface of a module, its tensors with names made from their own."""
-    values = [*program.inputs, *program.outputs]
-    names = field_names(value.name for value in values)
-    named = [InterfaceTensor(name, value) for name, value in zip(names, values, strict=True)]
-    count = len(program.inputs)
-    return VmInterface(module, tuple(named[:count]), tuple(named[count:]), executable, bytecode, quantization)
+    inputs, outputs = vm_tensors(program)
+    return VmInterface(module, inputs, outputs, executable, bytecode, quantization)
 
 
 def bytecode_file(interface: VmInterface, first: str) -> str:
@@ -140,7 +140,6 @@ def _work(interface: VmInterface) -> list[str]:
         return []
     return [
         "",
-        f"/*! \\brief Bytes of a work area for mlfc_vm_run, enough on every machine: all memory of module "
-        f"{interface.module} */",
+        f"/*! \\brief Bytes that mlfc_vm_run needs to run module {interface.module}, enough on every machine */",
         f"#define {interface.macro_prefix}_VM_WORK_SIZE {nbytes}",
     ]

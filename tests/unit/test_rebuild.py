@@ -156,7 +156,7 @@ def test_every_module_of_an_archive_with_its_own_options_rebuilds(models: Path, 
     turned = rebuild(tmp_path / "old.tar", executor="graph")
     assert {factory.executor for factory in turned} == {"graph"}
     with pytest.raises(OptionError, match="unknown executor"):
-        rebuild(tmp_path / "old.tar", executor="vm")
+        rebuild(tmp_path / "old.tar", executor="jit")
 
 
 @pytest.mark.parametrize("form", [{"format_version": 5}, {"format_version": 6}, {"rfc": True}])

@@ -98,7 +98,7 @@ def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None
         )
     if options.test_vectors and not options.runtime and _uses_runtime(factories):
         raise OptionError(
-            "a demo of modules that the C runtime runs needs it in the archive",
+            "a demo of modules for an executor needs the C runtime in the archive",
             place="test vectors",
             next_step="Export with the runtime, or without test vectors",
         )

@@ -62,7 +62,7 @@ def test_keys_of_later_versions_are_ignored() -> None:
             "2147483647), got -4",
         ),
         ({"entry": "a-b"}, ".entry", "got 'a-b'"),
-        ({"executor": "vm"}, ".executor", "expected one of aot, graph, got 'vm'"),
+        ({"executor": "jit"}, ".executor", "expected one of aot, graph, vm, got 'jit'"),
         ({"outputs": {}}, ".outputs", "expected a list, got an object"),
     ],
 )

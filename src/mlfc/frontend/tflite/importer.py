@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +22,17 @@ from mlfc.frontend.common import (
     finish,
     frozen_input,
     numbered,
+    unique_name,
 )
 from mlfc.frontend.tflite.node import CONVERTERS, Batched, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
+from mlfc.frontend.tflite.symbolic import known_result
 from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlfc.relay.visitor import with_span
 from mlfc.support import dtypes
 from mlfc.support.cost import apart, give_nodes, spend
+from mlfc.support.dims import Dim, Symbol, symbols_of
 
 for _family in (
     "activation", "arithmetic", "batches", "control", "conv3d", "detection", "index", "layout", "linear", "recurrent",
@@ -44,7 +49,7 @@ def import_tflite(
     data: bytes,
     name: str,
     *,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[Any]] | None = None,
     values: Values | None = None,
     numerics: str = "litert",
     census: Census | None = None,
@@ -52,10 +57,10 @@ def import_tflite(
     """Import a TFLite model; return the module, NHWC throughout, and the weights by tensor name.
 
     The last expression of each operator has the name of its output tensor. `name` is what messages and the module's
-    `source` call the model. `shapes` are of inputs, by name; without one, an open dimension takes the extent in the
-    file. Inputs with `values` become constants. `numerics` is whose integer rounding the model gets: ``litert`` or
-    ``tflm``. `census` counts the operators. Raises ModelError if the file is damaged or contradicts itself,
-    UnsupportedError for what cannot be compiled, ProblemsError with all of several such problems.
+    `source` call the model. `shapes` are of inputs, by name, in which a `Dim` or None stays open; without one, an open
+    dimension takes the extent in the file. Inputs with `values` become constants. `numerics` is whose integer rounding
+    the model gets: ``litert`` or ``tflm``. `census` counts the operators. Raises ModelError if the file is damaged or
+    contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several such problems.
     """
     with_place = Problems()
     try:
@@ -130,7 +135,7 @@ class _Conversion:
     """The state of one import: what every tensor is so far."""
 
     file: ModelFile
-    shapes: Mapping[str, Sequence[int]]
+    shapes: Mapping[str, Sequence[Any]]
     values: Values
     numerics: str
     census: Census
@@ -140,6 +145,7 @@ class _Conversion:
     variables: Variables = field(default_factory=Variables)
     batched: dict[int, Batched] = field(default_factory=dict)  # data that was split into batches, by tensor index
     scope: str = ""  # of a subgraph: what runs it
+    opened: set[str] = field(default_factory=set)  # names of dimensions to which nobody gave one
     running: tuple[int, ...] = ()  # the subgraphs that are being converted
     constants: dict[tuple[int, int], Constant] = field(default_factory=dict)  # of subgraphs, by theirs and own number
 
@@ -224,18 +230,32 @@ class _Conversion:
                 self.inputs[tensor.index] = Var(name, kind, Span((), tensor.name))
                 self.exprs[tensor.index] = self.inputs[tensor.index]
 
-    def _input_shape(self, name: str, tensor: TfliteTensor) -> tuple[int, ...]:
+    def _input_shape(self, name: str, tensor: TfliteTensor) -> tuple[Any, ...]:
         given = self.shapes.get(name)
-        shape = tensor.shape if given is None else tuple(int(extent) for extent in given)
+        shape = tensor.shape if given is None else self._given_shape(name, given)
         if len(shape) != len(tensor.shape):
             raise InputError(f"it has {len(tensor.shape)} dimensions, the given shape {shape} has {len(shape)}")
-        if any(extent < 1 for extent in shape):
-            closed = ",".join(str(max(extent, 1)) for extent in shape)
+        if any(extent < 1 for extent in shape if isinstance(extent, int)):
+            closed = ",".join(str(max(extent, 1) if isinstance(extent, int) else extent) for extent in shape)
             remedy = Remedy("--shape", f"{name}={closed}", is_example=True)
             raise InputError(
                 f"the shape {shape} leaves a dimension open", next_step=f"Fix it with {remedy}", remedies=[remedy]
             )
         return shape
+
+    def _given_shape(self, name: str, given: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the shape that the user gives, a symbol for each dimension that stays open."""
+        taken = {symbol.name for shape in self.shapes.values() for symbol in symbols_of(shape)} | self.opened
+        shape: list[Any] = []
+        for axis, extent in enumerate(given):
+            if extent is None:
+                title = re.sub(r"\W", "_", f"{name}_{axis}", flags=re.ASCII)
+                title = unique_name(title if title[0].isalpha() else f"d_{title}", taken)
+                self.opened.add(title)
+                shape.append(Symbol(title).dim)
+                continue
+            shape.append(extent if isinstance(extent, Dim) else int(extent))
+        return tuple(shape)
 
     def _use_variable(self, record: OperatorRecord) -> None:
         """Follow the value of a variable; what runs once has run."""
@@ -275,7 +295,7 @@ class _Conversion:
                     raise ModelError(f"it reads tensor '{self.file.tensors[index].name}' before that is computed")
                 raise ModelError(f"no operator computes its input '{self.file.tensors[index].name}'")
         self._check_new(record)
-        result = CONVERTERS.get(record.code)(node)
+        result = known_result(node) or CONVERTERS.get(record.code)(node)
         results = result if isinstance(result, list) else [result]
         if len(results) != len(record.outputs):
             raise ModelError(f"it has {len(record.outputs)} outputs where {len(results)} belong")

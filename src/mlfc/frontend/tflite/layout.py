@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import numpy as np
 from tflite import MirrorPadMode
@@ -16,6 +17,7 @@ from mlfc.frontend.tflite.node import Node, converts, same_quantization
 from mlfc.ops.rules import normalized_axis
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Tuple, const
+from mlfc.support.dims import bounds, is_static, maximum, minimum
 
 _CONSTANT_LIMIT = 1 << 20
 
@@ -23,14 +25,15 @@ _CONSTANT_LIMIT = 1 << 20
 @converts("RESHAPE")
 def _reshape(node: Node) -> Expr:
     if node.has(1):
-        shape: Sequence[int] = node.integers(1)
+        shape: Sequence[Any] = node.extents(1)
     else:
         shape = [int(extent) for extent in node.options("ReshapeOptions").NewShapeAsNumpy()]
     size = prod(node.shape(0))
     known = prod(extent for extent in shape if extent != -1)
-    if list(shape).count(-1) > 1 or any(extent < -1 for extent in shape):
+    if list(shape).count(-1) > 1 or any(bounds(extent)[1] < -1 for extent in shape):
         raise ModelError(f"the new shape {tuple(shape)} is not one")
-    if (size % known if -1 in shape and known else size != known) or (-1 in shape and not known):
+    fits = bounds(known)[0] > 0 and size % known == 0 if -1 in shape else size == known
+    if not fits:
         node.refuse(
             f"{node.shape(0)} cannot take the shape {tuple(shape)} that the file has",
             "A batch size that the file fixes cannot be changed",
@@ -199,7 +202,7 @@ def _split_v(node: Node) -> list[Expr]:
 
 @converts("SLICE")
 def _slice(node: Node) -> Expr:
-    begin, sizes, shape = node.integers(1), node.integers(2), node.shape(0)
+    begin, sizes, shape = node.extents(1), node.extents(2), node.shape(0)
     if not len(begin) == len(sizes) == len(shape):
         raise ModelError(f"{len(begin)} starts and {len(sizes)} sizes for {len(shape)} dimensions")
     end = [extent if size == -1 else start + size for start, size, extent in zip(begin, sizes, shape, strict=True)]
@@ -221,6 +224,9 @@ def _strided_slice(node: Node) -> Expr:
                 raise ModelError(f"index {begin[axis]} is outside axis {axis} of {shape}")
             begin[axis], end[axis], strides[axis] = place, place + 1, 1
             continue
+        if not is_static((extent, begin[axis], end[axis])):
+            _cut_open(node, masks, axis, extent)
+            continue
         first, last, _ = slice(
             None if axis in masks.from_start else begin[axis], None if axis in masks.to_end else end[axis],
             strides[axis],
@@ -233,18 +239,30 @@ def _strided_slice(node: Node) -> Expr:
     return node.call("squeeze", result, axis=tuple(masks.shrunk)) if masks.shrunk else result
 
 
+def _cut_open(node: Node, masks: _Masks, axis: int, extent: Any) -> None:
+    """Spell out what is taken of an axis whose extent the run decides."""
+    if masks.strides[axis] < 0:
+        node.refuse(f"a slice backwards along an axis of {extent}", "Reverse the whole axis with REVERSE_V2")
+
+    def inside(place: Any) -> Any:
+        return minimum(place, extent) if place >= 0 else maximum(extent + place, 0)
+
+    masks.begin[axis] = 0 if axis in masks.from_start else inside(masks.begin[axis])
+    masks.end[axis] = extent if axis in masks.to_end else inside(masks.end[axis])
+
+
 @dataclass
 class _Masks:
     """What STRIDED_SLICE takes of each axis; some of the axes are new."""
 
-    begin: list[int] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
+    begin: list[Any] = field(default_factory=list)
+    end: list[Any] = field(default_factory=list)
     strides: list[int] = field(default_factory=list)
     from_start: list[int] = field(default_factory=list)
     to_end: list[int] = field(default_factory=list)
     shrunk: list[int] = field(default_factory=list)
 
-    def add(self, begin: int, end: int, stride: int, *, from_start: bool, to_end: bool, shrinks: bool) -> None:
+    def add(self, begin: Any, end: Any, stride: int, *, from_start: bool, to_end: bool, shrinks: bool) -> None:
         """Append an axis."""
         axis = len(self.begin)
         for values, value in ((self.begin, begin), (self.end, end), (self.strides, stride)):
@@ -261,7 +279,7 @@ class _Masks:
 def _spelled_out(node: Node) -> tuple[Expr, _Masks]:
     """Return the data with its new axes, and what is taken of every axis: an ellipsis stands for as many as miss."""
     options, data = node.options("StridedSliceOptions"), node.expr(0)
-    begin, end, strides = node.integers(1), node.integers(2), node.integers(3)
+    begin, end, strides = node.extents(1), node.extents(2), node.integers(3)
     ellipsis, new = options.EllipsisMask(), options.NewAxisMask() & ~options.EllipsisMask()
     rank, count = len(node.shape(0)), len(begin)
     taken = sum(not (ellipsis | new) >> index & 1 for index in range(count))
@@ -308,8 +326,8 @@ def _densify(node: Node) -> Expr:
 
 @converts("FILL")
 def _fill(node: Node) -> Expr:
-    shape = tuple(node.integers(0))
-    if min(shape, default=0) < 0 or prod(shape) > _CONSTANT_LIMIT:
+    shape = tuple(node.extents(0))
+    if any(bounds(extent)[1] < 0 for extent in shape) or (is_static(shape) and prod(shape) > _CONSTANT_LIMIT):
         raise ModelError(f"a constant of shape {shape}")
     return node.call("broadcast_to", node.expr(1), shape=shape)
 
@@ -322,9 +340,9 @@ def _zeros_like(node: Node) -> Expr:
 
 @converts("TILE")
 def _tile(node: Node) -> Expr:
-    return node.call("tile", node.expr(0), reps=tuple(node.integers(1)))
+    return node.call("tile", node.expr(0), reps=tuple(node.extents(1)))
 
 
 @converts("BROADCAST_TO")
 def _broadcast_to(node: Node) -> Expr:
-    return node.call("broadcast_to", node.expr(0), shape=tuple(node.integers(1)))
+    return node.call("broadcast_to", node.expr(0), shape=tuple(node.extents(1)))

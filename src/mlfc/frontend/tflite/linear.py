@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from mlfc.frontend.tflite.node import Node, converts, is_quantized
 from mlfc.frontend.tflite.rounding import as_fixed_point
 from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.frontend.tflite.weights import NARROW, arranged, bias_of, biased, shape_of, weights_of
+from mlfc.ops.rules import broadcast_shape
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
 from mlfc.support import dtypes
+from mlfc.support.dims import maximum
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,10 @@ def _window(
     return WindowOptions(size, strides, dilation, (before[0], before[1], after[0], after[1]))
 
 
-def same_padding(extent: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
+def same_padding(extent: Any, size: int, stride: int, dilation: int) -> tuple[Any, Any]:
     """Return the padding at the start and the end of an axis with which the window fits ``extent / stride`` times."""
     reach = (size - 1) * dilation + 1
-    total = max((-(-extent // stride) - 1) * stride + reach - extent, 0)
+    total = maximum(-extent % stride + reach - stride, 0)
     return total // 2, total - total // 2
 
 
@@ -407,7 +410,7 @@ def _batch_matmul(node: Node) -> Expr:
     if min(len(left), len(right)) < 2:
         raise ModelError(f"matrices of shapes {left} and {right}")
     mode = mode_of(node, node.input(0), node.input(1))
-    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    batch = broadcast_shape("BATCH_MATMUL", left[:-2], right[:-2])
     lhs, rhs = _batched(node, lhs, batch), _batched(node, rhs, batch)
     attrs = {"transpose_a": bool(options.AdjX()), "transpose_b": bool(options.AdjY())}
     if mode == "float":
@@ -445,4 +448,4 @@ def _batched(node: Node, expr: Expr, batch: tuple[int, ...]) -> Expr:
     shape = ir.tensor_type(expr).shape
     if shape[:-2] != batch:
         expr = node.call("broadcast_to", expr, shape=(*batch, *shape[-2:]))
-    return expr if len(batch) == 1 else node.call("reshape", expr, newshape=(int(np.prod(batch)), *shape[-2:]))
+    return expr if len(batch) == 1 else node.call("reshape", expr, newshape=(prod(batch), *shape[-2:]))

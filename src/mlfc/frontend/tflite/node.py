@@ -21,6 +21,7 @@ from mlfc.support import cost
 Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
 CONVERTERS: Registry[Converter] = Registry("TFLite operator")
 _LONGEST_LABEL = 200
+_MOST_KNOWN = 256
 
 
 Inline: TypeAlias = "Callable[[Node, int, str, Sequence[Expr]], list[Expr]]"
@@ -106,8 +107,8 @@ class Node:
         """Return the expressions of all inputs."""
         return [self.expr(position) for position in range(len(self.record.inputs))]
 
-    def shape(self, position: int) -> tuple[int, ...]:
-        """Return the actual shape of an input."""
+    def shape(self, position: int) -> tuple[Any, ...]:
+        """Return the actual shape of an input: integers, and a `Dim` for what the run decides."""
         return ir.tensor_type(self.expr(position)).shape
 
     def value(self, position: int) -> npt.NDArray[Any]:
@@ -130,6 +131,11 @@ class Node:
         if len(values) != 1:
             raise ModelError(f"expected one integer as input {position}, got {len(values)}")
         return values[0]
+
+    def extents(self, position: int) -> list[Any]:
+        """Return an input of integers as a flat list; one that follows from open dimensions has a `Dim` for these."""
+        known = known_integers(self.expr(position))
+        return self.integers(position) if known is None else known.reshape(-1).tolist()
 
     def integers(self, position: int) -> list[int]:
         """Return a constant input of integers as a flat list."""
@@ -194,6 +200,18 @@ class Node:
     def quantized(self) -> bool:
         """Whether the first output is an integer tensor that stands for real numbers."""
         return is_quantized(self.output())
+
+
+def known_integers(expr: Expr) -> npt.NDArray[Any] | None:
+    """Return the integers of a small tensor that is known, those that follow from open dimensions too, else None."""
+    if isinstance(expr, Constant):
+        is_small = expr.data.dtype.kind in "iu" and expr.data.size <= _MOST_KNOWN
+        return expr.data.astype(object) if is_small else None
+    if ir.op_name(expr) != "extents" or not isinstance(expr, ir.Call):
+        return None
+    found = np.empty(len(expr.attrs["values"]), object)
+    found[:] = expr.attrs["values"]
+    return found.reshape(ir.tensor_type(expr).shape)
 
 
 def is_quantized(tensor: TfliteTensor) -> bool:

@@ -21,6 +21,7 @@ import tflite
 from mlfc.errors import MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.tflite.sparse import dense_value
 from mlfc.support import dtypes
+from mlfc.support.dims import UndecidedError
 
 IDENTIFIER = b"TFL3"
 CONTROL_FLOW = frozenset(("WHILE", "IF", "CALL"))
@@ -114,6 +115,10 @@ def guarded(place: str) -> Iterator[None]:
         if error.place is None:
             error.place = place
         raise
+    except UndecidedError as error:
+        raise UnsupportedError(
+            str(error), place=place, next_step="Give the dimension bounds that decide it: --shape NAME=n:4..64,..."
+        ) from None
     except _LIES as error:
         raise ModelError(
             f"the file is damaged: {error or type(error).__name__}",

@@ -16,7 +16,7 @@ from mlfc.ops.rules import check_dtype, declare, optional_dtype, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dims
-from mlfc.support.dims import Dim
+from mlfc.support.dims import Dim, bounds
 from mlfc.tir.context import Context, Output, Tensor
 
 
@@ -51,11 +51,11 @@ def named_sizes(name: str, what: str, shape: Sequence[int], layout: str, letters
     return dict(zip(layout, shape, strict=True))
 
 
-def per_dimension(name: str, what: str, value: Any, rank: int, low: int = 1) -> tuple[int, ...]:
+def per_dimension(name: str, what: str, value: Any, rank: int, low: int = 1) -> tuple[Any, ...]:
     """Return one integer a spatial dimension from an integer or a sequence of 1 or `rank` integers."""
-    given = (value,) if isinstance(value, int) else tuple(value)
+    given = (value,) if isinstance(value, (int, Dim)) else tuple(value)
     given = given * rank if len(given) == 1 else given
-    if len(given) != rank or any(not isinstance(item, int) or item < low for item in given):
+    if len(given) != rank or any(not isinstance(item, (int, Dim)) or bounds(item)[1] < low for item in given):
         raise TypeCheckError(f"{name}: {what} {value} must be {rank} integers of at least {low}")
     return given
 

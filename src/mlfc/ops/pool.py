@@ -231,7 +231,8 @@ def _with_spatial(data: TensorType, layout: str, spatial: Sequence[int]) -> Tens
 
 def _infer_pool(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     slides = _slides(name, _layout_sizes(name, data, attrs), attrs)
-    if any(max(slide.before, slide.after) >= slide.extent for slide in slides):
+    pads = [(pad, slide.extent) for slide in slides for pad in (slide.before, slide.after)]
+    if any(isinstance(pad, int) and pad >= extent for pad, extent in pads):
         raise TypeCheckError(f"{name}: padding {attrs['padding']} is not smaller than the window {attrs['pool_size']}")
     if any(slide.output < 1 or slide.size < 1 for slide in slides):
         raise TypeCheckError(f"{name}: a window of {attrs['pool_size']} does not fit the data of {data.shape}")

@@ -110,7 +110,9 @@ def _window(
 def same_padding(extent: Any, size: int, stride: int, dilation: int) -> tuple[Any, Any]:
     """Return the padding at the start and the end of an axis with which the window fits ``extent / stride`` times."""
     reach = (size - 1) * dilation + 1
-    total = maximum(-extent % stride + reach - stride, 0)
+    total = (-(-extent // stride) - 1) * stride + reach - extent
+    if reach < stride:  # else it is 0 at least, whatever the extent
+        total = maximum(total, 0)
     return total // 2, total - total // 2
 
 

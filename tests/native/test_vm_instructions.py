@@ -14,6 +14,7 @@ import mlfc
 from mlfc.errors import ArchiveError, DeviceError, InputError, LimitError, OptionError, RunError
 from mlfc.runtime import LibraryModule, VirtualMachine, VmModule
 from mlfc.support.bytecode import INSTRUCTIONS, OPERATIONS, Executable, IntegerRegister, disassemble
+from tests.conftest import need_opencl
 from tests.vm_programs import Outcome, Program, RandomProgram, both, built_library, models, random_input
 
 MOST, LEAST = 2**63 - 1, -(2**63)
@@ -406,6 +407,40 @@ def test_devices_that_are_missing_are_named(library: LibraryModule) -> None:
         module.model_with(library).call(0, [])
     with pytest.raises(OptionError, match="the C interpreter is not in this library"):
         module.model_with(library, interpreter="c")
+
+
+def test_tensors_move_between_devices(library: LibraryModule) -> None:
+    device = need_opencl()
+    program = Program(0, 3)
+    for name in "abc":
+        program.output(name, "int64", (None,))
+    main = program.main
+    there = main.to_device(program.integers, device.type_code)
+    room = main.tensor(main.storage(88, device=device.type_code), 64, "int64", [3])
+    main.copy(room, there)
+    again = main.to_device(room, device.type_code)  # the same one
+    other = main.tensor(main.storage(24), 0, "int64", [3])
+    main.copy(other, again)
+    main.set_element(other, 0, 5)
+    main.copy(main.view(room, 0, "int64", [3]), other)
+    on_host = main.to_device(main.view(room, 0, "int64", [1]), 1)
+    main.return_([main.to_device(there, 1), on_host, other])
+    model = VmModule(program.build()).model_with(library, devices=(device,))
+    assert [each.tolist() for each in model.call(0, [])] == [[3, -1, 7], [5], [5, -1, 7]]
+    for use in ("invoke", "element", "return"):
+        program = Program(0, 1 if use == "return" else 0)
+        if use == "return":
+            program.output("y", "int64", (3,))
+        main = program.main
+        there = main.to_device(program.integers, device.type_code)
+        if use == "invoke":
+            main.invoke(program.fill, [there], [0])
+        elif use == "element":
+            main.element(there, 0)
+        main.return_([there] if use == "return" else [])
+        model = VmModule(program.build()).model_with(library, devices=(device,))
+        with pytest.raises(DeviceError, match="function 'main', instruction 1"):
+            model.call(0, [])
 
 
 def test_interpreters_agree_on_random_programs(library: LibraryModule) -> None:

@@ -5,7 +5,7 @@
  */
 #include "file.h"
 
-enum { MAX_REGISTERS = 0xFFFF };
+#define MAX_REGISTERS 0xFFFFu
 
 /*
  * The operands of each instruction: r integer, I integer register, t tensor, e tensor register, s storage, l list,

@@ -20,7 +20,7 @@ from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import children, post_order
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Symbol, substituted, symbols_of, walked
-from mlfc.transform.decompose import Decompose
+from tests.harness import loaded_by_llvm
 
 Array: TypeAlias = npt.NDArray[Any]
 Bound: TypeAlias = "dict[Symbol, int]"
@@ -261,8 +261,6 @@ class _Key:
 
 @cache
 def _library(_name: str, kinds: tuple[ir.TensorType, ...], key: _Key) -> Any:
-    from tests.harness import loaded_by_llvm
-
     variables = [ir.Var(f"x{index}", kind) for index, kind in enumerate(kinds)]
     source = iter(variables)
     args = [
@@ -272,11 +270,11 @@ def _library(_name: str, kinds: tuple[ir.TensorType, ...], key: _Key) -> Any:
     assert isinstance(key.call.op, Operator)
     body = ir.call(key.call.op.name, args, key.call.attrs)
     module = ir.IRModule({"main": ir.Function(tuple(variables), body)})
-    assert Decompose is not None
     runner = loaded_by_llvm(module, {})
 
     def run(arrays: Sequence[Array]) -> Value:
-        results = runner({var.name: array for var, array in zip(variables, arrays, strict=True)})
-        return tuple(results) if isinstance(body.type, ir.TupleType) else results[0]
+        found = runner.run({var.name: array for var, array in zip(variables, arrays, strict=True)})
+        results = tuple(found.values())
+        return results if isinstance(body.type, ir.TupleType) else results[0]
 
     return run

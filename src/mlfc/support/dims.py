@@ -119,6 +119,10 @@ class Dim:
                 corners = [a * b for a in (least, most) for b in factor.bounds]
                 least, most = min(corners), max(corners)
             low, high = low + min(least * count, most * count), high + max(least * count, most * count)
+        whole = _without_quotients(self)
+        if whole is not None:
+            least, most = bounds(whole)
+            low, high = max(low, least), min(high, most)
         return low, high
 
     # arithmetic
@@ -397,6 +401,20 @@ def _reduced(a: Extent, b: Extent) -> tuple[Any, Any]:
     if isinstance(b, int) and b == 0:
         raise ZeroDivisionError("an extent is divided by 0")
     return _divided(a, b)
+
+
+def _without_quotients(extent: Dim) -> Any:
+    """Return an extent in which ``b * (a // b)`` is ``a - a % b``, whose bounds are closer; None without any."""
+    rest: Any = 0
+    is_other = False
+    for factors, count in extent.terms:
+        divisor = factors[0].args[1] if len(factors) == 1 and factors[0].kind == "//" else None
+        if isinstance(divisor, int) and count % divisor == 0:
+            dividend = factors[0].args[0]
+            rest, is_other = rest + count // divisor * (dividend - dividend % divisor), True
+        else:
+            rest = rest + Dim(((factors, count),))
+    return rest if is_other else None
 
 
 def _is_below(rest: Extent, b: Extent) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
+from mlfc.support.dims import bounds, is_static, maximum, minimum
 
 _SIZE_LIMIT = 1 << 30
 
@@ -63,10 +64,12 @@ def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None
         room = size + before + after - length
         count = room // stride + 1
         # a last window that would start behind the input and its left padding is dropped
-        if ceil and room % stride and count * stride < size + before:
+        if ceil and not is_static((room,)):
+            count = minimum(-(-room // stride) + 1, -(-(size + before) // stride))
+        elif ceil and room % stride and count * stride < size + before:
             count += 1
         out.append(count)
-        overhang.append(max(0, (count - 1) * stride - room))
+        overhang.append(maximum(0, (count - 1) * stride - room) if ceil else 0)
     return WindowAttributes(taps, strides, dilations, tuple(begin), tuple(end), tuple(overhang), tuple(out))
 
 
@@ -93,7 +96,7 @@ def _pads(
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         node.wrong(f"auto_pad '{auto_pad}' is not known")
     total = [
-        max(0, (-(-size // stride) - 1) * stride + length - size)
+        maximum(0, (-(-size // stride) - 1) * stride + length - size)
         for size, length, stride in zip(sizes, reach, strides, strict=True)
     ]
     return _halves(total, auto_pad)
@@ -125,7 +128,7 @@ def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] 
 
 def conv_attributes(node: Node, weight: Expr, shape: WindowAttributes) -> dict[str, Any]:
     """Return the attributes that the convolutions share."""
-    if any(out < 1 for out in shape.out):
+    if any(bounds(out)[1] < 1 for out in shape.out):
         node.wrong(f"the kernel {shape.kernel} does not fit into the input")
     image = shape.as_image()
     letters = "DHW"[-len(image.kernel) :]
@@ -162,8 +165,8 @@ def _conv_transpose(node: Node) -> Expr:
     ]
     begin, end = _cropping(node, full, strides)
     # an output larger than the input reaches: what is beyond is the bias alone
-    beyond = [(max(0, -before), max(0, -after)) for before, after in zip(begin, end, strict=True)]
-    begin, end = [max(0, pad) for pad in begin], [max(0, pad) for pad in end]
+    beyond = [(maximum(0, -before), maximum(0, -after)) for before, after in zip(begin, end, strict=True)]
+    begin, end = [maximum(0, pad) for pad in begin], [maximum(0, pad) for pad in end]
     lift = spatial == 1
     padding = (0, begin[0], 0, end[0]) if lift else (*begin, *end)
     if lift:
@@ -174,7 +177,7 @@ def _conv_transpose(node: Node) -> Expr:
         channels=node.shape(1)[1] * groups, kernel_size=kernel, strides=strides, padding=padding, output_padding=extra,
         dilation=dilations, groups=groups, data_layout=f"NC{letters}", kernel_layout=f"IO{letters}",
     )  # fmt: skip
-    if any(map(any, beyond)):
+    if any(pair != (0, 0) for pair in beyond):
         widths = ((0, 0), (0, 0), *([(0, 0)] if lift else []), *beyond)
         result = node.call("nn.pad", result, node.like(0.0, result), pad_width=widths, pad_mode="constant")
     if node.has(2):
@@ -213,7 +216,7 @@ def average_pool(node: Node, x: Expr) -> Expr:
     """Return the average pool of `x` that the attributes of the node describe."""
     shape = pool_window(node)
     counted = node.integer("count_include_pad", 0) != 0
-    if counted and any(shape.overhang):
+    if counted and any(more != 0 for more in shape.overhang):
         # padding counts, what hangs over it does not: so the padding becomes part of the input
         widths = ((0, 0), (0, 0), *zip(shape.begin, shape.end, strict=True))
         x = node.call("nn.pad", x, node.like(0.0, x), pad_width=widths, pad_mode="constant")
@@ -231,7 +234,7 @@ def pool_window(node: Node) -> WindowAttributes:
             "Pools over one, two and three spatial dimensions are supported",
         )
     shape = window(node, node.shape(0)[2:])
-    if any(out < 1 for out in shape.out):
+    if any(bounds(out)[1] < 1 for out in shape.out):
         node.wrong(f"the kernel {shape.kernel} does not fit into the input")
     return shape
 

@@ -39,6 +39,7 @@ def _open_result(node: Node, found: table.Importer, dynamic: Dynamic, advisor: A
     """Import a node whose shapes may depend on the run: on extents, or on values that come late."""
     extents = evaluated(node, dynamic)
     if extents is not None:
+        node.read_attributes.update(node.attributes)
         return extents
     try:
         return found.convert(node)

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
+from mlfc.frontend.onnx.open_resize import OpenAxis, resized, scaled
 from mlfc.frontend.onnx.table import importer
 from mlfc.ops.resampling import AxisResize, nearest_taps
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
+from mlfc.support.dims import is_static
 
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 Ints: TypeAlias = "npt.NDArray[np.int64]"
@@ -163,7 +165,20 @@ def _upsampled(node: Node, scales: Sequence[float]) -> Expr:
     mode = {"bilinear": "linear"}.get(node.string("mode", "nearest"), node.string("mode", "nearest"))
     if mode not in ("nearest", "linear"):
         node.wrong(f"mode '{mode}' is not known")
-    return _resized(node, _scaled_axes(node, scales, range(node.rank(0))), Method(mode, "asymmetric", "floor"), 0.0)
+    method = Method(mode, "asymmetric", "floor")
+    if not is_static(node.shape(0)):
+        return _open_resized(node, scales, range(node.rank(0)), method)
+    return _resized(node, _scaled_axes(node, scales, range(node.rank(0))), method, 0.0)
+
+
+def _open_resized(node: Node, scales: Sequence[float], axes: Sequence[int], method: Method) -> Expr:
+    """Resize by scales a tensor whose extents the run decides."""
+    if len(scales) != len(axes) or any(not 0 < scale < _SIZE_LIMIT for scale in scales):
+        node.wrong(f"scales {tuple(scales)} do not fit the axes {tuple(axes)} of a tensor of shape {node.shape(0)}")
+    found = [OpenAxis(size, size, 1, 1) for size in node.shape(0)]
+    for axis, scale in zip(axes, scales, strict=True):
+        found[axis] = scaled(node.shape(0)[axis], scale)
+    return resized(node, found, method)
 
 
 @importer("Resize", since=11)
@@ -182,10 +197,18 @@ def _resize(node: Node) -> Expr:
     extrapolated = node.real("extrapolation_value", 0.0)
     policy = node.string("keep_aspect_ratio_policy", "stretch")
     scales = node.value(2, "scales").reshape(-1) if node.has(2) else ()
+    if not is_static(node.shape(0)) and len(scales):
+        return _open_resized(node, [float(scale) for scale in scales], axes, method)
     if len(scales):
         found = _scaled_axes(node, [float(scale) for scale in scales], axes)
     elif node.has(3):
-        found = _sized_axes(node, node.int_values(3, "sizes"), axes, policy)
+        sizes = node.int_values(3, "sizes")
+        if not is_static((*node.shape(0), *sizes)) and policy == "stretch" and len(sizes) == len(axes):
+            own = [OpenAxis(size, size, 1, 1) for size in node.shape(0)]
+            for axis, size in zip(axes, sizes, strict=True):
+                own[axis] = OpenAxis(node.shape(0)[axis], size, size, node.shape(0)[axis])
+            return resized(node, own, method)
+        found = _sized_axes(node, sizes, axes, policy)
     else:
         node.wrong("neither scales nor sizes are given")
     if method.coordinates == "tf_crop_and_resize":

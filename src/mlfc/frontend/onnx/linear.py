@@ -9,8 +9,10 @@ import numpy as np
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, importer
+from mlfc.ops.rules import broadcast_shape
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr
+from mlfc.support.dims import is_static
 
 
 @importer("MatMul")
@@ -24,7 +26,7 @@ def matmul(node: Node, a: Expr, b: Expr) -> Expr:
         node.wrong("a scalar is not a matrix")
     left = node.reshape(a, (1, *shape_of(a))) if len(shape_of(a)) == 1 else a
     right = node.reshape(b, (*shape_of(b), 1)) if len(shape_of(b)) == 1 else b
-    if shape_of(left)[-1] != shape_of(right)[-2]:
+    if not node.has_shape(shape_of(left)[-1:], shape_of(right)[-2:-1]):
         node.wrong(f"shapes {shape_of(a)} and {shape_of(b)} do not fit together")
     if len(shape_of(right)) == 2:
         weight = transposed_weight(node, right)
@@ -54,8 +56,11 @@ def batches(node: Node, a: Expr, b: Expr) -> tuple[Expr, Expr, tuple[int, ...]]:
 
     A stack of one matrix serves every matrix of the other.
     """
+    around = shape_of(a)[:-2], shape_of(b)[:-2]
     try:
-        leading = np.broadcast_shapes(shape_of(a)[:-2], shape_of(b)[:-2])
+        leading = (
+            np.broadcast_shapes(*around) if is_static((*around[0], *around[1])) else broadcast_shape("MatMul", *around)
+        )
     except ValueError:
         node.wrong(f"shapes {shape_of(a)} and {shape_of(b)} do not fit together")
     stacks = []

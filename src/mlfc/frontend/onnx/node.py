@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mlfc.errors import InternalError, ModelError, UnsupportedError
+from mlfc.errors import InternalError, ModelError, TypeCheckError, UnsupportedError
 from mlfc.frontend.common import folded
 from mlfc.frontend.onnx.dynamic import Dynamic, as_tensor
+from mlfc.ops.rules import UnequalDimsError, same_shape
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
 from mlfc.support import cost, dtypes
-from mlfc.support.dims import LARGEST, Dim, Extent, bounds
+from mlfc.support.dims import LARGEST, Dim, Extent, bounds, is_static
 
 TENSOR_LIMIT = 1 << 34
 
@@ -260,6 +261,25 @@ class Node:
     def like(self, value: Any, expr: Expr) -> Constant:
         """Return a scalar, mostly a constant, of the dtype of `expr`."""
         return self.constant(value, ir.tensor_type(expr).dtype)
+
+    def filled(self, shape: Sequence[Extent], value: float, dtype: str) -> Expr:
+        """Return a tensor of one value."""
+        if is_static(shape):
+            return self.constant(np.full(tuple(shape), value), dtype)
+        return self.call("full", self.constant(value, dtype), shape=tuple(shape), dtype=dtype)
+
+    def has_shape(self, shape: Sequence[Extent], wanted: Sequence[Extent]) -> bool:
+        """Tell whether shapes are equal; raise UnequalDimsError where the run decides it."""
+        if tuple(shape) == tuple(wanted) or len(shape) != len(wanted) or is_static((*shape, *wanted)):
+            return tuple(shape) == tuple(wanted)
+        try:
+            same_shape(self.operator, tuple(shape), tuple(wanted))
+        except UnequalDimsError as error:
+            error.place = self.name
+            raise
+        except TypeCheckError:
+            return False
+        return True
 
     def cast(self, expr: Expr, dtype: str) -> Expr:
         """Return `expr` as `dtype`."""

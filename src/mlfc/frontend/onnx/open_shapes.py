@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from math import prod
+from math import gcd, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.onnx.dynamic import Dynamic, identifier
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
 from mlfc.relay.ir import Constant, TensorType, Var
-from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, substituted
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, maximum, minimum, substituted
 
 Replaced: TypeAlias = "dict[Symbol, Extent]"
 
@@ -150,12 +150,40 @@ def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
     difference = a - b
     if not isinstance(difference, Dim):
         return None
+    for extent, other in ((a, b), (b, a)):
+        limited = _limited(extent, other) if isinstance(extent, Dim) and extent.symbol in own else None
+        if limited is not None:
+            return limited
+    difference = _without_factors(difference)
+    if not isinstance(difference, Dim):
+        return None
     for symbol in sorted(difference.symbols & own):
         for sign in (1, -1):
             rest = symbol.dim - sign * difference
             if isinstance(rest, Dim) and symbol in rest.symbols:
                 continue
             return _replacing(symbol, rest, own)
+    return None
+
+
+def _without_factors(difference: Dim) -> Any:
+    """Return a difference without symbols that all its terms are multiples of, and that are never 0."""
+    for symbol in sorted(difference.symbols):
+        while symbol.low > 0 and isinstance(difference, Dim) and difference % symbol.dim == 0:
+            difference = difference // symbol.dim
+    counts = [count for _, count in difference.terms] if isinstance(difference, Dim) else [1]
+    return difference // gcd(*counts)
+
+
+def _limited(extent: Dim, other: Extent) -> dict[Symbol, Extent] | None:
+    """Return the symbol in the bounds in which it is the smaller, or larger, one of itself and a number."""
+    symbol = extent.symbol
+    assert symbol is not None
+    for chosen, low, high in ((minimum, symbol.low, None), (maximum, None, symbol.high)):
+        for limit in bounds(other):
+            found = Symbol(symbol.name, limit if low is None else low, limit if high is None else high)
+            if found.low <= found.high and found != symbol and chosen(extent, limit) == other:
+                return {symbol: found.dim}
     return None
 
 

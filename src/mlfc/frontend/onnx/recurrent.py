@@ -16,6 +16,7 @@ from mlfc.ops.cell_functions import CELL_FUNCTIONS
 from mlfc.ops.recurrent import DIRECTIONS
 from mlfc.relay.ir import Constant, Expr, Span
 from mlfc.relay.visitor import with_span
+from mlfc.support.dims import is_static
 
 _HALVES = ("float16", "bfloat16")
 
@@ -143,13 +144,13 @@ class _Layer:
     def zeros(self, shape: tuple[int, ...]) -> Expr:
         """Return zeros in the dtype of the computation."""
         dtype = self.node.dtype(0)
-        return self.node.constant(np.zeros(shape), "float32" if dtype in _HALVES else dtype)
+        return self.node.filled(shape, 0.0, "float32" if dtype in _HALVES else dtype)
 
     def optional(self, index: int, shape: tuple[int, ...]) -> Expr:
         """Return an input of that shape, or zeros where it is left out."""
         if not self.node.has(index):
             return self.zeros(shape)
-        if self.node.shape(index) != shape:
+        if not self.node.has_shape(self.node.shape(index), shape):
             self.node.wrong(f"expected input {index} of shape {shape}, got {self.node.shape(index)}")
         return self.wide(self.node.input(index))
 
@@ -183,8 +184,10 @@ class _Layer:
         """Return the lengths of the sequences."""
         node = self.node
         if not node.has(4):
-            return node.constant(np.full(self.batch, self.steps), "int32")
-        if node.shape(4) != (self.batch,) or node.dtype(4) not in ("int32", "int64"):
+            if is_static((self.batch, self.steps)):
+                return node.constant(np.full(self.batch, self.steps), "int32")
+            return node.broadcast(node.constant([self.steps], "int32"), (self.batch,))
+        if not node.has_shape(node.shape(4), (self.batch,)) or node.dtype(4) not in ("int32", "int64"):
             node.wrong(f"expected {self.batch} sequence_lens, got {node.dtype(4)} of shape {node.shape(4)}")
         return node.input(4)
 

@@ -1,0 +1,157 @@
+"""Resizing axes whose extents the run decides: positions and weights of neighbours are computed when the model runs.
+
+Positions are ratios of integers, as in `image`; what is behind the point becomes a float64 for the weights alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.relay.ir import Expr
+from mlfc.support.dims import Extent, bounds, maximum
+
+if TYPE_CHECKING:
+    from mlfc.frontend.onnx.image import Method
+
+
+@dataclass(frozen=True)
+class OpenAxis:
+    """One axis of a Resize: its extents before and after, and the scale as a ratio."""
+
+    size: Extent
+    out: Extent
+    over: Extent
+    under: Extent
+
+    @property
+    def stays(self) -> bool:
+        """Whether nothing is to be done."""
+        return self.size == self.out and self.over == self.under
+
+
+def scaled(size: Extent, scale: float) -> OpenAxis:
+    """Return an axis that grows by a number."""
+    exact = Fraction(scale)
+    return OpenAxis(size, size * exact.numerator // exact.denominator, exact.numerator, exact.denominator)
+
+
+def resized(node: Node, axes: Sequence[OpenAxis], method: Method) -> Expr:
+    """Return input 0 of the node with its axes resized, one after the other."""
+    if method.antialias or method.coordinates == "tf_crop_and_resize":
+        how = "with antialias" if method.antialias else "by tf_crop_and_resize"
+        node.unsupported(f"{how} to a size that the run decides is not supported", "Give the inputs fixed shapes")
+    if any(bounds(axis.out)[1] < 1 for axis in axes):
+        node.wrong(f"a tensor of shape {node.shape(0)} cannot become {tuple(axis.out for axis in axes)}")
+    x = node.input(0)
+    dtype = dtype_of(x)
+    if method.mode != "nearest":
+        x = node.cast(x, "float32")
+    for index, axis in enumerate(axes):
+        if not axis.stays:
+            x = _Resizing(node, axis, method).along(x, index)
+    return node.cast(x, dtype)
+
+
+@dataclass(frozen=True)
+class _Resizing:
+    node: Node
+    axis: OpenAxis
+    method: Method
+
+    def along(self, x: Expr, index: int) -> Expr:
+        """Gather the neighbours of every element and add them, weighted."""
+        numerators, denominator = self._ratio()
+        below = self._op("floor_divide", numerators, denominator)
+        rest = self._op("floor_mod", numerators, denominator)
+        if self.method.mode == "nearest":
+            above = self._above(rest, denominator)
+            return self._taken(
+                x, below if above is None else self._op("add", below, self.node.cast(above, "int64")), index
+            )
+        wide = [self.node.cast(item, "float64") for item in (rest, denominator)]
+        fraction = self._op("divide", *wide)
+        reach = 1 if self.method.mode == "linear" else 2
+        steps = range(1 - reach, 1 + reach)
+        places = [self._op("add", below, self._int(step)) for step in steps]
+        weights = [self._weight(fraction, step) for step in steps]
+        if self.method.exclude_outside:
+            weights = self._inside(places, weights)
+        column = [self.axis.out if place == index else 1 for place in range(len(shape_of(x)))]
+        result: Expr | None = None
+        for place, weight in zip(places, weights, strict=True):
+            factor = self.node.reshape(self.node.cast(weight, "float32"), column)
+            part = self._op("multiply", self._taken(x, place, index), factor)
+            result = part if result is None else self._op("add", result, part)
+        assert result is not None
+        return result
+
+    def _op(self, operator: str, *args: Expr) -> Expr:
+        return self.node.call(operator, *args)
+
+    def _int(self, value: Extent) -> Expr:
+        return self.node.constant(value, "int64")
+
+    def _real(self, value: float) -> Expr:
+        return self.node.constant(value, "float64")
+
+    def _ratio(self) -> tuple[Expr, Expr]:
+        """Return the positions in the input as numerators and their denominator."""
+        axis, mode, at = self.axis, self.method.coordinates, self.node.counted(self.axis.out)
+        if mode == "align_corners":
+            return self._op("multiply", at, self._int(axis.size - 1)), self._int(maximum(axis.out - 1, 1))
+        if mode == "asymmetric":
+            return self._op("multiply", at, self._int(axis.under)), self._int(axis.over)
+        middle = self._op("add", self._op("multiply", at, self._int(2)), self._int(1))
+        middle = self._op("multiply", middle, self._int(axis.under))
+        denominator = self._int(2 * axis.over)
+        if mode == "tf_half_pixel_for_nn":
+            return middle, denominator
+        if mode == "half_pixel_symmetric":
+            middle = self._op("add", middle, self._int(axis.size * axis.over - axis.out * axis.under))
+        halves = self._op("subtract", middle, self._int(axis.over))
+        if mode == "pytorch_half_pixel" and bounds(axis.out)[0] <= 1:
+            alone = self._op("equal", self._int(axis.out), self._int(1))
+            halves = self._op("where", alone, self._op("multiply", at, denominator), halves)
+        return halves, denominator
+
+    def _above(self, rest: Expr, denominator: Expr) -> Expr | None:
+        """Tell which positions are rounded to the element above."""
+        twice = self._op("multiply", rest, self._int(2))
+        if self.method.nearest == "round_prefer_floor":
+            return self._op("greater", twice, denominator)
+        if self.method.nearest == "round_prefer_ceil":
+            return self._op("greater_equal", twice, denominator)
+        return self._op("greater", rest, self._int(0)) if self.method.nearest == "ceil" else None
+
+    def _taken(self, x: Expr, places: Expr, index: int) -> Expr:
+        last = self._int(self.axis.size - 1)
+        within = self._op("minimum", self._op("maximum", places, self._int(0)), last)
+        return self.node.call("take", x, within, axis=index)
+
+    def _weight(self, fraction: Expr, step: int) -> Expr:
+        distance = self._op("abs", self._op("subtract", self._real(float(step)), fraction))
+        if self.method.mode == "linear":
+            return self._op("subtract", self._real(1.0), distance)
+        a = self.method.cubic_a
+        near = step in (0, 1)
+        factors = (a + 2, -(a + 3), 0.0, 1.0) if near else (a, -5 * a, 8 * a, -4 * a)
+        result: Expr = self._real(factors[0])
+        for factor in factors[1:]:
+            result = self._op("add", self._op("multiply", result, distance), self._real(factor))
+        return result
+
+    def _inside(self, places: Sequence[Expr], weights: Sequence[Expr]) -> list[Expr]:
+        """Return weights of the elements inside of the input, which are 1 together."""
+        kept = []
+        for place, weight in zip(places, weights, strict=True):
+            low = self._op("greater_equal", place, self._int(0))
+            inside = self._op("logical_and", low, self._op("less", place, self._int(self.axis.size)))
+            kept.append(self._op("where", inside, weight, self._real(0.0)))
+        total = kept[0]
+        for weight in kept[1:]:
+            total = self._op("add", total, weight)
+        return [self._op("divide", weight, total) for weight in kept]

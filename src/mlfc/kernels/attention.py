@@ -219,7 +219,7 @@ def capacity(keys: Extent, limit: int) -> int:
 @contextmanager
 def used(ctx: Context, visible: Visible, start: Expr, count: Extent) -> Iterator[Expr]:
     """Open the condition that a tile has visible keys; yield how many of its keys come before the last of them."""
-    tests, here = [], tb.as_expr(count)
+    tests, here = [], ctx.stmts.let("here", tb.as_expr(count))
     if visible.begin is not None:
         tests.append(tb.binary("gt", start + count, visible.begin))
     if visible.end is not None:

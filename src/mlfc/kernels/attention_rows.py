@@ -23,7 +23,6 @@ from mlfc.kernels.attention import (
 from mlfc.kernels.folding import Fold
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.rows import PlainRows
-from mlfc.kernels.templates import template
 from mlfc.kernels.tiling import LANES, balanced, cut
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
@@ -42,7 +41,6 @@ def accepts(_: Context, work: Attention, __: Output) -> bool:
     return work.dtype == "float32" and in_memory and min(work.size, work.value_size) >= LANES
 
 
-@template("attention", "vector", accepts)
 def attention(ctx: Context, work: Attention, out: Output) -> None:
     """Write an attention of few queries."""
     stmts = ctx.stmts

@@ -63,6 +63,9 @@ def attention(ctx: Context, work: Attention, out: Output) -> None:
         of_few(ctx, work, out)
 
 
+template("attention", "vector", attention_rows.accepts)(attention_rows.attention)  # of what that does not take
+
+
 def _of_many(ctx: Context, work: Attention, out: Output) -> None:
     """Write the work of panels, with as many vectors as suit the number of queries."""
     registers = ctx.features.vector_registers

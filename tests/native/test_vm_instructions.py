@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 import mlfc
 from mlfc.errors import ArchiveError, DeviceError, InputError, LimitError, OptionError, RunError
 from mlfc.runtime import LibraryModule, VirtualMachine, VmModule
-from mlfc.support.bytecode import INSTRUCTIONS, OPERATIONS, Executable, IntegerRegister, disassemble
+from mlfc.runtime.executors.vm.failures import Code
+from mlfc.runtime.executors.vm.memory import aligned_zeros
+from mlfc.support.bytecode import INSTRUCTIONS, OPERATIONS, Executable, IntegerRegister, disassemble, encode
 from tests.conftest import need_opencl
 from tests.vm_programs import Outcome, Program, RandomProgram, both, built_library, models, random_input
 
@@ -441,6 +445,99 @@ def test_tensors_move_between_devices(library: LibraryModule) -> None:
         model = VmModule(program.build()).model_with(library, devices=(device,))
         with pytest.raises(DeviceError, match="function 'main', instruction 1"):
             model.call(0, [])
+
+
+def test_results_have_memory_of_their_own(library: LibraryModule) -> None:
+    program = Program(1, 4)
+    program.input("x", "int64", (3,))
+    for name in "abcd":
+        program.output(name, "int64", (3,))
+    main = program.main
+    made = main.tensor(main.storage(24), 0, "int64", [3])
+    main.copy(made, program.integers)
+    main.return_([main.parameters[0], program.integers, made, made])
+    executable = program.build()
+    given = np.int64([1, 2, 3])
+    for model in models(executable, library):
+        for array in model.call(0, [given]):
+            array[:] = 9
+        assert [each.tolist() for each in model.call(0, [given])] == [[1, 2, 3], *[[3, -1, 7]] * 3]
+        assert given.tolist() == [1, 2, 3]
+
+
+def test_results_that_numpy_cannot_hold_are_an_error(library: LibraryModule) -> None:
+    program = Program()
+    program.output("y", "int64", (None, None))
+    program.main.return_([program.main.tensor(program.main.storage(0), 0, "int64", [0, 2**62])])
+    assert fault_of(both(program.build(), library)) == ("SIZE", (2**62, 0, 0))
+
+
+def test_threads_run_one_model_at_once(library: LibraryModule) -> None:
+    program = Program(1, 1)
+    program.input("x", "int32", (16,))
+    program.output("y", "int32", (16,))
+    main = program.main
+    y = main.tensor(main.storage(64, 64), 0, "int32", [16])
+    main.invoke(program.add, [main.parameters[0], main.parameters[0], y], [16])
+    main.return_([y])
+    executable = program.build(128)
+    inputs = [np.full(16, number, np.int32) for number in range(200)]
+    for model in models(executable, library):
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda each, model=model: model.call(0, [each])[0], inputs))
+        assert all((result == 2 * given).all() for result, given in zip(found, inputs, strict=True))
+
+
+class Bare:
+    """The C interpreter without the functions for hosts: no allocator, and a work area of a certain size."""
+
+    def __init__(self, library: LibraryModule, executable: Executable) -> None:
+        self.native = library.library
+        self.native.mlfc_vm_work_bytes.restype = ctypes.c_size_t
+        self.file = encode(executable)
+        self.vm = ctypes.create_string_buffer(1024)
+        self.error = (ctypes.c_int64 * 7)()
+        code = ctypes.c_void_p(library.address("tvmgen_vmtest_vm_code"))
+        assert self.native.mlfc_vm_load(self.vm, self.file, ctypes.c_size_t(len(self.file)), code, self.error) == 0
+
+    def work_bytes(self, depth: int = 0) -> int:
+        return int(self.native.mlfc_vm_work_bytes(self.vm, depth))
+
+    def run(self, work_bytes: int, skew: int = 0) -> int:
+        work = aligned_zeros(work_bytes + skew)[skew:]
+        address = ctypes.c_void_p(work.ctypes.data)
+        size = ctypes.c_size_t(work_bytes)
+        status = self.native.mlfc_vm_run(self.vm, 0, None, 0, None, 0, address, size, None, self.error)
+        return int(status)
+
+
+def test_c_needs_the_work_area_that_it_states_and_no_allocator(library: LibraryModule) -> None:
+    program = Program(0, 0)
+    main = program.main
+    other = program.function("other", 0, 0)
+    t = other.tensor(other.storage(64, 64), 0, "int32", [16])
+    other.invoke(program.add, [t, t, t], [16])
+    other.return_([])
+    main.storage(1024, 128)
+    main.call(other, [])
+    main.return_([])
+    bare = Bare(library, program.build(1152))
+    size = bare.work_bytes()
+    assert 1152 < size < 1152 + 2048
+    assert [bare.run(size, skew) for skew in (0, 1, 8, 63)] == [0, 0, 0, 0]
+    for less in (100, 200, size - 1152, size):
+        assert bare.run(size - less) == Code.WORK
+    lists = Program(0, 0)
+    lists.main.append(lists.main.list(), lists.flags)
+    lists.main.return_([])
+    bare = Bare(library, lists.build(0))
+    assert bare.run(bare.work_bytes()) == Code.ALLOCATE
+    again = Program(0, 0)
+    again.main.call(again.main, [])
+    again.main.return_([])
+    bare = Bare(library, again.build(0))
+    assert bare.work_bytes() == 0
+    assert bare.run(bare.work_bytes(depth=5)) == Code.WORK
 
 
 def test_interpreters_agree_on_random_programs(library: LibraryModule) -> None:

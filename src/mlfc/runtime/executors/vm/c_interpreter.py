@@ -7,12 +7,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mlfc.errors import MlfcError
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.interpreter import Limits
-from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, number_of
+from mlfc.runtime.executors.vm.memory import new_array, number_of
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable
@@ -128,6 +126,8 @@ class CInterpreter:
             raise self._failure(error)
         try:
             return [_copied(tensor) for tensor in results]
+        except Fault as fault:
+            raise run_error(self.executable, fault, None) from None
         finally:
             self._finish(self._opened, results, count, work)
 
@@ -140,7 +140,7 @@ class CInterpreter:
 
 
 def _copied(tensor: Any) -> Array:
-    array = np.empty(tuple(tensor.extents[: tensor.rank]), NUMPY_DTYPES[tensor.dtype])
+    array = new_array(tuple(tensor.extents[: tensor.rank]), tensor.dtype)
     if array.nbytes:
         ctypes.memmove(array.ctypes.data, tensor.data, array.nbytes)
     return array

@@ -161,13 +161,22 @@ class Interpreter:
         try:
             tensors = self._start(run, function, inputs)
             results = self._execute(run, function, tensors)
-            shared = {id(arena), id(self._tables), *map(id, inputs)}
-            return [as_array(each).copy() if id(each.owner) in shared else as_array(each) for each in results]
+            return self._own_arrays(results, {id(arena), id(self._tables), *map(id, inputs)})
         except Fault as fault:
             raise run_error(executable, fault, None) from fault.__cause__
         finally:
             if arena is not None:
                 self._arenas.append(arena)
+
+    @staticmethod
+    def _own_arrays(results: Sequence[VmTensor], shared: set[int]) -> list[Array]:
+        """Return results as arrays; those in memory that others have, by its `id`, are copied."""
+        arrays = []
+        for tensor in results:
+            array = as_array(tensor)
+            arrays.append(array.copy() if id(tensor.owner) in shared else array)
+            shared.add(id(tensor.owner))
+        return arrays
 
     def _take_arena(self) -> Array | None:
         """Return memory for the arena: that of an earlier run if there is some, so that runs may overlap."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -148,10 +149,19 @@ class _Memory:
 
 def as_array(tensor: VmTensor) -> Array:
     """Return a tensor of the host as an array on the same memory."""
-    dtype = NUMPY_DTYPES[tensor.dtype]
     if tensor.nbytes == 0:
-        return np.empty(tensor.extents, dtype)
-    return np.asarray(_Memory(tensor)).view(dtype).reshape(tensor.extents)
+        return new_array(tensor.extents, tensor.dtype)
+    return np.asarray(_Memory(tensor)).view(NUMPY_DTYPES[tensor.dtype]).reshape(tensor.extents)
+
+
+def new_array(extents: tuple[int, ...], dtype: int) -> Array:
+    """Return an uninitialized array; raise Fault for extents that numpy refuses even without elements."""
+    try:
+        return np.empty(extents, NUMPY_DTYPES[dtype])
+    except ValueError:
+        raise Fault(Code.SIZE, max(extents)) from None
+    except MemoryError:
+        raise Fault(Code.ALLOCATE, math.prod(extents) * NUMPY_DTYPES[dtype].itemsize) from None
 
 
 def as_ndarray(tensor: VmTensor, device: Device) -> NDArray:

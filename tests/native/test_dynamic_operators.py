@@ -26,8 +26,6 @@ REFUSED = {
     "qnn.log_softmax": BOUNDED, "qnn.l2_normalize": BOUNDED,
     "gather_nd": FIXED, "ml.pairwise_coupling": FIXED, "nn.attention": FIXED, "qnn.prod": FIXED,
     "qnn.resize_bilinear": FIXED, "signal.rfft": UNDECIDED,
-    **{f"nn.{kind}_pool{rank}d": FIXED for kind in ("avg", "max") for rank in (1, 2, 3)},
-    **{f"nn.adaptive_{kind}_pool{rank}d": UNDECIDED for kind in ("avg", "max") for rank in (1, 2, 3)},
 }  # fmt: skip
 """Operators that refuse an open extent of these calls, and why: most of them take other extents."""
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.ops.conv import letters_of, named_sizes, pad_pairs, per_dimension
-from mlfc.ops.rules import check_dtype, declare
-from mlfc.ops.windows import Axis, Segment, Slide, Window, adaptive_axis
+from mlfc.ops.rules import check_dtype, declare, fixed
+from mlfc.ops.windows import Axis, OpenWindow, Segment, Slide, Window, adaptive_axis, adaptive_window
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Extent, bounds, is_static
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Const, Expr
@@ -30,6 +32,10 @@ _TAPS_LIMIT = 32
 _TAPS_OF_AN_ITEM = 256
 # Channels that are accumulated side by side where taps are looped over.
 _CHANNELS = 64
+
+
+# (accumulator, element, taps of the element) -> accumulator
+Step: TypeAlias = "Callable[[Expr, Expr, Sequence[Expr]], Expr]"
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,8 @@ class Pooling:
             return 0
         return float("-inf") if dtypes.is_float(self.dtype) else dtypes.limits(self.dtype)[0]
 
-    def step(self, total: Expr, element: Expr) -> Expr:
-        """Return the accumulator after one more element."""
+    def step(self, total: Expr, element: Expr, _at: Sequence[Expr] = ()) -> Expr:
+        """Return the accumulator after one more element, whatever its place in the window."""
         return total + element if self.average else tb.maximum(total, element)
 
     def finish(self, total: Expr, divisor: Expr) -> Expr:
@@ -80,7 +86,7 @@ class _WindowPosition:
     first: Expr
     taps: Expr
     divisor: Expr
-    last: int | None = None
+    last: Extent | None = None
 
     def at(self, tap: Expr | int, dilation: int) -> Expr:
         """Return the index of the data that a tap reads."""
@@ -97,8 +103,8 @@ class _Pool:
         self._out = out
         self._layout = layout
         self._pooling = pooling
-        sizes = dict(zip(layout, data.shape, strict=True))
-        self._batch, self._channels = sizes["N"], sizes["C"]
+        self._sizes = dict(zip(layout, data.shape, strict=True))
+        self._batch, self._channels = self._sizes["N"], self._sizes["C"]
 
     def emit(self, axes: Sequence[Axis]) -> None:
         """Write the loops over all windows."""
@@ -112,6 +118,20 @@ class _Pool:
         with self._ctx.stmts.loop(self._batch, "n") as n:
             for kind in kinds:
                 self._emit_segments(n, kind, dilations)
+
+    def emit_open(
+        self, counts: Sequence[Extent], windows: Sequence[Callable[[Expr], OpenWindow]], dilations: Sequence[int]
+    ) -> None:
+        """Write the loops over all windows of data whose size the run decides."""
+        stmts = self._ctx.stmts
+        letters = letters_of(len(counts))
+        with stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
+            places = []
+            for letter, index, window in zip(letters, indices, windows, strict=True):
+                values = zip(OpenWindow._fields, window(index), strict=True)
+                first, taps, divisor = (stmts.let(name, value) for name, value in values)
+                places.append(_WindowPosition(index, first, taps, divisor, self._sizes[letter] - 1))
+            self._accumulated(n, places, dilations, is_open=True)
 
     def _emit_segments(self, n: Expr, kind: Sequence[Segment], dilations: Sequence[int]) -> None:
         with serial_loops(self._ctx, [segment.count for segment in kind], "y") as indices:
@@ -174,28 +194,46 @@ class _Pool:
             neutral = tb.const(self._pooling.neutral, self._pooling.wide)
             self._store(n, places, channel, reduce(self._pooling.step, elements) if elements else neutral)
 
-    def _accumulated(self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int]) -> None:
+    def _accumulated(
+        self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], *, is_open: bool = False
+    ) -> None:
         """Write loops over the taps around accumulators of neighbouring channels."""
         at_once = 1 if self._ctx.features.gpu else _CHANNELS
-        whole = self._channels // at_once
-        if whole:
+        whole, rest = self._channels // at_once, self._channels % at_once
+        step = self._step_of_few(places) if is_open else self._pooling.step
+        if bounds(whole)[1]:
             with self._ctx.stmts.loop(whole, "tile") as tile:
-                self._tile(n, places, dilations, tile * at_once, at_once)
-        if self._channels % at_once:
-            self._tile(n, places, dilations, tb.const(whole * at_once), self._channels % at_once)
+                self._tile(n, places, dilations, tile * at_once, at_once, step)
+        if bounds(rest)[1]:
+            self._tile(n, places, dilations, tb.const(whole * at_once), rest, step)
+
+    def _step_of_few(self, places: Sequence[_WindowPosition]) -> Step:
+        """Return the step of sums that start with their first element where there are few, as those spelled out do."""
+        taps = reduce(lambda a, b: a * b, [place.taps for place in places])
+        is_few = self._ctx.stmts.let("is_few", tb.binary("le", taps, _TAPS_LIMIT), "bool")
+        plain = self._pooling.step
+        if not self._pooling.average or not dtypes.is_float(self._pooling.wide):
+            return plain
+
+        def step(total: Expr, element: Expr, at: Sequence[Expr] = ()) -> Expr:
+            is_first = tb.land(is_few, *(tb.binary("eq", tap, 0) for tap in at))
+            return tb.select(is_first, element, plain(total, element))
+
+        return step
 
     def _tile(
-        self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], first: Expr, width: int
-    ) -> None:
+        self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], first: Expr, width: Extent,
+        step: Step,
+    ) -> None:  # fmt: skip
         stmts, pooling = self._ctx.stmts, self._pooling
-        total = stmts.local("total", (width,), pooling.wide)
+        total = stmts.local("total", (_CHANNELS if isinstance(width, Dim) else width,), pooling.wide)
         with stmts.loop(width, "c", "vectorized") as c:
             stmts.store(total, [c], tb.const(pooling.neutral, pooling.wide))
         with ExitStack() as loops:
             taps = [loops.enter_context(stmts.loop(place.taps, f"t{axis}")) for axis, place in enumerate(places)]
             spatial = [place.at(tap, step) for place, tap, step in zip(places, taps, dilations, strict=True)]
             with stmts.loop(width, "c", "vectorized") as c:
-                stmts.store(total, [c], pooling.step(tb.load(total, [c]), self._element(n, spatial, first + c)))
+                stmts.store(total, [c], step(tb.load(total, [c]), self._element(n, spatial, first + c), taps))
         with stmts.loop(width, "c", "vectorized") as c:
             self._store(n, places, first + c, tb.load(total, [c]))
 
@@ -234,7 +272,7 @@ def _infer_pool(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     pads = [(pad, slide.extent) for slide in slides for pad in (slide.before, slide.after)]
     if any(isinstance(pad, int) and pad >= extent for pad, extent in pads):
         raise TypeCheckError(f"{name}: padding {attrs['padding']} is not smaller than the window {attrs['pool_size']}")
-    if any(slide.output < 1 or slide.size < 1 for slide in slides):
+    if any(bounds(extent)[1] < 1 for slide in slides for extent in (slide.output, slide.size)):
         raise TypeCheckError(f"{name}: a window of {attrs['pool_size']} does not fit the data of {data.shape}")
     return _with_spatial(data, attrs["layout"], [slide.output for slide in slides])
 
@@ -244,8 +282,14 @@ def _emit_pool(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, 
     pooling = Pooling("avg" in name, data.dtype)
     sizes = dict(zip(attrs["layout"], data.shape, strict=True))
     count_padding = pooling.average and attrs["count_include_pad"]
-    axes = [slide.axis(count_padding=count_padding) for slide in _slides(name, sizes, attrs)]
+    slides = _slides(name, sizes, attrs)
     spatial = [sizes[letter] for letter in letters_of(_rank_of(name))]
+    if not is_static(spatial):
+        windows = [partial(slide.window, count_padding=count_padding) for slide in slides]
+        counts, dilations = [slide.output for slide in slides], [slide.dilation for slide in slides]
+        _Pool(ctx, data, out, attrs["layout"], pooling).emit_open(counts, windows, dilations)
+        return
+    axes = [slide.axis(count_padding=count_padding) for slide in slides]
     # one large window that is the whole image is the work of many items; others keep the order of the references' sums
     if ctx.features.gpu and prod(spatial) > _TAPS_OF_AN_ITEM and all(map(_is_whole, axes, spatial)):
         _fold_spatial(ctx, data, attrs["layout"], pooling, out)
@@ -294,7 +338,12 @@ def _emit_adaptive(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Att
     if set(output) == {1}:
         _fold_spatial(ctx, data, attrs["layout"], pooling, out)
         return
-    axes = [adaptive_axis(size, count) for size, count in zip(spatial, output, strict=True)]
+    pairs = list(zip(spatial, output, strict=True))
+    if not is_static((*spatial, *output)):
+        windows = [partial(adaptive_window, size=size, output=fixed(name, count, "windows")) for size, count in pairs]
+        _Pool(ctx, data, out, attrs["layout"], pooling).emit_open(output, windows, [1] * len(output))
+        return
+    axes = [adaptive_axis(size, count) for size, count in pairs]
     _Pool(ctx, data, out, attrs["layout"], pooling).emit(axes)
 
 

@@ -1,6 +1,6 @@
 """Windows of pooling: which input elements each output element sees, resolved before any code is made.
 
-All sizes are static, so every output index has a known first input index and a known number of taps. Runs of
+Where sizes are fixed, every output index has a known first input index and a known number of taps. Runs of
 neighbouring outputs whose windows have the same number of taps at evenly spaced places become one `Segment`: the
 interior is one, each kind of border another. Loops over a segment need no tests.
 """
@@ -8,6 +8,11 @@ interior is one, each kind of border another. Loops over a segment need no tests
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mlfc.support.dims import Dim, Extent, minimum
+from mlfc.tir import builder as tb
+from mlfc.tir.ir import Expr
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,21 @@ class Axis:
         return tuple(found)
 
 
+class OpenWindow(NamedTuple):
+    """What an output index sees, as the code works it out; the fields are those of `Window`."""
+
+    first: Expr
+    taps: Expr
+    divisor: Expr
+
+
+def adaptive_window(index: Expr, size: Extent, output: int) -> OpenWindow:
+    """Return one of the windows of `adaptive_axis` of an axis whose size the run decides."""
+    first = index * size // output
+    taps = ((index + 1) * size + (output - 1)) // output - first
+    return OpenWindow(first, taps, taps)
+
+
 @dataclass(frozen=True)
 class Slide:
     """A window that slides along one axis, with padding before and after.
@@ -61,7 +81,7 @@ class Slide:
     padding before it.
     """
 
-    size: int
+    size: Any
     kernel: int
     stride: int
     dilation: int = 1
@@ -75,13 +95,29 @@ class Slide:
         return (self.kernel - 1) * self.dilation + 1
 
     @property
-    def output(self) -> int:
+    def output(self) -> Any:
         """Number of windows; below 1 if none fits."""
         room = self.size + self.before + self.after - self.extent
+        if isinstance(room, Dim):
+            if not self.ceil_mode:
+                return room // self.stride + 1
+            # as below, for padding is smaller than the window
+            return minimum(-(-room // self.stride) + 1, -(-(self.size + self.before) // self.stride))
         if room < 0 or not self.ceil_mode:
             return room // self.stride + 1
         count = -(-room // self.stride) + 1
         return count - 1 if (count - 1) * self.stride >= self.size + self.before else count
+
+    def window(self, index: Expr, *, count_padding: bool) -> OpenWindow:
+        """Return what an output index sees of an axis whose size the run decides."""
+        begin = index * self.stride - self.before
+        step, size = self.dilation, tb.as_expr(self.size)
+        lowest = tb.maximum((step - 1 - begin) // step, 0)
+        highest, padded = (
+            tb.minimum((end - begin + (step - 1)) // step, self.kernel) for end in (size, size + self.after)
+        )
+        taps = tb.maximum(highest - lowest, 0)
+        return OpenWindow(begin + lowest * step, taps, padded if count_padding else taps)
 
     def axis(self, *, count_padding: bool) -> Axis:
         """Return the windows; with `count_padding`, taps on padding count for averages."""

@@ -233,6 +233,7 @@ class RandomProgram:
                 lambda: f.get(items, self._small(), self._target()),
                 lambda: f.list_move(chance.choice(self._lists), items),
                 lambda: f.list(items),
+                lambda: f.paste(self._target(), self._small(), self._tensor()),
             )
         )()
 

@@ -13,17 +13,23 @@ import numpy.typing as npt
 from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.read.load import load_factory
 from mlfc.archive.write.export import export_model_library_format
-from mlfc.compiler import build
-from mlfc.errors import OptionError
+from mlfc.compiler import build, leaves_to_run
+from mlfc.errors import OptionError, unknown
 from mlfc.frontend import Model, import_model, model_bytes, model_name, opened
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.torch import is_torch_model
+from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.runnable import HasModel, Runnable
+from mlfc.specializing import SpecializingModel
 from mlfc.support.text import Displayed
+from mlfc.transform import specialized
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
     from mlfc.verify import Comparison
+
+
+AUTO = "auto"
 
 
 def compile(  # noqa: A001 (users write mlfc.compile)
@@ -39,6 +45,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     numerics: str = "litert",
     byoc: Sequence[str] = (),
     limit_factor: float = 1.0,
+    specialize: Sequence[Mapping[str, int]] | str = (),
     **options: Any,
 ) -> CompiledModel:
     """Compile a model.
@@ -56,6 +63,9 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         Goes into every symbol; default: from the file's name or the module's class, or ``model``.
     shapes, values, states, state_init, numerics, byoc, limit_factor
         As for `import_model`.
+    specialize : sequence of mapping, or ``auto``
+        Values of open dimensions that get code of their own: ``[{"batch": 1}, {"batch": 8}]``. ``auto``: in this
+        process, shapes that come back get code of their own while the model runs; what is exported has none.
     **options
         Any other option of `build`: ``executor="graph"``, ``optimize="size"``, ``pools=...``, ...
 
@@ -92,10 +102,22 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         "byoc": byoc,
         "limit_factor": limit_factor,
     }
-    name = model_name(model)
-    module, params = import_model(model, name=name, target=target, **imported)
-    factory = build(module, target, params, module_name=module_name or name, limit_factor=limit_factor, **options)
-    return CompiledModel(factory, model, imported)
+    if isinstance(specialize, str) and specialize != AUTO:
+        raise OptionError(unknown("specialization", specialize, (AUTO,)), place="specialize")
+    name, is_auto = model_name(model), specialize == AUTO
+    dynamic = leaves_to_run(options.get("executor"), target, shapes)
+    module, params = import_model(model, name=name, target=target, dynamic=dynamic, **imported)
+    special = () if isinstance(specialize, str) else specialize
+    factory = build(
+        module,
+        target,
+        params,
+        module_name=module_name or name,
+        limit_factor=limit_factor,
+        specialize=special,
+        **options,
+    )
+    return CompiledModel(factory, model, imported, specializes=is_auto)
 
 
 class CompiledModel(Displayed, HasModel):
@@ -109,6 +131,8 @@ class CompiledModel(Displayed, HasModel):
         The model that was compiled.
     imported : mapping
         The options that it was imported with.
+    specializes : bool
+        Whether shapes that come back get code of their own in this process.
 
     Attributes
     ----------
@@ -117,8 +141,11 @@ class CompiledModel(Displayed, HasModel):
     inputs, outputs : tuple of TensorInfo
     """
 
-    def __init__(self, factory: Factory, source: Model, imported: Mapping[str, Any]) -> None:
+    def __init__(
+        self, factory: Factory, source: Model, imported: Mapping[str, Any], *, specializes: bool = False
+    ) -> None:
         self.factory = factory
+        self._specializes = specializes
         self._source = source
         self._imported = imported
         self._model: Runnable | None = None
@@ -133,7 +160,22 @@ class CompiledModel(Displayed, HasModel):
         """The model in this process; its code is built when it is first asked for."""
         if self._model is None:
             self._model = load_factory(self.factory)
+            if self._specializes and isinstance(self._model, VmModel):
+                self._model = SpecializingModel(self._model, self._specialized)
         return self._model
+
+    def _specialized(self, extents: Mapping[str, int]) -> Runnable:
+        """Return the model for certain extents, in this process without a C compiler; the bits are the same."""
+        target = str(self.factory.target)
+        module = specialized(self.factory.module, extents)
+        made = build(
+            module,
+            target.replace("c", "llvm", 1) if target.split(maxsplit=1)[0] == "c" else target,
+            dict(self.factory.source_params),
+            module_name=self.name,
+            optimize=self.factory.optimize,
+        )
+        return load_factory(made)
 
     def export(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write a Model Library Format archive; options as for `export_model_library_format`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import codegen, memory, transform
 from mlfc.byoc import find_generators, takes_modules
 from mlfc.factory import Factory
+from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
 from mlfc.support.c_names import module_name as checked_module_name
 from mlfc.target.target import Target, parse_host, parse_target
@@ -99,7 +101,8 @@ def build(
     if executor is not None:  # before the work is done
         codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
     name = checked_module_name(module_name)
-    if executor == "vm":
+    if executor == "vm" or (executor is None and is_dynamic(mod) and not chosen.device):
+        executor = "vm"
         unit = _stepped_unit(mod, values, name, host, specialize, limit_factor)
         return _made(Factory(name, chosen, executor, mod, values, unit), dry_run)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
@@ -164,6 +167,19 @@ def _stepped_unit(
         small=small,
         executable=executable,
     )
+
+
+def leaves_to_run(executor: str | None, target: str, shapes: Mapping[str, Sequence[Any]] | None = None) -> bool:
+    """Tell whether a model is imported with what only the run decides: open dimensions, branches, loops.
+
+    So it is for the virtual machine, and by default, but for devices and for microcontrollers, where open dimensions
+    need bounds: those that `shapes` has.
+    """
+    if executor is not None:
+        return executor == "vm"
+    chosen = parse_target(target)
+    is_bounded = any(not isinstance(extent, int) for shape in (shapes or {}).values() for extent in shape)
+    return not chosen.device and (is_bounded or not chosen.features.is_microcontroller)
 
 
 def _made(factory: Factory, dry_run: bool) -> Factory:

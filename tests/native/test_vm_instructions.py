@@ -251,6 +251,24 @@ def test_an_arena_is_enough_for_bounded_models(library: LibraryModule) -> None:
     assert fault_of(both(program.build(128), library, size)) == ("OUTSIDE", (65, 64, 0))
 
 
+def test_tensors_are_pasted_where_they_fit(library: LibraryModule) -> None:
+    def pasted(start: int, count: int = 2) -> Any:
+        program = Program()
+        main = program.main
+        whole, part = main.tensor(main.storage(24), 0, "int64", [3]), main.tensor(main.storage(64), 0, "int64", [count])
+        for index in range(3):
+            main.set_element(whole, index, index + 1)
+        for index in range(count):
+            main.set_element(part, index, 7 + index)
+        main.paste(whole, start, part)
+        return both(program.returns_integers(*(main.element(whole, index) for index in range(3))), library)
+
+    assert [integers_of(pasted(start)) for start in (0, 8)] == [[7, 8, 3], [1, 7, 8]]
+    assert fault_of(pasted(16)) == ("OUTSIDE", (16, 8, 0))
+    assert fault_of(pasted(0, 4)) == ("OUTSIDE", (32, 24, 0))
+    assert fault_of(pasted(-8)) == ("NEGATIVE", (-8, 0, 0))
+
+
 def test_lists_have_value_semantics(library: LibraryModule) -> None:
     program = Program()
     main = program.main

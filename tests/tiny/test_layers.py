@@ -30,7 +30,7 @@ LAYERS = (
     ("factory", "compiler", "problems"),
     ("archive",),
     ("micro",),
-    ("verify", "compiled_model", "onnx_backend"),
+    ("verify", "specializing", "compiled_model", "onnx_backend"),
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}

@@ -73,7 +73,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
 
 def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Factory]:
     """Compile model files by module name."""
-    from mlfc.compiler import build
+    from mlfc.compiler import build, leaves_to_run
     from mlfc.frontend import import_model
 
     inputs = options.inputs.by_model(list(named))
@@ -81,15 +81,17 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):
+            executor = executors.get(name) or executors.get("")
+            given = inputs[name].arguments()
             mod, params = import_model(
                 path,
-                **inputs[name].arguments(),
+                **given,
+                dynamic=leaves_to_run(executor, options.target or "c", given.get("shapes")),
                 numerics=options.numerics or "litert",
                 byoc=options.byoc or (),
                 target=options.target,
                 limit_factor=options.limit_factor,
             )
-            executor = executors.get(name) or executors.get("")
             # of several modules, those for the graph executor have nothing to place
             is_placed = executor != "graph" or len(named) == 1
             factories.append(

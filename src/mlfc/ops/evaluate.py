@@ -17,6 +17,7 @@ from mlfc.errors import UnsupportedError
 from mlfc.relay import ir as relay
 from mlfc.relay.op import Kind, Operator
 from mlfc.support import cost, dtypes
+from mlfc.support.dims import dims_in
 from mlfc.target.features import Features
 from mlfc.tir import interpreter, visitor
 from mlfc.tir.context import Context, Indices, Output, Tensor, buffer_of, from_buffer
@@ -41,6 +42,8 @@ def evaluate(call: relay.Call) -> Array | None:
     operator, kind = call.op, call.type
     if values is None or not isinstance(operator, Operator) or not isinstance(kind, relay.TensorType):
         return None
+    if any(True for _ in dims_in((kind.shape, *call.attrs.values()))):
+        return None  # the run decides what it is
     if kind.size > _ELEMENT_LIMIT:
         return None
     if operator.kind is Kind.VIEW:

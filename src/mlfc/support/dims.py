@@ -215,6 +215,15 @@ def is_static(shape: Iterable[Any]) -> bool:
     return not any(isinstance(extent, Dim) for extent in shape)
 
 
+def dims_in(values: Iterable[Any]) -> Iterator[Dim]:
+    """Yield the expressions in values and in tuples within them: those of a shape, or of attributes."""
+    for value in values:
+        if isinstance(value, Dim):
+            yield value
+        elif isinstance(value, tuple):
+            yield from dims_in(value)
+
+
 def bounds(extent: Extent) -> tuple[int, int]:
     """Return the least and the largest value that an extent may have."""
     return extent.bounds if isinstance(extent, Dim) else (extent, extent)

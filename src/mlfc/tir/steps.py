@@ -69,6 +69,14 @@ class Rebind:
 
 
 @dataclass(frozen=True, eq=False)
+class Limit:
+    """Refuse to go on where an extent is outside the bounds of the symbol that it is to be."""
+
+    symbol: Symbol
+    extent: Extent
+
+
+@dataclass(frozen=True, eq=False)
 class Require:
     """Refuse to go on unless an extent of a tensor is what its type says."""
 
@@ -113,7 +121,9 @@ class Return:
     outputs: tuple[Value, ...]
 
 
-Step: TypeAlias = "Mark | Goto | Unless | UnlessEqual | Define | Rebind | Require | Invoke | Assign | ListStep | Return"
+Step: TypeAlias = (
+    "Mark | Goto | Unless | UnlessEqual | Define | Rebind | Limit | Require | Invoke | Assign | ListStep | Return"
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,6 +59,8 @@ class FoldConstant:
     def _visit(self, folded: dict[Expr, Call], node: Expr) -> Expr:
         if not isinstance(node, Call) or not isinstance(node.op, Operator) or not isinstance(node.type, TensorType):
             return node
+        if not node.type.is_static:
+            return node
         args = flat_args(node)
         constants = [arg for arg in args if isinstance(arg, Constant)]
         given = sum(constant.type.nbytes for constant in constants)

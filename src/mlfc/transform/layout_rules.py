@@ -16,6 +16,7 @@ from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, op_name
 from mlfc.relay.op import Kind, Operator
+from mlfc.support.dims import typical
 from mlfc.transform.matching import flat_args, match_call, matching_axes, reshaped, shape_of, transposed
 
 
@@ -111,7 +112,7 @@ class Forms:
             if isinstance(operand, Constant) or len(shape_of(operand)) != rank:
                 continue
             order = self.order(operand)
-            sizes[order] = sizes.get(order, 0) + ir.tensor_type(operand).nbytes
+            sizes[order] = sizes.get(order, 0) + typical(ir.tensor_type(operand).nbytes)
             if operand in self._bound:
                 bound.add(order)
         plain = identity(rank)

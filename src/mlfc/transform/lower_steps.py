@@ -12,10 +12,11 @@ from typing import Any, TypeGuard
 
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.relay import ir as relay
+from mlfc.relay.dynamic import extents_of
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
-from mlfc.support.dims import Dim, Extent, Symbol, symbols_of
+from mlfc.support.dims import Dim, Extent, Symbol, dims_in, symbols_of
 from mlfc.target.features import Features
 from mlfc.tir.ir import Program, Value
 from mlfc.tir.steps import (
@@ -24,6 +25,7 @@ from mlfc.tir.steps import (
     Goto,
     Invoke,
     Label,
+    Limit,
     ListStep,
     Mark,
     Rebind,
@@ -107,7 +109,7 @@ class _StepBuilder(ProgramBuilder):
         main = self._module.main
         inputs = tuple(self._input(param) for param in main.params)
         self._bind_inputs(inputs)
-        general = self._module
+        general, bound = self._module, frozenset(self._known)
         for values, module in special:
             self._module = module
             other = self._label("other_extents")
@@ -115,6 +117,7 @@ class _StepBuilder(ProgramBuilder):
             fixed = [_of_type(value, param) for value, param in zip(inputs, module.main.params, strict=True)]
             self._function("main", fixed, _Tail())
             self._steps.append(Mark(other))
+            self._known = set(bound)
         self._module = general
         outputs = self._function("main", inputs, _Tail())
         calls = tuple(step.call for step in self._steps if isinstance(step, Invoke))
@@ -207,6 +210,9 @@ class _StepBuilder(ProgramBuilder):
                 for symbol in symbols_of(_extents([expr.type])):
                     if symbol not in own:
                         definers.setdefault(symbol, expr)
+        for expr, symbol in defining.items():
+            if expr in frame.values:  # a parameter
+                self._define(symbol, frame.values[expr])
         for expr in _scheduled(wanted, definers, frame.values):
             if expr not in frame.values and expr not in frame.tuples:
                 self._expression(frame, expr)
@@ -314,7 +320,7 @@ class _StepBuilder(ProgramBuilder):
                 next_step="Only loops can be compiled: let the call be the last thing that the function does",
             )
         if name not in called_functions(self._module, name, tail.loops):
-            self._rebind(params, kinds)
+            self._pass((), params, kinds)
             return self._function(name, args, tail)
         kept = _passed_on(self._module, name)
         variables = tuple(
@@ -332,6 +338,8 @@ class _StepBuilder(ProgramBuilder):
         self, pairs: Sequence[tuple[Value, Value]], params: Sequence[relay.Type], given: Sequence[relay.Type]
     ) -> None:
         """Assign arguments to variables, then bind the symbols of these: until then extents are those of arguments."""
+        found = relay.bound_symbols(params, given) or {}
+        self._steps += [Limit(symbol, extent) for symbol, extent in found.items() if extent != symbol.dim]
         if pairs:
             variables, sources = zip(*pairs, strict=True)
             self._steps.append(Assign(variables, sources))
@@ -391,10 +399,7 @@ def _passed(step: Step) -> Iterator[Value]:
 
 def _extents(kinds: Sequence[relay.Type]) -> Iterator[Extent]:
     for kind in kinds:
-        if isinstance(kind, relay.TensorType):
-            yield from kind.shape
-        elif isinstance(kind, relay.TupleType):
-            yield from _extents(kind.fields)
+        yield from extents_of(kind)
 
 
 def _mentioned(expr: relay.Expr) -> list[Symbol]:
@@ -406,18 +411,8 @@ def _mentioned(expr: relay.Expr) -> list[Symbol]:
             inside = [item for item in post_order(expr.op.body) if isinstance(item, relay.Call)]
         for call in inside:
             extents += _extents([call.type])
-            extents += _extents_in(call.attrs)
+            extents += dims_in(call.attrs.values())
     return symbols_of(extents)
-
-
-def _extents_in(attrs: Mapping[str, Any]) -> Iterator[Extent]:
-    waiting = list(attrs.values())
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, Dim):
-            yield item
-        elif isinstance(item, tuple):
-            waiting.extend(item)
 
 
 def _scheduled(

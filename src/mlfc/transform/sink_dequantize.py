@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mlfc.relay.ir import Call, Expr, IRModule, Tuple, tensor_type
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import Rewriter, children, with_children, with_span
+from mlfc.support import dtypes
 from mlfc.transform.matching import match_call
 
 
@@ -39,6 +40,6 @@ def _own(rewriter: Rewriter, arg: Expr) -> Expr:
     call = match_call(arg, "qnn.dequantize", "cast")
     if call is None or rewriter.reads(call) < 2:
         return arg
-    if tensor_type(call).nbytes <= tensor_type(call.args[0]).nbytes:
+    if dtypes.nbytes(tensor_type(call).dtype) <= dtypes.nbytes(tensor_type(call.args[0]).dtype):  # of as many elements
         return arg
     return with_span(call, call.span)

@@ -10,18 +10,12 @@ import numpy as np
 
 from mlfc.errors import OptionError, unknown
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, TensorType, Tuple, Var
+from mlfc.relay.dynamic import input_symbols
+from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, Tuple, Var
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import children, post_order, with_children
-from mlfc.support.dims import Dim, Symbol, substituted, symbols_of
+from mlfc.support.dims import Dim, Symbol, dims_in, substituted
 from mlfc.support.dtypes import to_numpy
-
-
-def input_symbols(module: IRModule) -> dict[str, Symbol]:
-    """Return the symbols of the inputs' extents, by name."""
-    kinds = (param.type for param in module.main.params)
-    extents = [extent for kind in kinds if isinstance(kind, TensorType) for extent in kind.shape]
-    return {symbol.name: symbol for symbol in symbols_of(extents)}
 
 
 def fixed_symbols(module: IRModule, values: Mapping[str, int]) -> dict[Symbol, int]:
@@ -79,7 +73,7 @@ def _rebuilt(expr: Expr, args: list[Expr], values: Mapping[Symbol, int]) -> Expr
 
 
 def _called(name: str, args: list[Expr], attrs: dict[str, Any], expr: Call) -> Expr:
-    if name == "extents" and not any(isinstance(item, Dim) for item in attrs["values"]):
+    if name == "extents" and not any(True for _ in dims_in(attrs["values"])):
         kind = ir.tensor_type(expr)
         return Constant(np.asarray(attrs["values"], to_numpy(kind.dtype)).reshape(kind.shape), None, expr.span)
     return ir.call(name, args, attrs, span=expr.span)

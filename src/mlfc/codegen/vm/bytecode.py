@@ -16,6 +16,7 @@ from mlfc.tir.steps import (
     Goto,
     Invoke,
     Label,
+    Limit,
     ListStep,
     Mark,
     Rebind,
@@ -158,9 +159,12 @@ class _Assembler:
             self._define(step)
         elif isinstance(step, Rebind):
             self._rebind(step)
+        elif isinstance(step, Limit):
+            extent = self._numbers.of(step.extent)
+            self._main.require_range(extent, step.symbol.low, step.symbol.high, str(step.symbol))
         elif isinstance(step, Require):
-            extent = self._main.extent(self._tensor(step.source), step.axis)
-            self._main.require_equal(extent, self._numbers.of(step.extent), _axis(step.source, step.axis))
+            found = self._main.extent(self._tensor(step.source), step.axis)
+            self._main.require_equal(found, self._numbers.of(step.extent), _axis(step.source, step.axis))
         elif isinstance(step, Invoke):
             self._invoke(step)
         elif isinstance(step, Assign):
@@ -193,7 +197,7 @@ class _Assembler:
                 values[index] = self._main.integer(value)
         for symbol, register, value in zip(step.symbols, registers, values, strict=True):
             self._main.integer(value, register)
-            self._checked(symbol)
+            self._numbers.changed(symbol)
 
     # tensors
 

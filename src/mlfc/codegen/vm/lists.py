@@ -48,8 +48,7 @@ def put_together(
             nbytes = main.compute("mul", nbytes, extent)
         for axis in range(1, len(output.shape)):
             main.require_equal(extents[axis - is_stack], main.extent(target, axis), output.name)
-        part = main.view(target, place, output.dtype, extents)
-        main.copy(part, item)
+        main.paste(target, place, item)
         main.compute("add", place, nbytes, place)
         main.compute("add", rows, 1 if is_stack else extents[0], rows)
     main.require_equal(rows, main.extent(target, 0), output.name)

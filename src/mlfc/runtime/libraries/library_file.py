@@ -144,7 +144,7 @@ def _interface(name: str, module: object, place: str) -> ModuleInterface:
         if len({tensor.name for tensor in tensors}) < len(tensors):
             raise ArchiveError("two of its inputs or outputs have one name", place=place, next_step=_AGAIN)
         for tensor in tensors:
-            if prod(tensor.shape) * dtypes.nbytes(tensor.dtype) > _MOST_BYTES:
+            if tensor.is_static and prod(tensor.shape) * dtypes.nbytes(tensor.dtype) > _MOST_BYTES:
                 raise ArchiveError(f"'{tensor.name[:_SHOWN]}' is too large", place=place, next_step=_AGAIN)
     if any(pool.nbytes > _MOST_BYTES for pool in info.pools) or info.memory.workspace_bytes > _MOST_BYTES:
         raise ArchiveError("its memory is too large", place=place, next_step=_AGAIN)

@@ -336,6 +336,10 @@ class FunctionBuilder:
         """Copy the bytes of a tensor into another of the same size."""
         self._emit("copy", tensor.index, _tensor(source))
 
+    def paste(self, tensor: TensorRegister, start: Integer, source: Tensor) -> None:
+        """Copy the bytes of a tensor into another, from any byte of that on; they must fit."""
+        self._emit("paste", tensor.index, self._integer(start), _tensor(source))
+
     def drop(self, tensor: TensorRegister) -> None:
         """Forget a tensor."""
         self._emit("drop", tensor.index)

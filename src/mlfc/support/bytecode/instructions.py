@@ -130,6 +130,7 @@ INSTRUCTIONS = (
     _instruction(27, "get d:to_tensor list index:integer"),
     _instruction(28, "length d:to_integer list"),
     _instruction(29, "list_move d:to_list source:list"),
+    _instruction(30, "paste tensor:tensor_register start:integer source:tensor"),
 )
 BY_OPCODE = {instruction.opcode: instruction for instruction in INSTRUCTIONS}
 BY_NAME = {instruction.name: instruction for instruction in INSTRUCTIONS}

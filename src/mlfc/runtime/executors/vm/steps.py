@@ -303,6 +303,23 @@ class Decoder:
 
         return step
 
+    def _paste(self, following: int, tensor: int, start: int, source: int) -> Step:
+        def step(r: Registers) -> int:
+            into, at, given = r[tensor], r[start], r[source]
+            if not into.writable:
+                raise Fault(Code.READ_ONLY, -1)
+            if at < 0:
+                raise Fault(Code.NEGATIVE, at)
+            if given.nbytes > into.nbytes - at:
+                raise Fault(Code.OUTSIDE, given.nbytes, into.nbytes - at)
+            for device in (into.device, given.device):
+                if device != CPU:
+                    raise Fault(Code.DEVICE, device)
+            ctypes.memmove(into.address + at, given.address, given.nbytes)
+            return following
+
+        return step
+
     def _to_device(self, following: int, d: int, tensor: int, device: int) -> Step:
         def step(r: Registers) -> int:
             source, run = r[tensor], r[0]

@@ -56,7 +56,7 @@ class VmModel(Displayed):
     Attributes
     ----------
     inputs, outputs : tuple of TensorInfo
-        Extents that are open are -1.
+        Open extents are the names of their symbols, or ``?``.
     interpreter : str
         Which one runs it.
     """
@@ -74,8 +74,9 @@ class VmModel(Displayed):
         interpreter: str | None = None,
     ) -> None:
         self.executable = executable
-        self.inputs = tuple(map(_info, executable.inputs))
-        self.outputs = tuple(map(_info, executable.outputs))
+        names = [symbol.name for symbol in executable.symbols]
+        self.inputs = tuple(_info(value, names) for value in executable.inputs)
+        self.outputs = tuple(_info(value, names) for value in executable.outputs)
         self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit), DEPTH_LIMIT)
         tables = NativeTables(executable, code)
         if interpreter not in (None, PYTHON, C):
@@ -207,10 +208,12 @@ class BoundVm(Displayed):
         return 0
 
 
-def _info(value: Value) -> TensorInfo:
-    return TensorInfo(
-        value.name, tuple(extent if isinstance(extent, int) else -1 for extent in value.extents), value.dtype
+def _info(value: Value, names: Sequence[str]) -> TensorInfo:
+    shape = (
+        extent if isinstance(extent, int) else "?" if extent is None else names[extent.symbol]
+        for extent in value.extents
     )
+    return TensorInfo(value.name, tuple(shape), value.dtype)
 
 
 def _limit(name: str, value: int | None) -> int:

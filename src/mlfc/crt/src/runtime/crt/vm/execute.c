@@ -209,6 +209,23 @@ static int32_t do_copy(struct vm_machine* machine, const uint8_t* at) {
   return MLFC_VM_OK;
 }
 
+static int32_t do_paste(struct vm_machine* machine, const uint8_t* at) {
+  struct vm_tensor room;
+  const struct vm_tensor* target;
+  const struct vm_tensor* source;
+  int64_t start;
+  TRY(get_tensor(machine, WORD(1), NULL, &target));
+  TRY(get_integer(machine, WORD(2), &start));
+  TRY(get_tensor(machine, WORD(3), &room, &source));
+  if ((target->flags & VM_WRITABLE) == 0) return vm_fail(machine, MLFC_VM_READ_ONLY, -1, 0, 0);
+  if (start < 0) return vm_fail(machine, MLFC_VM_NEGATIVE, start, 0, 0);
+  if (start > target->bytes || source->bytes > target->bytes - start) {
+    return vm_fail(machine, MLFC_VM_OUTSIDE, source->bytes, target->bytes - start, 0);
+  }
+  if (source->bytes > 0) memmove(target->data + (size_t)start, source->data, (size_t)source->bytes);
+  return MLFC_VM_OK;
+}
+
 /* Sets a buffer of a kernel: a tensor, or a storage as workspace. */
 static int32_t get_buffer(struct vm_machine* machine, uint32_t word, int is_written, uint32_t number) {
   mlfc_vm_buffer* buffer = &machine->buffers[number];
@@ -440,6 +457,8 @@ static int32_t do_plain(struct vm_machine* machine, const uint8_t* at, uint32_t 
       return do_move(machine, at);
     case VM_COPY:
       return do_copy(machine, at);
+    case VM_PASTE:
+      return do_paste(machine, at);
     case VM_DROP:
       vm_drop_tensor(machine, &machine->frame->tensors[WORD(1)]);
       return MLFC_VM_OK;

@@ -72,6 +72,7 @@ enum {
   VM_GET,
   VM_LENGTH,
   VM_LIST_MOVE,
+  VM_PASTE,
   VM_OPCODES
 };
 

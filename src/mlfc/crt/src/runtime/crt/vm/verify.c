@@ -46,6 +46,7 @@ static const struct {
     {"elr", 0},  /* get */
     {"Il", 0},   /* length */
     {"ll", 0},   /* list_move */
+    {"ert", 0},  /* paste */
 };
 
 /* A function while it is checked. */

@@ -1,0 +1,31 @@
+"""Whether the course of a module depends on the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mlfc.relay.ir import IRModule, ListType, TensorType, TupleType, Type
+from mlfc.support.dims import Dim, Symbol, symbols_of
+
+
+def is_dynamic(module: IRModule) -> bool:
+    """Tell whether extents, branches, loops or lists of a module are left to the run, so that only ``vm`` runs it."""
+    main = module.main
+    return len(module.functions) > 1 or "defines" in main.attrs or bool(input_symbols(module))
+
+
+def input_symbols(module: IRModule) -> dict[str, Symbol]:
+    """Return the symbols of the inputs' extents, by name, in the order of their appearance."""
+    extents = [extent for param in module.main.params for extent in extents_of(param.type)]
+    return {symbol.name: symbol for symbol in symbols_of(extents)}
+
+
+def extents_of(kind: Type) -> Iterator[int | Dim]:
+    """Yield the extents in a type, those of fields and of elements of lists too."""
+    if isinstance(kind, TensorType):
+        yield from kind.shape
+    elif isinstance(kind, ListType):
+        yield from kind.element.shape
+    elif isinstance(kind, TupleType):
+        for item in kind.fields:
+            yield from extents_of(item)

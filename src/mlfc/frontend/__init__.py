@@ -264,7 +264,9 @@ def _dispatch(
     if data[4:8] == b"TFL3":
         from mlfc.frontend.tflite import import_tflite
 
-        return import_tflite(data, name, shapes=shapes, values=values, numerics=numerics, census=census)
+        return import_tflite(
+            data, name, shapes=shapes, values=values, numerics=numerics, census=census, dynamic=dynamic
+        )
     if data.lstrip().startswith(_RELAY_TEXT):
         return _relay_text(data, name, values or {})
     if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):

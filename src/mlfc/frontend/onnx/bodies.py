@@ -10,10 +10,11 @@ import onnx
 
 from mlfc.byoc.onnx_graphs import captured_names
 from mlfc.errors import ModelError
+from mlfc.frontend import control
 from mlfc.frontend.common import Census, Problems
-from mlfc.frontend.onnx import branches, control
+from mlfc.frontend.dynamic import Dynamic
+from mlfc.frontend.onnx import branches
 from mlfc.frontend.onnx import open_loops as loops
-from mlfc.frontend.onnx.dynamic import Dynamic
 from mlfc.frontend.onnx.inputs import stated_shapes
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.scope import Scope, given_attributes, renamed

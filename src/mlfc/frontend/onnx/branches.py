@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.errors import ModelError
-from mlfc.frontend.onnx.containers import NOTHING, describe
+from mlfc.frontend.dynamic import NOTHING
+from mlfc.frontend.onnx.containers import describe
 from mlfc.frontend.onnx.node import UnknownValueError
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, Span, Tuple, tensor_type

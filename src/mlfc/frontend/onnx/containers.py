@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 import onnx
 
 from mlfc.errors import ModelError
+from mlfc.frontend.dynamic import NOTHING
 from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr, ListType, Tuple
 from mlfc.support import cost
 
-# an optional without a value; it differs from an empty sequence in being this one
-NOTHING = Tuple(())
 _ELEMENT_STEPS = 64  # of work for each element of a sequence that is made
 
 

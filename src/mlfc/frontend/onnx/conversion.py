@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlfc.errors import MlfcError, ModelError, TypeCheckError, UnsupportedError
+from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.onnx import older, table
-from mlfc.frontend.onnx.dynamic import Dynamic
 from mlfc.frontend.onnx.late import LATE
 from mlfc.frontend.onnx.late_extents import late_result
 from mlfc.frontend.onnx.node import Node, UnknownValueError

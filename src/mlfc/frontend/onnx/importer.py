@@ -16,11 +16,11 @@ from google.protobuf.message import DecodeError
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
+from mlfc.frontend.dynamic import Dynamic, mentions
 from mlfc.frontend.onnx import older, table
 from mlfc.frontend.onnx.bodies import Bodies, graph_of
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
 from mlfc.frontend.onnx.conversion import MALFORMED, converted
-from mlfc.frontend.onnx.dynamic import Dynamic, mentions
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,

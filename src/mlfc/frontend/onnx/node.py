@@ -12,7 +12,7 @@ import onnx
 
 from mlfc.errors import InternalError, ModelError, TypeCheckError, UnsupportedError
 from mlfc.frontend.common import folded
-from mlfc.frontend.onnx.dynamic import Dynamic, as_tensor
+from mlfc.frontend.dynamic import Dynamic, as_tensor
 from mlfc.ops.rules import UnequalDimsError, same_shape
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import onnx
 
 from mlfc.errors import ModelError
-from mlfc.frontend.onnx.control import Loop, looped
-from mlfc.frontend.onnx.dynamic import Dynamic
+from mlfc.frontend.control import Loop, looped
+from mlfc.frontend.dynamic import Dynamic
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, ListType, Span, TensorType, Tuple
 from mlfc.support import cost

@@ -12,7 +12,7 @@ import onnx
 
 from mlfc.errors import ModelError, OptionError, unknown
 from mlfc.frontend.common import Problems, Values, frozen_input
-from mlfc.frontend.onnx.dynamic import Dynamic, identifier
+from mlfc.frontend.dynamic import Dynamic, identifier
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
 from mlfc.relay.ir import Constant, TensorType, Var
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, maximum, minimum, substituted

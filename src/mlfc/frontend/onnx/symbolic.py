@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import MlfcError
-from mlfc.frontend.onnx.dynamic import Dynamic, as_tensor
+from mlfc.frontend.dynamic import Dynamic, as_tensor
 from mlfc.frontend.onnx.node import Node
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, Expr

@@ -1,13 +1,19 @@
-"""IF and WHILE: of a condition that is known the branch taken, else both and a choice; loops are unrolled."""
+"""IF and WHILE: of a condition that is known the branch taken, and loops unrolled.
+
+What the run decides is a function of the module if the import leaves it to the run; else both branches are computed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 from mlfc.errors import ModelError, UnsupportedError
+from mlfc.frontend.control import Body, Loop, branched, is_cheap, looped
+from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.evaluate import evaluate
-from mlfc.relay.ir import Call, Constant, Expr, tensor_type
+from mlfc.relay.ir import Call, Constant, Expr, attribute_symbols, op_name, tensor_type, type_symbols
 from mlfc.relay.visitor import post_order
 
 _MOST_ELEMENTS = 1024  # of values that decide about a loop
@@ -26,6 +32,8 @@ def _settled(expr: Expr) -> Expr:
         if step > _MOST_STEPS or not isinstance(item, Call) or any(arg not in known for arg in item.args):
             return expr
         if getattr(item.type, "size", _MOST_ELEMENTS + 1) > _MOST_ELEMENTS:
+            return expr
+        if attribute_symbols(item.attrs) or type_symbols(item.type):
             return expr
         call = Call(item.op, tuple(known[arg] for arg in item.args), item.attrs, item.type, item.span)
         try:
@@ -56,11 +64,75 @@ def _if(node: Node) -> list[Expr]:
     if holds is not None:
         role = "then" if holds else "else"
         return node.inline(node, branches[role], role, node.operands()[1:])
+    if node.dynamic is not None:
+        return _branched(node, node.dynamic, [branches["then"], branches["else"]])
     # a branch that is inlined writes no variables, so both may be computed
     both = [node.inline(node, number, role, node.operands()[1:]) for role, number in branches.items()]
     if len(both[0]) != len(both[1]):
         raise ModelError(f"its branches have {len(both[0])} and {len(both[1])} outputs")
     return [_either(node, one, other) for one, other in zip(*both, strict=True)]
+
+
+def _branched(node: Node, dynamic: Dynamic, numbers: Sequence[int]) -> list[Expr]:
+    """Return the results of the subgraph that the condition chooses; only that one is computed."""
+    bodies, args = [], node.operands()[1:]
+    for number, role in zip(numbers, ("then", "else"), strict=True):
+        with dynamic.function() as frame:
+            bodies.append(Body(frame, node.inline(node, number, role, args)))
+    one, other = ([item.type for item in body.results] for body in bodies)
+    if len(one) != len(other):
+        raise ModelError(f"its branches have {len(one)} and {len(other)} outputs")
+    outer = _outer(args)
+    if one == other and is_cheap(bodies, outer):
+        return [_either(node, *pair) for pair in zip(*(body.results for body in bodies), strict=True)]
+    return branched(dynamic, _flag(node.expr(0)), bodies, outer, node.label, [""] * len(one))
+
+
+def _outer(args: Sequence[Expr]) -> set[Expr]:
+    """Return the values that a function is given; constants and extents it has itself."""
+    return {arg for arg in args if not isinstance(arg, Constant) and op_name(arg) != "extents"}
+
+
+def _flag(condition: Expr) -> Expr:
+    kind = tensor_type(condition)
+    if kind.dtype != "bool" or not kind.is_static or kind.size != 1:
+        raise ModelError(f"the condition is {kind}, and no single bool")
+    return condition
+
+
+def _looped(node: Node, dynamic: Dynamic, values: list[Expr]) -> list[Expr]:
+    """Return the states behind a loop that the run ends."""
+    options = node.options("WhileOptions")
+    condition, body = options.CondSubgraphIndex(), options.BodySubgraphIndex()
+    with dynamic.function():  # what a turn leaves as it is, is no state
+        after = node.inline(node, body, "turn", values)
+    if len(after) != len(values):
+        raise ModelError(f"a turn gives {len(after)} states of {len(values)}")
+    states = [place for place, (old, new) in enumerate(zip(values, after, strict=True)) if old is not new]
+
+    def completed(given: Sequence[Expr]) -> list[Expr]:
+        found = list(values)
+        for place, value in zip(states, given, strict=True):
+            found[place] = value
+        return found
+
+    def goes_on(given: Sequence[Expr]) -> Expr:
+        found = node.inline(node, condition, "condition", completed(given))
+        if len(found) != 1:
+            raise ModelError(f"its condition has {len(found)} outputs where one belongs")
+        flag = _flag(found[0])
+        return node.call("reshape", flag, newshape=()) if tensor_type(flag).shape else flag
+
+    def turn(_: Expr, __: Expr, given: list[Expr]) -> tuple[Expr, list[Expr], list[Expr]]:
+        new = node.inline(node, body, "turn", completed(given))
+        kept = [new[place] for place in states]
+        return goes_on(kept), kept, []
+
+    initial = [values[place] for place in states]
+    outer = _outer([value for place, value in enumerate(values) if place not in states])
+    loop = Loop(node.label, initial, goes_on(initial), None, turn, outer)
+    found, _, _ = looped(dynamic, loop)
+    return completed(found)
 
 
 def _either(node: Node, taken: Expr, other: Expr) -> Expr:
@@ -82,6 +154,8 @@ def _while(node: Node) -> list[Expr]:
     for turn in count():
         decided = node.inline(node, options.CondSubgraphIndex(), f"condition {turn}", values)
         holds = _holds(decided[0]) if len(decided) == 1 else None
+        if holds is None and node.dynamic is not None:
+            return _looped(node, node.dynamic, values)
         if holds is None:
             node.refuse(
                 "how often it repeats is computed when the model runs", "Freeze what it depends on, or unroll the loop"

@@ -24,6 +24,7 @@ from mlfc.frontend.common import (
     numbered,
     unique_name,
 )
+from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.tflite.node import CONVERTERS, Batched, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
 from mlfc.frontend.tflite.symbolic import known_result
@@ -53,13 +54,15 @@ def import_tflite(
     values: Values | None = None,
     numerics: str = "litert",
     census: Census | None = None,
+    dynamic: bool = False,
 ) -> tuple[IRModule, Params]:
     """Import a TFLite model; return the module, NHWC throughout, and the weights by tensor name.
 
     The last expression of each operator has the name of its output tensor. `name` is what messages and the module's
     `source` call the model. `shapes` are of inputs, by name, in which a `Dim` or None stays open; without one, an open
     dimension takes the extent in the file. Inputs with `values` become constants. `numerics` is whose integer rounding
-    the model gets: ``litert`` or ``tflm``. `census` counts the operators. Raises ModelError if the file is damaged or
+    the model gets: ``litert`` or ``tflm``. `census` counts the operators. With `dynamic`, branches and loops are left
+    to the run, and shapes that follow from data. Raises ModelError if the file is damaged or
     contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several such problems.
     """
     with_place = Problems()
@@ -68,6 +71,7 @@ def import_tflite(
         records = [record for graph in (file, *file.branches.values()) for record in graph.operators]
         give_nodes(sum(len(record.inputs) + len(record.outputs) for record in records))
         conversion = _Conversion(file, dict(shapes or {}), dict(values or {}), numerics, census or Census())
+        conversion.dynamic = Dynamic() if dynamic else None
         outputs = conversion.run(with_place)
         if len(with_place):
             _refuse_examples(conversion)
@@ -78,15 +82,21 @@ def import_tflite(
     inputs = [conversion.inputs[index] for index in file.inputs if index in conversion.inputs]
     names = conversion.output_names()
     kept = conversion.variables.states(names)
+    results = [*outputs, *(value for _, _, value in kept)]
+    variables = [*inputs, *(begin for begin, _, _ in kept)]
+    open_values = conversion.dynamic
+    defines = open_values.needs(open_values.frame, variables, results, frozenset()).defines if open_values else []
     source = {"format": "tflite", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     return finish(
-        [*inputs, *(begin for begin, _, _ in kept)],
-        [*outputs, *(value for _, _, value in kept)],
+        variables,
+        results,
         [*names, *(state.output for _, state, _ in kept)],
         conversion.quantization(),
         source,
         conversion.frozen,
         [state for _, state, _ in kept],
+        defines,
+        open_values.functions if open_values else None,
     )
 
 
@@ -145,6 +155,7 @@ class _Conversion:
     variables: Variables = field(default_factory=Variables)
     batched: dict[int, Batched] = field(default_factory=dict)  # data that was split into batches, by tensor index
     scope: str = ""  # of a subgraph: what runs it
+    dynamic: Dynamic | None = None  # of an import that leaves branches and loops to the run
     opened: set[str] = field(default_factory=set)  # names of dimensions to which nobody gave one
     running: tuple[int, ...] = ()  # the subgraphs that are being converted
     constants: dict[tuple[int, int], Constant] = field(default_factory=dict)  # of subgraphs, by theirs and own number
@@ -191,7 +202,7 @@ class _Conversion:
         part = _Conversion(
             ModelFile(graph.tensors, graph.operators, graph.inputs, graph.outputs, (), self.file.branches),
             self.shapes, {}, self.numerics, Census(), variables=self.variables, scope=f"{node.label}, {role}: ",
-            running=(*self.running, number), constants=self.constants,
+            running=(*self.running, number), constants=self.constants, dynamic=self.dynamic,
         )  # fmt: skip
         for tensor in graph.tensors:
             if tensor.data is not None:
@@ -228,6 +239,10 @@ class _Conversion:
                     continue
                 kind = TensorType(shape, tensor.dtype)
                 self.inputs[tensor.index] = Var(name, kind, Span((), tensor.name))
+                if self.dynamic is not None:
+                    self.dynamic.give([self.inputs[tensor.index]])
+                    for symbol in symbols_of(shape):
+                        self.dynamic.take(symbol)
                 self.exprs[tensor.index] = self.inputs[tensor.index]
 
     def _input_shape(self, name: str, tensor: TfliteTensor) -> tuple[Any, ...]:
@@ -278,7 +293,7 @@ class _Conversion:
     def _node(self, record: OperatorRecord) -> Node:
         return Node(
             record, self.file.tensors, self.exprs, self.numerics, variables=self.variables, scope=self.scope,
-            inline=self._inline, batched=self.batched,
+            inline=self._inline, batched=self.batched, dynamic=self.dynamic,
         )  # fmt: skip
 
     def _convert(self, node: Node) -> None:
@@ -316,7 +331,8 @@ class _Conversion:
             raise ModelError(f"output '{tensor.name}' is {tensor.type_name} in the file, but computes as {kind.dtype}")
         if 0 in kind.shape:
             raise UnsupportedError(f"output '{tensor.name}' of shape {kind.shape} has no elements")
-        if not tensor.open_axes and not self.shapes and kind.shape != tensor.shape:
+        is_fixed = not tensor.open_axes and not self.shapes and kind.is_static
+        if is_fixed and (self.dynamic is None or not self.scope) and kind.shape != tensor.shape:
             raise ModelError(
                 f"output '{tensor.name}' has shape {tensor.shape} in the file, but computes as {kind.shape}"
             )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from mlfc.errors import ModelError, Remedy, UnsupportedError
 from mlfc.frontend.common import folded
+from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.tflite.schema import OperatorRecord, TfliteTensor
 from mlfc.frontend.tflite.variables import Variables
 from mlfc.registry import Registry
@@ -66,6 +67,7 @@ class Node:
     scope: str = ""  # what runs the subgraph of the operator, if that is not the model's first
     inline: Inline = _no_subgraph
     batched: dict[int, Batched] = field(default_factory=dict)  # by the tensors of the batches
+    dynamic: Dynamic | None = None  # of an import that leaves branches and loops to the run
 
     @property
     def label(self) -> str:

@@ -26,6 +26,8 @@ from mlfc.support.dims import LARGEST, Dim, Symbol, symbols_of
 
 Array: TypeAlias = npt.NDArray[Any]
 
+# an optional without a value; it differs from an empty sequence in being this one
+NOTHING = Tuple(())
 _LARGEST_KNOWN = 4096  # elements of a tensor of extents that is computed symbolically
 _SYMBOL_STEPS = 1 << 10
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlfc.errors import UnsupportedError
-from mlfc.frontend.onnx.containers import NOTHING
-from mlfc.frontend.onnx.dynamic import Dynamic, Frame, Needs, result_type
+from mlfc.frontend.dynamic import NOTHING, Dynamic, Frame, Needs, result_type
 from mlfc.ops.lists import fits
 from mlfc.relay import ir
 from mlfc.relay.ir import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mlfc.compiler import build
+from mlfc.compiler import build, leaves_to_run
 from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
 from mlfc.frontend import Model, import_model
 from mlfc.frontend.common import Census
@@ -131,7 +131,10 @@ def _outcome(model: Model, options: Mapping[str, Any], target: str, limit_factor
     census = Census()
     problems: tuple[MlfcError, ...] = ()
     try:
-        mod, params = import_model(model, target=target, limit_factor=limit_factor, census=census, **options)
+        dynamic = leaves_to_run(None, target, options.get("shapes"))
+        mod, params = import_model(
+            model, target=target, limit_factor=limit_factor, census=census, dynamic=dynamic, **options
+        )
         build(mod, target, params, limit_factor=limit_factor, dry_run=True)
     except ProblemsError as error:
         problems = error.problems

@@ -34,10 +34,12 @@ def is_compiled(artifact: Path, module: str | None, given: Inputs) -> bool:
 
 def compiled_model(model: Path, given: Inputs, target: str = "c", executor: str | None = None) -> Factory:
     """Compile a model file as a module named after it."""
-    from mlfc.compiler import build
+    from mlfc.compiler import build, leaves_to_run
     from mlfc.frontend import import_model
 
-    mod, params = import_model(model, target=target, **given.arguments())
+    asked = given.arguments()
+    dynamic = leaves_to_run(executor, target, asked.get("shapes"))
+    mod, params = import_model(model, target=target, dynamic=dynamic, **asked)
     return build(mod, target, params, executor=executor)
 
 
@@ -54,12 +56,31 @@ def core_warnings(artifact: Path, board: Board, named: str, module: str | None) 
     return {"warnings": found} if found else {}
 
 
-def given_inputs(path: Path | None, fill: str, seed: int, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
-    """Return the inputs of a model: from a file, or made up."""
+def given_inputs(
+    path: Path | None,
+    fill: str,
+    seed: int,
+    infos: Sequence[TensorInfo],
+    extents: Mapping[str, tuple[int, int]] | None = None,
+) -> Mapping[str, Array]:
+    """Return the inputs of a model: from a file, or made up.
+
+    `extents` are the bounds of open ones: what is made up has 1 for a batch and 16 for others, as far as these allow.
+    """
     from mlfc.runtime.tensor.arrays import fill as filled
     from mlfc.runtime.tensor.npz import read_npz
 
-    return filled(infos, fill, seed) if path is None else read_npz(path, infos)
+    if path is not None:
+        return read_npz(path, infos)
+    chosen = {name: max(low, min(high, _usual(name))) for name, (low, high) in (extents or {}).items()}
+    if chosen:
+        shown = ", ".join(f"{name}={value}" for name, value in chosen.items())
+        typer.echo(printable(f"open dimensions of the inputs that were made up: {shown}"), err=True)
+    return filled([info.at(chosen) for info in infos], fill, seed)
+
+
+def _usual(name: str) -> int:
+    return 1 if "batch" in name.lower() else 16
 
 
 def begin_state(model: Runnable, path: Path | None) -> None:

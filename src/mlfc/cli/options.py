@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
@@ -232,6 +232,17 @@ class Inputs:
 
         given = {"shapes": parse_shapes(self.shapes), "values": parse_values(self.values)}
         return {**given, "states": parse_states(self.states), "state_init": _state_init(self.state_init)}
+
+    def with_shapes_of(self, path: Path) -> Inputs | None:
+        """Return the same with the shapes of a file's arrays, by their names; None where it has none to add."""
+        from mlfc.runtime.tensor.npz import read_any_npz
+
+        said = {text.rpartition("=")[0] for text in self.shapes}
+        arrays = read_any_npz(path).items() if path.suffix == ".npz" else ()
+        added = [
+            f"{name}={','.join(map(str, array.shape))}" for name, array in arrays if array.ndim and name not in said
+        ]
+        return replace(self, shapes=(*self.shapes, *added)) if added else None
 
     def refuse(self, reason: str, next_step: str | None = None) -> None:
         """Raise OptionError that gives the `reason`, if anything is said."""

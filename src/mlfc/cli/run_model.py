@@ -16,7 +16,7 @@ from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_dri
 from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
 from mlfc.cli.tables import print_json, print_table
-from mlfc.errors import OptionError, RunError
+from mlfc.errors import MlfcError, OptionError, RunError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
@@ -134,12 +134,13 @@ def run_model(
         _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
-            compiled = _load(artifact, module, fixed, devices)
+            compiled = _load(artifact, module, fixed, devices, inputs)
         begin_state(compiled, state_in)
         if len(compiled.state) and inputs is not None:
             results, times = _steps(compiled, inputs, runs, artifact)
         else:
-            results, times = _timed(compiled, given(compiled.inputs), runs, artifact)
+            made = given(compiled.inputs, getattr(compiled, "extents", None))
+            results, times = _timed(compiled, made, runs, artifact)
         if state_out is not None:
             save_state(compiled, state_out)
         _report(compiled, results, times, None, outputs, top, as_json)
@@ -203,12 +204,21 @@ def _target(devices: Sequence[Device]) -> str:
     return kinds[0] if kinds else "c"
 
 
-def _load(artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device]) -> Runnable:
+def _load(
+    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], inputs: Path | None
+) -> Runnable:
+    """Return what is to run; a model whose open shapes cannot be compiled gets those of the inputs in a file."""
     from mlfc.archive.read.load import load, load_factory
 
     if is_compiled(artifact, module, fixed):
         return load(artifact, module, devices)
-    return load_factory(compiled_model(artifact, fixed, _target(devices)), devices)
+    try:
+        return load_factory(compiled_model(artifact, fixed, _target(devices)), devices)
+    except MlfcError:
+        shaped = None if inputs is None else fixed.with_shapes_of(inputs)
+        if shaped is None:
+            raise
+        return load_factory(compiled_model(artifact, shaped, _target(devices), "aot"), devices)
 
 
 def _profiled(
@@ -234,9 +244,11 @@ def _report(
 
     if outputs is not None:
         write_npz(outputs, results)
-    steps = {len(results[info.name]) for info in compiled.outputs if results[info.name].shape != info.shape}
+    fixed = [info for info in compiled.outputs if info.is_static]
+    steps = {len(results[info.name]) for info in fixed if results[info.name].shape != info.shape}
     last = {name: array[-1] for name, array in results.items()} if steps else results
-    tensors = summaries(compiled.outputs, last, top if operators is None else 0)
+    infos = [info.of_shape(last[info.name].shape) or info for info in compiled.outputs]
+    tensors = summaries(infos, last, top if operators is None else 0)
     milliseconds = {
         "runs": len(times),
         "median_ms": statistics.median(times) * 1e3,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -58,6 +59,18 @@ class TensorInfo(Displayed, Record):
     def nbytes(self) -> int:
         """Bytes of the dense tensor; 0 where an extent is open."""
         return prod(self.shape) * self.numpy_dtype.itemsize if self.is_static else 0
+
+    def of_shape(self, shape: Sequence[int]) -> TensorInfo | None:
+        """Return the tensor with the extents of an array, None where the array does not have those that are known."""
+        if len(shape) != len(self.shape):
+            return None
+        pairs = zip(self.shape, shape, strict=True)
+        fits = all(isinstance(known, str) or known == extent for known, extent in pairs)
+        return replace(self, shape=tuple(shape)) if fits else None
+
+    def at(self, extents: Mapping[str, int]) -> TensorInfo:
+        """Return the tensor where open extents have these values."""
+        return replace(self, shape=tuple(extents[item] if isinstance(item, str) else item for item in self.shape))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

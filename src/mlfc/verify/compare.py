@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mlfc.archive.read.load import load, load_factory
 from mlfc.archive.read.opening import open_archive
 from mlfc.archive.read.source import read_source
-from mlfc.compiler import build
+from mlfc.compiler import build, leaves_to_run
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.frontend import import_model
@@ -26,11 +26,11 @@ from mlfc.relay.ir import IRModule
 from mlfc.runtime.executors.aot_module import AotModule
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.states import ModelState
+from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.module import pick_module
 from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
 from mlfc.support.module_info import StateInfo
-from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
@@ -110,10 +110,11 @@ class _Request:
     labels: Path | None
     limit_factor: float
 
-    def sets(self, infos: Sequence[TensorInfo]) -> Sets:
+    def sets(self, compiled: Computes) -> Sets:
         if self.inputs is not None:
-            return read_sets(self.inputs, infos)
-        return list(sample_inputs(infos, self.samples, self.seed))
+            return read_sets(self.inputs, compiled.inputs)
+        bounds = compiled.extents if isinstance(compiled, VmModel) else None
+        return list(sample_inputs(compiled.inputs, self.samples, self.seed, bounds))
 
     def built(self, module: IRModule, params: Mapping[str, Array], target: str | None = None) -> Factory:
         return build(
@@ -240,6 +241,7 @@ def verify(
         "numerics": numerics,
         "byoc": byoc,
         "limit_factor": limit_factor,
+        "dynamic": not layers and board is None and leaves_to_run(None, target, shapes),
     }
     path = Path(model)
     as_it_is = partial(import_model, path, values=values, limit_factor=limit_factor)
@@ -249,7 +251,7 @@ def verify(
         compiled = _loaded(artifact, module, chosen)
         kept, begin = _states_of(artifact, module, compiled)
         tied = [info for info in kept if info.name in reference.input_names]
-        known = {info.name: info.shape for info in (*compiled.inputs, *tied)}
+        known = {info.name: info.shape for info in (*compiled.inputs, *tied) if info.is_static}
         imported = cache(lambda: import_model(path, **{**importing, "shapes": known, "byoc": ()}))
         if values:
             reference = WithFrozen(reference, imported()[0].frozen)
@@ -337,7 +339,7 @@ def _compared(
     asked: _Request, path: Path, title: str, reference: Reference, compiled: Computes, imported: Imported
 ) -> Comparison:
     """Compare the outputs of compiled code."""
-    sets = asked.sets(compiled.inputs)
+    sets = asked.sets(compiled)
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
     found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels).run()
@@ -351,7 +353,7 @@ def _with_layers(
     module, params = imported()
     every = with_all_tensors(module)
     compiled = load_factory(asked.built(every, params))
-    sets = asked.sets(compiled.inputs)
+    sets = asked.sets(compiled)
     if isinstance(reference, Stepping):
         reference.begin()
     subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
@@ -391,7 +393,7 @@ def _compared_on_board(
     outputs = [info.name for info in compiled.outputs]
     # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
     known = None if title == LITERT else outputs
-    sets = asked.sets(compiled.inputs)
+    sets = asked.sets(compiled)
     judge = _judge(asked, Subject(path, title, True, asked.target, imported), reference)
     found = _Comparing(compiled, BesideHost(reference, compiled, known), sets, asked.tolerance, judge).run()
     named = tuple(_with_nodes(item, compiled) for item in found)

@@ -17,6 +17,7 @@ from mlfc.support.tensor_info import TensorInfo
 
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
+_EXTENTS = (2, 1, 5, 16, 7)
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {
     "random": "seeded values over the whole range of the inputs",
@@ -107,12 +108,33 @@ def _bytes(path: Path, most: int) -> bytes:
     return data
 
 
-def sample_inputs(infos: Sequence[TensorInfo], samples: int, seed: int) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Yield named sets of inputs: `samples` random ones, then the corners of the value range."""
+def sample_inputs(
+    infos: Sequence[TensorInfo], samples: int, seed: int, bounds: Mapping[str, tuple[int, int]] | None = None
+) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Yield named sets of inputs: `samples` random ones, then the corners of the value range.
+
+    `bounds` are the least and largest values of open extents, of which each set has others.
+    """
     for index in range(samples):
-        yield f"random {index}", fill(infos, "random", seed + index)
-    for title in CORNERS:
-        yield title, {info.name: np.full(info.shape, _corner(info, title), info.numpy_dtype) for info in infos}
+        yield f"random {index}", fill(_shaped(infos, bounds, index), "random", seed + index)
+    for index, title in enumerate(CORNERS):
+        shaped = _shaped(infos, bounds, index)
+        yield title, {info.name: np.full(info.shape, _corner(info, title), info.numpy_dtype) for info in shaped}
+
+
+def _shaped(
+    infos: Sequence[TensorInfo], bounds: Mapping[str, tuple[int, int]] | None, index: int
+) -> Sequence[TensorInfo]:
+    return [info.at(sample_extents(bounds, index)) for info in infos] if bounds else infos
+
+
+def sample_extents(bounds: Mapping[str, tuple[int, int]], index: int) -> dict[str, int]:
+    """Return values for open extents in the sample of a number: small ones, odd and even, and within their bounds."""
+    chosen = _EXTENTS[index % len(_EXTENTS)]
+    return {
+        name: max(low, min(high, chosen if place == 0 else _EXTENTS[(index + place) % len(_EXTENTS)]))
+        for place, (name, (low, high)) in enumerate(bounds.items())
+    }
 
 
 def why(sample: str) -> str | None:

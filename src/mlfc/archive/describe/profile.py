@@ -68,6 +68,8 @@ def load_profiled(
             next_step="Profile the archive, or the model that the library was made from",
         )
     parts = read_parts(path, module)
+    if parts.executor == "vm":
+        raise _unprofiled(parts.record.name)
     if parts.executor == "graph":
         return load_graph(parts, host_library(parts), devices)
     details = parts.record.details
@@ -93,6 +95,8 @@ def profiled_factory(
     from mlfc.archive.details import module_info
     from mlfc.archive.read.load import load_factory
 
+    if factory.executor == "vm":
+        raise _unprofiled(factory.module_name)
     model = load_factory(factory, devices) if factory.graph_json else None
     if isinstance(model, GraphModule):
         return model
@@ -103,6 +107,14 @@ def profiled_factory(
 
         return ProfiledModule(traced_code(factory.unit), details, loaded)
     return ProfiledModule(_library(factory.code.files, flags), details, loaded)
+
+
+def _unprofiled(module: str) -> OptionError:
+    return OptionError(
+        "models of the virtual machine cannot be profiled",
+        place=f"module '{module}'",
+        next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
+    )
 
 
 def _library(code: Mapping[str, Data], flags: Sequence[str] = ()) -> Path:

@@ -23,7 +23,6 @@ _CORTEX_M_FRAME, _CORTEX_M_FLOAT_FRAME = 36, 108
 
 
 THROUGH_POINTERS = "the graph executor calls operators through pointers"
-INTERPRETED = "the virtual machine calls operators through pointers"
 
 
 @dataclass(frozen=True)

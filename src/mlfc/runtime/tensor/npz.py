@@ -152,6 +152,8 @@ def _bound(members: Mapping[str, Any], infos: Sequence[TensorInfo]) -> dict[str,
 
 def _read(file: IO[bytes], info: TensorInfo, *, batched: bool, most: int = _MAX_BATCH) -> Array:
     shape, is_fortran, dtype = _header(file)
+    if not info.is_static:
+        info = info.of_shape(shape) or (info.of_shape(shape[1:]) if batched else None) or info
     sets = _sets(shape, info.shape) if batched else 1 if shape == info.shape else None
     faults = []
     if dtype != info.numpy_dtype:

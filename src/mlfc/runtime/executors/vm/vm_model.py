@@ -96,6 +96,11 @@ class VmModel(Displayed):
         else:
             self._engine = Interpreter(executable, tables, find, by_code)
 
+    @property
+    def extents(self) -> dict[str, tuple[int, int]]:
+        """The least and the largest value of each open extent of the inputs."""
+        return {symbol.name: (symbol.low, symbol.high) for symbol in self.executable.symbols}
+
     def _facts(self) -> Mapping[str, object]:
         return {"inputs": self.inputs, "outputs": self.outputs, "interpreter": self.interpreter}
 

@@ -77,3 +77,17 @@ def test_kernels_are_alike_if_their_symbols_are() -> None:
     assert signature(summed()) != signature(summed(M, N))
     assert signature(summed()) != signature(summed(Symbol("n", low=2)))
     assert merge_kernels([summed(), summed(M, N)]) is None
+
+
+def test_nothing_is_picked_from_what_the_run_finds_empty() -> None:
+    rows = Symbol("n", low=0).dim
+    data, picks = ((rows, 2), "float32"), ((3, 2), "int64")
+    kernels = [
+        kernel(lambda a, i: ir.call("take", [a, i], axis=0), data, picks),
+        kernel(lambda a, i: ir.call("gather", [a, i], axis=0), data, picks),
+        kernel(lambda a, i: ir.call("gather_nd", [a, i]), data, ((1, 3), "int64")),
+        kernel(lambda a, i, u: ir.call("scatter_elements", [a, i, u], axis=0), data, picks, ((3, 2), "float32")),
+    ]
+    for prim in kernels:
+        for count in (0, 1, 5):
+            verify(with_numbers(prim, (count,)))

@@ -6,7 +6,7 @@ Whatever the index values are, generated code stays inside its buffers: rules cl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from math import prod
 
 from mlfc.errors import TypeCheckError
@@ -27,10 +27,11 @@ from mlfc.ops.shape import unraveled
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
-from mlfc.support.dims import Extent
+from mlfc.support.dims import Dim, Extent, Shape, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Tensor
-from mlfc.tir.ir import Expr
+from mlfc.tir.extents import as_index
+from mlfc.tir.ir import Const, Expr
 
 _UPDATES = ("update", "add", "mul", "min", "max")
 
@@ -60,6 +61,16 @@ def in_bounds(index: Expr, extent: Extent, mode: str) -> Expr:
     if mode == "negative":
         index = tb.select(tb.binary("lt", index, 0), index + extent, index)
     return tb.cast(tb.clamp(index, 0, extent - 1), "int32")
+
+
+def _unless_empty(shape: Shape, value: Expr) -> Expr:
+    """Return an element that is picked; 0 where the run finds that there is nothing to pick from."""
+    return tb.select(_is_filled(shape), value, tb.const(0, value.dtype))
+
+
+def _is_filled(shape: Shape) -> Expr:
+    open_ones = [extent for extent in shape if isinstance(extent, Dim) and bounds(extent)[0] < 1]
+    return tb.land(*(tb.binary("gt", as_index(extent), 0) for extent in open_ones))
 
 
 def _no_empty(name: str, data: TensorType, indices: TensorType, extents: Sequence[int]) -> None:
@@ -93,12 +104,14 @@ def _batch_dims(attrs: Attrs, rank: int) -> int:
 def _take(of: Element, data: Tensor, picks: Tensor) -> Expr:
     mode, axis, at = "wrap" if of.attrs["mode"] == "wrap" else "clip", of.attrs["axis"], of.at
     if axis is None:
-        return data.read(unraveled(in_bounds(picks.read(at), prod(data.shape), mode), data.shape))
+        found = data.read(unraveled(in_bounds(picks.read(at), prod(data.shape), mode), data.shape))
+        return _unless_empty(data.shape, found)
     axis %= len(data.shape)
     batch = _batch_dims(of.attrs, len(picks.shape))
     last = axis + len(picks.shape) - batch
     pick = picks.read([*at[:batch], *at[axis:last]])
-    return data.read([*at[:axis], in_bounds(pick, data.shape[axis], mode), *at[last:]])
+    found = data.read([*at[:axis], in_bounds(pick, data.shape[axis], mode), *at[last:]])
+    return _unless_empty(data.shape, found)
 
 
 def _infer_gather(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
@@ -158,7 +171,9 @@ def _scatter(
     with ctx.loops(data.shape) as at:
         ctx.stmts.store(buffer, at, data.read(at))
     if 0 not in updates.shape:
-        with _ordered_loops(ctx, updates.shape) as at:
+        is_filled = _is_filled(data.shape)
+        guard = nullcontext() if isinstance(is_filled, Const) else ctx.stmts.when(is_filled)
+        with guard, _ordered_loops(ctx, updates.shape) as at:
             target = [ctx.stmts.let("at", index) for index in place(at)]
             update = updates.read(at)
             value = update if mode == "update" else tb.binary(mode, tb.load(buffer, target), update)
@@ -241,10 +256,14 @@ declare("take", 2, _infer_take, Kind.INJECTIVE,
         contract="exact; an index outside is limited ('wrap': counted modulo the extent)",
         doc="Slices along a dimension by index")  # fmt: skip
 declare("gather", 2, _infer_gather, Kind.INJECTIVE, (Attr("axis", None),),
-        lambda of, data, picks: data.read(_picked_along(of.attrs["axis"], data, picks, of.at)), contract=_LIMITED,
+        lambda of, data, picks: _unless_empty(
+            data.shape, data.read(_picked_along(of.attrs["axis"], data, picks, of.at))
+        ), contract=_LIMITED,
         doc="Elements along a dimension, an index for each")  # fmt: skip
 declare("gather_nd", 2, _infer_gather_nd, Kind.INJECTIVE, (Attr("batch_dims", 0), Attr("index_rank", None)),
-        lambda of, data, picks: data.read(_picked_tuple(of.attrs["batch_dims"], data, picks, of.at)),
+        lambda of, data, picks: _unless_empty(
+            data.shape, data.read(_picked_tuple(of.attrs["batch_dims"], data, picks, of.at))
+        ),
         contract=_LIMITED, doc="Slices by index tuples, which lie along the first axis of the indices")  # fmt: skip
 declare("scatter_elements", 3, _infer_scatter_elements, Kind.REDUCE, (Attr("axis", 0), Attr("reduction", "update")),
         emit=_scatter_elements, contract="exact; updates apply in order",

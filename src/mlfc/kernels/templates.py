@@ -18,6 +18,7 @@ from mlfc.kernels.codes import Codes
 from mlfc.kernels.geometry import Conv, Product
 from mlfc.registry import Registry
 from mlfc.support import dtypes
+from mlfc.support.dims import UndecidedError, is_static
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -92,10 +93,23 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
     """Write the loops of `kind` with the first template of the target's families that accepts."""
     for key in (f"{kind}/{name}" for name in families(ctx.features)):
         for entry in TEMPLATES.get(key) if key in TEMPLATES else ():
-            if entry.accepts(ctx, *args):
+            if _takes(entry, key, ctx, *args):
                 entry.emit(ctx, *args)
                 return
     raise InternalError(f"no template of '{kind}' takes these sizes")
+
+
+def _takes(entry: KernelTemplate, key: str, ctx: Context, *args: Any) -> bool:
+    """Tell whether a template serves the arguments; those of instruction sets are for images of known sizes."""
+    is_general = key.endswith(("/gpu", "/vector", "/plain"))
+    if not is_general and any(isinstance(arg, Conv) and not is_static(arg.spatial) for arg in args):
+        return False
+    try:
+        return entry.accepts(ctx, *args)
+    except UndecidedError:
+        if is_general:
+            raise
+        return False
 
 
 def _in_words(ctx: Context, data: Buffer, weights: Weights, out: Output) -> Output:

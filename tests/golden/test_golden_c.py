@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import mlfc
+from mlfc.archive.write.members import archive_members
+from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen.c import print_file, print_function
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
@@ -24,6 +26,7 @@ from tests.native.test_dsp_kernels import requantized_sums
 from tests.native.test_kernels import Case
 from tests.native.test_launch_code import code as launches
 from tests.state_models import GRU_STATES, gru
+from tests.vm_models import two_layers
 
 FOLDER = Path(__file__).parent / "c"
 
@@ -67,6 +70,12 @@ def texts() -> dict[str, str]:
         found[f"state_{Path(path).name}"] = to_bytes(cell.files[path]).decode()
     for variant, code in (("graph", generated(chain(5)[0], executor="graph")), ("launches", launches())):
         found |= {f"{variant}_{Path(name).name}": to_bytes(data).decode() for name, data in code.files.items()}
+    module, params = two_layers(4)
+    factory = mlfc.build(module, "c -mcpu=cortex-m4", params, executor="vm", module_name="net")
+    # the array of the bytecode says nothing to readers
+    members = archive_members([factory], ExportOptions(source_params=False), 0).files
+    for path in ("codegen/host/include/tvmgen_net.h", "codegen/host/src/net_lib1.c", "demo/demo.c"):
+        found[f"vm_{Path(path).name}"] = to_bytes(members[path]).decode()
     return found
 
 

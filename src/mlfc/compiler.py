@@ -17,6 +17,7 @@ import numpy.typing as npt
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import codegen, memory, transform
 from mlfc.byoc import find_generators, takes_modules
+from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
@@ -103,8 +104,11 @@ def build(
     name = checked_module_name(module_name)
     if executor == "vm" or (executor is None and is_dynamic(mod) and not chosen.device):
         executor = "vm"
+        codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
         unit = _stepped_unit(mod, values, name, host, specialize, limit_factor)
         return _made(Factory(name, chosen, executor, mod, values, unit), dry_run)
+    if is_dynamic(mod):
+        _refuse_dynamic(executor, chosen)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))
@@ -140,6 +144,15 @@ def build(
     )
     made = Factory(name, chosen, executor, mod, values, unit, memory_options, host if chosen.device else None)
     return _made(made, dry_run)
+
+
+def _refuse_dynamic(executor: str | None, target: Target) -> None:
+    """Raise OptionError for a model that only the virtual machine runs."""
+    got = f"the executor '{executor}'" if executor else f"the target '{target.kind}'"
+    raise OptionError(
+        f"open dimensions and control flow require the virtual machine on a CPU, got {got}",
+        next_step="Leave the option out, or fix the dimensions: --shape INPUT=1,3,224,224",
+    )
 
 
 def _stepped_unit(

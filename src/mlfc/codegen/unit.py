@@ -111,6 +111,6 @@ def check_executor(executor: str, target: Target, memory_options: MemoryOptions,
         )
     if memory_options != MemoryOptions() and executor != "aot":
         raise OptionError(
-            "memory options require the AOT executor: the graph executor allocates memory itself",
+            f"memory options require the AOT executor, got '{executor}', which allocates memory itself",
             next_step="Use --executor aot, or leave the options out",
         )

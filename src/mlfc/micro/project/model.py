@@ -74,10 +74,13 @@ def _compiled(path: str | os.PathLike[str], board: Board, project_type: str, fol
     from mlfc.archive.write.export import export_model_library_format
     from mlfc.compiler import build
     from mlfc.frontend import import_model
+    from mlfc.relay.dynamic import is_dynamic
 
     mod, params = import_model(Path(path))
     name = module_name(Path(path).name.partition(".")[0])
     executor = "graph" if project_type == "host_driven" else "aot"
+    if is_dynamic(mod) and project_type == "selftest":
+        executor = "vm"
     factory = build(mod, board.target, params, executor=executor, module_name=name)
     vectors = _VECTORS if project_type == "selftest" else 0
     return export_model_library_format(factory, folder / "model.tar", test_vectors=vectors)

@@ -127,3 +127,19 @@ def test_states_may_grow(rows: int, limit: int) -> None:
 def constants(module: ir.IRModule) -> list[ir.Expr]:
     turn = next(function for name, function in module.functions.items() if name.endswith("turn"))
     return post_order(turn.body)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float32", "int32"])
+def test_places_of_what_is_not_zero_are_as_many_as_the_run_finds(dtype: str) -> None:
+    tensors = [T("x", (3, 4), dtype, signature=(-1, 4)), T("y", (1, 2), "int64", signature=(-1, 2))]
+    data = build_graphs(Graph(tensors, [Op("WHERE", ["x"], ["y"], "WhereOptions")], ["x"], ["y"]))
+    module, params = imported(data, x=(Dim("n", 1, 9), 4))
+    assert [str(symbol) for symbol in module.main.defines] == ["y"]
+    for rows, share in ((3, 0.5), (5, 0.0), (1, 1.0), (9, 0.1)):
+        x = (np.random.default_rng(rows).random((rows, 4)) < share).astype(dtype)
+        (found,) = run_dynamic(module, params, {"x": x})
+        # LiteRT's interpreter gives no array without elements
+        wanted = Reference(data).run({"x": x})["y"] if x.any() else np.zeros((0, 2), np.int64)
+        np.testing.assert_array_equal(found, wanted)
+    with pytest.raises(MlfcError, match="how many elements are not zero is known only when the model runs"):
+        import_tflite(data, "m")

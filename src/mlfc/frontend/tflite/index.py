@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 import numpy as np
 
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.rules import normalized_axis
 from mlfc.relay import ir
-from mlfc.relay.ir import Constant, Expr, const
+from mlfc.relay.ir import Constant, Expr, Tuple, const
 from mlfc.support import cost
+from mlfc.support.dims import bounds
 
 
 @converts("GATHER")
@@ -58,6 +62,46 @@ def _scatter_nd(node: Node) -> Expr:
     start = node.call("broadcast_to", const(0, dtype), shape=shape)
     mode = "update" if dtype == "bool" else "add"
     return node.call("scatter_nd", start, _tuples_first(node, 0), node.expr(1), mode=mode)
+
+
+@converts("WHERE")
+def _where(node: Node) -> Expr:
+    """Convert WHERE: the places of what is not zero, in rows, whose number the run finds."""
+    data, shape = node.expr(0), node.shape(0)
+    if isinstance(data, Constant):
+        return Constant(np.argwhere(data.data).astype(np.int64), node.output().name, node.span)
+    if node.dynamic is None or not shape:
+        node.refuse(
+            "how many elements are not zero is known only when the model runs" if shape else "WHERE of a scalar",
+            "Replace it by SELECT, whose result has the shape of the data",
+        )
+    dtype, size = ir.tensor_type(data).dtype, prod(shape)
+    flags = data if dtype == "bool" else node.call("not_equal", data, const(0, dtype))
+    flags = node.call("reshape", flags, newshape=(size,))
+    total = node.call("sum", node.call("cast", flags, dtype="int64"), axis=(0,))
+    count = node.dynamic.defined(total, node.output().name, 0, bounds(size)[1])
+    # of an open extent, no bound tells that there are not more of them: all are put in order, and the first taken
+    most = count if isinstance(size, int) else size
+    places = node.call("topk", node.call("cast", flags, dtype="int8"), k=most, axis=0, ret_type="indices",
+                       is_ascend=False, dtype="int32")  # fmt: skip
+    if not isinstance(size, int):
+        steps = {"start": 0, "stop": count, "step": 1, "dtype": "int32"}
+        numbers = node.call("arange", const(0, "int32"), _number(node, count, "int32"), const(1, "int32"), **steps)
+        places = node.call("take", places, numbers, axis=0, mode="clip")
+    places = node.call("cast", places, dtype="int64")
+    columns, step = [], size
+    for extent in shape:
+        step //= extent
+        column = node.call("floor_divide", places, _number(node, step))
+        column = node.call("floor_mod", column, _number(node, extent))
+        columns.append(node.call("reshape", column, newshape=(count, 1)))
+    return node.call("concatenate", Tuple(tuple(columns)), axis=1)
+
+
+def _number(node: Node, extent: Any, dtype: str = "int64") -> Expr:
+    if isinstance(extent, int):
+        return const(extent, dtype)
+    return ir.call("extents", [], values=(extent,), dtype=dtype, shape=(), span=node.span)
 
 
 @converts("REVERSE_V2")

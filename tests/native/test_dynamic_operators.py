@@ -13,7 +13,7 @@ from tests.dynamic_cases import DynamicCall, dynamic_calls, group
 from tests.dynamic_run import Job, differences
 from tests.edge_cases import NO_KERNEL
 
-CALLS = 2
+CALLS = 1
 """Of each operator; targets with vectors have every second one."""
 FEATURES = (Features(vector_bytes=0, dot4=False), Features())
 

@@ -257,6 +257,7 @@ class RandomProgram:
                 lambda: f.require_equal(self._integer(), self._integer(), "some numbers"),
                 lambda: f.storage(self._integer(), None, chance.choice(self._storages)),
                 lambda: f.copy(self._target(), self._tensor()),
+                lambda: f.paste(self._target(), self._small(), self._tensor()),
                 lambda: f.fail("on purpose"),
             )
         )()

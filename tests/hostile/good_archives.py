@@ -29,7 +29,12 @@ def compiled(executor: str = "aot") -> bytes:
 
 def compiled_files(executor: str = "aot") -> Files:
     """Return the members of `compiled`."""
-    with tarfile.open(fileobj=io.BytesIO(compiled(executor))) as tar:
+    return members_of(compiled(executor))
+
+
+def members_of(data: bytes) -> Files:
+    """Return the members of an archive by path."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         return {
             info.name.removeprefix("./"): tar.extractfile(info).read()  # type: ignore[union-attr]
             for info in tar

@@ -18,6 +18,7 @@ from tests.hostile import (  # noqa: F401  (each registers its files)
     corpus_size,
     corpus_tar,
     corpus_text,
+    corpus_vm,
 )
 from tests.hostile.corpus import FAULTS, Fault, packed
 from tests.hostile.good_archives import compiled, graph_files

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import typer
 
@@ -88,3 +89,17 @@ def _app(command: Any) -> typer.Typer:
     app = typer.Typer()
     app.command()(command)
     return app
+
+
+def test_a_dimension_without_a_name_has_that_of_the_model() -> None:
+    item = onnx.helper.make_tensor_value_info
+    kind = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [item("x", kind, ["rows", "?", 3])], [item("y", kind, None)]
+    )
+    data = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]).SerializeToString()
+    for text, shown in (("x=?,?,3", "(rows, x_1, 3)"), ("x=?,k:2..4,3", "(rows, k, 3)"), ("x=?,?,?", "(rows, x_1, 3)")):
+        module, _ = mlfc.import_model(data, shapes=parse_shapes([text]), dynamic=True)
+        assert str(module.main.body.type) == f"Tensor[{shown}, float32]"
+    with pytest.raises(OptionError, match="is 3, the given shape"):
+        mlfc.import_model(data, shapes=parse_shapes(["x=?,?,n"]), dynamic=True)

@@ -9,6 +9,7 @@ import numpy as np
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple, TupleGetItem, op_name
 from mlfc.relay.visitor import rewrite
+from mlfc.support.dims import minimum
 from mlfc.transform.matching import dtype_of, reshaped, shape_of, value_of
 
 
@@ -48,7 +49,7 @@ def _slice(item: TupleGetItem, split: Call) -> Expr:
     if isinstance(sections, int):
         cuts = [shape[axis] // sections * index for index in range(1, sections)]
     else:
-        cuts = [min(cut, shape[axis]) for cut in sections]
+        cuts = [minimum(cut, shape[axis]) for cut in sections]
     edges = [0, *cuts, shape[axis]]
     begin, end = edges[item.index], edges[item.index + 1]
     return ir.call(

@@ -27,6 +27,7 @@ from mlfc.relay.ir import (
 )
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import Rewriter, post_order, with_span
+from mlfc.support.dims import Extent, Shape, bounds
 
 Array: TypeAlias = npt.NDArray[Any]
 Rule: TypeAlias = Callable[[Call], "Expr | None"]
@@ -139,20 +140,37 @@ def moves_nothing(shape: Sequence[int], axes: Sequence[int]) -> bool:
     return long_axes == sorted(long_axes)
 
 
-def matching_axes(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Return the smallest runs of axes of two shapes with equal products, without axes of extent one."""
+def matching_axes(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
+    """Return the smallest runs of axes of two shapes with equal products, without axes of extent one.
+
+    Where the run decides which of two products is less, all axes that are left are one run.
+    """
     left = [axis for axis, extent in enumerate(before) if extent != 1]
     right = [axis for axis, extent in enumerate(after) if extent != 1]
     pieces: list[tuple[list[int], list[int]]] = []
     while left and right:
         mine, theirs = [left.pop(0)], [right.pop(0)]
         while (a := prod(before[axis] for axis in mine)) != (b := prod(after[axis] for axis in theirs)):
-            if a < b:
+            is_less = _is_less(a, b)
+            if is_less is None or not (left if is_less else right):
+                mine, theirs, left, right = [*mine, *left], [*theirs, *right], [], []
+                break
+            if is_less:
                 mine.append(left.pop(0))
             else:
                 theirs.append(right.pop(0))
         pieces.append((mine, theirs))
     return pieces
+
+
+def _is_less(a: Extent, b: Extent) -> bool | None:
+    """Tell whether a product of extents is less than another, None if the run decides."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    if isinstance(b % a, int) or isinstance(a % b, int):  # a part of the other, or the whole
+        return isinstance(b % a, int) and b % a == 0
+    low, high = bounds(b - a)
+    return True if low > 0 else False if high < 0 else None
 
 
 def per_channel(value: Array, shape: Sequence[int], axis: int) -> Array | None:

@@ -9,6 +9,7 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Span
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import rewrite
+from mlfc.support.dims import is_static
 from mlfc.transform.matching import match_call, matching_axes, reshaped, shape_of
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
@@ -62,7 +63,9 @@ def _follows_product(expr: Expr) -> bool:
 def _before_slice(call: Call) -> Expr | None:
     """Return ``slice(reshape(x))`` for ``reshape(slice(x))`` that splits the sliced axis into whole pieces."""
     part = match_call(call.args[0], "strided_slice")
-    if part is None or 0 in shape_of(part) or any(step != 1 for step in part.attrs["strides"] or ()):
+    if part is None or 0 in shape_of(part) or not is_static((*shape_of(part), *shape_of(part.args[0]))):
+        return None
+    if any(step != 1 for step in part.attrs["strides"] or ()):
         return None
     before, sliced, after = shape_of(part.args[0]), shape_of(part), shape_of(call)
     cut = [axis for axis, (whole, kept) in enumerate(zip(before, sliced, strict=True)) if whole != kept]

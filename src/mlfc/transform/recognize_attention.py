@@ -13,6 +13,7 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import children, post_order, users, with_children
+from mlfc.support.dims import bounds, is_static
 from mlfc.transform.matching import (
     Array,
     dtype_of,
@@ -224,13 +225,15 @@ class _Builder:
         match, first = self.match, self.match.first
         if shape_of(first)[0] != self.batch * self.heads or 0 in shape_of(first) or 0 in (self.size, self.value_size):
             return False
-        if max(self.queries, self.keys) > FARTHEST:
+        if max(bounds(self.queries)[0], bounds(self.keys)[0]) > FARTHEST:
             return False
         q = self._before(first.args[0])
         k, self.turned = self._unturned(self._before(first.args[1]), not first.attrs["transpose_b"])
         v, repeats = self._unrepeated(self.last.args[1])
         k, others = self._unrepeated(k)
-        if repeats != others or self.heads % repeats:
+        if repeats != others or not is_static((self.heads, repeats, self.size, self.value_size)):
+            return False
+        if self.heads % repeats:
             return False
         stacks = (shape_of(first.args[0])[0], shape_of(first.args[1])[0], shape_of(self.last.args[1])[0])
         if any(stack != self.batch * self.heads for stack in stacks):

@@ -11,6 +11,7 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple
 from mlfc.relay.op import OPERATORS, Operator
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds
 from mlfc.transform.matching import (
     Rule,
     apply_rules,
@@ -100,7 +101,7 @@ def _slice_for_take(call: Call) -> Expr | None:
     shape = shape_of(data)
     axis %= len(shape)
     begin = int(position.reshape(()))
-    if not 0 <= begin < shape[axis]:
+    if not 0 <= begin < bounds(shape[axis])[0]:
         return None
     cut = {"begin": (begin,), "end": (begin + 1,), "strides": (1,), "axes": (axis,)}
     part = ir.call("strided_slice", [data], cut, span=ir.Span(call.span.nodes))

@@ -156,7 +156,14 @@ def _text(error: ValidationError) -> str:
         return f"a string of {len(value)} characters is too long"
     if rule in ("minItems", "maxItems"):
         return f"a list of {len(value)} items is too {'short' if rule == 'minItems' else 'long'}"
-    return str(error.message)
+    if rule == "anyOf":
+        # of the alternatives the one of the value's own type says what is wrong with it
+        found = [item for item in error.context or () if item.validator != "type"]
+        if found:
+            return _text(found[0])
+        types = [str(item.validator_value) for item in error.context or ()]
+        return f"expected {' or '.join(types)}, got {_shown(value)}"
+    return shortened(str(error.message))
 
 
 def _as_written(pattern: str) -> str:

@@ -15,7 +15,7 @@ from mlfc.codegen import GeneratedCode
 from mlfc.codegen.c_interface import STATE_FIELD, InterfaceTensor, field_names, tensors
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import LARGEST_MACRO, section
-from mlfc.codegen.vm.interface import vm_tensors
+from mlfc.codegen.vm.interface import vm_field_names, vm_tensors
 from mlfc.errors import OptionError
 from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
 from mlfc.support import dtypes
@@ -226,9 +226,10 @@ def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:
 
 
 def described_subject(name: str, details: ModuleInterface) -> Subject:
-    """Describe an AOT module of an archive as far as calling it takes."""
+    """Describe a module of an archive for the AOT executor or the virtual machine as far as calling it takes."""
     described = (*details.inputs, *details.outputs)
-    fields = field_names((item.name for item in described), has_state=bool(details.states))
+    names = [item.name for item in described]
+    fields = vm_field_names(names) if details.vm else field_names(names, has_state=bool(details.states))
     tensors = tuple(
         DemoTensor(item.name, field, item.shape, item.dtype, item.scale, item.zero_point)
         for item, field in zip(described, fields, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, described
@@ -28,10 +28,15 @@ def bytecode_symbol(module: str) -> str:
     return f"tvmgen_{module}_vm_bytecode"
 
 
+def vm_field_names(names: Iterable[str]) -> list[str]:
+    """Return names for inputs and outputs in macros, all different."""
+    return unique(names, _RESERVED)
+
+
 def vm_tensors(program: Program) -> tuple[tuple[InterfaceTensor, ...], tuple[InterfaceTensor, ...]]:
     """Return inputs and outputs of a program with names for macros made from their own, all different."""
     values = [*program.inputs, *program.outputs]
-    names = unique((value.name for value in values), _RESERVED)
+    names = vm_field_names(value.name for value in values)
     named = tuple(InterfaceTensor(name, value) for name, value in zip(names, values, strict=True))
     return named[: len(program.inputs)], named[len(program.inputs) :]
 

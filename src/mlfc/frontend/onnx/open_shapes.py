@@ -46,14 +46,15 @@ def opened_inputs(
         if missing:
             raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place=what)
     named = _named(inputs, shapes, values)
-    _check_ranges([*named.values(), *(extent for shape in shapes.values() for extent in map(_extent, shape))], dynamic)
+    stated = [_extent(value) for shape in shapes.values() for value in shape if value is not None]
+    _check_ranges([*named.values(), *stated], dynamic)
     found: dict[str, Var | Constant] = {}
     still_open = []
     for item in inputs:
         with problems.collecting():
             dtype = checked_dtype(item)
             declared = declared_extents(item)
-            given = _given(item, declared, shapes[item.name]) if item.name in shapes else None
+            given = _given(item, declared, _spelled_out(item, declared, shapes, named, dynamic))
             if item.name in values:
                 sizes = [size if isinstance(size, int) else None for size in declared] if declared is not None else None
                 found[item.name] = Constant(frozen_input(values[item.name], item.name, dtype, sizes), item.name)
@@ -72,6 +73,25 @@ def opened_inputs(
     if still_open:
         raise OpenShapesError(still_open, found)
     return found
+
+
+def _spelled_out(
+    item: onnx.ValueInfoProto,
+    declared: Sequence[int | str] | None,
+    shapes: Mapping[str, Sequence[Any]],
+    named: dict[str, Extent],
+    dynamic: Dynamic,
+) -> Sequence[Any] | None:
+    """Return the shape that the user gives, in which None is the dimension that the model leaves open."""
+    given = shapes.get(item.name)
+    if given is None:
+        return None
+    titles = declared if declared is not None and len(declared) == len(given) else [""] * len(given)
+    pairs = zip(given, titles, strict=True)
+    return [
+        (size if isinstance(size, int) else _symbol(item.name, axis, size, named, dynamic)) if value is None else value
+        for axis, (value, size) in enumerate(pairs)
+    ]
 
 
 def _extent(value: Any) -> Extent:
@@ -104,7 +124,11 @@ def _check_ranges(extents: Sequence[Extent], dynamic: Dynamic) -> None:
             dynamic.take(symbol)
 
 
-def _given(item: onnx.ValueInfoProto, declared: Sequence[int | str] | None, given: Sequence[Any]) -> list[Extent]:
+def _given(
+    item: onnx.ValueInfoProto, declared: Sequence[int | str] | None, given: Sequence[Any] | None
+) -> list[Extent] | None:
+    if given is None:
+        return None
     shape = [_extent(value) for value in given]
     if any(bounds(extent)[0] < (0 if isinstance(extent, Dim) else 1) for extent in shape):
         raise OptionError(f"the shape {tuple(shape)} given for the input '{item.name}' must be positive integers")
@@ -132,7 +156,7 @@ def _named(
         of_value = np.shape(values[item.name]) if item.name in values else ()
         given = shapes.get(item.name, of_value if len(of_value) == len(declared) else ())
         for size, extent in zip(declared, given, strict=False):
-            if isinstance(size, str) and size not in _NO_NAMES:
+            if isinstance(size, str) and size not in _NO_NAMES and extent is not None:
                 named.setdefault(size, _extent(extent))
     return named
 

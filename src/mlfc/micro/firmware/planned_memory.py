@@ -16,6 +16,7 @@ from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import core_flags, object_paths
 from mlfc.micro.board.programs import first_lines, need, run
 from mlfc.micro.firmware.bare_metal import write_files
+from mlfc.micro.firmware.interpreted import unbounded
 from mlfc.micro.firmware.linker_script import has_linker_script, lays_out
 from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
 from mlfc.micro.memory.linked_memory import LinkedProgram
@@ -34,7 +35,7 @@ from mlfc.micro.memory.memory_table import (
     by_region,
     region_name,
 )  # fmt: skip
-from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
+from mlfc.micro.memory.stack_bound import INTERPRETED, THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
@@ -74,7 +75,8 @@ def planned_table(
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
-    sizes, stack = dict[str, int](), StackBound(None, untold=(THROUGH_POINTERS,))
+    sizes = dict[str, int]()
+    stack = StackBound(None, untold=(INTERPRETED if details.vm else THROUGH_POINTERS,))
     if details.executor == "aot":
         sizes, stack = _measured(name, code, board, (optimization_level(details),) if cflags is None else cflags)
     # the entry and the main function are in every path
@@ -92,9 +94,13 @@ def planned_table(
 
 def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
     memory = details.memory
+    if details.vm is not None and details.vm.work_bytes is None:
+        raise unbounded()
+    # the interpreter's registers are beside the arena
+    workspace = memory.workspace_bytes if details.vm is None else details.vm.work_bytes or 0
     ram, flash = region_name(board, "ram"), region_name(board, "flash")
     pools: list[tuple[str | None, int]] = [(pool.name, pool.nbytes) for pool in details.pools]
-    for name, nbytes in pools or [(None, memory.workspace_bytes)]:
+    for name, nbytes in pools or [(None, workspace)]:
         region = region_name(board, "ram", name)
         is_elsewhere = None not in (region, name) and name != region
         note = f"the pool {name}, after which no memory is named" if is_elsewhere else ""

@@ -23,6 +23,7 @@ _CORTEX_M_FRAME, _CORTEX_M_FLOAT_FRAME = 36, 108
 
 
 THROUGH_POINTERS = "the graph executor calls operators through pointers"
+INTERPRETED = "the virtual machine calls operators through pointers"
 
 
 @dataclass(frozen=True)

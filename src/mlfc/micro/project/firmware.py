@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from mlfc.archive.templates.demo import check_files, module_function
 from mlfc.archive.templates.subject import described_subject
+from mlfc.crt import crt_files
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.host_driven import host_driven_aot_firmware, host_driven_firmware
@@ -23,6 +24,7 @@ APPLICATION_TYPES = ("standalone", "selftest")
 _EXPECTED = {"standalone": "{name}: done", "selftest": "PASS [0-9]+ of [0-9]+"}
 SELFTEST = "selftest"
 """The type of project whose firmware checks test vectors, and the folder with what does that."""
+_INTERPRETER = "src/runtime/crt/vm"
 HOST_DRIVEN = "host_driven"
 """The type of project whose firmware runs operators, or executors, for a host."""
 FIRMWARE_OPTIONS = (
@@ -50,7 +52,7 @@ def selftest_files(model: ProjectModel) -> dict[str, bytes]:
     function = module_function(described_subject(model.name, model.details), checked=True, embedded=True)
     return {
         f"{name}.h": render("application/selftest.h", name=model.name),
-        f"{name}.c": render("application/selftest.c", name=model.name, function=function),
+        f"{name}.c": render("application/selftest.c", name=model.name, function=function, is_vm=model.executor == "vm"),
         **check_files(),
         **vector_files(model),
     }
@@ -103,9 +105,14 @@ def _standalone(model: ProjectModel, board: Board) -> Firmware:
 
 def _selftest(model: ProjectModel, board: Board) -> Firmware:
     files = {f"{SELFTEST}/{name}": data for name, data in selftest_files(model).items()}
+    folders: tuple[str, ...] = (SELFTEST,)
+    if model.executor == "vm":
+        interpreter = crt_files("include", _INTERPRETER)
+        files |= {f"crt/{name}": data for name, data in interpreter.items()}
+        folders = (SELFTEST, "crt/include", f"crt/{_INTERPRETER}")
     if board.arch == "avr":
         files[INPUTS] = bytes(1)  # its simulator starts with some
-    return Firmware(render("application/selftest_board.c", name=model.name).decode(), files, (SELFTEST,))
+    return Firmware(render("application/selftest_board.c", name=model.name).decode(), files, folders)
 
 
 def _host_driven(model: ProjectModel, board: Board) -> Firmware:

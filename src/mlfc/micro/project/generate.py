@@ -94,6 +94,12 @@ def _check_model(template: ProjectTemplate, board: Board, project_type: str, mod
             f"module '{model.name}' uses the graph executor, which template {template.name} does not support",
             next_step="Compile it with --executor aot",
         )
+    if model.executor == "vm" and (board.arch == "avr" or not template.is_bare_metal):
+        what = f"template {template.name}" if not template.is_bare_metal else f"the core of {board.name}"
+        raise OptionError(
+            f"module '{model.name}' is for the virtual machine, which {what} does not support",
+            next_step="Use the template makefile or cmake and a board with a 32-bit core, or build the archive's own C",
+        )
     if not model.is_ours and not template.is_bare_metal:
         raise OptionError(
             f"module '{model.name}' was not compiled by mlfc; only the templates makefile and cmake support it",

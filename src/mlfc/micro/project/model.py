@@ -19,6 +19,7 @@ from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import check_path
 from mlfc.micro.firmware.graph_source import graph_of_parts
+from mlfc.micro.firmware.interpreted import unbounded
 from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details
 from mlfc.micro.project.template import ProjectModel
 from mlfc.support.c_names import module_name
@@ -29,7 +30,7 @@ from mlfc.support.tar import open_tar
 
 _VECTORS = 3
 # of types of projects that do not take all of them
-_EXECUTORS = {"selftest": ("aot",)}
+_EXECUTORS = {"selftest": ("aot", "vm")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +122,23 @@ def details_of(parts: ModuleParts) -> ModuleInterface:
     return aot_details(parts)
 
 
+def _check_interpreted(parts: ModuleParts, project_type: str) -> None:
+    """Raise OptionError unless firmware can run a module of the virtual machine: in one array, on known inputs."""
+    name, details = parts.record.name, parts.record.details
+    if details is None or details.vm is None or details.vm.work_bytes is None:
+        raise unbounded(name, parts.place)
+    if project_type != "selftest":
+        raise OptionError(
+            f"module '{name}' is for the virtual machine, which only projects of the type selftest run",
+            place=parts.place,
+            next_step="Use --type selftest on an archive with test vectors, or the archive's own C: see its README",
+        )
+
+
 def _check_fits(parts: ModuleParts, project_type: str, *, has_vectors: bool) -> None:
     name = parts.record.name
+    if parts.executor == "vm":
+        _check_interpreted(parts, project_type)
     if project_type == "selftest" and not has_vectors:
         raise OptionError(
             f"module '{name}' has no test vectors",

@@ -33,7 +33,7 @@ class ProjectModel:
     """The module of an archive that a project is made for."""
 
     name: str  # the module's, lower case
-    executor: str  # ``aot`` or ``graph``
+    executor: str  # ``aot``, ``graph`` or ``vm``
     code: Mapping[str, Data]  # its generated code: ``src/...`` and ``include/...``; every path is safe in a Makefile
     details: ModuleInterface  # a `ModuleInfo` where mlfc compiled it
     vectors: Mapping[str, Data]  # the archive's test vectors of this module by file name; empty where it has none

@@ -17,6 +17,7 @@ from mlfc.micro.board.object_code import check_traceable
 from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files, write_files
 from mlfc.micro.firmware.fit import check_fit
 from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts
+from mlfc.micro.firmware.interpreted import refuse_interpreted
 from mlfc.micro.firmware.makefile import MAP, optimization_level
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
 from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details, graph_firmware, tvm_firmware
@@ -161,6 +162,7 @@ class EmulatedModule(BuiltFirmware):
         timeout: float = 300.0,
     ) -> None:
         run_command(board)
+        refuse_interpreted(name, details)
         if profile and not _counts(board):
             raise OptionError(
                 f"the board '{board.name}' cannot count instructions per operator",

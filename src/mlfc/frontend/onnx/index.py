@@ -10,7 +10,7 @@ import numpy as np
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Constant, Expr
-from mlfc.support.dims import Dim, Extent, bounds, is_static, maximum, minimum
+from mlfc.support.dims import LARGEST, Dim, Extent, bounds, is_static, maximum, minimum
 
 
 @importer("Slice")
@@ -50,6 +50,8 @@ def _sliced(
         else:
             begin[axis], end[axis], strides[axis] = open_range(shape[axis], start, stop, step)
     if (begin, end, strides) != ([0] * len(shape), list(shape), [1] * len(shape)):
+        pairs = zip(end, shape, strict=True)
+        end = [LARGEST if isinstance(stop, Dim) and stop == extent else stop for stop, extent in pairs]
         x = node.call("strided_slice", x, begin=tuple(begin), end=tuple(end), strides=tuple(strides), axes=None)
     for axis in backwards:
         x = node.call("reverse", x, axis=axis)
@@ -194,5 +196,20 @@ def count_of(node: Node, flags: Expr) -> Expr:
 
 def first_true(node: Node, flags: Expr, count: Extent) -> Expr:
     """Return the places of the first flags that hold, in their order, and of others where there are too few."""
+    if isinstance(count, Dim):
+        return _places(node, flags, count)
     holds = node.cast(flags, "int8")
     return node.call("topk", holds, k=count, axis=0, ret_type="indices", is_ascend=False, dtype="int32")
+
+
+def _places(node: Node, flags: Expr, count: Extent) -> Expr:
+    """Return the places of flags that hold, of which there are `count`: each is stored where its number says."""
+    running = node.call("cumsum", node.cast(flags, "int64"), axis=0)
+    number = node.call("subtract", running, node.constant(1, "int64"))
+    # those that do not hold are stored behind the others
+    target = node.call("where", flags, number, node.constant(count, "int64"))
+    target = node.call("minimum", target, node.constant(count, "int64"))
+    places = node.counted(shape_of(flags)[0])
+    room = node.filled((count + 1,), 0, "int64")
+    stored = node.call("scatter_elements", room, target, places, axis=0, reduction="update")
+    return node.cut(stored, 0, 0, count)

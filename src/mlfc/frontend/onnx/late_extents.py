@@ -23,7 +23,11 @@ Late: TypeAlias = "Callable[[Node, Convert], Results | None]"
 _LATE: dict[str, Late] = {}
 _LARGEST_LIST = 64  # elements of a list of extents that comes late
 # what is asked of these are numbers of any sign, or floats: no extents
-_NO_EXTENTS = {"Slice", "Pad", "Range", "ScatterElements", "CumSum", "CumProd"}
+_NO_EXTENTS = {"Slice", "Pad", "Range", "CumSum", "CumProd", "Squeeze", "Unsqueeze", "DFT", "Col2Im", "SplitToSequence"}
+
+_REDUCTIONS = {
+    f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+}
 
 
 def late_result(node: Node, convert: Convert, refusal: Exception) -> Results | None:
@@ -39,7 +43,7 @@ def late_result(node: Node, convert: Convert, refusal: Exception) -> Results | N
     own = _LATE.get(node.operator)
     if own is not None:
         return own(node, convert)
-    if isinstance(refusal, UnknownValueError) and node.operator not in _NO_EXTENTS:
+    if isinstance(refusal, UnknownValueError) and node.operator not in _NO_EXTENTS | _REDUCTIONS:
         return _as_extents(node, convert, refusal.index)
     return None
 
@@ -55,6 +59,8 @@ def _late(*operators: str) -> Callable[[Late], Late]:
 def _as_extents(node: Node, convert: Convert, index: int) -> Results | None:
     """Take every number of an input as an extent, which it is where it has the value that the node asked for."""
     shape, asked = node.shape(index), node.input(index)
+    if node.operator == "OneHot":
+        asked = node.cast(asked, "int64")  # a depth may be a float
     if not dtypes.is_integer(dtype_of(asked)) or len(shape) > 1 or isinstance(prod(shape), Dim):
         return None
     if prod(shape) > _LARGEST_LIST:
@@ -88,7 +94,7 @@ def _reshape(node: Node, _convert: Convert) -> Results | None:
     """Replace 0 and -1 by what they stand for; the last extent is what is left of the elements."""
     shape, given = node.shape(0), node.input(1)
     rank = prod(shape_of(given))
-    if isinstance(rank, Dim) or len(shape_of(given)) != 1:
+    if isinstance(rank, Dim) or len(shape_of(given)) != 1 or prod(shape) == 0:
         return None
     keeps = bool(node.integer("allowzero", 0))
     if not rank:
@@ -100,8 +106,12 @@ def _reshape(node: Node, _convert: Convert) -> Results | None:
     is_left = node.call("equal", wanted, minus)
     known = node.call("prod", node.call("where", is_left, _int64(node, 1), wanted), axis=(0,), keepdims=False)
     rest = node.call("floor_divide", _int64(node, prod(shape)), node.call("maximum", known, _int64(node, 1)))
-    extents = numbers(node, node.call("where", is_left, rest, wanted))
-    return node.call("reshape", node.input(0), newshape=tuple(extents), allowzero=True)
+    found = node.call("where", is_left, rest, wanted)
+    extents = numbers(node, found)
+    # as many elements as the new shape says, which are all where it fits
+    flat = node.reshape(node.input(0), (prod(shape),))
+    picked = node.call("take", flat, node.counted(prod(extents)), axis=0)
+    return node.reshape(picked, extents)
 
 
 @_late("Expand")
@@ -182,6 +192,17 @@ def _pad(node: Node, convert: Convert) -> Results | None:
     count = prod(node.shape(1))
     if isinstance(count, Dim) or mode not in ("constant", "edge", "reflect", "wrap"):
         return None
+    known = _known_pads(node, count // 2)
+    if known is not None:
+        padded = {axis: pads for axis, pads in known.items() if pads != (0, 0)}
+        pads = [pair[end] for end in (0, 1) for pair in padded.values()]
+        inputs = [*node.inputs, *[None] * (4 - len(node.inputs))]
+        inputs[1], inputs[3] = _int64(node, pads), _int64(node, list(padded))
+        shape = tuple(
+            maximum(extent + sum(padded.get(axis, (0, 0))), 0) if axis in padded else extent
+            for axis, extent in enumerate(old)
+        )
+        return LATE["Pad"](replace(node, inputs=inputs, stated=[shape]), convert)
     before, behind = (node.cut(node.input(1), 0, begin, begin + count // 2) for begin in (0, count // 2))
     found = per_axis(node, node.optional(3), count // 2)
     grown = list(old)
@@ -189,9 +210,18 @@ def _pad(node: Node, convert: Convert) -> Results | None:
         first, second = found(before, axis, 0), found(behind, axis, 0)
         if first is None or second is None:
             continue
-        if isinstance(first, Constant) and isinstance(second, Constant):
-            grown[axis] = maximum(extent + int(first.data.reshape(())) + int(second.data.reshape(())), 0)
-            continue
         total = node.call("add", node.call("add", first, second), _int64(node, extent))
         grown[axis] = node.late(node.call("maximum", total, _int64(node, 0)))
     return LATE["Pad"](replace(node, stated=[tuple(grown)]), convert)
+
+
+def _known_pads(node: Node, count: int) -> dict[int, tuple[Any, Any]] | None:
+    """Return what is put before and behind each axis that is padded; None where only the run knows it."""
+    assert node.dynamic is not None
+    pads = node.dynamic.known(node.input(1))
+    axes = None if node.optional(3) is None else node.known(3)
+    if pads is None or (node.has(3) and axes is None):
+        return None
+    named = range(count) if axes is None else [node.axis(int(axis), node.rank(0)) for axis in axes.reshape(-1)]
+    flat = pads.reshape(-1)
+    return {axis: (flat[place], flat[count + place]) for place, axis in enumerate(named)}

@@ -290,7 +290,7 @@ class Node:
         wanted = tuple(extent if isinstance(extent, Dim) else int(extent) for extent in shape)
         if ir.tensor_type(expr).shape == wanted:
             return expr
-        return self.call("reshape", expr, newshape=wanted, allowzero=0 in wanted)
+        return self.call("reshape", expr, newshape=wanted, allowzero=any(bounds(extent)[0] <= 0 for extent in wanted))
 
     def transpose(self, expr: Expr, axes: Sequence[int]) -> Expr:
         """Return `expr` with its axes in another order."""
@@ -312,6 +312,11 @@ class Node:
         begins: list[Extent] = [0] * len(shape)
         ends = list(shape)
         begins[axis], ends[axis] = begin, end
+        # the end of an axis as a number beyond it: whether an extent is negative need not be known then
+        ends = [
+            LARGEST if isinstance(stop, Dim) and stop == extent else stop
+            for stop, extent in zip(ends, shape, strict=True)
+        ]
         return self.call(
             "strided_slice", expr, begin=tuple(begins), end=tuple(ends), strides=(1,) * len(shape), axes=None
         )

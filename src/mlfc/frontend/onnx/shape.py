@@ -16,7 +16,7 @@ from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.ops.rules import same_extent
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import cost, dtypes
-from mlfc.support.dims import Extent, bounds, is_static, maximum, minimum
+from mlfc.support.dims import Dim, Extent, bounds, is_static, maximum, minimum
 
 
 @importer("Reshape")
@@ -75,9 +75,32 @@ def _squeeze(node: Node) -> Expr:
         if given is None
         else tuple(sorted({node.axis(axis, len(shape)) for axis in given}))
     )
+    still_open = [axis for axis in axes if isinstance(shape[axis], Dim) and bounds(shape[axis])[0] <= 1]
+    if still_open and given is not None:
+        return _squeezed(node, axes, still_open)
     if any(shape[axis] != 1 for axis in axes):
         node.wrong(f"dimensions {axes} of a tensor of shape {shape} are not all 1")
     return node.call("squeeze", node.input(0), axis=axes) if axes else node.input(0)
+
+
+def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Expr:
+    """Drop axes that have to be 1 in the run: one of an input is, from now on; of others, the first element is taken.
+
+    Whoever has asked for their extents in a branch knows.
+    """
+    assert node.dynamic is not None
+    result, shape = node.input(0), node.shape(0)
+    for axis in still_open if len(node.dynamic.frames) == 1 else ():
+        if shape[axis].symbol is not None:
+            same_extent("Squeeze", shape[axis], 1)
+    for axis in reversed(axes):
+        if axis in still_open:
+            result = node.call("take", result, node.constant(0, "int64"), axis=axis)
+        elif shape[axis] == 1:
+            result = node.call("squeeze", result, axis=(axis,))
+        else:
+            node.wrong(f"dimension {axis} of a tensor of shape {shape} is not 1")
+    return result
 
 
 @importer("Unsqueeze")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mlfc.support.bytecode import OPEN, Executable, work_bytes
 from mlfc.support.module_info import SymbolInfo, VmInfo
+from mlfc.support.tensor_info import TensorInfo
+
+_SHOWN_EXTENTS = 8
+_SHOWN_NAME = 60
 
 
 def vm_info(executable: Executable, nbytes: int) -> VmInfo:
@@ -14,3 +20,15 @@ def vm_info(executable: Executable, nbytes: int) -> VmInfo:
     )
     arena = executable.arena_bytes if executable.is_bounded else None
     return VmInfo(nbytes, arena, work_bytes(executable), symbols)
+
+
+def bounding_option(inputs: Sequence[TensorInfo], symbols: Sequence[SymbolInfo]) -> str:
+    """Return an option that gives an input bounds, as an example: ``--shape x=batch:1..8,3``."""
+    lows = {symbol.name: symbol.low for symbol in symbols if symbol.high is None and symbol.name.isidentifier()}
+    for tensor in inputs:
+        extents = [str(extent) for extent in tensor.shape]
+        plain = tensor.name.isprintable() and " " not in tensor.name and len(tensor.name) <= _SHOWN_NAME
+        if plain and len(extents) <= _SHOWN_EXTENTS and any(extent in lows for extent in extents):
+            bounded = (f"{name}:{lows[name]}..{max(8, lows[name])}" if name in lows else name for name in extents)
+            return f"--shape {tensor.name}={','.join(bounded)}"
+    return "--shape INPUT=batch:1..8"

@@ -21,6 +21,7 @@ from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_
 from mlfc.support import dtypes
 from mlfc.support.dims import Symbol, most, substituted, symbols_of
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
+from mlfc.support.vm_info import bounding_option
 from mlfc.tir.ir import Value
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class Subject:
         """The open extents without a bound."""
         symbols = self.details.vm.symbols if self.details.vm else ()
         return tuple(symbol.name for symbol in symbols if symbol.high is None)
+
+    @property
+    def bounding_option(self) -> str:
+        """An option of `mlfc compile` that bounds an input."""
+        return bounding_option(self.details.inputs, self.details.vm.symbols if self.details.vm else ())
 
     @property
     def device(self) -> str | None:

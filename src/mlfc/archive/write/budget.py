@@ -15,6 +15,7 @@ from mlfc.support.bytecode import OPEN, work_bytes
 from mlfc.support.dims import most
 from mlfc.support.module_info import ConstantInfo, NamedBytes, PeakInfo
 from mlfc.support.text import shortened
+from mlfc.support.vm_info import bounding_option
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -109,8 +110,13 @@ def _require_bounds(factories: Sequence[Factory]) -> None:
         raise OptionError(
             f"a budget of RAM requires bounds, and module '{factory.module_name}' has {what} without one",
             place="--ram",
-            next_step=f"Bound them: --shape INPUT={symbols[0] if symbols else 'batch'}:1..8, or leave --ram out",
+            next_step=f"Bound them: {_bounding(factory)}, or leave --ram out",
         )
+
+
+def _bounding(factory: Factory) -> str:
+    interface = factory.interface()
+    return bounding_option(interface.inputs, interface.vm.symbols if interface.vm else ())
 
 
 def _check_memories(factories: Sequence[Factory]) -> None:

@@ -75,7 +75,7 @@ def test_a_project_of_its_self_test_is_made(archive: Path, tmp_path: Path) -> No
 
 
 def test_firmware_without_bounds_says_how_to_get_them(unbounded: Path, tmp_path: Path) -> None:
-    said = r"has no bound, and firmware has no heap.*--shape INPUT=batch:1\.\.8"
+    said = r"has no bound, and firmware has no heap.*--shape x=batch:1\.\.8,8"
     with pytest.raises(OptionError, match=said):
         generate_project("makefile", unbounded, tmp_path / "project", {"board": BOARD, "project_type": "selftest"})
     with pytest.raises(OptionError, match=said):

@@ -60,7 +60,7 @@ def test_archive_says_what_its_bytecode_does(high: int | None, target: str, tmp_
     assert module["mlfc"]["outputs"][0]["shape"] == ["batch", 4]
     assert ("Makefile" in files) is (high is not None)
     readme = files["README.md"].decode()
-    assert ("--shape INPUT=batch:1..8" in readme) is (high is None)
+    assert ("--shape x=batch:1..8,8" in readme) is (high is None)
     found = archive.inspect(path)["modules"]["net"]
     assert found["executor"] == "vm"
     assert found["vm"]["functions"][0]["instructions"] == sum(1 for _ in executable.functions[0].instructions())
@@ -135,7 +135,7 @@ def test_budget_counts_the_work_area() -> None:
     with pytest.raises(BudgetError, match=f"exceed the budget.*work area {vm.work_bytes:,}"):
         check_budget([factory], ram=needed - 1)
     check_budget([built(None)], flash=10_000)
-    with pytest.raises(OptionError, match=r"requires bounds.*batch.*--shape INPUT=batch:1\.\.8"):
+    with pytest.raises(OptionError, match=r"requires bounds.*batch.*--shape x=batch:1\.\.8,8"):
         check_budget([built(None)], ram=1 << 30)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mlfc.library.toolchain import Compiler
     from mlfc.micro.board.board import Board
     from mlfc.micro.memory.memory_table import MemoryTable
+    from mlfc.support.module_info import ModuleInfo
 
 _SUFFIXES = {"a": ".a", "tar": ".tar"}
 EXAMPLES = (
@@ -277,10 +278,10 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
         print_json({"output": str(place), "modules": modules, **({"board": table.as_json()} if table else {})})
         return
     columns = {
-        "workspace": [item.memory.workspace_bytes for item in details.values()],
+        "workspace": [_bounded(item, item.memory.workspace_bytes) for item in details.values()],
         "lower bound": [item.memory.workspace_lower_bound_bytes for item in details.values()],
         "constants": [item.memory.constants_bytes for item in details.values()],
-        "inputs and outputs": [item.memory.io_bytes for item in details.values()],
+        "inputs and outputs": [_bounded(item, item.memory.io_bytes) for item in details.values()],
     }
     if any(item.states for item in details.values()):
         columns["state"] = [item.memory.state_bytes for item in details.values()]
@@ -334,3 +335,8 @@ def _headers(factories: Sequence[Factory]) -> list[bytes]:
         for factory in factories
         if factory.code.header_name is not None
     ]
+
+
+def _bounded(details: ModuleInfo, nbytes: int) -> int | None:
+    """Return the bytes of a memory, None where open extents have no bound."""
+    return None if details.vm is not None and details.vm.arena_bytes is None else nbytes

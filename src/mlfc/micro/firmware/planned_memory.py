@@ -95,7 +95,7 @@ def planned_table(
 def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
     memory = details.memory
     if details.vm is not None and details.vm.work_bytes is None:
-        raise unbounded()
+        raise unbounded(details)
     # the interpreter's registers are beside the arena
     workspace = memory.workspace_bytes if details.vm is None else details.vm.work_bytes or 0
     ram, flash = region_name(board, "ram"), region_name(board, "flash")

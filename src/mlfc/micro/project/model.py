@@ -126,7 +126,7 @@ def _check_interpreted(parts: ModuleParts, project_type: str) -> None:
     """Raise OptionError unless firmware can run a module of the virtual machine: in one array, on known inputs."""
     name, details = parts.record.name, parts.record.details
     if details is None or details.vm is None or details.vm.work_bytes is None:
-        raise unbounded(name, parts.place)
+        raise unbounded(details, name, parts.place)
     if project_type != "selftest":
         raise OptionError(
             f"module '{name}' is for the virtual machine, which only projects of the type selftest run",

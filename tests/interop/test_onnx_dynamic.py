@@ -106,7 +106,7 @@ def test_node_tests_pass_whether_their_shapes_are_stated_or_not(states: bool) ->
                 assert ours.shape == wanted.shape, case.name
                 np.testing.assert_allclose(ours, wanted, rtol=1e-5, err_msg=case.name)
         count += 1
-    assert count > 100
+    assert count > 90
 
 
 def test_open_dimensions_are_symbols_and_equal_ones_are_one() -> None:

@@ -114,6 +114,13 @@ def _reshape(node: Node, _convert: Convert) -> Results | None:
     return node.reshape(picked, extents)
 
 
+@_late("TopK")
+def _top_k(node: Node, convert: Convert) -> Results | None:
+    extent = node.shape(0)[node.axis(node.integer("axis", -1), node.rank(0))]
+    count = node.late(node.reshape(node.input(1), ()), 1, extent)
+    return None if isinstance(extent, Dim) else convert(node.with_value(1, [count]))
+
+
 @_late("Expand")
 def _expand(node: Node, convert: Convert) -> Results | None:
     """Take what is asked for where the tensor has 1; where it has more, that is what the result has."""

@@ -89,9 +89,9 @@ def _facts(kernel: PrimFunc) -> str:
 
     sources = ", ".join(spelled(buffer.shape, buffer.dtype) for buffer in kernel.inputs) or "nothing"
     text = f"{sources} -> {spelled(kernel.output.shape, kernel.output.dtype)}"
-    if kernel.macs:
+    if kernel.macs != 0:
         text += f", {kernel.macs} multiply-accumulates"
-    if kernel.scratch_bytes:
+    if kernel.scratch_bytes != 0:
         text += f", {kernel.scratch_bytes} bytes of scratch"
     return text
 

@@ -6,11 +6,11 @@ the bounds of their symbols, buffers with the sizes that follow from the numbers
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from mlfc.codegen.c_types import scalar_type
-from mlfc.errors import UnsupportedError
 from mlfc.support import dtypes
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, walked
 from mlfc.tir import host
@@ -21,8 +21,8 @@ BUFFER = Type("mlfc_vm_buffer", fields=(("data", pointer(UINT8)), ("bytes", INT6
 _LAUNCHED = names(buffers=pointer(const(BUFFER)), numbers=pointer(const(INT64)))
 _SAFE = 1 << 62
 """Sums of products up to this never leave an int64."""
-_MOST = 1 << 40
-"""Larger products are refused where their factors could leave an int64: no tensor has so many elements."""
+_MOST = 1 << 31
+"""Larger terms and factors are refused where they could leave an int64: no tensor has so many elements."""
 
 
 def launcher(kernel: PrimFunc, name: str, compute: str) -> Function:
@@ -106,12 +106,12 @@ class _Sizes:
 
     def _apply(self, op: str, a: _Integer, b: _Integer) -> _Integer:
         if op == "*":
-            return self._product(a, b)
+            a, b = self._limited(a, b, lambda x, y: x * y <= _SAFE)
+            corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+            return _Integer(a.expr * b.expr, min(corners), max(corners))
         if op == "+":
-            result = _Integer(a.expr + b.expr, a.low + b.low, a.high + b.high)
-            if max(abs(result.low), abs(result.high)) > _SAFE:
-                raise _too_complicated()
-            return result
+            a, b = self._limited(a, b, lambda x, y: x + y <= _SAFE)
+            return _Integer(a.expr + b.expr, a.low + b.low, a.high + b.high)
         if op in ("max", "min"):
             chosen = max if op == "max" else min
             first, second = self._named(a), self._named(b)
@@ -120,28 +120,30 @@ class _Sizes:
             return _Integer(expr, chosen(a.low, b.low), chosen(a.high, b.high))
         return self._divided(op, a, b)
 
-    def _product(self, a: _Integer, b: _Integer) -> _Integer:
-        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-        if max(map(abs, corners)) <= _SAFE:
-            return _Integer(a.expr * b.expr, min(corners), max(corners))
-        if min(a.low, b.low) < 0:
-            raise _too_complicated()
-        first, second = self._named(a), self._named(b)
-        divisor = Choice(INT64, second > number(0), second, number(1))
-        self._body.fails_where((second > number(0)) & (first > number(_MOST) // divisor))
-        return _Integer(first * second, 0, _MOST)
+    def _limited(self, a: _Integer, b: _Integer, fits: Callable[[int, int], bool]) -> tuple[_Integer, _Integer]:
+        """Return two integers whose sum or product is known to fit: larger ones make the function return -1."""
+        if fits(max(abs(a.low), abs(a.high)), max(abs(b.low), abs(b.high))):
+            return a, b
+        return self._within(a), self._within(b)
+
+    def _within(self, value: _Integer) -> _Integer:
+        if value.low >= -_MOST and value.high <= _MOST:
+            return value
+        name = self._named(value)
+        self._body.fails_where((name > number(_MOST)) | (name < number(-_MOST)))
+        return _Integer(name, max(value.low, -_MOST), min(value.high, _MOST))
 
     def _divided(self, op: str, a: _Integer, b: _Integer) -> _Integer:
         """Divide towards minus infinity, which C does not where the dividend is negative."""
-        if b.low <= 0:
-            raise _too_complicated()
         first, second = self._named(a), self._named(b)
+        if b.low <= 0:
+            self._body.fails_where(second < number(1))
         quotient = first // second
         if a.low < 0:
             quotient = Choice(INT64, first < number(0), (first - second + number(1)) // second, quotient)
         if op == "//":
             return _Integer(quotient, min(a.low, 0), max(a.high, 0))
-        return _Integer(first - self._named(_Integer(quotient, a.low, a.high)) * second, 0, b.high - 1)
+        return _Integer(first - self._named(_Integer(quotient, a.low, a.high)) * second, 0, max(0, b.high - 1))
 
     def _named(self, value: _Integer) -> Any:
         """Return a variable with a value that is used several times."""
@@ -149,10 +151,3 @@ class _Sizes:
             return value.expr
         self._locals += 1
         return self._body.declare(f"size_{self._locals}", INT64, value.expr)
-
-
-def _too_complicated() -> UnsupportedError:
-    return UnsupportedError(
-        "the size of a tensor depends on the inputs in a way that cannot be checked",
-        next_step="Fix some of the open dimensions, or bound them: --shape NAME=batch:1..32,...",
-    )

@@ -38,6 +38,7 @@ from mlfc.tir.steps import (
 )
 from mlfc.transform.lower import ProgramBuilder
 
+_WINDOWS = ("nn.conv", "nn.max_pool", "nn.avg_pool")
 DEFINES = "defines"
 """The attribute of a function: the symbols whose values are the last fields of its body."""
 
@@ -245,10 +246,23 @@ class _StepBuilder(ProgramBuilder):
         for child in children(expr):
             self._values[id(child)] = frame.values[child]
         before = len(self._calls)
+        self._require_windows(expr)
         self._values.pop(id(expr), None)
         self._visit(expr, None)
         self._steps += map(Invoke, self._calls[before:])
         frame.values[expr] = self._values[id(expr)]
+
+    def _require_windows(self, expr: relay.Expr) -> None:
+        """Write the checks that windows which move over open sides fit into these at least once."""
+        if not isinstance(expr, relay.Call) or not isinstance(expr.op, relay.Function):
+            return
+        for call in post_order(expr.op.body):
+            if not (relay.op_name(call) or "").removeprefix("qnn.").startswith(_WINDOWS):
+                continue
+            for extent in relay.tensor_type(call).shape:
+                if isinstance(extent, Dim) and extent.symbol is None and extent.bounds[0] < 1:
+                    place = call.span.place or relay.op_name(call)
+                    self._steps.append(Limit(Symbol(f"extent of the result of '{place}'", 1), extent))
 
     def _list(self, frame: _Frame, expr: relay.Call) -> None:
         """Write an operator on lists."""

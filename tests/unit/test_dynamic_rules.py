@@ -9,7 +9,7 @@ import pytest
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.ops.rules import UnequalDimsError, broadcast_shape, fixed, same_extent, same_shape
 from mlfc.relay import ir
-from mlfc.support.dims import Symbol
+from mlfc.support.dims import LARGEST, Symbol
 
 N, M = Symbol("n").dim, Symbol("m").dim
 
@@ -60,3 +60,12 @@ def test_extents_as_a_tensor() -> None:
     for attrs in ({"values": (N, 1), "shape": ()}, {"values": (1.5,)}, {"values": (N,), "dtype": "float32"}):
         with pytest.raises(TypeCheckError):
             ir.call("extents", [], {"dtype": "int64", **attrs})
+
+
+def test_a_slice_to_the_end_keeps_an_extent_whose_bounds_leave_int32() -> None:
+    x = ir.Var("x", ir.TensorType((12 * N, 3), "float32"))
+    end = LARGEST  # what importers write for the end of an axis
+    part = ir.call("strided_slice", [x], begin=(0, 0), end=(end, 1), strides=(1, 1), axes=None)
+    assert ir.tensor_type(part).shape == (12 * N, 1)
+    back = ir.call("strided_slice", [x], begin=(end, 0), end=(0, 1), strides=(-1, 1), axes=None)
+    assert ir.tensor_type(back).shape[0] == 12 * N - 1

@@ -23,7 +23,7 @@ from mlfc.ops.rules import (
 )
 from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
-from mlfc.support.dims import Dim, Extent, Shape, UndecidedError, is_static, maximum, minimum
+from mlfc.support.dims import LARGEST, Dim, Extent, Shape, UndecidedError, is_static, maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor, broadcast_read
 from mlfc.tir.ir import Expr
@@ -180,6 +180,8 @@ def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> Ke
 
 def _counted(place: Extent, extent: Extent) -> Any:
     """Return a place that counts from the end if it is negative."""
+    if not isinstance(place, Dim) and place >= LARGEST:
+        return extent  # no extent is larger, though its bounds alone may not say so: 12 * n
     try:
         return place + extent if place < 0 else place
     except UndecidedError:

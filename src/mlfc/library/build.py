@@ -31,6 +31,8 @@ _VM_PARTS = ("include", "vm_host", "src/runtime/crt/vm")
 _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
 _RUNTIME_HEADERS = (b"tvm/runtime/",)
 _VM_HEADERS = (b"<mlfc_vm_code.h>",)
+# the end of the name of the table that a model exports
+_VM_SYMBOLS = (b"_vm_code\0",)
 # names of symbols begin behind the zero of the name before, on some systems with an underscore; one that ends another
 # name, such as that of a variable for the function, is not written again
 _RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")
@@ -77,7 +79,7 @@ def runtime_code(code: Iterable[Mapping[str, Data]]) -> Buildable:
     for files in code:
         if needs_runtime(files):
             needed.update(runtime_files())
-        if _mentions(files, _VM_HEADERS, ()):
+        if _mentions(files, _VM_HEADERS, _VM_SYMBOLS):
             needed.update(vm_files())
     files = {f"{_RUNTIME}/{name}": data for name, data in sorted(needed.items())}
     return Buildable(files, _RUNTIME_INCLUDES if needed else ())

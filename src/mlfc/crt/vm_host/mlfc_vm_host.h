@@ -20,18 +20,22 @@ extern "C" {
 int32_t mlfc_vm_host_open(const uint8_t* file, uint64_t bytes, const mlfc_vm_code* code, uint32_t depth, void** opened,
                           mlfc_vm_error* error);
 
-/*! \brief Frees it; no run may be going on. */
+/*! \brief Frees it; no run may be going on, and every output is released. */
 void mlfc_vm_host_close(void* opened);
 
 /*!
  * \brief Runs a function; any number of threads may run at once.
- * \param work Set to what `mlfc_vm_host_finish` takes, with the outputs, when they have been read. Only on success.
+ * \param outputs Set, one for each result, each in memory of its own, until `mlfc_vm_host_release`.
+ * \param targets NULL, or where the results are copied to instead, one for each: tensors of the caller whose dtype,
+ *   rank and extents they must have, at any address. If one has others, MLFC_VM_BAD_OUTPUT without a text is the error,
+ *   `values` are [result, 0, 0], `outputs` tells what the results are, and nothing has been written.
  */
-int32_t mlfc_vm_host_run(void* opened, uint32_t function, const mlfc_vm_tensor* inputs, uint32_t input_count,
-                         mlfc_vm_tensor* outputs, uint32_t output_count, int64_t memory_limit, uint64_t turn_limit,
-                         void** work, mlfc_vm_error* error);
+int32_t mlfc_vm_host_call(void* opened, uint32_t function, const mlfc_vm_tensor* inputs, uint32_t input_count,
+                          mlfc_vm_tensor* outputs, uint32_t output_count, const mlfc_vm_tensor* targets,
+                          int64_t memory_limit, uint64_t turn_limit, mlfc_vm_error* error);
 
-void mlfc_vm_host_finish(void* opened, mlfc_vm_tensor* outputs, uint32_t output_count, void* work);
+/*! \brief Frees an output by its `block`, in any thread; NULL is nothing. */
+void mlfc_vm_host_release(void* opened, void* block);
 
 #ifdef __cplusplus
 } /* extern "C" */

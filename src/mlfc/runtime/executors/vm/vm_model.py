@@ -10,7 +10,7 @@ import numpy as np
 from mlfc.errors import InputError, OptionError, ProblemsError, unknown
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.states import ModelState
-from mlfc.runtime.executors.vm.c_interpreter import CInterpreter, serves
+from mlfc.runtime.executors.vm.c_interpreter import CInterpreter, PreparedCall, serves
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.interpreter import Find, Interpreter, Limits
 from mlfc.runtime.executors.vm.memory import aligned_zeros, number_of
@@ -156,12 +156,22 @@ class VmModel(Displayed):
     def bind(
         self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
     ) -> BoundVm:
-        """Return a callable that runs on these very inputs; results are copied into `outputs`, if those are given."""
+        """Return a callable that runs on these very inputs; results are copied into `outputs`, if those are given.
+
+        Raises
+        ------
+        InputError, ProblemsError
+            If inputs are missing or unknown, or an output cannot be written or cannot be what the model returns.
+        """
         sources = dict(zip([info.name for info in self.inputs], self.in_order(inputs), strict=True))
         names = [info.name for info in self.outputs]
-        if outputs is not None and not isinstance(outputs, Mapping):
-            outputs = dict(zip(names, outputs, strict=True))
-        return BoundVm(self.run, sources, None if outputs is None else {name: outputs[name] for name in names})
+        if outputs is None:
+            return BoundVm(self, self._engine, self._limits, sources, None)
+        given = outputs if isinstance(outputs, Mapping) else dict(zip(names, outputs, strict=True))
+        targets = {name: given[name] for name in names}
+        for info, target in zip(self.outputs, targets.values(), strict=True):
+            _require_target(info, target)
+        return BoundVm(self, self._engine, self._limits, sources, targets)
 
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs; of extents that are open the least one."""
@@ -177,40 +187,119 @@ class VmModel(Displayed):
 
 
 class BoundVm(Displayed):
-    """A model on fixed inputs; ``call()`` runs it and returns 0.
+    """A model on fixed inputs; ``call()`` runs it on what they hold then, and returns 0.
+
+    In C a call is little more than the run: inputs that begin at a multiple of the alignment are read where they are,
+    others are copied to memory that is kept; results go straight to outputs that are contiguous.
 
     Attributes
     ----------
     inputs, outputs : dict of str to ndarray
-        Without arrays for the outputs, `outputs` has fresh ones after each call, as their shapes may change.
+        Without arrays for the outputs, `outputs` has new ones after each call, as their shapes may change, and none
+        while it runs: memory of results that nobody else holds is used again.
     """
 
     def __init__(
-        self, run: Callable[[Mapping[str, Any]], dict[str, Array]], inputs: dict[str, Array], outputs: Any
+        self,
+        model: VmModel,
+        engine: Interpreter | CInterpreter,
+        limits: Limits,
+        inputs: dict[str, Any],
+        outputs: dict[str, Array] | None,
     ) -> None:
-        self._run = run
-        self._fixed: dict[str, Array] | None = outputs
+        self._model = model
+        self._engine = engine
+        self._limits = limits
+        self._names = [info.name for info in model.outputs]
+        self._fixed = outputs
         self.inputs = inputs
         self.outputs: dict[str, Array] = outputs or {}
+        # of calls that have ended; several threads may call
+        self._idle: list[Callable[[], list[Array]]] = [self._prepared()]
 
     def _facts(self) -> Mapping[str, object]:
         return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def __call__(self) -> int:
-        """Run the model on what the inputs hold now; raise as `VmModel.call` does."""
-        results = self._run(self.inputs)
+        """Run the model; raise as `VmModel.call` does."""
+        try:
+            run = self._idle.pop()
+        except IndexError:
+            run = self._prepared()
         if self._fixed is None:
-            self.outputs = results
-            return 0
-        for name, array in results.items():
-            target = self._fixed[name]
+            self.outputs = {}
+            self.outputs = dict(zip(self._names, run(), strict=True))
+        else:
+            run()
+        self._idle.append(run)
+        return 0
+
+    def _prepared(self) -> Callable[[], list[Array]]:
+        """Return a run that returns its results, or none if it has written them where they go."""
+        targets = None if self._fixed is None else list(self._fixed.values())
+        are_contiguous = targets is None or all(target.flags.c_contiguous for target in targets)
+        if isinstance(self._engine, CInterpreter) and are_contiguous:
+            return _BoundRun(PreparedCall(self._engine, 0, self._limits, targets), self.inputs, targets is None)
+        return self._run
+
+    def _run(self) -> list[Array]:
+        results = self._model.call(0, list(self.inputs.values()))
+        if self._fixed is None:
+            return results
+        for (name, target), array in zip(self._fixed.items(), results, strict=True):
             if target.shape != array.shape or target.dtype != array.dtype:
                 raise InputError(
                     f"expected an output of {array.dtype}{list(array.shape)}, got {target.dtype}{list(target.shape)}",
                     place=name,
                 )
+        for target, array in zip(self._fixed.values(), results, strict=True):
             target[...] = array
-        return 0
+        return []
+
+
+class _BoundRun:
+    """A run in C on fixed inputs."""
+
+    def __init__(self, call: PreparedCall, inputs: Mapping[str, Any], has_results: bool) -> None:
+        self._call = call
+        self._has_results = has_results
+        self._copies: list[tuple[Array, Array]] = []
+        self._converted: list[tuple[int, str, Any]] = []
+        self._keep: list[Array] = []
+        for number, (name, value) in enumerate(inputs.items()):
+            if not isinstance(value, np.ndarray):
+                self._converted.append((number, name, value))
+                continue
+            array = _given(value, name)
+            if not np.may_share_memory(array, value) or array.dtype != value.dtype:
+                self._copies.append((array, value))
+            # views, for an array with others cannot be resized
+            self._keep.append(array.view())
+            call.set_input(number, array)
+
+    def __call__(self) -> list[Array]:
+        for array, value in self._copies:
+            np.copyto(array, value)
+        converted = [_given(value, name) for _, name, value in self._converted]
+        for (number, _, _), array in zip(self._converted, converted, strict=True):
+            self._call.set_input(number, array)
+        self._call()
+        return self._call.results() if self._has_results else []
+
+
+def _require_target(info: TensorInfo, target: Any) -> None:
+    """Raise InputError unless results of an output can be written to an array."""
+    if not isinstance(target, np.ndarray):
+        raise InputError(f"the output is a {type(target).__name__}, not an array of numpy", place=info.name)
+    if not target.flags.writeable:
+        raise InputError("the output cannot be written", place=info.name, next_step="Bind a copy of it")
+    fits = target.dtype == to_numpy(info.dtype) and target.ndim == len(info.shape)
+    if not fits or any(isinstance(own, int) and own != has for own, has in zip(info.shape, target.shape, strict=True)):
+        shape = ", ".join(map(str, info.shape))
+        raise InputError(
+            f"expected an output of {to_numpy(info.dtype)}[{shape}], got {target.dtype}{list(target.shape)}",
+            place=info.name,
+        )
 
 
 def _info(value: Value, names: Sequence[str]) -> TensorInfo:
@@ -236,7 +325,7 @@ def _given(value: Any, name: str) -> Array:
     if number_of(array.dtype) is None:
         raise InputError(f"tensors cannot have the dtype {array.dtype}", place=name)
     array = require_readable(array)
-    if array.ctypes.data % ALIGNMENT and array.nbytes:
+    if array.__array_interface__["data"][0] % ALIGNMENT and array.nbytes:
         copied = aligned_zeros(array.nbytes).view(array.dtype).reshape(array.shape)
         copied[...] = array
         return copied

@@ -1,0 +1,225 @@
+"""Memory of runs of the virtual machine: whose it is, what bound calls read and write, and what stays for later."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mlfc
+from mlfc.errors import InputError
+from mlfc.runtime import LibraryModule, VmModel, VmModule
+from mlfc.runtime.executors.vm.memory import aligned_zeros
+from mlfc.runtime.tensor.ndarray import from_dlpack
+from mlfc.support.bytecode import OPEN
+from tests.vm_models import expected, two_layers
+from tests.vm_programs import Program, built_library
+
+INTERPRETERS = ("python", "c")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> LibraryModule:
+    return LibraryModule(built_library(tmp_path_factory.mktemp("vm")))
+
+
+def doubling(*, high: int | None = None) -> VmModule:
+    """Return a model of x: 2 x, x itself, 2 x again in the same memory, and a constant."""
+    program = Program(1, 4)
+    n = program.symbol("n", 0, OPEN if high is None else high)
+    program.input("x", "int32", (n,))
+    for name in ("y", "z", "again"):
+        program.output(name, "int32", (n,))
+    program.output("constant", "int64", (3,))
+    main = program.main
+    (x,) = main.parameters
+    extent = main.extent(x, 0)
+    place = main.storage(main.compute("mul", extent, 4), None if high is None else 0)
+    y = main.tensor(place, 0, "int32", [extent])
+    main.invoke(program.add, [x, x, y], [extent])
+    main.return_([y, x, y, program.integers])
+    return VmModule(program.build(-1 if high is None else 4 * high))
+
+
+def ready(library: LibraryModule, interpreter: str, *, high: int | None = None) -> VmModel:
+    return doubling(high=high).model_with(library, interpreter=interpreter)
+
+
+def aligned(values: Any) -> np.ndarray[Any, Any]:
+    array = aligned_zeros(4 * len(values)).view(np.int32)
+    array[:] = values
+    return array
+
+
+def unaligned(values: Any) -> np.ndarray[Any, Any]:
+    array = aligned_zeros(4 * len(values) + 4)[4:].view(np.int32)
+    array[:] = values
+    return array
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+@pytest.mark.parametrize("high", [None, 16])
+def test_results_are_the_callers_own(high: int | None, interpreter: str, library: LibraryModule) -> None:
+    model = ready(library, interpreter, high=high)
+    x = aligned([1, 2, 3])
+    first = model.run(x)
+    arrays = list(first.values())
+    for number, array in enumerate(arrays):
+        for other in [x, *arrays[:number]]:
+            assert not np.may_share_memory(array, other)
+    row = first["y"][1:]
+    del arrays, first
+    for _ in range(3):
+        again = model.run(aligned([7, 8, 9]))
+    assert row.tolist() == [4, 6]
+    assert [array.tolist() for array in again.values()] == [[14, 16, 18], [7, 8, 9], [14, 16, 18], [3, -1, 7]]
+    assert [array.shape for array in model.run(np.int32([])).values()] == [(0,), (0,), (0,), (3,)]
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+@pytest.mark.parametrize("make", [aligned, unaligned, lambda values: aligned([0, *values, 0])[1:-1]])
+def test_bound_calls_see_what_inputs_hold(make: Callable[[Any], Any], interpreter: str, library: LibraryModule) -> None:
+    x = make([1, 2, 3])
+    bound = ready(library, interpreter).bind([x])
+    assert bound.outputs == {}
+    assert bound() == 0
+    held = bound.outputs
+    assert held["y"].tolist() == [2, 4, 6]
+    x[1] = 50
+    assert bound() == 0
+    assert (bound.outputs["y"].tolist(), bound.outputs["z"].tolist()) == ([2, 100, 6], [1, 50, 3])
+    assert (held["y"].tolist(), x.tolist()) == ([2, 4, 6], [1, 50, 3])
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_bound_inputs_of_other_kinds(interpreter: str, library: LibraryModule) -> None:
+    model = ready(library, interpreter)
+    tensor = from_dlpack(np.int32([1, 2]))
+    every_other = np.arange(8, dtype=np.int32)[::2]
+    for given, expect in ((tensor, [2, 4]), (every_other, [0, 4, 8, 12]), (np.int32([3]), [6])):
+        bound = model.bind({"x": given})
+        assert (bound(), bound.outputs["y"].tolist()) == (0, expect)
+    every_other[0] = 5
+    strided = model.bind([every_other])
+    every_other[1] = 6
+    assert (strided(), strided.outputs["y"].tolist()) == (0, [10, 12, 8, 12])
+    for wrong in (np.int64([1]), np.int32([[1]]), [1.5], "text"):
+        with pytest.raises(InputError):
+            model.bind([wrong])()
+
+
+def test_memory_of_results_is_used_again_only_if_nobody_has_it(library: LibraryModule) -> None:
+    bound = ready(library, "c").bind([aligned(range(1000))])
+    bound()
+    freed = {array.ctypes.data for array in bound.outputs.values()}
+    bound()
+    assert {array.ctypes.data for array in bound.outputs.values()} == freed
+    part = bound.outputs["y"][990:]
+    bound()
+    assert all(not np.may_share_memory(part, array) for array in bound.outputs.values())
+    model = ready(library, "c")
+    survivor = model.run(np.int32([4]))["y"]
+    del model  # its memory goes when the last result does
+    assert survivor.tolist() == [8]
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_results_go_to_given_outputs(interpreter: str, library: LibraryModule) -> None:
+    model = ready(library, interpreter)
+    x = aligned([1, 2, 3])
+    outputs = {"y": unaligned([0] * 3), "z": np.zeros((3, 2), np.int32)[:, 0], "again": aligned([0] * 3)}
+    outputs["constant"] = np.zeros(3, np.int64)
+    for names in (("y", "z", "again", "constant"), ("again", "constant", "y", "z")):
+        for target in outputs.values():
+            target[:] = 0
+        bound = model.bind([x], {name: outputs[name] for name in names})
+        assert bound() == 0
+        assert [outputs[name].tolist() for name in ("y", "z", "again")] == [[2, 4, 6], [1, 2, 3], [2, 4, 6]]
+    outputs["z"] = np.zeros(3, np.int32)
+    bound = model.bind([x], outputs)
+    x[:] = [4, 5, 6]
+    assert (bound(), outputs["z"].tolist(), bound.outputs["y"].tolist()) == (0, [4, 5, 6], [8, 10, 12])
+    in_place = model.bind([x], {**outputs, "y": x})
+    assert (in_place(), x.tolist()) == (0, [8, 10, 12])
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_outputs_that_do_not_fit_are_refused(interpreter: str, library: LibraryModule) -> None:
+    model = ready(library, interpreter)
+    fitting = [np.zeros(3, np.int32), np.zeros(3, np.int32), np.zeros(3, np.int32), np.zeros(3, np.int64)]
+    longer = model.bind([np.int32([1, 2, 3])], [fitting[0], np.zeros(4, np.int32), *fitting[2:]])
+    with pytest.raises(InputError, match=r"z: expected an output of int32\[3\], got int32\[4\]"):
+        longer()
+    assert not fitting[0].any()
+    frozen = np.zeros(3, np.int32)
+    frozen.flags.writeable = False
+    wrong = {"got int64": np.zeros(3), "got int32": np.zeros((3, 1), np.int32), "written": frozen, "a list": [1, 2, 3]}
+    wrong["got int64"] = np.zeros(3, np.int64)
+    for message, target in wrong.items():
+        with pytest.raises(InputError, match=message):
+            model.bind([np.int32([1, 2, 3])], [target, *fitting[1:]])
+    with pytest.raises(InputError, match=r"expected an output of int64\[3\], got int64\[4\]"):
+        model.bind([np.int32([1])], [*fitting[:3], np.zeros(4, np.int64)])
+
+
+def test_threads_share_a_model_and_a_bound_call(library: LibraryModule) -> None:
+    model = ready(library, "c")
+    shared = model.bind([np.int32([1, 2])])
+
+    def work(number: int) -> bool:
+        values = aligned(np.arange(number, number + 200 + 50 * (number % 7)))
+        own = model.bind([values])
+        kept = []
+        for _ in range(40):
+            own()
+            shared()
+            kept.append(own.outputs["y"])
+            values += 1
+        return all(np.array_equal(array, (values - 40 + turn) * 2) for turn, array in enumerate(kept))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(24)))
+    assert (shared(), shared.outputs["y"].tolist()) == (0, [2, 4])
+
+
+class _Usage(ctypes.Structure):  # 4 and 7 are bytes that are used, of the system's pages and in arenas
+    _fields_ = tuple((f"field{number}", ctypes.c_size_t) for number in range(10))
+
+
+def test_memory_of_a_large_run_goes_after_small_ones(library: LibraryModule) -> None:
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        pytest.skip("needs the allocator of glibc, which counts")
+    libc.mallinfo2.restype = _Usage
+
+    def used() -> int:
+        usage = libc.mallinfo2()
+        return int(usage.field7 + usage.field4)
+
+    model = ready(library, "c")
+    many, few, size = np.zeros(1 << 21, np.int32), np.zeros(4, np.int32), 1 << 23
+    before = used()
+    results = [model.run(many) for _ in range(4)]
+    assert used() - before > 12 * size
+    del results
+    assert used() - before < 8 * size  # not all that results ever had
+    assert used() - before > size  # for the next run
+    for _ in range(100):
+        model.run(few)
+    assert used() - before < size
+
+
+def test_exported_libraries_of_llvm_run_in_c(tmp_path: Path) -> None:
+    module, params = two_layers()
+    factory = mlfc.build(module, "llvm", params, executor="vm", module_name="net")
+    path = factory.export_library(tmp_path / "net.so")
+    model = mlfc.load(path)
+    assert isinstance(model, VmModel)
+    assert model.interpreter == "c"
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    np.testing.assert_allclose(model.run(x)["probabilities"], expected(x, params), rtol=2e-6)

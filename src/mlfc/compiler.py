@@ -109,6 +109,12 @@ def build(
         return _made(Factory(name, chosen, executor, mod, values, unit), dry_run)
     if is_dynamic(mod):
         _refuse_dynamic(executor, chosen)
+    if specialize:
+        raise OptionError(
+            "specializing requires open dimensions and the virtual machine",
+            place="specialize",
+            next_step="Leave it out, or leave the dimensions open",
+        )
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))

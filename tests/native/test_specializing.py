@@ -1,0 +1,56 @@
+"""Models that are compiled anew for shapes that come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import mlfc
+from mlfc.errors import OptionError
+from mlfc.specializing import SpecializingModel
+
+
+def _model(path: Path) -> Path:
+    """Write a dense layer and a tanh with an open batch."""
+    weights = np.random.default_rng(3).standard_normal((8, 5)).astype(np.float32)
+    data = helper.make_tensor_value_info("x", 1, ["batch", 8])
+    result = helper.make_tensor_value_info("y", 1, ["batch", 5])
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["y"])]
+    graph = helper.make_graph(nodes, "dense", [data], [result], [numpy_helper.from_array(weights, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_shapes_that_come_back_get_code_with_the_same_bits(tmp_path: Path) -> None:
+    compiled = mlfc.compile(_model(tmp_path / "dense.onnx"), "llvm", specialize="auto")
+    model = compiled.model
+    assert isinstance(model, SpecializingModel)
+    rng = np.random.default_rng(4)
+    inputs = {rows: rng.standard_normal((rows, 8)).astype(np.float32) for rows in (1, 3, 7)}
+    general = {rows: compiled.run({"x": x})["y"] for rows, x in inputs.items()}
+    assert model.special == []
+    for rows in (1, 3):
+        compiled.run(inputs[rows])
+        model.wait()
+    assert model.special == [{"batch": 1}, {"batch": 3}]
+    for rows, x in inputs.items():
+        assert compiled.run({"x": x})["y"].tobytes() == general[rows].tobytes()
+    bound = model.bind({"x": inputs[3]})
+    assert bound() == 0
+    assert bound.outputs["y"].tobytes() == general[3].tobytes()
+
+
+def test_only_known_ways_to_specialize_are_taken(tmp_path: Path) -> None:
+    path = _model(tmp_path / "dense.onnx")
+    with pytest.raises(OptionError, match="unknown specialization 'often'"):
+        mlfc.compile(path, "llvm", specialize="often")
+    with pytest.raises(OptionError, match="nearest: 'batch'"):
+        mlfc.compile(path, "llvm", specialize=[{"bach": 1}])
+    with pytest.raises(OptionError, match="requires open dimensions"):
+        mlfc.compile(path, "llvm", shapes={"x": (2, 8)}, specialize=[{"batch": 2}])
+    fixed = mlfc.compile(path, "llvm", shapes={"x": (2, 8)}, specialize="auto")
+    assert not isinstance(fixed.model, SpecializingModel)

@@ -342,3 +342,37 @@ def test_contradictions_of_open_dimensions_are_one_error() -> None:
     model = _graph_model(nodes, {"x": (FLOAT, ["n"])}, {"y": (FLOAT, None)}, weights)
     with pytest.raises(MlfcError, match=r"do not broadcast|differ"):
         mlfc.import_model(model, dynamic=True)
+
+
+MACHINE_TESTS = (
+    "test_if", "test_loop13_none", "test_loop16", "test_range_float_type_positive_delta_expanded", "test_scan9_sum",
+    "test_nonzero_example", "test_compress_0", "test_unique_not_sorted_without_axis",
+    "test_nonmaxsuppression_suppress_by_IOU", "test_nonmaxsuppression_two_classes", "test_range_int32",
+    "test_reshape_reordered_last_dims", "test_slice_neg_steps", "test_expand_dim_changed", "test_tile",
+    "test_top_k_smallest", "test_onehot_with_axis", "test_split_variable_parts_1d_opset18",
+)  # fmt: skip
+
+
+def test_the_virtual_machine_passes_node_tests_without_stated_shapes() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = [case for case in collect_testcases(None) if case.name.startswith(MACHINE_TESTS)]
+    count = 0
+    for case in cases:
+        if case.name in REFUSED or case.name.startswith(LATE):
+            continue
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        for item in model.graph.output:
+            item.type.tensor_type.ClearField("shape")
+        compiled = mlfc.compile(model, "llvm")
+        inputs, outputs = case.data_sets[0]
+        given = dict(zip([item.name for item in model.graph.input], inputs, strict=True))
+        found = compiled.run({info.name: given[info.name] for info in compiled.inputs}).values()
+        for ours, wanted in zip(found, map(np.asarray, outputs), strict=True):
+            assert ours.shape == wanted.shape, case.name
+            np.testing.assert_allclose(ours, wanted, rtol=1e-5, err_msg=case.name)
+        count += 1
+    assert count >= 20

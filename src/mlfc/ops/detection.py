@@ -9,6 +9,7 @@ from mlfc.ops.rules import check_dtype, declare, scalar
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
+from mlfc.support.dims import Extent, maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
@@ -43,8 +44,8 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     boxes, scores, most, overlap, lowest = inputs
     stmts, rows = ctx.stmts, out.shape[0]
     batches, classes, count = scores.shape
-    found = ctx.scratch("found", (max(rows, 1), 3), "int64")
-    left = ctx.scratch("left", (max(count, 1),), "bool")
+    found = ctx.scratch("found", (maximum(rows, 1), 3), "int64")
+    left = ctx.scratch("left", (maximum(count, 1),), "bool")
     row = stmts.local("row", (1,), "int32")
     stmts.store(row, [0], 0)
     with ctx.loops((rows, 3), "clear") as at:
@@ -65,7 +66,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
                 chosen = stmts.let("chosen", tb.clamp(best, 0, count - 1))
                 place = stmts.let("place", tb.load(row, [0]))
                 with stmts.when(tb.binary("lt", place, rows)):
-                    inside = stmts.let("inside", tb.clamp(place, 0, max(rows, 1) - 1))
+                    inside = stmts.let("inside", tb.clamp(place, 0, maximum(rows, 1) - 1))
                     for column, value in enumerate((batch, label, chosen)):
                         stmts.store(found, [inside, column], tb.cast(value, "int64"))
                     stmts.store(row, [0], place + 1)
@@ -79,9 +80,9 @@ def _wide(boxes: Tensor) -> str:
     return "float64" if boxes.dtype == "float64" else "float32"
 
 
-def _limited(value: Expr, count: int) -> Expr:
+def _limited(value: Expr, count: Extent) -> Expr:
     low, high = dtypes.limits(value.dtype)
-    limited = tb.minimum(value, min(count, int(high)))
+    limited = tb.minimum(value, minimum(count, int(high)))
     return limited if low == 0 else tb.maximum(limited, 0)
 
 

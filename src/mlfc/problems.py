@@ -12,10 +12,41 @@ from mlfc.compiler import build, leaves_to_run
 from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
 from mlfc.frontend import Model, import_model
 from mlfc.frontend.common import Census
+from mlfc.relay.ir import IRModule, TensorType
+from mlfc.support.dims import LARGEST, Symbol, symbols_of
+from mlfc.support.module_info import SymbolInfo
+from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.vm_info import bounding_option
+from mlfc.target.target import parse_target
 
 _ROUNDS = 5
 # what a trial may add to the options; a limit is raised by users alone, who know where the model is from
 _TRIED = ("--shape", "--value", "--byoc")
+
+
+@dataclass(frozen=True)
+class OpenDimension:
+    """A dimension of inputs that is known when the model runs.
+
+    Attributes
+    ----------
+    name : str
+    low : int
+        The least that it may be.
+    high : int, optional
+        The most; None without a bound.
+    inputs : tuple of str
+        Those that have it, by themselves or in an expression.
+    """
+
+    name: str
+    low: int
+    high: int | None
+    inputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        bounds = f"{self.low} or more" if self.high is None else f"{self.low} to {self.high}"
+        return f"{self.name} ({bounds}) of {', '.join(map(repr, self.inputs))}"
 
 
 @dataclass(frozen=True)
@@ -32,12 +63,19 @@ class Outcome:
         Nodes with a problem of their own.
     unchecked : int
         Nodes behind those, of which nobody knows what they would read.
+    open_dimensions : tuple of OpenDimension
+        Of the inputs, in their order; none where the model cannot be imported.
+    bounding : tuple of str
+        Options that would bound these for a microcontroller, as examples; empty for other targets, and where nothing is
+        without a bound.
     """
 
     problems: tuple[MlfcError, ...]
     nodes: int
     refused: int
     unchecked: int
+    open_dimensions: tuple[OpenDimension, ...]
+    bounding: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -107,7 +145,7 @@ def examine(model: Model, *, target: str = "c", limit_factor: float = 1.0, **opt
         other, found = _tried(model, again, start, target, limit_factor)
         if not found.problems:
             applied, left = other, found
-    return Examination(first.problems, first.nodes, first.refused, first.unchecked, applied.remedies, left)
+    return Examination(**vars(first), remedies=applied.remedies, left=left)
 
 
 def _tried(
@@ -130,17 +168,52 @@ def _tried(
 def _outcome(model: Model, options: Mapping[str, Any], target: str, limit_factor: float) -> Outcome:
     census = Census()
     problems: tuple[MlfcError, ...] = ()
+    found: tuple[OpenDimension, ...] = ()
+    bounding: tuple[str, ...] = ()
     try:
         dynamic = leaves_to_run(None, target, options.get("shapes"))
         mod, params = import_model(
             model, target=target, limit_factor=limit_factor, census=census, dynamic=dynamic, **options
         )
+        found, bounding = _open_dimensions(mod, params), _bounding(mod, params, target)
         build(mod, target, params, limit_factor=limit_factor, dry_run=True)
     except ProblemsError as error:
         problems = error.problems
     except MlfcError as error:
         problems = (error,)
-    return Outcome(problems, census.nodes, census.refused, census.unchecked)
+    return Outcome(problems, census.nodes, census.refused, census.unchecked, found, bounding)
+
+
+def _open_dimensions(module: IRModule, params: Mapping[str, Any]) -> tuple[OpenDimension, ...]:
+    owners: dict[Symbol, list[str]] = {}
+    for name, type_ in _inputs(module, params):
+        for symbol in symbols_of(type_.shape):
+            owners.setdefault(symbol, []).append(name)
+    return tuple(
+        OpenDimension(symbol.name, symbol.low, None if symbol.high == LARGEST else symbol.high, tuple(names))
+        for symbol, names in owners.items()
+    )
+
+
+def _bounding(module: IRModule, params: Mapping[str, Any], target: str) -> tuple[str, ...]:
+    if not parse_target(target).features.is_microcontroller:
+        return ()
+    options: list[str] = []
+    bounded: set[Symbol] = set()
+    for name, type_ in _inputs(module, params):
+        unbounded = {symbol for symbol in symbols_of(type_.shape) if symbol.high == LARGEST} - bounded
+        if unbounded:
+            shape = tuple(extent if isinstance(extent, int) else str(extent) for extent in type_.shape)
+            symbols = [SymbolInfo(symbol.name, symbol.low, None) for symbol in unbounded]
+            options.append(bounding_option([TensorInfo(name, shape, type_.dtype)], symbols))
+            bounded |= unbounded
+    return tuple(dict.fromkeys(options))
+
+
+def _inputs(module: IRModule, params: Mapping[str, Any]) -> list[tuple[str, TensorType]]:
+    """Return the names and types of the inputs that are tensors."""
+    others = [param for param in module.main.params if param.name not in params]
+    return [(param.name, param.type) for param in others if isinstance(param.type, TensorType)]
 
 
 @dataclass(frozen=True)

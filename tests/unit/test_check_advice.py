@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import warnings
 from functools import cache
 from pathlib import Path
@@ -266,3 +267,42 @@ def test_the_command_counts_before_and_after(
     assert report["problems"][0]["remedies"] == report["remedies"][:1]
     taken = shown(capsys, value=[report["remedies"][0]["argument"]], byoc=[report["remedies"][1]["argument"]])
     assert taken == "detector.onnx: no problems found\n"
+
+
+def _of_two() -> bytes:
+    """Return a model with a dimension that two inputs have, and one of one of them."""
+    items = [
+        helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", ["batch", "n"]), ("y", ["batch", 1]))
+    ]
+    result = helper.make_tensor_value_info("z", 1, ["batch", "n"])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "y"], ["z"])], "two", items, [result])
+    opset = [helper.make_opsetid("", 17)]
+    data: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return data
+
+
+def test_dimensions_that_stay_open_are_listed() -> None:
+    found = examine(_of_two())
+    assert [str(item) for item in found.open_dimensions] == [
+        "batch (1 or more) of 'x', 'y'", "n (1 or more) of 'x'",
+    ]  # fmt: skip
+    assert (found.problems, found.bounding) == ((), ())
+    batch = mlfc.Dim("batch", 2, 4)
+    bounded = examine(_of_two(), shapes={"x": (batch, 5), "y": (batch, 1)}, target="c -mcpu=cortex-m4")
+    assert [str(item) for item in bounded.open_dimensions] == ["batch (2 to 4) of 'x', 'y'"]
+    assert (bounded.problems, bounded.bounding) == ((), ())
+    assert examine(_of_two(), shapes={"x": (2, 5), "y": (2, 1)}).open_dimensions == ()
+
+
+def test_a_microcontroller_asks_for_bounds() -> None:
+    target = "c -mcpu=cortex-m4"
+    unbounded = examine(_of_two(), shapes={"x": (None, None), "y": (None, 1)}, target=target)
+    assert unbounded.bounding == ("--shape x=batch:1..8,n:1..8",)
+    shapes = parse_shapes([option.removeprefix("--shape ") for option in unbounded.bounding])
+    assert examine(_of_two(), shapes=shapes, target=target).bounding == ()
+    (problem,) = examine(_of_two(), target=target).problems
+    said = re.findall(r"--shape (\S+:\S+)", str(problem))
+    assert len(said) == 2
+    kept = examine(_of_two(), shapes=parse_shapes(said), target=target)
+    assert [item.name for item in kept.open_dimensions] == ["batch", "n"]
+    assert (kept.problems, kept.bounding) == ((), ())

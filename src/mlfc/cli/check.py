@@ -39,7 +39,7 @@ def check(
     limit_factor: float = 1.0,
     as_json: bool = False,
 ) -> None:
-    """List all that mlfc cannot compile in a model, and what would let it compile.
+    """List all that mlfc cannot compile in a model, what would let it compile, and which dimensions stay open.
 
     The options that problems name are tried together, and what they leave is counted. What they give inputs are
     examples that fit the model: only you know what is right.
@@ -69,7 +69,12 @@ def check(
 def _summary(model: Path, found: Examination) -> list[str]:
     """Return the lines that count the nodes, before and after the remedies."""
     if not found.problems:
-        return [f"{model}: no problems found"]
+        lines = [f"{model}: no problems found"]
+        if found.open_dimensions:
+            lines.append(f"open dimensions: {'; '.join(map(str, found.open_dimensions))}")
+        if found.bounding:
+            lines.append(f"a microcontroller needs bounds of them, for example: {' '.join(found.bounding)}")
+        return lines
     lines = [f"{model}: {_nodes(found)}"] if found.nodes else []
     if found.remedies:
         options = " ".join(f"{item.option} {shlex.quote(item.argument)}" for item in found.remedies)
@@ -90,7 +95,12 @@ def _nodes(outcome: Outcome) -> str:
 
 def _counts(outcome: Outcome) -> dict[str, Any]:
     counts = {"nodes": outcome.nodes, "refused": outcome.refused, "unchecked": outcome.unchecked}
-    return {**counts, "problems": [_entry(problem) for problem in outcome.problems]}
+    return {
+        **counts,
+        "problems": [_entry(problem) for problem in outcome.problems],
+        "open_dimensions": [vars(item) for item in outcome.open_dimensions],
+        "bounding": list(outcome.bounding),
+    }
 
 
 def _entry(error: MlfcError) -> dict[str, Any]:

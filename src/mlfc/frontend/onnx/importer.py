@@ -208,7 +208,9 @@ class _Importer(Bodies):
                 guessed = next((guess for guess in guesses if self._imports({**shapes, **guess}, values)), None)
             is_open = self.dynamic is not None  # only ranks are missing then, which nobody guesses
             likely = guessed or ({} if is_open else next(guessed_shapes(graph, shapes, values, weights), {}))
-            self.problems.add(open_dimensions(graph, error.names, likely, fits=guessed is not None))
+            self.problems.add(
+                open_dimensions(graph, error.names, likely, fits=guessed is not None, may_bound=not self.on_host)
+            )
             if self.is_trial:
                 return error.found
             return {**error.found, **self.stand_ins.of_inputs(graph, error.names, likely)}

@@ -21,6 +21,7 @@ Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 SIZE_LIMIT = 1 << 32
+_USUAL_BOUND = 8
 _OF_KIND = {
     "sequence_type": ": an input for each element of the sequence",
     "optional_type": ": an input that is always given",
@@ -214,11 +215,17 @@ def _guessed(
 
 
 def open_dimensions(
-    graph: onnx.GraphProto, names: Sequence[str], guessed: Mapping[str, Sequence[int]], *, fits: bool
+    graph: onnx.GraphProto,
+    names: Sequence[str],
+    guessed: Mapping[str, Sequence[int]],
+    *,
+    fits: bool,
+    may_bound: bool = False,
 ) -> ModelError:
     """Return the error that names every input with open dimensions and the options that fix them.
 
-    `guessed` are likely shapes, if there are any; `fits` says whether the model can be imported with them.
+    `guessed` are likely shapes, if there are any; `fits` says whether the model can be imported with them. `may_bound`:
+    dimensions may stay open, within bounds.
     """
     described: list[str] = []
     options: list[str] = []
@@ -239,11 +246,22 @@ def open_dimensions(
             options.append(str(remedies[-1]) if fits else f"--shape {item.name}={','.join(map(str, blank))}")
     how = "for example" if fits else "with a number for each N"
     which = "inputs leave" if len(inputs) > 1 else "input leaves"
+    bounded = [_bounded_shape(item, guessed.get(item.name, ())) for item in inputs] if may_bound else []
+    keep = f", or bounds, for example: {' '.join(bounded)}" if bounded and all(bounded) else ""
     return ModelError(
         f"shapes must be fixed, but {len(inputs)} {which} dimensions open: {', '.join(described)}",
-        next_step=f"Give them, {how}: {' '.join(options)}",
+        next_step=f"Give them, {how}: {' '.join(options)}{keep}",
         remedies=remedies,
     )
+
+
+def _bounded_shape(item: onnx.ValueInfoProto, guessed: Sequence[int]) -> str:
+    """Return the option that bounds the dimensions of an input which have names; nothing if there are none."""
+    extents: list[str] = []
+    for size, likely in zip(declared_extents(item) or (), guessed, strict=False):
+        is_named = isinstance(size, str) and size.isidentifier() and size.isascii()
+        extents.append(f"{size}:1..{max(likely, _USUAL_BOUND)}" if is_named else str(likely))
+    return str(Remedy("--shape", f"{item.name}={','.join(extents)}")) if any(":" in part for part in extents) else ""
 
 
 @dataclass(frozen=True)

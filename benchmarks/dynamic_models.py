@@ -1,0 +1,142 @@
+"""Whole models of open dimensions: their time over that of the model compiled for the shape, and over ONNX Runtime's.
+
+All use one thread, are bound to fixed arrays, and take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from rich.table import Table
+
+import mlfc
+from benchmarks.models import find
+from benchmarks.recurrent import interleaved
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of one input, and the shapes at which it is timed, with their open dimensions by name."""
+
+    name: str
+    make: Callable[[], bytes]
+    shapes: Sequence[tuple[tuple[int, ...], Mapping[str, int]]]
+    tokens: int = 0  # inputs are integers below it, if it is not 0
+
+
+def _resnet() -> bytes:
+    """Return ResNet-50 with an open batch."""
+    model = onnx.load(find(["resnet50"])[0].path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del model.graph.value_info[:]
+    targets = {node.input[1] for node in model.graph.node if node.op_type == "Reshape"}
+    for tensor in model.graph.initializer:
+        if tensor.name in targets:
+            values = onnx.numpy_helper.to_array(tensor).copy()
+            values[0] = 0  # as the input has it
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _exported(net: Any, example: Any, dims: Mapping[int, str]) -> bytes:
+    import torch
+
+    torch.manual_seed(0)
+    named = {axis: torch.export.Dim(name, min=1, max=512) for axis, name in dims.items()}
+    program = torch.onnx.export(net().eval(), (example,), dynamic_shapes=(named,), dynamo=True, verbose=False)
+    model = program.model_proto
+    # the exporter states the example's length behind an LSTM, and ONNX Runtime holds it to that
+    del model.graph.value_info[:]
+    for axis, name in dims.items():
+        model.graph.output[0].type.tensor_type.shape.dim[axis].dim_param = name
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _encoder() -> bytes:
+    import torch
+    from torch import nn
+
+    class Encoder(nn.Module):  # type: ignore[misc]  # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(1000, 256)
+            layer = nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, dropout=0)
+            self.layers = nn.TransformerEncoder(layer, 4)
+            self.scores = nn.Linear(256, 10)
+
+        def forward(self, tokens: Any) -> Any:
+            return self.scores(self.layers(self.embedding(tokens)))
+
+    return _exported(Encoder, torch.randint(0, 1000, (1, 9)), {1: "length"})
+
+
+def _lstm() -> bytes:
+    import torch
+    from torch import nn
+
+    class Lstm(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(32, 64, batch_first=True, bidirectional=True)
+            self.scores = nn.Linear(128, 10)
+
+        def forward(self, x: Any) -> Any:
+            return self.scores(self.layer(x)[0])
+
+    return _exported(Lstm, torch.randn(1, 7, 32), {1: "length"})
+
+
+LENGTHS = (16, 100, 128)
+CASES = (
+    Case("LSTM of both directions, 32-64", _lstm, [((1, n, 32), {"length": n}) for n in LENGTHS]),
+    Case("encoder, 4 layers of 256", _encoder, [((1, n), {"length": n}) for n in LENGTHS], tokens=1000),
+    Case("ResNet-50", _resnet, [((n, 3, 224, 224), {"batch": n}) for n in (1, 8)]),
+)
+
+
+def _peer(data: bytes, value: Any) -> Callable[[], object]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    binding.bind_cpu_input(session.get_inputs()[0].name, value)
+    for output in session.get_outputs():
+        binding.bind_output(output.name)
+    return lambda: session.run_with_iobinding(binding)
+
+
+def times(case: Case, seconds: float) -> Iterator[tuple[tuple[int, ...], dict[str, float]]]:
+    """Yield (shape, seconds of each runner) of a model; outputs of ours are compared with each other."""
+    data, rng = case.make(), np.random.default_rng(0)
+    model = onnx.load_from_string(data)
+    name = model.graph.input[0].name
+    general: Any = mlfc.compile(data, "c", module_name="general").model
+    for shape, extents in case.shapes:
+        value = rng.integers(0, case.tokens, shape) if case.tokens else rng.standard_normal(shape).astype(np.float32)
+        static: Any = mlfc.compile(data, "c", module_name="static", shapes={name: shape}).model
+        open_call, static_call = general.bind({name: value}), static.bind({name: value})
+        open_call(), static_call()
+        (got,), (expected,) = open_call.outputs.values(), static_call.outputs.values()
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4, err_msg=f"{case.name} {extents}")
+        runners = {"open": open_call, "static": static_call, "onnxruntime": _peer(data, value)}
+        yield shape, interleaved(runners, seconds)
+
+
+def table(seconds: float, cases: Sequence[Case] = CASES) -> Table:
+    """Return the table of all models."""
+    result = Table(title="Models of open dimensions: median of the thread's time")
+    for name in ("model", "shape", "open, us", "over static", "over ONNX Runtime"):
+        result.add_column(name, justify="left" if name == "model" else "right")
+    for case in cases:
+        for shape, found in times(case, seconds):
+            ratios = (f"{found['open'] / found[other]:.2f}" for other in ("static", "onnxruntime"))
+            result.add_row(case.name, " x ".join(map(str, shape)), f"{found['open'] * 1e6:,.0f}", *ratios)
+    return result

@@ -37,6 +37,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     target: str = "c",
     *,
     example_inputs: Any = None,
+    dynamic_shapes: Any = None,
     module_name: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
@@ -59,6 +60,8 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         A target string, as for `build`.
     example_inputs : tuple, mapping, Tensor or ndarray, optional
         For a PyTorch module, which requires them: what its ``forward`` takes.
+    dynamic_shapes : tuple or mapping, optional
+        Of its inputs, dimensions that stay open: ``({0: torch.export.Dim("batch", min=1, max=32)},)``.
     module_name : str, optional
         Goes into every symbol; default: from the file's name or the module's class, or ``model``.
     shapes, values, states, state_init, numerics, byoc, limit_factor
@@ -90,9 +93,10 @@ def compile(  # noqa: A001 (users write mlfc.compile)
             f"expected a target string, got {type(target).__name__}",
             next_step="Name example inputs: mlfc.compile(module, example_inputs=(x,))",
         )
-    model = opened(model, example_inputs)
+    model = opened(model, example_inputs, dynamic_shapes)
     if isinstance(model, Captured):
         states, state_init = model.with_own(states, state_init)
+        shapes = {**model.shapes, **(shapes or {})}
     imported: dict[str, Any] = {
         "shapes": shapes,
         "values": values,

@@ -98,6 +98,7 @@ def check(
     model: Model,
     *,
     example_inputs: Any = None,
+    dynamic_shapes: Any = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
     states: Mapping[str, str] | None = None,
@@ -115,7 +116,7 @@ def check(
 
     Parameters
     ----------
-    model, example_inputs, shapes, values, states, state_init, numerics, name, byoc, limit_factor
+    model, example_inputs, dynamic_shapes, shapes, values, states, state_init, numerics, name, byoc, limit_factor
         As for `import_model`.
     target : str
         As for `build`.
@@ -127,7 +128,13 @@ def check(
         "state_init": state_init,
         "numerics": numerics,
     }
-    options = {**options, "example_inputs": example_inputs, "name": name, "byoc": byoc}
+    options = {
+        **options,
+        "example_inputs": example_inputs,
+        "dynamic_shapes": dynamic_shapes,
+        "name": name,
+        "byoc": byoc,
+    }
     return list(_outcome(model, options, target, limit_factor).problems)
 
 

@@ -366,3 +366,48 @@ if INSTALLED:
 
 def test_every_section_has_a_program() -> None:
     assert all(program(section) for section in ("torch", *OTHERS))
+
+
+class Masked(nn.Module):
+    """Two inputs that share a dimension, and one has another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x)).sum(1) * mask
+
+
+def test_dimensions_of_torch_export_keep_names_and_bounds() -> None:
+    module = seeded(Masked)
+    batch, time = torch.export.Dim("batch", min=1, max=32), torch.export.Dim("time", max=16)
+    examples = (torch.zeros(3, 5, 4), torch.zeros(3, 3))
+    made = mlfc.compile(module, "llvm", example_inputs=examples, dynamic_shapes=({0: batch, 1: time}, {0: batch}))
+    assert [str(item) for item in made.inputs] == ["x: float32[batch, time, 4]", "mask: float32[batch, 3]"]
+    symbols = {(item.name, item.low, item.high) for item in made.model.executable.symbols}  # type: ignore[attr-defined]
+    assert symbols == {("batch", 1, 32), ("time", 1, 16)}
+    rng = np.random.default_rng(5)
+    for rows, steps in ((1, 1), (1, 16), (32, 2)):
+        given = {"x": rng.standard_normal((rows, steps, 4), np.float32), "mask": rng.random((rows, 3), np.float32)}
+        found = made.run(given)["output"]
+        np.testing.assert_allclose(found, expected(module, given)["output"], rtol=1e-5, atol=1e-5)
+    with pytest.raises(MlfcError, match="33"):
+        made.run({"x": np.zeros((33, 5, 4), np.float32), "mask": np.zeros((33, 3), np.float32)})
+    # by name, an expression of a dimension, and one that PyTorch names
+    half = torch.export.Dim("half", min=1, max=8)
+    again, _ = mlfc.import_model(
+        module,
+        example_inputs={"x": torch.zeros(4, 5, 4), "mask": torch.zeros(4, 3)},
+        dynamic_shapes={"x": {0: 2 * half, 1: torch.export.Dim.AUTO}, "mask": {0: 2 * half}},
+    )
+    assert [str(item.type.shape[0]) for item in again.main.params[:2]] == ["2 * half", "2 * half"]  # type: ignore[union-attr]
+    assert str(again.main.params[0].type.shape[1]) == "x_1"  # type: ignore[union-attr]
+
+
+def test_dynamic_shapes_that_do_not_fit_are_refused() -> None:
+    examples, batch = (torch.zeros(3, 5, 4), torch.zeros(3, 3)), torch.export.Dim("batch")
+    with pytest.raises(OptionError, match="2 arguments"):
+        mlfc.compile(Masked(), example_inputs=examples, dynamic_shapes=({0: batch},))
+    with pytest.raises(OptionError, match="dynamic_shapes"):
+        mlfc.import_model(b"", dynamic_shapes=({0: batch},))

@@ -54,6 +54,7 @@ def import_model(
     model: Model,
     *,
     example_inputs: Any = None,
+    dynamic_shapes: Any = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, npt.ArrayLike] | None = None,
     states: Mapping[str, str] | None = None,
@@ -76,6 +77,9 @@ def import_model(
         ``forward`` writes become states.
     example_inputs : tuple, mapping, Tensor or ndarray, optional
         What the ``forward`` of a PyTorch module takes, by position or by name: shapes and dtypes of the inputs.
+    dynamic_shapes : tuple or mapping, optional
+        Dimensions of a PyTorch module's inputs that stay open, as `torch.export.export` takes them; names and bounds of
+        each ``torch.export.Dim`` are kept. Only the executor ``vm`` runs such a module.
     shapes : dict of str to sequence of int, optional
         Shapes of inputs whose dimensions the model leaves open.
     values : dict of str to array_like, optional
@@ -131,9 +135,10 @@ def import_model(
     """
     if numerics not in NUMERICS:
         raise OptionError(unknown("numerics", numerics, NUMERICS))
-    model = opened(model, example_inputs)
+    model = opened(model, example_inputs, dynamic_shapes)
     if isinstance(model, Captured):
         states, state_init = model.with_own(states, state_init)
+        shapes, dynamic = {**model.shapes, **(shapes or {})}, dynamic or bool(model.shapes)
     given = model_bytes(model)
     path = Path(cast("str | Path", model)) if given is None else None
     data, title = _content(path) if path else given or b"", name or model_name(model)
@@ -152,7 +157,7 @@ def import_model(
         raise
 
 
-def opened(model: Model, example_inputs: Any = None) -> Model:
+def opened(model: Model, example_inputs: Any = None, dynamic_shapes: Any = None) -> Model:
     """Return what was captured of a PyTorch model; any other model as it is.
 
     Raises
@@ -168,11 +173,12 @@ def opened(model: Model, example_inputs: Any = None) -> Model:
                 f"compiling PyTorch models requires the package {error.name}, which is not installed",
                 next_step="Install it: pip install 'mlfc[torch]'",
             ) from error
-        return capture(model, example_inputs)
-    if example_inputs is not None:
+        return capture(model, example_inputs, dynamic_shapes)
+    if example_inputs is not None or dynamic_shapes is not None:
+        option = "example_inputs" if example_inputs is not None else "dynamic_shapes"
         raise OptionError(
-            f"option example_inputs requires a torch.nn.Module, got {_kind(model)}",
-            next_step="Remove example_inputs; shapes={'input': (1, 3, 224, 224)} fixes shapes that a file leaves open",
+            f"option {option} requires a torch.nn.Module, got {_kind(model)}",
+            next_step=f"Remove {option}; shapes={{'input': (1, 3, 224, 224)}} fixes shapes that a file leaves open",
         )
     return model
 

@@ -20,6 +20,7 @@ class Captured:
     name: str  # the module's class
     states: Mapping[str, str] = field(default_factory=dict)  # buffers that `forward` writes, and their next values
     state_init: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # those that do not begin with zeros
+    shapes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of inputs with open dimensions
 
     def with_own(self, states: States, state_init: StateInit) -> tuple[States, StateInit]:
         """Return states and first values that a user asks for, and the model's own."""

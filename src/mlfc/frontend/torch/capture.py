@@ -13,10 +13,11 @@ import numpy as np
 import onnxscript  # noqa: F401  (PyTorch's exporter requires it: one that is not installed is found here)
 import torch
 
-from mlfc.errors import ModelError, OptionError
+from mlfc.errors import ModelError, OptionError, UnsupportedError
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.torch import naming
 from mlfc.frontend.torch.decompositions import decomposed
+from mlfc.frontend.torch.open_shapes import by_argument, open_shapes
 from mlfc.frontend.torch.refusal import check_effects, check_outputs, not_convertible, not_exportable
 
 # the first opset with an operator for attention, which keeps its parts together
@@ -25,7 +26,7 @@ OPSET = 23
 _WEIGHTS_LIMIT = (1 << 31) - (1 << 24)
 
 
-def capture(model: Any, example_inputs: Any = None) -> Captured:
+def capture(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None) -> Captured:
     """Capture a module as it infers; leave it as it was.
 
     Parameters
@@ -34,6 +35,8 @@ def capture(model: Any, example_inputs: Any = None) -> Captured:
     example_inputs : tuple, mapping, Tensor or ndarray, optional
         What `forward` takes, for a module only: by position, by name, or one tensor. Their shapes and dtypes become
         those of the compiled model; what is no tensor becomes a constant.
+    dynamic_shapes : tuple or mapping, optional
+        Dimensions that stay open, for a module only, as `torch.export.export` takes them.
 
     Raises
     ------
@@ -43,11 +46,12 @@ def capture(model: Any, example_inputs: Any = None) -> Captured:
         For a module without example inputs, or with some of another kind.
     """
     if isinstance(model, torch.nn.Module):
-        return _module(model, *_arguments(model, example_inputs))
-    if example_inputs is not None:
+        return _module(model, *_arguments(model, example_inputs), dynamic_shapes)
+    if example_inputs is not None or dynamic_shapes is not None:
+        option = "example_inputs" if example_inputs is not None else "dynamic_shapes"
         raise OptionError(
-            f"option example_inputs requires a torch.nn.Module, got {type(model).__name__}",
-            next_step="Remove example_inputs: the program has inputs of its own",
+            f"option {option} requires a torch.nn.Module, got {type(model).__name__}",
+            next_step=f"Remove {option}: the program has inputs of its own",
         )
     if isinstance(model, torch.onnx.ONNXProgram):
         if model.exported_program is not None:
@@ -59,16 +63,25 @@ def capture(model: Any, example_inputs: Any = None) -> Captured:
     return Captured(_serialized(_named(program, model)), "model")
 
 
-def _module(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+def _module(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any = None
+) -> Captured:
     name = type(module).__name__
+    arguments = by_argument(module, args, kwargs, dynamic_shapes) if dynamic_shapes is not None else {}
     with _inferring(module):
-        exported = _exported(module, args, kwargs, module)
+        exported = _exported(module, args, kwargs, module, dynamic_shapes)
+        shapes = open_shapes(exported, arguments) if arguments else {}
         check_outputs(exported)
         program = _converted(exported)
         buffers = list(dict.fromkeys(program.exported_program.graph_signature.buffers_to_mutate.values()))
         check_effects(program.exported_program, "forward", may_write_buffers=True)
         if not buffers:
-            return Captured(_serialized(_named(program, exported)), name)
+            return Captured(_serialized(_named(program, exported)), name, shapes=shapes)
+        if shapes:
+            raise UnsupportedError(
+                f"dimensions cannot stay open in a module that writes the buffer '{buffers[0]}'",
+                next_step="Remove dynamic_shapes, or pass the buffers in and out of forward",
+            )
         # ONNX has no buffers that are written, and the exporter leaves out what becomes of them
         state = {key: module.get_buffer(key).detach().clone() for key in buffers}
         initial = {key: value.cpu().numpy() for key, value in state.items()}
@@ -156,12 +169,16 @@ def _quiet() -> Iterator[None]:
 
 
 def _exported(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], user: torch.nn.Module
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    user: torch.nn.Module,
+    dynamic_shapes: Any = None,
 ) -> torch.export.ExportedProgram:
     """Return what torch.export captures of a module; `user` is the one that the caller knows."""
     try:
         with _quiet():
-            return torch.export.export(module, args, kwargs)
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
     except Exception as error:  # forward is any code
         raise not_exportable(user, error) from error
 

@@ -1,0 +1,128 @@
+"""Dimensions that a module's user leaves open: ``torch.export.Dim`` becomes a symbol of its name and bounds."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, TensorArgument
+
+from mlfc.errors import OptionError, UnsupportedError
+from mlfc.frontend.common import unique_name
+from mlfc.support.dims import LARGEST, Symbol
+
+_STEP = "Write what torch.export takes: dynamic_shapes=({0: torch.export.Dim('batch', min=1, max=32)},)"
+
+
+def by_argument(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
+) -> dict[str, tuple[Any, Any]]:
+    """Return each argument of `forward` by name, with what the user says of its dimensions."""
+    try:
+        given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise OptionError(f"forward does not take example_inputs: {error}", next_step=_STEP) from None
+    if isinstance(dynamic_shapes, Mapping):
+        return {name: (value, dynamic_shapes.get(name)) for name, value in given.items()}
+    if not isinstance(dynamic_shapes, (tuple, list)) or len(dynamic_shapes) != len(given):
+        got = len(dynamic_shapes) if isinstance(dynamic_shapes, (tuple, list)) else type(dynamic_shapes).__name__
+        raise OptionError(
+            f"expected dynamic_shapes of {len(given)} arguments ({', '.join(given)}), got {got}", next_step=_STEP
+        )
+    return {name: (value, spec) for (name, value), spec in zip(given.items(), dynamic_shapes, strict=True)}
+
+
+def open_shapes(
+    exported: torch.export.ExportedProgram, arguments: Mapping[str, tuple[Any, Any]]
+) -> dict[str, tuple[Any, ...]]:
+    """Return the shapes of inputs with open dimensions, by the names of the inputs.
+
+    PyTorch renames dimensions, as in ``s31``; the names are found again by input and axis.
+    """
+    specs = [spec for value, said in arguments.values() for spec in _of_tensors(value, said)]
+    shapes = _traced(exported)
+    if len(specs) != len(shapes):
+        raise UnsupportedError(
+            f"expected {len(shapes)} tensors among the arguments of forward, got {len(specs)}", next_step=_STEP
+        )
+    chosen: dict[Any, Any] = {}
+    titles: dict[Any, str] = {}
+    for (name, shape), spec in zip(shapes.items(), specs, strict=True):
+        for axis, expr in enumerate(shape):
+            if isinstance(expr, int):
+                continue
+            dim = _said(spec, axis)
+            for symbol in expr.free_symbols:
+                titles.setdefault(symbol, f"{name}_{axis}")
+                if isinstance(dim, torch.export.Dim) and len(expr.free_symbols) == 1:
+                    chosen.setdefault(symbol, getattr(dim, "root", dim))
+    named = {dim.__name__ for dim in chosen.values()}
+    symbols: dict[Any, Symbol] = {}
+    for symbol, title in titles.items():
+        dim = chosen.get(symbol)
+        own = dim.__name__ if dim is not None else unique_name(title, named)
+        named.add(own)
+        symbols[symbol] = Symbol(own, *_bounds(dim if dim is not None else exported.range_constraints.get(symbol)))
+    return {
+        name: tuple(extent if isinstance(extent, int) else _extent(extent, symbols) for extent in shape)
+        for name, shape in shapes.items()
+        if not all(isinstance(extent, int) for extent in shape)
+    }
+
+
+def _traced(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
+    """Return the shapes of the tensors that `forward` takes; an extent is an integer or an expression of sympy."""
+    values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"}
+    return {
+        spec.arg.name: tuple(
+            extent.node.expr if isinstance(extent, torch.SymInt) else int(extent)
+            for extent in values[spec.arg.name].shape
+        )
+        for spec in exported.graph_signature.input_specs
+        if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+    }
+
+
+def _of_tensors(value: Any, spec: Any) -> Iterator[Any]:
+    """Yield what is said of each tensor in an argument, in PyTorch's order."""
+    if isinstance(value, torch.Tensor):
+        yield spec
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _of_tensors(item, spec.get(key) if isinstance(spec, Mapping) else None)
+    elif isinstance(value, (tuple, list)):
+        parts: Sequence[Any] = spec if isinstance(spec, (tuple, list)) else [None] * len(value)
+        for item, part in zip(value, parts, strict=False):
+            yield from _of_tensors(item, part)
+
+
+def _said(spec: Any, axis: int) -> Any:
+    if isinstance(spec, Mapping):
+        return spec.get(axis)
+    return spec[axis] if isinstance(spec, (tuple, list)) and axis < len(spec) else None
+
+
+def _bounds(of: Any) -> tuple[int, int]:
+    """Return the bounds of a `torch.export.Dim`, or of a range of torch's; an input has no extent of 0."""
+    if of is None:
+        return 1, LARGEST
+    low, high = (of.min, of.max) if hasattr(of, "min") else (of.lower, of.upper)
+    return max(1, int(low)), int(high) if high < LARGEST else LARGEST
+
+
+def _extent(expr: Any, symbols: Mapping[Any, Symbol]) -> Any:
+    """Return an expression of sympy as an extent."""
+    if expr.is_Symbol:
+        return symbols[expr].dim
+    if expr.is_Integer:
+        return int(expr)
+    if expr.is_Add or expr.is_Mul:
+        total = _extent(expr.args[0], symbols)
+        for part in expr.args[1:]:
+            total = total + _extent(part, symbols) if expr.is_Add else total * _extent(part, symbols)
+        return total
+    raise UnsupportedError(
+        f"a dimension of {expr} is not supported", next_step="Write sums and products of torch.export.Dim"
+    )

@@ -169,8 +169,9 @@ class _Frame:
             if len(kind.shape) != value.ndim:
                 raise RefusedError(f"{value.shape} is no {kind}")
             for extent, size in zip(kind.shape, value.shape, strict=True):
-                if isinstance(extent, Dim) and extent.symbol is not None and extent.symbol not in self.bound:
-                    self.bound[extent.symbol] = size
+                count, symbol = (extent.multiple if isinstance(extent, Dim) else None) or (1, None)
+                if symbol is not None and symbol not in self.bound:
+                    self.bound[symbol] = size // count
 
     def _check(self, kind: ir.Type, value: Value) -> None:
         if isinstance(kind, ir.TupleType):

@@ -122,7 +122,9 @@ class SpecializingModel(Displayed):
                 wanted = extent if number is None else found.setdefault(number, actual)
                 if wanted not in (actual, None):
                     return None
-        return tuple(found[number] for number in range(len(self._symbols))) if found else None
+        # the bytecode reads a dimension that is only part of an extent itself
+        is_complete = len(found) == len(self._symbols) > 0
+        return tuple(found[number] for number in range(len(self._symbols))) if is_complete else None
 
     def _start(self, key: Extents) -> None:
         if self._working is not None:

@@ -129,6 +129,31 @@ def test_open_dimensions_are_symbols_and_equal_ones_are_one() -> None:
         run_dynamic(module, {}, {"x": x, "y": y[:2]})
 
 
+def test_extents_that_are_equal_for_multiples_alone_have_to_be_multiples() -> None:
+    half = {"kernel_shape": [1, 1], "strides": [2, 2]}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["half"], **half),
+        helper.make_node("MaxPool", ["half"], ["quarter"], **half),
+        helper.make_node("Resize", ["quarter", "", "scales"], ["twice"], mode="nearest"),
+        helper.make_node("Concat", ["half", "twice"], ["y"], axis=1),
+    ]
+    model = _graph_model(
+        nodes, {"x": (FLOAT, [1, 1, "h", "w"])}, {"y": (FLOAT, None)}, {"scales": np.float32([1, 1, 2, 2])}
+    )
+    module, _ = mlfc.import_model(model, dynamic=True)
+    verify(module)
+    assert [str(extent) for extent in module.main.params[0].type.shape] == ["1", "1", "4 * h_by_4", "4 * w_by_4"]  # type: ignore[union-attr]  # a tensor
+    x = np.random.default_rng(2).normal(size=(1, 1, 12, 8)).astype(np.float32)
+    (wanted,) = InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(run_dynamic(module, {}, {"x": x})[0], wanted)
+    with pytest.raises(RefusedError):
+        run_dynamic(module, {}, {"x": x[:, :, :11]})
+    runnable = mlfc.compile(model, "llvm")
+    np.testing.assert_array_equal(next(iter(runnable.run({"x": x}).values())), wanted)
+    with pytest.raises(MlfcError, match=r"x, axis 2, a multiple of 4.* 11"):
+        runnable.run({"x": x[:, :, :11]})
+
+
 def test_ranges_of_the_user_are_bounds_of_symbols() -> None:
     model = _graph_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, [None, 3])}, {"y": (FLOAT, [None, 3])})
     for given in (Symbol("batch", 2, 8), ("batch", 2, 8)):

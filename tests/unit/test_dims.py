@@ -62,6 +62,19 @@ def test_what_is_known_becomes_an_integer() -> None:
     assert [str(2 * n - 3), str((n + 1) // 2), str(-(-n // 64))] == ["2 * n - 3", "(n + 1) // 2", "-((-n) // 64)"]
 
 
+def test_choices_have_one_form_and_close_bounds() -> None:
+    n, m = N.dim, M.dim
+    assert minimum(minimum(100, n), n) == minimum(n, 100)
+    assert maximum(minimum(n, m), n) == n
+    assert maximum(256 - n, 0) == maximum(256, n) - n
+    assert bounds(maximum(256 - n, 0)) == (0, 255)
+    assert minimum(maximum(256, n), 3) == 3
+    assert (maximum(256, n) + 255) // 256 == maximum(1, (n + 255) // 256)
+    assert bounds((n + 255) // 256 - n // 256) == (0, 1)
+    assert str(3 * (maximum(256, n) * m // 5)) == "3 * ((max(256, n) * m) // 5)"
+    assert [(4 * n).multiple, n.multiple, (n + 1).multiple, (n * m).multiple] == [(4, N), (1, N), None, None]
+
+
 def test_bounds_decide_the_order_or_nothing_does() -> None:
     n, m = N.dim, M.dim
     assert [n > 0, n >= 1, n < 1, m <= 9, m < 10, bool(n)] == [True, True, False, True, True, True]

@@ -240,7 +240,7 @@ class Dynamic:
             for frame in self.frames:
                 if symbol in frame.sources:
                     self._carriers[symbol] = frame.sources[symbol][0]
-                elif symbol in frame.defines:
+                elif symbol in frame.defines or symbol in self._given:
                     self._carriers[symbol] = ir.call("zeros", [], shape=(symbol.dim,), dtype="bool")
                 else:
                     continue

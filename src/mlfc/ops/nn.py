@@ -88,9 +88,9 @@ def _padded(data: Tensor, value: Tensor, widths: Sequence[tuple[int, int]], indi
     for index, (before, after), extent in zip(indices, widths, data.shape, strict=True):
         place = index - before
         own.append(place)
-        if before:
+        if before != 0:  # not `if before`: the run may decide whether it is 0
             inside.append(tb.binary("ge", place, 0))
-        if after:
+        if after != 0:
             inside.append(tb.binary("lt", place, extent))
     outside = converted(scalar(value), data.dtype)
     return tb.select(tb.land(*inside), data.read(own), outside)

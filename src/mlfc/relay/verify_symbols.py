@@ -25,7 +25,7 @@ from mlfc.relay.ir import (
 )
 from mlfc.relay.visitor import children, post_order
 from mlfc.support import dtypes
-from mlfc.support.dims import Symbol
+from mlfc.support.dims import Dim, Symbol
 
 
 def scope(function: Function) -> list[Expr]:
@@ -82,8 +82,10 @@ def symbol_faults(module: IRModule, name: str) -> Iterator[str]:
 
 
 def _alone(kind: Type) -> list[Symbol]:
-    """Return the symbols that are extents, not only parts of them: what the run can read."""
-    return [symbol for symbol in type_symbols(kind) if isinstance(kind, TensorType) and symbol.dim in kind.shape]
+    """Return the symbols of which an extent is a multiple, once or several times: what the run can read."""
+    extents = kind.shape if isinstance(kind, TensorType) else ()
+    multiples = [extent.multiple for extent in extents if isinstance(extent, Dim)]
+    return list(dict.fromkeys(multiple[1] for multiple in multiples if multiple is not None))
 
 
 def _used(expr: Expr) -> list[Symbol]:

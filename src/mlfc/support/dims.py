@@ -12,15 +12,21 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from math import prod
+from math import gcd, lcm, prod
 from typing import Any, TypeAlias, Union
 
 LARGEST = (1 << 31) - 1
 """The upper bound of symbols that have none of their own: what 32-bit indices reach."""
+_NO_LIMIT = LARGEST // 128
+"""From here on a bound says nothing of memory: it may be of a symbol of which others are multiples."""
 _TERM_LIMIT = 256
 _USUAL = 64
 _STEP_LIMIT = 64
 """Of a division: what is left then is not divided."""
+_CHOICE_LIMIT = 4
+"""Of maxima and minima in a sum: the bounds of more are not looked into."""
+_OPPOSITE = {"max": "min", "min": "max"}
+_NO_BOUNDS = float("-inf"), float("inf")
 
 
 class UndecidedError(ValueError):
@@ -109,6 +115,13 @@ class Dim:
         is_symbol = not others and count == 1 and len(factors) == 1 and factors[0].kind == "symbol"
         return factors[0].args[0] if is_symbol else None
 
+    @property
+    def multiple(self) -> tuple[int, Symbol] | None:
+        """How many times which symbol it is, at least once; None for another expression."""
+        (factors, count), *others = self.terms
+        is_multiple = not others and count > 0 and len(factors) == 1 and factors[0].kind == "symbol"
+        return (count, factors[0].args[0]) if is_multiple else None
+
     @cached_property
     def bounds(self) -> tuple[int, int]:
         """The least and the largest value that the bounds of its symbols allow; they may be wider than it gets."""
@@ -119,11 +132,26 @@ class Dim:
                 corners = [a * b for a in (least, most) for b in factor.bounds]
                 least, most = min(corners), max(corners)
             low, high = low + min(least * count, most * count), high + max(least * count, most * count)
-        whole = _without_quotients(self)
-        if whole is not None:
-            least, most = bounds(whole)
-            low, high = max(low, least), min(high, most)
+        for closer in (_bounds_by_rest(self), _bounds_by_choice(self)):
+            low, high = int(max(low, closer[0])), int(min(high, closer[1]))
         return low, high
+
+    @property
+    def choice(self) -> tuple[str, Any, Any] | None:
+        """Of which two expressions it is the maximum or minimum (which comes first); None if of none."""
+        places = [index for index, (factors, _) in enumerate(self.terms) if _is_choice(factors)]
+        if len(places) != 1:
+            return None
+        (factor,), count = self.terms[places[0]]
+        rest = self - Dim((self.terms[places[0]],))
+        one, other = (rest + count * item for item in factor.args)
+        return factor.kind if count > 0 else _OPPOSITE[factor.kind], one, other
+
+    @property
+    def is_name(self) -> bool:
+        """Whether its text is one name, or a call."""
+        (factors, count), *others = self.terms
+        return not others and count == 1 and len(factors) == 1 and factors[0].kind in ("symbol", "max", "min")
 
     # arithmetic
 
@@ -231,7 +259,7 @@ def bounds(extent: Extent) -> tuple[int, int]:
 
 def most(extent: Extent) -> int | None:
     """Return the largest value that an extent, or a number of bytes, may have; None where a symbol has no bound."""
-    if any(symbol.high >= LARGEST for symbol in symbols_of([extent])):
+    if any(symbol.high >= _NO_LIMIT for symbol in symbols_of([extent])):
         return None
     return max(0, bounds(extent)[1])
 
@@ -396,6 +424,11 @@ def _quotient(a: Extent, b: Extent) -> Any:
     quotient, rest = _reduced(a, b)
     if _is_below(rest, b):
         return quotient
+    if isinstance(rest, Dim) and isinstance(b, int) and b > 0:
+        parts = rest.choice
+        if parts is not None:
+            kind, one, other = parts
+            return quotient + _chosen(kind, one // b, other // b)
     return quotient + (rest // b if isinstance(rest, int) and isinstance(b, int) else _atom("//", rest, b))
 
 
@@ -412,18 +445,44 @@ def _reduced(a: Extent, b: Extent) -> tuple[Any, Any]:
     return _divided(a, b)
 
 
-def _without_quotients(extent: Dim) -> Any:
-    """Return an extent in which ``b * (a // b)`` is ``a - a % b``, whose bounds are closer; None without any."""
-    rest: Any = 0
-    is_other = False
+def _bounds_by_rest(extent: Dim) -> tuple[float, float]:
+    """Return bounds of an extent in which ``b * (a // b)`` is ``a - a % b``, which are closer."""
+    divisors = [_divisor(factors) // gcd(_divisor(factors), count) for factors, count in extent.terms]
+    scale = lcm(*divisors)  # of the sum, without fractions
+    if scale > LARGEST or all(_divisor(factors) == 1 for factors, _ in extent.terms):
+        return _NO_BOUNDS
+    total: Any = 0
     for factors, count in extent.terms:
-        divisor = factors[0].args[1] if len(factors) == 1 and factors[0].kind == "//" else None
-        if isinstance(divisor, int) and count % divisor == 0:
+        divisor = _divisor(factors)
+        term: Any = Dim(((factors, 1),)) if factors else 1
+        if divisor > 1:
             dividend = factors[0].args[0]
-            rest, is_other = rest + count // divisor * (dividend - dividend % divisor), True
-        else:
-            rest = rest + Dim(((factors, count),))
-    return rest if is_other else None
+            term = dividend - dividend % divisor
+        total = total + count * scale // divisor * term
+    low, high = bounds(total)
+    return -(-low // scale), high // scale
+
+
+def _is_choice(factors: _Monomial) -> bool:
+    return len(factors) == 1 and factors[0].kind in _OPPOSITE
+
+
+def _divisor(factors: _Monomial) -> int:
+    """Return the number by which a term divides, 1 if by none."""
+    divisor = factors[0].args[1] if len(factors) == 1 and factors[0].kind == "//" else 1
+    return divisor if isinstance(divisor, int) and divisor > 1 else 1
+
+
+def _bounds_by_choice(extent: Dim) -> tuple[float, float]:
+    """Return bounds of an extent with a maximum or minimum as a term: those of each choice, which others may cancel."""
+    chosen = [term for term in extent.terms if _is_choice(term[0])]
+    if len(extent.terms) == 1 or not 0 < len(chosen) <= _CHOICE_LIMIT:
+        return _NO_BOUNDS
+    factors, count = chosen[0]
+    rest = extent - Dim((chosen[0],))
+    (low, high), (least, most) = (bounds(rest + count * item) for item in factors[0].args)
+    is_larger = (factors[0].kind == "max") == (count > 0)
+    return (max(low, least), max(high, most)) if is_larger else (min(low, least), min(high, most))
 
 
 def _is_below(rest: Extent, b: Extent) -> bool:
@@ -439,19 +498,38 @@ def _atom(kind: str, a: Extent, b: Extent) -> Dim:
 
 
 def _chosen(kind: str, a: Extent, b: Extent) -> Any:
-    low, high = bounds(a - b)
+    """Return the larger or smaller of two extents, with what both have in common, or subtract, outside of it."""
+    difference = a - b
+    low, high = bounds(difference)
     if low >= 0:
         return a if kind == "max" else b
     if high <= 0:
         return b if kind == "max" else a
-    first, second = sorted((a, b), key=str)
-    return _atom(kind, first, second)
+    more = _made((factors, count) for factors, count in _terms(difference) if count > 0)
+    less = _made((factors, -count) for factors, count in _terms(difference) if count < 0)
+    for inner, other in ((more, less), (less, more)):
+        for one, another in _choices(kind, inner):
+            low, high = bounds(other - one) if kind == "max" else bounds(one - other)
+            if high <= 0:  # the inner choice is so large, or small, already
+                return b - less + inner
+            if low >= 0:  # what it chooses from is beyond the other
+                return b - less + _chosen(kind, another, other)
+    first, second = sorted((more, less), key=str)
+    return b - less + _atom(kind, first, second)
+
+
+def _choices(kind: str, extent: Extent) -> list[tuple[Extent, Extent]]:
+    """Return the operands of an extent that is a maximum or minimum, in both orders."""
+    (factors, count), *others = _terms(extent)
+    if others or count != 1 or len(factors) != 1 or factors[0].kind != kind:
+        return []
+    a, b = factors[0].args
+    return [(a, b), (b, a)]
 
 
 def _in_brackets(extent: Any) -> str:
     text = str(extent)
-    is_simple = not isinstance(extent, Dim) or extent.symbol is not None or text.startswith(("max(", "min("))
-    return text if is_simple and not text.startswith("-") else f"({text})"
+    return f"({text})" if text.startswith("-") or (isinstance(extent, Dim) and not extent.is_name) else text
 
 
 def _in_product(atom: _Atom) -> str:

@@ -16,7 +16,7 @@ from mlfc.relay.dynamic import extents_of
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
-from mlfc.support.dims import Dim, Extent, Symbol, dims_in, symbols_of
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, dims_in, symbols_of
 from mlfc.target.features import Features
 from mlfc.tir.ir import Program, Value
 from mlfc.tir.steps import (
@@ -146,6 +146,7 @@ class _StepBuilder(ProgramBuilder):
             else:
                 waiting.append(Require(value, axis, extent))
         for require in waiting:
+            self._divide(require)
             unknown = [symbol for symbol in symbols_of([require.extent]) if symbol not in self._known]
             if unknown:
                 raise UnsupportedError(
@@ -154,6 +155,17 @@ class _StepBuilder(ProgramBuilder):
                     next_step=f"Let an input have the extent {unknown[0]} itself",
                 )
         self._steps += waiting
+
+    def _divide(self, require: Require) -> None:
+        """Define the symbol that an extent is a multiple of; whether it is one is checked behind it."""
+        multiple = require.extent.multiple if isinstance(require.extent, Dim) else None
+        if multiple is None or multiple[1] in self._known:
+            return
+        count, symbol = multiple
+        whole = Symbol(f"{require.source.name}, axis {require.axis}", 0, LARGEST)
+        self._steps.append(Define(whole, require.source, require.axis))
+        self._steps.append(Rebind((symbol,), (whole.dim // count,)))
+        self._known.add(symbol)
 
     # functions
 

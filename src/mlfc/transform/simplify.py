@@ -158,7 +158,7 @@ _RULES: dict[str, Rule] = {
     "transpose": _merge_transpose,
     **dict.fromkeys(("cast", "broadcast_to", "tile", "copy"), _drop_same_type),
     **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),
-    "nn.pad": lambda call: None if np.any(call.attrs["pad_width"]) else call.args[0],
+    "nn.pad": lambda call: call.args[0] if all(pad == 0 for pair in call.attrs["pad_width"] for pad in pair) else None,
     "strided_slice": _drop_slice,
     "take": _slice_for_take,
     "concatenate": _drop_concatenate,

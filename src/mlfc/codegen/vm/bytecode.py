@@ -164,7 +164,7 @@ class _Assembler:
             self._main.require_range(extent, step.symbol.low, step.symbol.high, str(step.symbol))
         elif isinstance(step, Require):
             found = self._main.extent(self._tensor(step.source), step.axis)
-            self._main.require_equal(found, self._numbers.of(step.extent), _axis(step.source, step.axis))
+            self._main.require_equal(found, self._numbers.of(step.extent), _axis(step.source, step.axis, step.extent))
         elif isinstance(step, Invoke):
             self._invoke(step)
         elif isinstance(step, Assign):
@@ -352,8 +352,10 @@ def _binds_inputs(step: Step) -> bool:
     return isinstance(step, (Define, Require)) and is_input
 
 
-def _axis(value: Value, axis: int) -> str:
-    return f"{value.name}, axis {axis}"
+def _axis(value: Value, axis: int, extent: Extent = 1) -> str:
+    multiple = extent.multiple if isinstance(extent, Dim) else None
+    kind = "" if multiple is None or multiple[0] == 1 else f", a multiple of {multiple[0]}"
+    return f"{value.name}, axis {axis}{kind}"
 
 
 def _declared(extent: Extent, symbols: Mapping[Symbol, bc.OpenExtent]) -> bc.Extent:

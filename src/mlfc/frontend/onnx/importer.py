@@ -38,7 +38,7 @@ from mlfc.frontend.onnx.inputs import (
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.open_loops import is_long
-from mlfc.frontend.onnx.open_shapes import Replaced, SameExtents, added, making_equal, opened_inputs
+from mlfc.frontend.onnx.open_shapes import Replaced, SameExtents, added, making_equal, making_multiples, opened_inputs
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.runs import Runs
 from mlfc.frontend.onnx.scope import Scope, check_captured, given_attributes
@@ -315,9 +315,11 @@ class _Importer(Bodies):
         self.stand_ins.pass_on(proto, scope.values)
 
     def restart(self, problem: MlfcError) -> None:
-        """Begin the import anew where two extents of inputs turn out to be equal."""
+        """Begin the import anew where two extents of inputs turn out to be equal, or multiples."""
         if isinstance(problem, UnequalDimsError) and len(self.replaced) < _RESTART_LIMIT:
             found = making_equal(*problem.extents, self.input_symbols)
+            if found is None:
+                found = making_multiples(*problem.extents, self.input_symbols)
             if found is not None:
                 raise SameExtents(found) from problem
 

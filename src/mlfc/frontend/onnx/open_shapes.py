@@ -15,10 +15,12 @@ from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.dynamic import Dynamic, identifier
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
 from mlfc.relay.ir import Constant, TensorType, Var
-from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, maximum, minimum, substituted
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, maximum, minimum, substituted, symbols_of
 
 Replaced: TypeAlias = "dict[Symbol, Extent]"
 
+_MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
+_BY = "_by_"
 _NO_NAMES = ("", "?", "None", "none", "unk", "-1")
 
 
@@ -70,6 +72,8 @@ def opened_inputs(
             if bounds(prod(shape))[0] > SIZE_LIMIT:
                 raise ModelError(f"the shape {tuple(shape)} is too large", place=f"input '{item.name}'")
             found[item.name] = Var(item.name, TensorType(tuple(shape), dtype))
+    for symbol in symbols_of(replaced.values()):
+        dynamic.take(symbol)
     if still_open:
         raise OpenShapesError(still_open, found)
     return found
@@ -188,6 +192,36 @@ def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
                 continue
             return _replacing(symbol, rest, own)
     return None
+
+
+def making_multiples(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+    """Return multiples of symbols that make two extents equal, in the place of symbols of the inputs.
+
+    One symbol is tried before all of those in both extents.
+    """
+    difference: Any = a - b
+    symbols = sorted(difference.symbols & own) if isinstance(difference, Dim) else []
+    for count in _MULTIPLES:
+        for chosen in [*([symbol] for symbol in symbols), symbols]:
+            found = {symbol: _multiple(symbol, count, own) for symbol in chosen}
+            if found and all(map(bool, found.values())) and substituted(a, found) == substituted(b, found):
+                return found
+    return None
+
+
+def _multiple(symbol: Symbol, count: int, own: AbstractSet[Symbol]) -> Any:
+    """Return `count` times a symbol whose name says what it counts; 0 if there is none."""
+    name, by, before = symbol.name.rpartition(_BY)
+    if not (by and before.isdigit()):
+        name, before = symbol.name, "1"
+    total = int(before) * count
+    low, high = -(-symbol.low // count), symbol.high // count
+    if low > high or total > max(_MULTIPLES):
+        return 0
+    title = f"{name}{_BY}{total}"
+    while any(other.name == title for other in own):
+        title += "_"
+    return count * Symbol(title, low, high).dim
 
 
 def _without_factors(difference: Dim) -> Any:

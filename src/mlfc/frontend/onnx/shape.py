@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.frontend.onnx.symbolic import Quotient
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.ops.rules import same_extent
@@ -322,7 +323,7 @@ def _size(node: Node) -> Expr:
 @importer("Range", ignores=("stash_type",))
 def _range(node: Node) -> Expr:
     if node.dynamic is not None and any(node.known(index) is None for index in range(3)):
-        return _open_range(node, [node.extent(index, what) for index, what in enumerate(("start", "limit", "delta"))])
+        return _open_range(node, [_end(node, index, what) for index, what in enumerate(("start", "limit", "delta"))])
     start, limit, delta = (
         node.value(index, what).reshape(()) for index, what in enumerate(("start", "limit", "delta"))
     )
@@ -334,6 +335,13 @@ def _range(node: Node) -> Expr:
     count = max(0, -int(-distance // step))
     _checked(node, (count,))
     return Constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype), None, node.span)
+
+
+def _end(node: Node, index: int, what: str) -> Any:
+    """Return an end of a range, which may be a float that is an extent."""
+    known = None if node.dynamic is None else node.dynamic.known(node.input(index))
+    number = None if known is None else known.reshape(-1)[0]
+    return number.extent if isinstance(number, Quotient) and number.by == 1 else node.extent(index, what)
 
 
 def _open_range(node: Node, ends: Sequence[Extent]) -> Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,6 +127,11 @@ def test_memory_of_results_is_used_again_only_if_nobody_has_it(library: LibraryM
     survivor = model.run(np.int32([4]))["y"]
     del model  # its memory goes when the last result does
     assert survivor.tolist() == [8]
+    for _ in range(20):  # results and their model in one circle, which is collected in any order
+        circle: list[Any] = [ready(library, "c")]
+        circle += [circle[0].run(np.int32([4])), circle]
+        del circle
+        gc.collect()
 
 
 @pytest.mark.parametrize("interpreter", INTERPRETERS)

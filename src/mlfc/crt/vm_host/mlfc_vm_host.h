@@ -20,7 +20,7 @@ extern "C" {
 int32_t mlfc_vm_host_open(const uint8_t* file, uint64_t bytes, const mlfc_vm_code* code, uint32_t depth, void** opened,
                           mlfc_vm_error* error);
 
-/*! \brief Frees it; no run may be going on, and every output is released. */
+/*! \brief Frees it, once every output is released; no run may be going on or come. */
 void mlfc_vm_host_close(void* opened);
 
 /*!
@@ -34,7 +34,7 @@ int32_t mlfc_vm_host_call(void* opened, uint32_t function, const mlfc_vm_tensor*
                           mlfc_vm_tensor* outputs, uint32_t output_count, const mlfc_vm_tensor* targets,
                           int64_t memory_limit, uint64_t turn_limit, mlfc_vm_error* error);
 
-/*! \brief Frees an output by its `block`, in any thread; NULL is nothing. */
+/*! \brief Frees an output by its `block`, once, in any thread, even after the close; NULL is nothing. */
 void mlfc_vm_host_release(void* opened, void* block);
 
 #ifdef __cplusplus

@@ -44,6 +44,8 @@ struct opened {
   /* taken and given back by exchange */
   struct area* spares[SPARES];
   size_t work_bytes;
+  /* of the caller, and of each output: what collects garbage may close first and release later */
+  size_t references;
   uint32_t depth;
 };
 
@@ -176,17 +178,20 @@ int32_t mlfc_vm_host_open(const uint8_t* file, uint64_t bytes, const mlfc_vm_cod
     free(made);
     return status;
   }
+  made->references = 1;
   made->depth = depth;
   made->work_bytes = mlfc_vm_work_bytes(&made->vm, depth);
   *opened = made;
   return MLFC_VM_OK;
 }
 
-void mlfc_vm_host_close(void* opened) {
-  struct opened* self = (struct opened*)opened;
+static void drop(struct opened* self) {
+  if (__atomic_sub_fetch(&self->references, 1, __ATOMIC_ACQ_REL) > 0) return;
   for (int i = 0; i < SPARES; ++i) free_area(self->spares[i]);
   free(self);
 }
+
+void mlfc_vm_host_close(void* opened) { drop((struct opened*)opened); }
 
 static size_t bytes_of(const mlfc_vm_tensor* tensor) {
   size_t bytes = mlfc_vm_dtype_bytes[tensor->dtype];
@@ -280,6 +285,7 @@ int32_t mlfc_vm_host_call(void* opened, uint32_t function, const mlfc_vm_tensor*
                        &host, error);
   if (status == MLFC_VM_OK && targets == NULL) {
     status = separate(&host, outputs, output_count, error);
+    if (status == MLFC_VM_OK) __atomic_add_fetch(&self->references, output_count, __ATOMIC_RELAXED);
   } else if (status == MLFC_VM_OK) {
     status = copy_out(outputs, output_count, targets, error);
     mlfc_vm_release(&host, outputs, output_count);
@@ -290,12 +296,14 @@ int32_t mlfc_vm_host_call(void* opened, uint32_t function, const mlfc_vm_tensor*
 }
 
 void mlfc_vm_host_release(void* opened, void* block) {
-  struct area* area = block == NULL ? NULL : take_area((struct opened*)opened);
+  struct opened* self = (struct opened*)opened;
+  struct area* area = block == NULL ? NULL : take_area(self);
   if (block == NULL) return;
   if (area == NULL) {
     free(header_of(block));
-    return;
+  } else {
+    keep(area, header_of(block));
+    give_area(self, area);
   }
-  keep(area, header_of(block));
-  give_area((struct opened*)opened, area);
+  drop(self);
 }

@@ -15,7 +15,7 @@ from mlfc.archive.read.load import load_factory
 from mlfc.archive.write.export import export_model_library_format
 from mlfc.compiler import build, leaves_to_run
 from mlfc.errors import OptionError, unknown
-from mlfc.frontend import Model, import_model, model_bytes, model_name, opened
+from mlfc.frontend import Model, import_for_run, model_bytes, model_name, opened
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.torch import is_torch_model
 from mlfc.runtime.executors.vm.vm_model import VmModel
@@ -110,7 +110,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         raise OptionError(unknown("specialization", specialize, (AUTO,)), place="specialize")
     name, is_auto = model_name(model), specialize == AUTO
     dynamic = leaves_to_run(options.get("executor"), target, shapes)
-    module, params = import_model(model, name=name, target=target, dynamic=dynamic, **imported)
+    module, params = import_for_run(model, name=name, target=target, dynamic=dynamic, **imported)
     special = () if isinstance(specialize, str) else specialize
     factory = build(
         module,

@@ -17,11 +17,12 @@ import numpy.typing as npt
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import codegen, memory, transform
 from mlfc.byoc import find_generators, takes_modules
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, UnsupportedError
 from mlfc.factory import Factory
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
 from mlfc.support.c_names import module_name as checked_module_name
+from mlfc.support.dims import UndecidedError
 from mlfc.target.target import Target, parse_host, parse_target
 
 
@@ -170,6 +171,23 @@ def _stepped_unit(
     limit_factor: float,
 ) -> codegen.Unit:
     """Return the code of a module for the virtual machine."""
+    try:
+        return _planned_steps(mod, values, name, target, specialize, limit_factor)
+    except UndecidedError as error:
+        raise UnsupportedError(
+            f"the bounds of the open dimensions do not decide how to compile this: {error}",
+            next_step="Give some of them bounds or values: --shape NAME=batch:1..8,3,224,224",
+        ) from error
+
+
+def _planned_steps(
+    mod: IRModule,
+    values: Mapping[str, npt.NDArray[np.generic]],
+    name: str,
+    target: Target,
+    specialize: Sequence[Mapping[str, int]],
+    limit_factor: float,
+) -> codegen.Unit:
     special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
     with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
         fused = [(symbols, transform.run_functions(each, values)) for symbols, each in special]

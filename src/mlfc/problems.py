@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mlfc.compiler import build, leaves_to_run
 from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
-from mlfc.frontend import Model, import_model
+from mlfc.frontend import Model, import_for_run
 from mlfc.frontend.common import Census
 from mlfc.relay.ir import IRModule, TensorType
 from mlfc.support.dims import LARGEST, Symbol, symbols_of
@@ -179,7 +179,7 @@ def _outcome(model: Model, options: Mapping[str, Any], target: str, limit_factor
     bounding: tuple[str, ...] = ()
     try:
         dynamic = leaves_to_run(None, target, options.get("shapes"))
-        mod, params = import_model(
+        mod, params = import_for_run(
             model, target=target, limit_factor=limit_factor, census=census, dynamic=dynamic, **options
         )
         found, bounding = _open_dimensions(mod, params), _bounding(mod, params, target)

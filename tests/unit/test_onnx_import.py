@@ -378,7 +378,7 @@ def test_the_suggested_shape_compiles(operators: Any, shape: Any, suggested: str
         operands = [f"t{i}" if i else "x", *(["shape"] if operator == "Reshape" else [])]
         nodes.append(helper.make_node(operator, operands, [f"t{i + 1}"], **attributes))
     data = model(nodes, {"x": shape}, [f"t{len(operators)}"], {"shape": np.array([1, 3, 6400])}).SerializeToString()
-    (problem,) = mlfc.check(data)
+    (problem,) = mlfc.check(data, target="opencl")
     assert problem.next_step == f"Give them, for example: --shape x={suggested}"
     assert mlfc.check(data, shapes={"x": tuple(map(int, suggested.split(",")))}) == []
 

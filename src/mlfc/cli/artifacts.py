@@ -35,11 +35,11 @@ def is_compiled(artifact: Path, module: str | None, given: Inputs) -> bool:
 def compiled_model(model: Path, given: Inputs, target: str = "c", executor: str | None = None) -> Factory:
     """Compile a model file as a module named after it."""
     from mlfc.compiler import build, leaves_to_run
-    from mlfc.frontend import import_model
+    from mlfc.frontend import import_for_run
 
     asked = given.arguments()
     dynamic = leaves_to_run(executor, target, asked.get("shapes"))
-    mod, params = import_model(model, target=target, dynamic=dynamic, **asked)
+    mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
     return build(mod, target, params, executor=executor)
 
 

@@ -74,7 +74,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
 def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Factory]:
     """Compile model files by module name."""
     from mlfc.compiler import build, leaves_to_run
-    from mlfc.frontend import import_model
+    from mlfc.frontend import import_for_run
 
     inputs = options.inputs.by_model(list(named))
     executors = parse_executors(options.executors, list(named))
@@ -83,7 +83,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
         with stage(f"compiling {path}"):
             executor = executors.get(name) or executors.get("")
             given = inputs[name].arguments()
-            mod, params = import_model(
+            mod, params = import_for_run(
                 path,
                 **given,
                 dynamic=leaves_to_run(executor, options.target or "c", given.get("shapes")),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
-from mlfc.errors import InputError, MlfcError, ModelError, OptionError, unknown
+from mlfc.errors import InputError, LimitError, MlfcError, ModelError, OptionError, unknown
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.foreign import check_foreign
 from mlfc.frontend.torch import is_torch_model
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlfc.frontend.common import Census, Params, Values
     from mlfc.relay.ir import IRModule
 
-__all__ = ["Model", "import_model", "model_bytes", "model_name", "opened"]
+__all__ = ["Model", "import_for_run", "import_model", "model_bytes", "model_name", "opened"]
 
 
 @runtime_checkable
@@ -155,6 +155,34 @@ def import_model(
         if path:
             error.place = _place_in_file(error.place, title, str(model))
         raise
+
+
+def import_for_run(
+    model: Model, *, dynamic: bool, census: Census | None = None, **options: Any
+) -> tuple[IRModule, Params]:
+    """Import a model with what only the run decides, or with fixed shapes where it is refused otherwise.
+
+    `dynamic` and `options` are as for `import_model`. A refusal is that of fixed shapes, which says which ones fit; its
+    cause is that of open ones.
+    """
+    if not dynamic:
+        return import_model(model, census=census, **options)
+    counted = None if census is None else replace(census)
+    try:
+        found = import_model(model, dynamic=True, census=counted, **options)
+        if census is not None:
+            vars(census).update(vars(counted))
+        return found
+    except (OptionError, LimitError):
+        raise
+    except MlfcError as refusal:
+        given = (options.get("shapes") or {}).values()
+        if any(not isinstance(extent, int) for shape in given for extent in shape):
+            raise
+        try:
+            return import_model(model, census=census, **options)
+        except MlfcError as error:
+            raise error from refusal
 
 
 def opened(model: Model, example_inputs: Any = None, dynamic_shapes: Any = None) -> Model:

@@ -18,7 +18,7 @@ from mlfc.archive.read.source import read_source
 from mlfc.compiler import build, leaves_to_run
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
-from mlfc.frontend import import_model
+from mlfc.frontend import import_for_run, import_model
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.firmware.trace import check_traces
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
@@ -252,12 +252,12 @@ def verify(
         kept, begin = _states_of(artifact, module, compiled)
         tied = [info for info in kept if info.name in reference.input_names]
         known = {info.name: info.shape for info in (*compiled.inputs, *tied) if info.is_static}
-        imported = cache(lambda: import_model(path, **{**importing, "shapes": known, "byoc": ()}))
+        imported = cache(lambda: import_for_run(path, **{**importing, "shapes": known, "byoc": ()}))
         if values:
             reference = WithFrozen(reference, imported()[0].frozen)
         reference = _stepping(reference, kept, begin, chosen, partial(as_it_is, shapes=known))
         return _compared(asked, path, title, reference, compiled, imported)
-    imported = cache(lambda: import_model(path, **importing))
+    imported = cache(lambda: import_for_run(path, **importing))
     if values:
         reference = WithFrozen(reference, imported()[0].frozen)
     factory = asked.built(*imported(), chosen.target if chosen else None)

@@ -230,7 +230,7 @@ def test_symbols_of_libraries_of_other_makers_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"executor": "vm"}, ".executor: expected one of aot, graph, got 'vm'"),
+        ({"executor": "jit"}, ".executor: expected one of aot, graph, vm, got 'jit'"),
         ({"entry": None}, ": its entry has no name"),
         ({"inputs": {}}, ".inputs: expected a list, got an object"),
         ({"inputs": [TENSOR, TENSOR]}, ": two of its inputs or outputs have one name"),

@@ -144,7 +144,7 @@ def divided(name: str, extent: Extent, by: Extent, what: str) -> Any:
         raise UnsupportedError(f"{name}: expected a multiple of {by} {what}, got {extent}, which may be none",
                                next_step="Give the model's inputs a shape in which it is fixed")  # fmt: skip
     if rest or by == 0:
-        raise TypeCheckError(f"{name}: {extent} {what} do not divide by {by}")
+        raise TypeCheckError(f"{name}: expected a multiple of {by} {what}, got {extent}")
     return extent // by
 
 

@@ -64,9 +64,10 @@ OPTIONS = {
         " such a suffix, else mlf."
     ),
     "executor": _option(
-        "One C function that runs the model (aot, the default), or the graph executor; NAME=graph for one of several"
+        "One C function that runs the model (aot), the graph executor, or the virtual machine (vm), the default"
+        " where the run decides shapes or branches, as aot is elsewhere; NAME=graph for one of several"
         " modules.",
-        "[NAME=]aot|graph",
+        "[NAME=]aot|graph|vm",
     ),
     "external_workspace": _memory(
         "The caller passes the workspace in.", flags="--external-workspace/--static-workspace"

@@ -41,7 +41,7 @@ PICKS = np.zeros((2, 2), np.int64)
         ("add", [X, np.zeros(3, np.float32)], {}, "do not broadcast"),
         ("exp", [PICKS], {}, "takes float"),
         ("clip", [X], {}, "needs the attribute"),
-        ("reshape", [X], {"newshape": (5, -1)}, "do not divide"),
+        ("reshape", [X], {"newshape": (5, -1)}, "expected a multiple of 5"),
         ("reshape", [X], {"newshape": (-1, -1)}, "more than one"),
         ("reshape", [X], {"newshape": (2, 3, 5)}, "24 elements"),
         ("squeeze", [X], {"axis": 1}, "is not 1"),

@@ -204,7 +204,7 @@ def _not_last() -> IRModule:
         (IRModule({"main": Function((X,), reshaped(K.dim))}), r"@main: the symbol k comes from nowhere"),
         (IRModule({"main": Function((X,), reshaped(dims.maximum(K.dim, N.dim)))}), r"the symbol k comes from nowhere"),
         (
-            IRModule({"main": Function((Var("x", of(2 * N.dim)),), ir.const(1))}),
+            IRModule({"main": Function((Var("x", of(N.dim + 1)),), ir.const(1))}),
             r"the symbol n comes from nowhere",
         ),
         (

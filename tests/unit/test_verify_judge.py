@@ -116,14 +116,14 @@ def test_what_is_more_than_rounding_differs(
 def test_float64_alone_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An importer that reads a model wrongly gives code and float64 that agree, and neither is right."""
     pytest.importorskip("onnxruntime")
-    real = compare.import_model
+    real = compare.import_for_run
 
     def misread(*arguments: Any, **options: Any) -> Any:
         module, params = real(*arguments, **options)
         name = max(params, key=lambda key: params[key].size)
         return module, {**params, name: params[name] * np.float32(1.001)}
 
-    monkeypatch.setattr(compare, "import_model", misread)
+    monkeypatch.setattr(compare, "import_for_run", misread)
     result = verify(DIGITS / "digits.onnx", samples=2)
     assert not result.is_within
     evidence = result.outputs[0].evidence

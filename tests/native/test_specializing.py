@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import mlfc
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, UnsupportedError
 from mlfc.specializing import SpecializingModel
 
 
@@ -54,3 +54,16 @@ def test_only_known_ways_to_specialize_are_taken(tmp_path: Path) -> None:
         mlfc.compile(path, "llvm", shapes={"x": (2, 8)}, specialize=[{"batch": 2}])
     fixed = mlfc.compile(path, "llvm", shapes={"x": (2, 8)}, specialize="auto")
     assert not isinstance(fixed.model, SpecializingModel)
+
+
+def test_what_the_virtual_machine_lacks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kept.onnx"
+    infos = [helper.make_tensor_value_info(name, 1, ["batch", 4]) for name in ("h", "next", "y")]
+    nodes = [helper.make_node("Tanh", ["h"], ["next"]), helper.make_node("Neg", ["next"], ["y"])]
+    graph = helper.make_graph(nodes, "kept", infos[:1], infos[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    with pytest.raises(UnsupportedError, match=r"cannot keep state.*--shape"):
+        mlfc.compile(path, "llvm", states={"h": "next"})
+    with pytest.raises(UnsupportedError, match="cannot use external code generators"):
+        mlfc.compile(path, "llvm", byoc=["onnxruntime"])
+    assert mlfc.compile(path, "llvm", states={"h": "next"}, shapes={"h": (1, 4)}).factory.executor == "aot"

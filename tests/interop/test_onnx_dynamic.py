@@ -85,7 +85,7 @@ def test_node_tests_pass_whether_their_shapes_are_stated_or_not(states: bool) ->
 
         cases = [case for case in collect_testcases(None) if case.name.startswith(TESTED)]
     count = 0
-    for case in cases:
+    for case in cases[::3] if states else cases:  # stated ones are those of `test_onnx_nodes`
         model = onnx.ModelProto()
         model.CopyFrom(case.model)
         for item in () if states else model.graph.output:
@@ -106,7 +106,7 @@ def test_node_tests_pass_whether_their_shapes_are_stated_or_not(states: bool) ->
                 assert ours.shape == wanted.shape, case.name
                 np.testing.assert_allclose(ours, wanted, rtol=1e-5, err_msg=case.name)
         count += 1
-    assert count > 90
+    assert count > (30 if states else 90)
 
 
 def test_open_dimensions_are_symbols_and_equal_ones_are_one() -> None:

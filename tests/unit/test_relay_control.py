@@ -57,7 +57,7 @@ def _extent(tree: Any) -> Any:
     return OPERATIONS[name](_extent(a), _extent(b))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(TREES, min_size=1, max_size=4))
 def test_extents_survive_as_text(trees: list[Any]) -> None:
     try:

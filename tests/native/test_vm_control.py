@@ -34,6 +34,8 @@ CASES = {
         {"flag": np.bool_(flag), "x": _random(rows, 4)} for flag, rows in ((False, 1), (True, 7), (False, 50))]),
     "choosing": (vm_control.choosing(), vm_control.choosing_means, [
         {"wanted": np.int64(wanted), "x": _random(rows, 3)} for wanted, rows in ((0, 1), (7, 60), (60, 2))]),
+    "picking": (vm_control.picking(), vm_control.picking_means, [
+        {"wanted": np.int64(wanted), "x": _random(5)} for wanted in (0, 1, 3)]),
     "collecting": (vm_control.collecting(), vm_control.collecting_means, [
         {"count": np.int64(count), "x": _random(2, 2)} for count in (0, 1, 9)]),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from mlfc.ops.reduce import wins_by
 from mlfc.ops.rules import check_choice, check_dtype, declare, normalized_axis, optional_dtype, replaced
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
+from mlfc.support.dims import maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
@@ -33,12 +34,13 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     (data,) = inputs
     stmts, k = ctx.stmts, attrs["k"]
     axis = attrs["axis"] % len(data.shape)
-    best, place = ctx.scratch("best", (k,), data.dtype), ctx.scratch("place", (k,), "int32")
+    size = maximum(k, 1)  # the run may want none
+    best, place = ctx.scratch("best", (size,), data.dtype), ctx.scratch("place", (size,), "int32")
     wins = wins_by("lt" if attrs["is_ascend"] else "gt", data.dtype)
     with serial_loops(ctx, replaced(data.shape, axis), "i") as at:
         with stmts.loop(data.shape[axis], "element") as i:
             value = stmts.let("value", data.read([*at[:axis], i, *at[axis:]]))
-            is_among = tb.select(tb.binary("lt", i, k), True, wins(value, tb.load(best, [k - 1])))
+            is_among = tb.select(tb.binary("lt", i, k), True, wins(value, tb.load(best, [size - 1])))
             with stmts.when(is_among):
                 _insert(ctx, best, place, value, i, wins)
         with stmts.loop(k, "rank") as rank:

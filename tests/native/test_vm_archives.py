@@ -43,6 +43,14 @@ def members(path: Path) -> dict[str, bytes]:
         }
 
 
+@pytest.mark.parametrize("high", [1 << 24, 1_000_000_000])
+def test_bound_too_large_for_memory_is_none(high: int, tmp_path: Path) -> None:
+    path = exported(built(high), tmp_path)
+    assert archive.validate(path) == []
+    main = json.loads(members(path)["metadata.json"])["modules"]["net"]["memory"]["functions"]["main"][0]
+    assert main["inputs"]["x"]["size"] == 0
+
+
 @pytest.mark.parametrize(("high", "target"), [(4, "c"), (None, "c"), (4, "llvm"), (None, "llvm")])
 def test_archive_says_what_its_bytecode_does(high: int | None, target: str, tmp_path: Path) -> None:
     factory = built(high, target)

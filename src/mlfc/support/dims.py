@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, Union
 
 LARGEST = (1 << 31) - 1
 """The upper bound of symbols that have none of their own: what 32-bit indices reach."""
-_NO_LIMIT = LARGEST // 128
+NO_LIMIT = LARGEST // 128
 """From here on a bound says nothing of memory: it may be of a symbol of which others are multiples."""
 _TERM_LIMIT = 256
 _USUAL = 64
@@ -259,7 +259,7 @@ def bounds(extent: Extent) -> tuple[int, int]:
 
 def most(extent: Extent) -> int | None:
     """Return the largest value that an extent, or a number of bytes, may have; None where a symbol has no bound."""
-    if any(symbol.high >= _NO_LIMIT for symbol in symbols_of([extent])):
+    if any(symbol.high >= NO_LIMIT for symbol in symbols_of([extent])):
         return None
     return max(0, bounds(extent)[1])
 

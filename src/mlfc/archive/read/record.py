@@ -28,6 +28,7 @@ from mlfc.archive.read.model import (
     TensorRecord,
 )
 from mlfc.support import dtypes
+from mlfc.support.dims import NO_LIMIT
 from mlfc.support.module_info import ArchiveInfo, ModuleInfo
 from mlfc.support.tensor_info import TensorInfo
 
@@ -281,7 +282,7 @@ def _size(tensor: Mapping[str, Any], bounds: Mapping[str, int | None]) -> int | 
             size *= extent
         elif extent not in bounds:
             return None
-        elif (high := bounds[extent]) is None:
+        elif (high := bounds[extent]) is None or high >= NO_LIMIT:
             has_bounds = False
         else:
             size *= high

@@ -38,14 +38,28 @@ def seeds() -> tuple[bytes, ...]:
         except MlfcError:
             continue
         found.append(program)
-    return tuple(found)
+    return (*found, encode(_keeping()))
+
+
+def _keeping() -> Executable:
+    """Return a program that returns its state and keeps its input, of which it begins with a constant; and zeros."""
+    program = Program(3, 3)
+    for name in ("x", "kept", "zeros"):
+        program.input(name, "int64", (3,))
+        program.output(f"{name}_next", "int64", (3,))
+    program.state(program.integers)
+    program.state()
+    x, kept, zeros = program.main.parameters
+    program.main.return_([kept, x, zeros])
+    return program.build()
 
 
 def word_replaced(seed: bytes, chance: random.Random) -> bytes:
     """Return a file with a few words of its last section, the code, replaced: by a limit, or by another word."""
     data = bytearray(seed)
     words = HEADER.unpack_from(data)[4 + 2 * SECTIONS.index("code")]
-    start = len(data) - (words + words % 2) * 4
+    states = HEADER.unpack_from(data)[4 + 2 * SECTIONS.index("states") + 1]
+    start = len(data) - states - (words + words % 2) * 4
     for _ in range(chance.randint(1, 3) if words else 0):
         at = start + 4 * chance.randrange(words)
         other = start + 4 * chance.randrange(words)

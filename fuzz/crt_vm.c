@@ -52,17 +52,22 @@ static int set_input(mlfc_vm_tensor* tensor, const uint8_t* record, uint8_t* mem
   return 1;
 }
 
-static void run(const mlfc_vm* vm, const mlfc_vm_host* host) {
+static void run(const mlfc_vm* vm, const mlfc_vm_host* given) {
   static uint8_t memory[INPUT_BYTES] __attribute__((aligned(64)));
   mlfc_vm_tensor inputs[MAX_INPUTS];
   const uint32_t function = 0;
-  const uint32_t count = mlfc_vm_parameter_count(vm, function);
-  const uint32_t results = mlfc_vm_result_count(vm, function);
+  const size_t state_bytes = mlfc_vm_state_bytes(vm);
+  const uint32_t states = state_bytes > 0 ? vm->counts[10] : 0;
+  const uint32_t count = mlfc_vm_parameter_count(vm, function) - states;
+  const uint32_t results = mlfc_vm_result_count(vm, function) - states;
   const size_t bytes = mlfc_vm_work_bytes(vm, DEPTH);
   mlfc_vm_tensor* outputs;
   mlfc_vm_error error;
+  mlfc_vm_host own = *given;
+  const mlfc_vm_host* host = &own;
+  uint8_t* kept = NULL;
   void* work;
-  if (count > MAX_INPUTS || bytes == 0 || bytes > (16u << 20)) return;
+  if (count > MAX_INPUTS || bytes == 0 || bytes > (16u << 20) || state_bytes > (16u << 20)) return;
   for (uint32_t i = 0; i < count; ++i) {
     if (!set_input(&inputs[i], vm->tables[2] + (size_t)72 * i, memory)) return;
   }
@@ -71,6 +76,12 @@ static void run(const mlfc_vm* vm, const mlfc_vm_host* host) {
   outputs = (mlfc_vm_tensor*)calloc(results + 1, sizeof(*outputs));
   if (work == NULL || outputs == NULL) abort();
   memset(work, 0, bytes);
+  if (state_bytes > 0) {
+    kept = (uint8_t*)malloc(state_bytes + 64);
+    if (kept == NULL) abort();
+    own.state = kept + (64 - (uintptr_t)kept % 64) % 64;
+    mlfc_vm_state_reset(vm, own.state);
+  }
   if (mlfc_vm_run(vm, function, inputs, count, outputs, results, work, bytes, host, &error) == MLFC_VM_OK) {
     for (uint32_t i = 0; i < results; ++i) {
       volatile uint8_t sum = 0;
@@ -85,11 +96,12 @@ static void run(const mlfc_vm* vm, const mlfc_vm_host* host) {
   if (blocks != 0) abort();
   free(outputs);
   free(work);
+  free(kept);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const mlfc_vm_host bounded = {NULL, NULL, NULL, NULL, MEMORY_BYTES, TURNS, DEPTH};
-  const mlfc_vm_host open = {allocate, release, packed, NULL, MEMORY_BYTES, TURNS, DEPTH};
+  const mlfc_vm_host bounded = {NULL, NULL, NULL, NULL, MEMORY_BYTES, TURNS, DEPTH, NULL};
+  const mlfc_vm_host open = {allocate, release, packed, NULL, MEMORY_BYTES, TURNS, DEPTH, NULL};
   mlfc_vm vm;
   mlfc_vm_error error;
   /* The file ends where its memory ends. */

@@ -72,6 +72,24 @@ def window(length: int = 5, size: int = 3) -> onnx.ModelProto:
 WINDOW = {"frames": "frames_next"}
 
 
+def open_frames() -> onnx.ModelProto:
+    """Return ``h' = h / 2 + sum(x)``, which is added to the rows of x, any number of them, and to the h before."""
+    nodes = [
+        helper.make_node("ReduceSum", ["x", "axis"], ["sum"], keepdims=1),
+        helper.make_node("Mul", ["h", "half"], ["faded"]),
+        helper.make_node("Add", ["faded", "sum"], ["h_next"]),
+        helper.make_node("Identity", ["h"], ["before_next"]),
+        helper.make_node("Add", ["x", "h_next"], ["rows"]),
+        helper.make_node("Add", ["rows", "before"], ["y"]),
+    ]
+    names = {"h": (1, 3), "x": ("n", 3), "before": (1, 3)}
+    results = {"h_next": (1, 3), "y": ("n", 3), "before_next": (1, 3)}
+    return _model(nodes, names, results, {"axis": np.array([0]), "half": np.float32(0.5)})
+
+
+OPEN_FRAMES = {"h": "h_next", "before": "before_next"}
+
+
 def moving_average() -> onnx.ModelProto:
     """Return ``y = (x + held) / 2``, which is held, on tensors that are worth a device; and keep the input before."""
     nodes = [

@@ -121,6 +121,12 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         specialize=special,
         **options,
     )
+    if is_auto and factory.executor == "vm" and factory.program.states:
+        raise OptionError(
+            "specialize='auto' excludes state: code that is made later would have states of its own",
+            place="specialize",
+            next_step='Name the values of open dimensions: specialize=[{"batch": 1}]',
+        )
     return CompiledModel(factory, model, imported, specializes=is_auto)
 
 

@@ -171,12 +171,11 @@ def _stepped_unit(
     limit_factor: float,
 ) -> codegen.Unit:
     """Return the code of a module for the virtual machine."""
-    for what, is_asked in (("keep state", bool(mod.states)), ("use external code generators", bool(mod.byoc))):
-        if is_asked:
-            raise UnsupportedError(
-                f"models of the virtual machine, as open dimensions and loops make them, cannot {what}",
-                next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
-            )
+    if mod.byoc:
+        raise UnsupportedError(
+            "models with open dimensions or loops cannot use external code generators",
+            next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
+        )
     try:
         return _planned_steps(mod, values, name, target, specialize, limit_factor)
     except UndecidedError as error:

@@ -25,7 +25,7 @@ from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
-from mlfc.support.bytecode import encode
+from mlfc.support.bytecode import encode, state_offsets
 from mlfc.support.content import Data
 from mlfc.support.module_info import (
     MemoryInfo,
@@ -181,12 +181,19 @@ class Factory(Displayed):
                 self.plan.lower_bound,
                 code.sizes.constants,
                 code.sizes.io,
-                sum(state.before.nbytes for state in self.program.states)
-                if self.executor == "graph"
-                else self.plan.state_bytes,
+                self.state_bytes,
             ),
             operators=self._timed(code) if self.executor == "graph" else None,
         )
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of what it keeps from one run to the next."""
+        if self.unit.executable is not None:
+            return state_offsets(self.unit.executable)[-1]
+        if self.executor == "graph":
+            return sum(state.before.nbytes for state in self.program.states)
+        return self.plan.state_bytes
 
     def _timed(self, code: codegen.GeneratedCode) -> tuple[OperatorInfo, ...]:
         """Return what profiles tell of the operators of a graph; code compiled ahead of time is one function."""
@@ -199,6 +206,8 @@ class Factory(Displayed):
         known = self._tensor(state.before)
         following = {item.input: item.output for item in self.module.states}[state.before.name]
         offset = self.plan.state_offsets[state.before] if self.executor == "aot" else None
+        if self.unit.executable is not None:
+            offset = state_offsets(self.unit.executable)[self.program.states.index(state)]
         return StateInfo(known.name, known.shape, known.dtype, known.scale, known.zero_point, following, offset)
 
     def _tensor(self, value: Value) -> TensorInfo:

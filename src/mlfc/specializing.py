@@ -67,7 +67,7 @@ class SpecializingModel(Displayed):
 
     @property
     def state(self) -> Any:
-        """What the general code keeps: nothing."""
+        """Empty: models with state are not specialized."""
         return self._general.state
 
     def reset_state(self) -> None:

@@ -19,6 +19,7 @@ from tests.state_models import (
     AVERAGES,
     DELAYS,
     GRU_STATES,
+    OPEN_FRAMES,
     WIDTH,
     WINDOW,
     delay_line,
@@ -26,6 +27,7 @@ from tests.state_models import (
     gru,
     gru_steps,
     moving_average,
+    open_frames,
     streaming_convolution,
     window,
 )
@@ -38,6 +40,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "external": {"external_workspace": True},
     "mapped": {"workspace_io": True},
     "graph": {"executor": "graph"},
+    "vm": {"executor": "vm"},
 }
 
 
@@ -86,6 +89,37 @@ def test_bound_calls_and_executors_continue_the_state_of_their_model(form: str) 
     model.state["h_in"] = np.zeros((1, WIDTH), np.float32)
     call()
     np.testing.assert_array_equal(call.outputs["y"], expected[0])
+
+
+@pytest.mark.parametrize("interpreter", ["python", "c"])
+def test_rows_of_any_number_continue_one_state(interpreter: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
+    session = runtime.InferenceSession(open_frames().SerializeToString())
+    first = {"h": np.zeros((1, 3), np.float32), "before": np.float32([[1, 2, 3]])}
+    options = {"states": OPEN_FRAMES, "state_init": {"before": first["before"]}, "specialize": [{"n": 2}]}
+    compiled = mlfc.compile(open_frames(), **options, module_name="rows")
+    path = compiled.export(tmp_path / "rows.tar")
+    assert mlfc.validate(path) == []
+    library = compiled.export_library(tmp_path / "rows.so")
+    assert [info.offset for info in compiled.factory.interface().states] == [0, 64]
+    model = mlfc.runtime.VirtualMachine(mlfc.load_module(library), mlfc.cpu(), interpreter=interpreter).model
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        wanted = dict(first)
+        for rows in (2, 3, 1, 2, 6):
+            x = rng.normal(size=(rows, 3)).astype(np.float32)
+            wanted["h"], y, wanted["before"] = session.run(["h_next", "y", "before_next"], {"x": x, **wanted})
+            call = model.bind({"x": x}, {"y": np.empty_like(y)} if rows == 3 else None)
+            assert call() == 0
+            np.testing.assert_allclose(call.outputs["y"], y, rtol=1e-6)
+            for name, array in wanted.items():
+                np.testing.assert_allclose(model.state[name], array, rtol=1e-6)
+            kept = dict(model.state)
+            with pytest.raises(InputError, match="extent 3 on axis 1, got 4"):
+                model.run({"x": np.zeros((rows, 4), np.float32)})
+            assert all((model.state[name] == array).all() for name, array in kept.items())
+        model.reset_state()
+        assert all((model.state[name] == array).all() for name, array in first.items())
 
 
 def test_states_that_move_from_one_to_the_next() -> None:
@@ -143,7 +177,7 @@ def test_archives_and_libraries_keep_states(tmp_path: Path) -> None:
 
 
 def test_the_demo_of_an_archive_takes_its_vectors_as_steps(tmp_path: Path) -> None:
-    forms = {"cell": {}, "given": FORMS["external"], "graph": FORMS["graph"]}
+    forms = {"cell": {}, "given": FORMS["external"], "graph": FORMS["graph"], "steps": FORMS["vm"]}
     factories = [
         mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name=name, **form).factory
         for name, form in forms.items()
@@ -198,6 +232,7 @@ def test_variables_of_tflite_are_those_of_litert() -> None:
         mlfc.compile(data, "c", optimize="size"),
         mlfc.compile(data, "llvm"),
         mlfc.compile(data, executor="graph"),
+        mlfc.compile(data, executor="vm"),
     ]
     rng = np.random.default_rng(2)
     for _ in range(5):

@@ -37,8 +37,8 @@ def commit_states(program: Program, *, overlap: bool) -> Program:
         return moved[value]
 
     direct = [replace(call, inputs=tuple(map(move, call.inputs)), output=move(call.output)) for call in calls]
-    copies = [state.copy for state in program.states if state not in states]
-    unused = {state.copy.kernel for state in states} - {call.kernel for call in (*direct, *copies)}
+    copies = [state.copy for state in program.states if state not in states and state.copy is not None]
+    unused = {state.copy.kernel for state in states if state.copy} - {call.kernel for call in (*direct, *copies)}
     return replace(
         program,
         calls=(*direct, *copies),

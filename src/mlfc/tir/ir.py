@@ -427,7 +427,7 @@ class StateValue:
     before: Value  # what calls read: of the kind ``state``
     after: Value  # the next value: an intermediate of its own, or `written` itself where a call writes it in place
     written: Value  # of the kind ``state``
-    copy: KernelCall  # writes `after` to `written`
+    copy: KernelCall | None  # writes `after` to `written`; None where the virtual machine does
     initial: npt.NDArray[np.generic] | None = None  # None for zeros
 
     @property

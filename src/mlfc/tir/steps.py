@@ -128,10 +128,25 @@ Step: TypeAlias = (
 
 @dataclass(frozen=True, eq=False)
 class SteppedProgram:
-    """A model as steps; `program` has its kernels and constants, and all calls in the order of the list."""
+    """A model as steps; `program` has its kernels and constants, and all calls in the order of the list.
+
+    The steps read states as inputs and return their next values, behind the others. `first` are the constants that
+    states begin with, None for zeros.
+    """
 
     program: Program
     steps: tuple[Step, ...]
+    first: tuple[Value | None, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The inputs, and then the states."""
+        return (*self.program.inputs, *(state.before for state in self.program.states))
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The outputs, and then the next values of the states."""
+        return (*self.program.outputs, *(state.after for state in self.program.states))
 
 
 def sources_of(step: Step) -> tuple[Value, ...]:

@@ -18,7 +18,7 @@ from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, dims_in, symbols_of
 from mlfc.target.features import Features
-from mlfc.tir.ir import Program, Value
+from mlfc.tir.ir import Program, StateValue, Value
 from mlfc.tir.steps import (
     Assign,
     Define,
@@ -109,6 +109,7 @@ class _StepBuilder(ProgramBuilder):
     def lowered(self, name: str, special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]]) -> SteppedProgram:
         main = self._module.main
         inputs = tuple(self._input(param) for param in main.params)
+        self._require_fixed_states(inputs)
         self._bind_inputs(inputs)
         general, bound = self._module, frozenset(self._known)
         for values, module in special:
@@ -124,11 +125,37 @@ class _StepBuilder(ProgramBuilder):
         calls = tuple(step.call for step in self._steps if isinstance(step, Invoke))
         read = {value.root for call in calls for value in (*call.inputs, *call.constants)}
         read |= {value.root for step in self._steps for value in _passed(step)}
+        kept = {state.input for state in self._module.states}
+        states = self._states_of({value.name: value for value in inputs}, outputs)
+        first = {state: self._constant(state.before.name, state.begin) for state in states if state.begin.any()}
+        read |= set(first.values())
         program = Program(
-            name, inputs, outputs, tuple(value for value in self._constants.values() if value in read),
+            name, tuple(value for value in inputs if value.name not in kept), outputs[: len(outputs) - len(states)],
+            tuple(value for value in self._constants.values() if value in read),
             tuple(self._kernels.values()), calls, contracts_floats=not self._rounding_sensitive,
+            states=states,
         )  # fmt: skip
-        return SteppedProgram(program, tuple(self._steps))
+        return SteppedProgram(program, tuple(self._steps), tuple(first.get(state) for state in states))
+
+    def _require_fixed_states(self, inputs: Sequence[Value]) -> None:
+        kept = {state.input for state in self._module.states}
+        for value in inputs:
+            if value.name in kept and symbols_of(value.shape):
+                fixed = ",".join(str(extent) if isinstance(extent, int) else "1" for extent in value.shape)
+                raise UnsupportedError(
+                    f"the state '{value.name}' has an open shape, and it is kept in memory of fixed size",
+                    place=f"state '{value.name}'",
+                    next_step=f"Fix it: --shape {value.name}={fixed}",
+                )
+
+    def _states_of(self, inputs: Mapping[str, Value], outputs: Sequence[Value]) -> tuple[StateValue, ...]:
+        """Return the states; their next values are the last outputs."""
+        states = self._module.states
+        following = outputs[len(outputs) - len(states) :]
+        return tuple(
+            StateValue(inputs[state.input], after, after, None, state.initial)
+            for state, after in zip(states, following, strict=True)
+        )
 
     def _input(self, param: relay.Var) -> Value:
         kind = relay.tensor_type(param)
@@ -196,9 +223,12 @@ class _StepBuilder(ProgramBuilder):
     def _returned(self, results: Sequence[Value]) -> tuple[Value, ...]:
         """Write the end of the run; an output that is an input, a constant or another output is copied."""
         names = self._module.output_names or tuple(f"output{index}" for index in range(len(results)))
+        kept = [state.output for state in self._module.states]
         taken: set[Value] = set()
         outputs = []
-        for value, name in zip(results, names, strict=True):
+        # next values of states come last, in the order of the states
+        order = {name: number for number, name in enumerate([*(name for name in names if name not in kept), *kept])}
+        for name, value in sorted(zip(names, results, strict=True), key=lambda pair: order[pair[0]]):
             owned = value
             if value.root.kind in ("input", "constant") or value.root in taken:
                 owned = Value(name, value.shape, value.dtype, "intermediate")

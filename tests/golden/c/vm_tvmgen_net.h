@@ -25,7 +25,7 @@ extern "C" {
 #define TVMGEN_NET_PROBABILITIES_SIZE 64
 
 /*! \brief What module net does, as the interpreter of mlfc_vm.h takes it */
-#define TVMGEN_NET_VM_BYTECODE_SIZE 1168
+#define TVMGEN_NET_VM_BYTECODE_SIZE 1176
 extern const uint8_t tvmgen_net_vm_bytecode[TVMGEN_NET_VM_BYTECODE_SIZE];
 
 /*! \brief The kernels and constants of module net */

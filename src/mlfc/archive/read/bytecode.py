@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive
 from mlfc.errors import ArchiveError
-from mlfc.support.bytecode import Executable, Extent, OpenExtent, Value, decode
+from mlfc.support.bytecode import Executable, Extent, OpenExtent, Value, decode, state_offsets
 from mlfc.support.bytecode.file import MAX_BYTES
 from mlfc.support.module_info import ModuleInfo
 from mlfc.support.tensor_info import TensorInfo
@@ -40,14 +40,21 @@ def bytecode_faults(executable: Executable, nbytes: int, record: ModuleRecord) -
         return
     yield from _vm_faults(executable, nbytes, details)
     for kind, values, infos in (
-        ("input", executable.inputs, details.inputs),
-        ("output", executable.outputs, details.outputs),
+        ("input", executable.given, details.inputs),
+        ("output", executable.returned, details.outputs),
+        ("state", executable.kept, details.states),
     ):
         if len(values) != len(infos):
             yield f"it has {len(values)} {kind}s, the metadata {len(infos)}"
             continue
         for value, info in zip(values, infos, strict=True):
             yield from _tensor_faults(executable, f"{kind} '{value.name[:80]}'", value, info)
+    offsets = [state.offset for state in details.states]
+    *own, end = state_offsets(executable)
+    if len(own) == len(offsets) and offsets != own:
+        yield "its states are not at the bytes that the metadata say"
+    if details.memory.state_bytes != end:
+        yield f"it has {end:,} bytes of state, mlfc.memory.state_bytes is {details.memory.state_bytes:,}"
 
 
 def _vm_faults(executable: Executable, nbytes: int, details: ModuleInfo) -> Iterator[str]:

@@ -48,8 +48,8 @@ class _Module:
 
     @property
     def state(self) -> int:
-        """States of AOT modules; those of the graph executor are among what it loads."""
-        return self.factory.plan.state_bytes if self.code.graph is None else 0
+        """States; those of the graph executor are among what it loads."""
+        return self.factory.state_bytes if self.code.graph is None else 0
 
     @property
     def ram(self) -> int:

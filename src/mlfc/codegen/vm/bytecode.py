@@ -88,13 +88,13 @@ class _Assembler:
         self._plan = plan
         self._builder = bc.ExecutableBuilder(name)
         open_extents: dict[Symbol, bc.OpenExtent] = {}
-        for value in program.inputs:
+        for value in stepped.inputs:
             for symbol in symbols_of(value.shape):
                 if symbol not in open_extents:
                     open_extents[symbol] = self._builder.symbol(symbol.name, symbol.low, symbol.high)
-        for value in program.inputs:
+        for value in stepped.inputs:
             self._builder.input(value.name, value.dtype, [_declared(item, open_extents) for item in value.shape])
-        for value in program.outputs:
+        for value in stepped.outputs:
             self._builder.output(value.name, value.dtype, [_declared(item, open_extents) for item in value.shape])
         self._kernels = {
             kernel.name: self._builder.kernel(
@@ -108,9 +108,11 @@ class _Assembler:
         self._constants = {
             value: self._builder.constant(value.name, value.dtype, value.shape) for value in program.constants
         }
-        self._main = self._builder.function("main", len(program.inputs), len(program.outputs))
+        for first in stepped.first:
+            self._builder.state(None if first is None else self._constants[first])
+        self._main = self._builder.function("main", len(stepped.inputs), len(stepped.outputs))
         self._numbers = _Numbers(self._main)
-        self._tensors: dict[Value, bc.TensorRegister] = dict(zip(program.inputs, self._main.parameters, strict=True))
+        self._tensors: dict[Value, bc.TensorRegister] = dict(zip(stepped.inputs, self._main.parameters, strict=True))
         self._lists: dict[Value, bc.ListRegister] = {}
         self._storages: dict[Slot, bc.StorageRegister] = {}
         self._labels: dict[Label, bc.Label] = {}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, described
 from mlfc.codegen.writer import Writer, comment_text
 from mlfc.relay.ir import Quantization
-from mlfc.support.bytecode import DTYPES, OPEN, Executable, work_bytes
+from mlfc.support.bytecode import DTYPES, OPEN, Executable, state_offsets, work_bytes
 from mlfc.support.c_names import unique
 from mlfc.support.dims import most
 from mlfc.tir.ir import Program
 
-_RESERVED = ("vm_work", "vm_bytecode", "extents")
+_RESERVED = ("vm_work", "vm_bytecode", "vm_state", "extents")
 """Macros, and fields of test vectors, of these names have other meanings."""
 _PER_LINE = 16
 
@@ -109,6 +109,7 @@ def vm_header(interface: VmInterface) -> str:
         f"/*! \\brief The kernels and constants of module {module} */",
         f"extern const mlfc_vm_code {code_symbol(module)};",
         *_work(interface),
+        *_states(interface),
     ]
     return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""])
 
@@ -137,6 +138,18 @@ def _tensors(interface: VmInterface, kind: str, group: Sequence[InterfaceTensor]
             "",
         ]
     return lines
+
+
+def _states(interface: VmInterface) -> list[str]:
+    executable = interface.executable
+    if not executable.states:
+        return []
+    *offsets, end = state_offsets(executable)
+    lines = ["", "/*", " * What the module keeps from run to run, in the state of mlfc_vm_host:"]
+    for value, offset in zip(executable.kept, offsets, strict=True):
+        shape = ", ".join(map(str, value.extents))
+        lines.append(f" * {comment_text(value.name[:200])}: {value.dtype}[{shape}] at byte {offset}")
+    return [*lines, " */", f"#define {interface.macro_prefix}_VM_STATE_SIZE {end}"]
 
 
 def _work(interface: VmInterface) -> list[str]:

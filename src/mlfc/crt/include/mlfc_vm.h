@@ -102,9 +102,10 @@ typedef struct {
 /*! \brief Loaded bytecode: views of its tables. It stays where it is, and so does the file. */
 typedef struct {
   const mlfc_vm_code* code;
-  const uint8_t* tables[10];
-  uint32_t counts[10];
+  const uint8_t* tables[11];
+  uint32_t counts[11];
   int64_t arena_bytes;
+  size_t state_bytes;
   uint32_t most_buffers;
   uint32_t most_numbers;
   uint32_t most_packed;
@@ -137,6 +138,12 @@ typedef struct {
   uint64_t turn_limit;
   /*! \brief Of calls within calls, the first included; 0 is none but the work area. */
   uint32_t depth_limit;
+  /*!
+   * \brief The tensors that the model keeps from run to run: `mlfc_vm_state_bytes` at a multiple of MLFC_VM_ALIGNMENT,
+   * one memory for each sequence. `mlfc_vm_state_reset` sets it first. With NULL, states are the last inputs, and
+   * their next values the last outputs.
+   */
+  void* state;
 } mlfc_vm_host;
 
 /*!
@@ -157,6 +164,12 @@ int32_t mlfc_vm_load(mlfc_vm* vm, const uint8_t* file, size_t bytes, const mlfc_
  */
 size_t mlfc_vm_work_bytes(const mlfc_vm* vm, uint32_t depth);
 
+/*! \brief Returns the bytes of the tensors that the model keeps from run to run; 0 if there are none. */
+size_t mlfc_vm_state_bytes(const mlfc_vm* vm);
+
+/*! \brief Sets the tensors that the model keeps to their first values: a new sequence begins. */
+void mlfc_vm_state_reset(const mlfc_vm* vm, void* state);
+
 /*! \brief Returns the number of the function with this name, or the number of functions. Number 0 is the model. */
 uint32_t mlfc_vm_function(const mlfc_vm* vm, const char* name);
 
@@ -166,8 +179,10 @@ uint32_t mlfc_vm_result_count(const mlfc_vm* vm, uint32_t function);
 
 /*!
  * \brief Runs a function.
- * \param inputs One for each parameter, which are only read.
- * \param outputs Set, one for each result. They are in the work area, in the caller's inputs or constants, or in
+ *
+ * States in `host->state` are read and, when the run succeeds, replaced; a run that fails leaves them as they were.
+ * \param inputs One for each parameter, without those states, which are only read.
+ * \param outputs Set, one for each result, without the next values of those states. They are in the work area, in the caller's inputs or constants, or in
  *   memory of `host->allocate` until `mlfc_vm_release`.
  * \param work, work_bytes Memory for the run, at any address.
  * \param host May be NULL.

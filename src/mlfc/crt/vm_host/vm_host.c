@@ -266,7 +266,7 @@ int32_t mlfc_vm_host_call(void* opened, uint32_t function, const mlfc_vm_tensor*
                           int64_t memory_limit, uint64_t turn_limit, mlfc_vm_error* error) {
   struct opened* self = (struct opened*)opened;
   struct area* area = take_area(self);
-  mlfc_vm_host host = {allocate, release, NULL, NULL, 0, 0, 0};
+  mlfc_vm_host host = {allocate, release, NULL, NULL, 0, 0, 0, NULL};
   int32_t status;
   if (area == NULL) area = new_area(self);
   if (area == NULL) {

@@ -34,7 +34,7 @@ from mlfc.support.bytecode.file import decode, encode
 from mlfc.support.bytecode.instructions import ALIGNMENT, DTYPES, INSTRUCTIONS, MAX_RANK, OPEN, OPERATIONS
 from mlfc.support.bytecode.text import disassemble
 from mlfc.support.bytecode.verify import verify
-from mlfc.support.bytecode.work import work_bytes
+from mlfc.support.bytecode.work import state_offsets, work_bytes
 
 __all__ = [
     "ALIGNMENT",
@@ -66,6 +66,7 @@ __all__ = [
     "decode",
     "disassemble",
     "encode",
+    "state_offsets",
     "verify",
     "work_bytes",
 ]

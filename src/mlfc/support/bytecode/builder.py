@@ -129,6 +129,7 @@ class ExecutableBuilder:
         self._outputs: list[Value] = []
         self._kernels: list[Kernel] = []
         self._constants: list[Constant] = []
+        self._states: list[int | None] = []
         self._functions: list[FunctionBuilder] = []
 
     def symbol(self, name: str, low: int = 1, high: int = OPEN) -> OpenExtent:
@@ -153,6 +154,10 @@ class ExecutableBuilder:
         """Add a constant, in the order of the native code."""
         self._constants.append(Constant(name, dtype, tuple(shape)))
         return ConstantTensor(len(self._constants) - 1)
+
+    def state(self, first: ConstantTensor | None = None) -> None:
+        """Keep a tensor from run to run: the last inputs in order, whose next values are the last outputs."""
+        self._states.append(None if first is None else first.index)
 
     def function(self, name: str, parameters: int, results: int) -> FunctionBuilder:
         """Start a function whose parameters and results are tensors."""
@@ -180,6 +185,7 @@ class ExecutableBuilder:
             constants=tuple(self._constants),
             integers=self._integers.values(),
             arena_bytes=arena_bytes,
+            states=tuple(self._states),
         )
         verify(executable)
         return executable

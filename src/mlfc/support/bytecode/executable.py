@@ -102,6 +102,9 @@ class Executable:
         Of the module: its native code exports ``tvmgen_<name>_vm_code``.
     arena_bytes : int
         What all storages with an offset need together; -1 where storages are allocated while it runs.
+    states : tuple of int or None
+        Of each tensor that is kept from one run to the next, the constant with its first value, None for zeros. They
+        are the last inputs, in this order, and the last outputs are their next values.
     """
 
     name: str
@@ -114,8 +117,24 @@ class Executable:
     constants: tuple[Constant, ...] = ()
     integers: tuple[int, ...] = field(default=(), repr=False)
     arena_bytes: int = -1
+    states: tuple[int | None, ...] = ()
 
     @property
     def is_bounded(self) -> bool:
         """Whether all storage has a place in one arena, so that nothing is allocated while it runs."""
         return self.arena_bytes >= 0
+
+    @property
+    def given(self) -> tuple[Value, ...]:
+        """The inputs without states: what a caller gives."""
+        return self.inputs[: len(self.inputs) - len(self.states)]
+
+    @property
+    def returned(self) -> tuple[Value, ...]:
+        """The outputs without the next values of states: what a caller gets."""
+        return self.outputs[: len(self.outputs) - len(self.states)]
+
+    @property
+    def kept(self) -> tuple[Value, ...]:
+        """The inputs that are states."""
+        return self.inputs[len(self.inputs) - len(self.states) :]

@@ -27,6 +27,7 @@ from mlfc.support.bytecode.verify import verify
 MAGIC = b"MLFC-VM\n"
 SECTIONS = (
     "strings", "symbols", "inputs", "outputs", "kernels", "constants", "integers", "functions", "labels", "code",
+    "states",
 )  # fmt: skip
 MAX_BYTES = 2**31 - 1
 """Of a file: offsets in it fit in 32 bits, and in an int of C."""
@@ -39,6 +40,8 @@ INTEGER = struct.Struct("<q")
 FUNCTION = struct.Struct("<12I")
 WORD = struct.Struct("<I")
 UNKNOWN = -1
+NO_CONSTANT = 0xFFFFFFFF
+"""Of a state that begins as zeros."""
 FIRST_SYMBOL = -2
 """An extent of -2 is the symbol 0, of -3 the symbol 1, and so on."""
 
@@ -46,6 +49,7 @@ T = TypeVar("T")
 _SIZES = {
     "symbols": SYMBOL.size, "inputs": VALUE.size, "outputs": VALUE.size, "kernels": KERNEL.size,
     "constants": VALUE.size, "integers": INTEGER.size, "functions": FUNCTION.size, "labels": 4, "code": 4,
+    "states": 4,
 }  # fmt: skip
 
 
@@ -75,6 +79,7 @@ def encode(executable: Executable) -> bytes:
         "functions": functions,
         "labels": [_words(function.labels) for function in executable.functions],
         "code": [_words(function.code) for function in executable.functions],
+        "states": [WORD.pack(NO_CONSTANT if state is None else state) for state in executable.states],
     }
     name = strings.index(executable.name)
     counts = {
@@ -188,6 +193,7 @@ class _Reader:
             constants=self._each("constants", VALUE, self._constant),
             integers=self._each("integers", INTEGER, lambda _, value: int(value)),
             arena_bytes=self._arena_bytes,
+            states=self._each("states", WORD, lambda _, word: None if word == NO_CONSTANT else int(word)),
         )
 
     def _fail(self, cause: str, at: int) -> NoReturn:

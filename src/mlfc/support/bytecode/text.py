@@ -47,6 +47,9 @@ def _tables(executable: Executable) -> Iterator[str]:
     for kind, values in (("input", executable.inputs), ("output", executable.outputs)):
         for value in values:
             yield f"{kind} {value.name}: {value.dtype}{_shape(executable, value.extents)}"
+    for value, first in zip(executable.kept, executable.states, strict=True):
+        begin = "zeros" if first is None else executable.constants[first].name
+        yield f"state {value.name}: begins as {begin}"
     for constant in executable.constants:
         yield f"constant {constant.name}: {constant.dtype}{_shape(executable, constant.shape)}"
     for kernel in executable.kernels:

@@ -33,6 +33,8 @@ from mlfc.support.bytecode.instructions import (
 MAX_PASSES = 64
 """Over the blocks of a function until it is known what is written: nested loops need one each, and three."""
 _BOUND = 2**63
+_MOST_STATE = 2**31
+"""Bytes of all states: they are allocated when a file is loaded."""
 _READS = {
     Operand.INTEGER: "integer", Operand.TENSOR: "tensor", Operand.STORAGE: "storage", Operand.LIST: "list",
     Operand.TENSOR_REGISTER: "tensor",
@@ -99,6 +101,28 @@ class _Tables:
             f"inputs and {len(executable.outputs)} outputs"
         )
         self._require(agrees, cause, f"function '{shown(main.name)}'")
+        self._states()
+
+    def _states(self) -> None:
+        executable, count = self._executable, len(self._executable.states)
+        fits = count <= min(len(executable.inputs), len(executable.outputs))
+        self._require(fits, f"{count} states exceed the inputs or the outputs", "states")
+        following = executable.outputs[len(executable.outputs) - count :]
+        total = 0
+        for value, after, first in zip(executable.kept, following, executable.states, strict=True):
+            where, kind = f"state '{shown(value.name)}'", (value.dtype, value.extents)
+            size = dtypes.nbytes(value.dtype)
+            for extent in value.extents:
+                self._require(isinstance(extent, int), "its shape is not fixed", where)
+                size *= int(extent) if isinstance(extent, int) else 0
+                self._require(size < _MOST_STATE, "its size is not possible", where)
+            total += -(-size // ALIGNMENT) * ALIGNMENT
+            self._require(total < _MOST_STATE, "the size of all states is not possible", where)
+            self._require((after.dtype, after.extents) == kind, "its next value has another type", where)
+            if first is not None:
+                self._require(first < len(executable.constants), f"constant {first} is not known", where)
+                constant = executable.constants[first]
+                self._require((constant.dtype, constant.shape) == kind, "its first value has another type", where)
 
     def _value(self, value: Value, where: str) -> None:
         self._require(value.dtype in NUMBERED_DTYPES, f"unknown dtype '{value.dtype}'", where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mlfc.support.bytecode.executable import Executable, Function
 from mlfc.support.bytecode.instructions import ALIGNMENT, BY_NAME
+from mlfc.support.dtypes import nbytes
 
 # bytes of what is in the work area (``crt/src/runtime/crt/vm/machine.h``) where pointers have 64 bits
 _FRAME, _TENSOR, _INTEGER, _STORAGE, _LIST = 96, 96, 8, 32, 16
@@ -36,6 +37,18 @@ def work_bytes(executable: Executable) -> int | None:
         ALIGNMENT,
     )
     return sum(parts)
+
+
+def state_offsets(executable: Executable) -> tuple[int, ...]:
+    """Return where the states begin in the memory of the C interpreter's caller, and where the last one ends."""
+    offsets, end = [], 0
+    for value in executable.kept:
+        size = nbytes(value.dtype)
+        for extent in value.extents:
+            size *= extent if isinstance(extent, int) else 0
+        offsets.append(-(-end // ALIGNMENT) * ALIGNMENT)
+        end = offsets[-1] + size
+    return (*offsets, end)
 
 
 def _frame_bytes(function: Function) -> int:

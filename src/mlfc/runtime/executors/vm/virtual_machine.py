@@ -108,7 +108,7 @@ class VirtualMachine(Displayed):
             if number in given:
                 raise InputError("the input is given twice", place=name)
             given[number] = value
-        count = self.executable.functions[function].parameters
+        count = self.model.parameters(function)
         if sorted(given) != list(range(count)):
             raise InputError(
                 f"expected {count} inputs, got {len(given)}", place=func_name, next_step=f"They are: {names}"
@@ -139,7 +139,7 @@ class VirtualMachine(Displayed):
         if args or kwargs:
             self.set_input(func_name, *args, **kwargs)
         given = self._inputs.get(function, {})
-        count = self.executable.functions[function].parameters
+        count = self.model.parameters(function)
         missing = [name for number, name in enumerate(self._names(function)) if number not in given]
         if missing:
             raise InputError(f"expected {count} inputs, got {len(given)}", place=func_name, next_step=f"Set: {missing}")
@@ -184,7 +184,7 @@ class VirtualMachine(Displayed):
     def _names(self, function: int) -> list[str]:
         """Return the names of a function's arguments; only the model's have some of their own."""
         if function == 0:
-            return [value.name for value in self.executable.inputs]
+            return [info.name for info in self.model.inputs]
         return [str(number) for number in range(self.executable.functions[function].parameters)]
 
     def _index(self, function: int, tag: str | int) -> int:

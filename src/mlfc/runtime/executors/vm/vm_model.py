@@ -13,6 +13,7 @@ from mlfc.runtime.executors.states import ModelState
 from mlfc.runtime.executors.vm.c_interpreter import CInterpreter, PreparedCall, serves
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.interpreter import Find, Interpreter, Limits
+from mlfc.runtime.executors.vm.kept import VmStates
 from mlfc.runtime.executors.vm.memory import aligned_zeros, number_of
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
 from mlfc.runtime.tensor.arrays import require_readable
@@ -75,10 +76,11 @@ class VmModel(Displayed):
     ) -> None:
         self.executable = executable
         names = [symbol.name for symbol in executable.symbols]
-        self.inputs = tuple(_info(value, names) for value in executable.inputs)
-        self.outputs = tuple(_info(value, names) for value in executable.outputs)
+        self.inputs = tuple(_info(value, names) for value in executable.given)
+        self.outputs = tuple(_info(value, names) for value in executable.returned)
         self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit), DEPTH_LIMIT)
         tables = NativeTables(executable, code)
+        self._states = VmStates(executable, tables)
         if interpreter not in (None, PYTHON, C):
             raise OptionError(unknown("interpreter", str(interpreter), (PYTHON, C)))
         can = serves(executable, code)
@@ -106,11 +108,12 @@ class VmModel(Displayed):
 
     @property
     def state(self) -> ModelState:
-        """Empty: bytecode keeps nothing from one run to the next."""
-        return ModelState()
+        """What it keeps from one run to the next, by name."""
+        return ModelState(self._states.infos, self._states)
 
     def reset_state(self) -> None:
-        """Do nothing: there are no states."""
+        """Set all states to what they begin with."""
+        self._states.reset()
 
     def call(self, function: int, arrays: Sequence[Any]) -> list[Array]:
         """Run a function, by number, on arrays in order; return fresh arrays.
@@ -124,13 +127,22 @@ class VmModel(Displayed):
         RunError
             If it fails otherwise; the place has the function and the instruction.
         """
-        expected = self.executable.functions[function].parameters
+        expected = self.parameters(function)
         if len(arrays) != expected:
             results = self.executable.functions[function].results
             raise run_error(self.executable, Fault(Code.BAD_CALL, function, len(arrays), results), None)
-        names = [value.name for value in self.executable.inputs] if function == 0 else []
+        names = [info.name for info in self.inputs] if function == 0 else []
         given = [_given(array, names[n] if n < len(names) else str(n)) for n, array in enumerate(arrays)]
-        return self._engine.run(function, given, self._limits)
+        if function or not self._states.infos:
+            return self._engine.run(function, given, self._limits)
+        with self._states.lock:
+            results_of_run = self._engine.run(function, [*given, *self._states.arrays], self._limits)
+            self._states.replace(results_of_run[len(self.outputs) :])
+        return results_of_run[: len(self.outputs)]
+
+    def parameters(self, function: int) -> int:
+        """Return how many arrays a function takes; the states of the model are none of them."""
+        return len(self.inputs) if function == 0 else self.executable.functions[function].parameters
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name."""
@@ -166,12 +178,12 @@ class VmModel(Displayed):
         sources = dict(zip([info.name for info in self.inputs], self.in_order(inputs), strict=True))
         names = [info.name for info in self.outputs]
         if outputs is None:
-            return BoundVm(self, self._engine, self._limits, sources, None)
+            return BoundVm(self, self._engine, self._limits, self._states, sources, None)
         given = outputs if isinstance(outputs, Mapping) else dict(zip(names, outputs, strict=True))
         targets = {name: given[name] for name in names}
         for info, target in zip(self.outputs, targets.values(), strict=True):
             _require_target(info, target)
-        return BoundVm(self, self._engine, self._limits, sources, targets)
+        return BoundVm(self, self._engine, self._limits, self._states, sources, targets)
 
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs; of extents that are open the least one."""
@@ -182,7 +194,7 @@ class VmModel(Displayed):
                  for extent in value.extents],
                 to_numpy(value.dtype),
             )
-            for value in self.executable.outputs
+            for value in self.executable.returned
         }  # fmt: skip
 
 
@@ -204,12 +216,14 @@ class BoundVm(Displayed):
         model: VmModel,
         engine: Interpreter | CInterpreter,
         limits: Limits,
+        states: VmStates,
         inputs: dict[str, Any],
         outputs: dict[str, Array] | None,
     ) -> None:
         self._model = model
         self._engine = engine
         self._limits = limits
+        self._states = states
         self._names = [info.name for info in model.outputs]
         self._fixed = outputs
         self.inputs = inputs
@@ -238,9 +252,25 @@ class BoundVm(Displayed):
         """Return a run that returns its results, or none if it has written them where they go."""
         targets = None if self._fixed is None else list(self._fixed.values())
         are_contiguous = targets is None or all(target.flags.c_contiguous for target in targets)
-        if isinstance(self._engine, CInterpreter) and are_contiguous:
+        if not isinstance(self._engine, CInterpreter) or not are_contiguous:
+            return self._run
+        states = self._states
+        if not states.infos:
             return _BoundRun(PreparedCall(self._engine, 0, self._limits, targets), self.inputs, targets is None)
-        return self._run
+        into = None if targets is None else [*targets, *states.arrays]
+        kept = {info.name: array for info, array in zip(states.infos, states.arrays, strict=True)}
+        call = PreparedCall(self._engine, 0, self._limits, into)
+        run = _BoundRun(call, {**self.inputs, **kept}, into is None)
+        count = len(self._names)
+
+        def continued() -> list[Array]:
+            with states.lock:
+                results = run()
+                if into is None:
+                    states.replace(results[count:])
+            return results[:count]
+
+        return continued
 
     def _run(self) -> list[Array]:
         results = self._model.call(0, list(self.inputs.values()))

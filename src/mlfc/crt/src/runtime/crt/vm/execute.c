@@ -321,7 +321,29 @@ static int32_t do_call(struct vm_machine* machine, const uint8_t* at) {
   return MLFC_VM_OK;
 }
 
-static int32_t return_to_host(struct vm_machine* machine, const uint8_t* at, uint32_t count) {
+/* Writes the next values of states, from operand `first` on, to the host's memory: all or none. */
+static int32_t keep_states(struct vm_machine* machine, const uint8_t* at, uint32_t first, uint32_t count) {
+  for (int is_checked = 0; is_checked < 2; ++is_checked) {
+    for (uint32_t i = 0; i < count; ++i) {
+      struct vm_tensor room;
+      const struct vm_tensor* result;
+      mlfc_vm_tensor next;
+      TRY(get_tensor(machine, WORD((size_t)1 + first + i), &room, &result));
+      memset(&next, 0, sizeof(next));
+      next.data = result->data;
+      next.dtype = result->dtype;
+      next.rank = result->rank;
+      memcpy(next.extents, result->extents, result->rank * sizeof(next.extents[0]));
+      if (is_checked) vm_keep(machine, &next, i);
+      else TRY(vm_check_value(machine, VM_OUTPUTS, first + i, &next));
+    }
+  }
+  return MLFC_VM_OK;
+}
+
+static int32_t return_to_host(struct vm_machine* machine, const uint8_t* at, uint32_t operands) {
+  const uint32_t states = vm_own_states(machine, machine->frame->function);
+  const uint32_t count = operands - states;
   int32_t status = MLFC_VM_OK;
   uint32_t done;
   for (done = 0; done < count && status == MLFC_VM_OK; ++done) {
@@ -334,6 +356,7 @@ static int32_t return_to_host(struct vm_machine* machine, const uint8_t* at, uin
   if (status == MLFC_VM_OK && machine->frame->function == 0) {
     status = vm_check_values(machine, VM_OUTPUTS, machine->outputs);
   }
+  if (status == MLFC_VM_OK) status = keep_states(machine, at, count, states);
   if (status == MLFC_VM_OK) return status;
   for (uint32_t i = 0; i < done; ++i) {
     vm_drop_block(machine, (struct vm_block*)machine->outputs[i].block);

@@ -16,10 +16,11 @@ enum {
   VM_FUNCTIONS,
   VM_LABELS,
   VM_CODE,
+  VM_STATES,
   VM_SECTIONS
 };
 
-enum { VM_SYMBOL_BYTES = 24, VM_VALUE_BYTES = 72, VM_KERNEL_BYTES = 16, VM_FUNCTION_BYTES = 48 };
+enum { VM_SYMBOL_BYTES = 24, VM_VALUE_BYTES = 72, VM_KERNEL_BYTES = 16, VM_FUNCTION_BYTES = 48, VM_STATE_BYTES = 4 };
 
 /*! \brief Offsets in the record of a function. */
 enum {
@@ -40,6 +41,8 @@ enum {
 #define VM_CONSTANT_BIT 0x80000000u
 #define VM_STORAGE_BIT 0x40000000u
 #define VM_NO_OFFSET 0xFFFFFFFFu
+/*! \brief Of a state that begins as zeros. */
+#define VM_NO_CONSTANT 0xFFFFFFFFu
 #define VM_CPU 1u
 
 enum {
@@ -115,6 +118,18 @@ static inline const char* mlfc_vm_string(const mlfc_vm* vm, uint32_t number) {
 
 /*! \brief Sets an error; returns its code. */
 int32_t mlfc_vm_fail(mlfc_vm_error* error, int32_t code, int64_t a, int64_t b, int64_t c);
+
+/*! \brief Returns the record of a state: of the input that it is. */
+static inline const uint8_t* mlfc_vm_state_record(const mlfc_vm* vm, uint32_t number) {
+  const uint32_t first = vm->counts[VM_INPUTS] - vm->counts[VM_STATES];
+  return mlfc_vm_record(vm, VM_INPUTS, first + number, VM_VALUE_BYTES);
+}
+
+/*! \brief Checks that states have fixed shapes, those of their first and next values; sets their bytes. */
+int mlfc_vm_check_states(mlfc_vm* vm);
+
+/*! \brief Returns the bytes of a fixed shape. */
+int64_t mlfc_vm_fixed_bytes(const uint8_t* record);
 
 /*! \brief Checks the instructions of all functions; sets what the interpreter needs to know of them. */
 int32_t mlfc_vm_verify(mlfc_vm* vm, mlfc_vm_error* error);

@@ -3,12 +3,13 @@
 
 #include "file.h"
 
-enum { HEADER_BYTES = 104, FIRST_SIZE = 24, VERSION = 1 };
+enum { HEADER_BYTES = 112, FIRST_SIZE = 24, VERSION = 1 };
 #define MAX_ARGUMENTS 0xFFFFu /* does not fit in an int of 16 bits, as constants of an enum must */
 
 /* 0 for strings, which have no fixed size */
 static const uint8_t record_bytes[VM_SECTIONS] = {
-    0, VM_SYMBOL_BYTES, VM_VALUE_BYTES, VM_VALUE_BYTES, VM_KERNEL_BYTES, VM_VALUE_BYTES, 8, VM_FUNCTION_BYTES, 4, 4};
+    0, VM_SYMBOL_BYTES, VM_VALUE_BYTES, VM_VALUE_BYTES, VM_KERNEL_BYTES, VM_VALUE_BYTES, 8, VM_FUNCTION_BYTES, 4, 4,
+    VM_STATE_BYTES};
 
 const uint8_t mlfc_vm_dtype_bytes[VM_DTYPES] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
@@ -95,7 +96,7 @@ static int check_value(const mlfc_vm* vm, const uint8_t* record, int is_constant
   return 1;
 }
 
-static int64_t constant_bytes(const uint8_t* record) {
+int64_t mlfc_vm_fixed_bytes(const uint8_t* record) {
   int64_t bytes = mlfc_vm_dtype_bytes[record[4]];
   for (uint8_t axis = 0; axis < record[5]; ++axis) bytes *= mlfc_vm_i64(record + 8 + 8 * axis);
   return bytes;
@@ -160,7 +161,7 @@ static int32_t check_native(const mlfc_vm* vm, mlfc_vm_error* error) {
   }
   for (uint32_t number = 0; number < code->constant_count; ++number) {
     const uint8_t* record = mlfc_vm_record(vm, VM_CONSTANTS, number, VM_VALUE_BYTES);
-    if (constant_bytes(record) != code->constants[number].bytes) {
+    if (mlfc_vm_fixed_bytes(record) != code->constants[number].bytes) {
       mlfc_vm_fail(error, MLFC_VM_BAD_NATIVE, -1, number, 0);
       error->text = mlfc_vm_string(vm, mlfc_vm_u32(record));
       return error->code;
@@ -217,6 +218,7 @@ int32_t mlfc_vm_load(mlfc_vm* vm, const uint8_t* file, size_t bytes, const mlfc_
       return mlfc_vm_fail(error, MLFC_VM_BAD_FILE, record - file, 0, 0);
     }
   }
+  if (!mlfc_vm_check_states(vm)) return mlfc_vm_fail(error, MLFC_VM_BAD_FILE, vm->tables[VM_STATES] - file, 0, 0);
   if (!check_functions(vm)) return mlfc_vm_fail(error, MLFC_VM_BAD_FILE, vm->tables[VM_FUNCTIONS] - file, 0, 0);
   status = mlfc_vm_verify(vm, error);
   return status != MLFC_VM_OK ? status : check_native(vm, error);

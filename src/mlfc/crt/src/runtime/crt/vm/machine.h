@@ -119,8 +119,18 @@ void vm_leave(struct vm_machine* machine);
 /*! \brief Runs instructions until the first function returns. */
 int32_t vm_execute(struct vm_machine* machine);
 
-/*! \brief Checks inputs or outputs of the model against what it declares. */
+/*! \brief Checks inputs or outputs of the model, without states of the host, against what it declares. */
 int32_t vm_check_values(struct vm_machine* machine, int section, const mlfc_vm_tensor* values);
+int32_t vm_check_value(struct vm_machine* machine, int section, uint32_t number, const mlfc_vm_tensor* value);
+
+/*! \brief Returns how many states of a function are in the host's memory, and neither inputs nor outputs. */
+uint32_t vm_own_states(const struct vm_machine* machine, uint32_t function);
+
+/*! \brief Sets registers to the states in the host's memory. */
+void vm_states(const struct vm_machine* machine, struct vm_tensor* registers);
+
+/*! \brief Writes the next value of a state, which was checked, to the host's memory. */
+void vm_keep(const struct vm_machine* machine, const mlfc_vm_tensor* next, uint32_t number);
 
 /*! \brief Hands a result to the caller, who holds its block from then on. */
 void vm_export(struct vm_machine* machine, const struct vm_tensor* tensor, mlfc_vm_tensor* result);

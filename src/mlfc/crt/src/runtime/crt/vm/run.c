@@ -121,11 +121,16 @@ void vm_leave(struct vm_machine* machine) {
   --machine->depth;
 }
 
+/* How many inputs or outputs the caller has. */
+static uint32_t values_of(const struct vm_machine* machine, int section) {
+  return machine->vm->counts[section] - vm_own_states(machine, 0);
+}
+
 /* Finds the first extent of this symbol: in the inputs, then in the outputs; there is one. */
 static int64_t symbol_value(const struct vm_machine* machine, int64_t symbol) {
   for (int section = VM_INPUTS; section <= VM_OUTPUTS; ++section) {
     const mlfc_vm_tensor* values = section == VM_INPUTS ? machine->inputs : machine->outputs;
-    for (uint32_t i = 0; i < machine->vm->counts[section]; ++i) {
+    for (uint32_t i = 0; i < values_of(machine, section); ++i) {
       const uint8_t* record = mlfc_vm_record(machine->vm, section, i, VM_VALUE_BYTES);
       for (uint8_t axis = 0; axis < record[5]; ++axis) {
         if (mlfc_vm_i64(record + 8 + 8 * axis) == symbol) return values[i].extents[axis];
@@ -144,28 +149,33 @@ static int fits(const struct vm_machine* machine, int64_t declared, int64_t exte
          extent == symbol_value(machine, declared);
 }
 
-int32_t vm_check_values(struct vm_machine* machine, int section, const mlfc_vm_tensor* values) {
+int32_t vm_check_value(struct vm_machine* machine, int section, uint32_t number, const mlfc_vm_tensor* value) {
   const int32_t code = section == VM_INPUTS ? MLFC_VM_BAD_INPUT : MLFC_VM_BAD_OUTPUT;
-  for (uint32_t i = 0; i < machine->vm->counts[section]; ++i) {
-    const uint8_t* record = mlfc_vm_record(machine->vm, section, i, VM_VALUE_BYTES);
-    int64_t axis = 0;
-    int64_t has = 0;
-    if (values[i].dtype != record[4]) {
-      axis = MLFC_VM_AXIS_DTYPE;
-      has = values[i].dtype;
-    } else if (values[i].rank != record[5]) {
-      axis = MLFC_VM_AXIS_RANK;
-      has = values[i].rank;
-    } else {
-      while (axis < record[5] && fits(machine, mlfc_vm_i64(record + 8 + 8 * axis), values[i].extents[axis])) ++axis;
-      if (axis == record[5]) continue;
-      has = values[i].extents[axis];
-    }
-    vm_fail(machine, code, i, axis, has);
-    machine->error->text = mlfc_vm_string(machine->vm, mlfc_vm_u32(record));
-    return code;
+  const uint8_t* record = mlfc_vm_record(machine->vm, section, number, VM_VALUE_BYTES);
+  int64_t axis = 0;
+  int64_t has = 0;
+  if (value->dtype != record[4]) {
+    axis = MLFC_VM_AXIS_DTYPE;
+    has = value->dtype;
+  } else if (value->rank != record[5]) {
+    axis = MLFC_VM_AXIS_RANK;
+    has = value->rank;
+  } else {
+    while (axis < record[5] && fits(machine, mlfc_vm_i64(record + 8 + 8 * axis), value->extents[axis])) ++axis;
+    if (axis == record[5]) return MLFC_VM_OK;
+    has = value->extents[axis];
   }
-  return MLFC_VM_OK;
+  vm_fail(machine, code, number, axis, has);
+  machine->error->text = mlfc_vm_string(machine->vm, mlfc_vm_u32(record));
+  return code;
+}
+
+int32_t vm_check_values(struct vm_machine* machine, int section, const mlfc_vm_tensor* values) {
+  int32_t status = MLFC_VM_OK;
+  for (uint32_t i = 0; i < values_of(machine, section) && status == MLFC_VM_OK; ++i) {
+    status = vm_check_value(machine, section, i, &values[i]);
+  }
+  return status;
 }
 
 /* Sets a parameter to a tensor of the caller, which is only read. */
@@ -220,23 +230,29 @@ static int32_t start(struct vm_machine* machine, uint32_t function, uint32_t inp
   if (status != MLFC_VM_OK) return status;
   machine->at = machine->frame->code;
   for (uint32_t i = 0; i < input_count && status == MLFC_VM_OK; ++i) status = set_parameter(machine, i);
+  if (vm_own_states(machine, function) > 0) vm_states(machine, machine->frame->tensors + input_count);
   return status == MLFC_VM_OK ? vm_execute(machine) : status;
 }
 
 int32_t mlfc_vm_run(const mlfc_vm* vm, uint32_t function, const mlfc_vm_tensor* inputs, uint32_t input_count,
                     mlfc_vm_tensor* outputs, uint32_t output_count, void* work, size_t work_bytes,
                     const mlfc_vm_host* host, mlfc_vm_error* error) {
-  static const mlfc_vm_host no_host = {NULL, NULL, NULL, NULL, 0, 0, 0};
+  static const mlfc_vm_host no_host = {NULL, NULL, NULL, NULL, 0, 0, 0, NULL};
   struct vm_machine machine;
+  uint32_t states;
   int32_t status;
   mlfc_vm_fail(error, MLFC_VM_OK, 0, 0, 0);
-  if (function >= vm->counts[VM_FUNCTIONS] || input_count != mlfc_vm_parameter_count(vm, function) ||
-      output_count != mlfc_vm_result_count(vm, function)) {
-    return mlfc_vm_fail(error, MLFC_VM_BAD_CALL, function, input_count, output_count);
-  }
   memset(&machine, 0, sizeof(machine));
   machine.vm = vm;
   machine.host = host != NULL ? host : &no_host;
+  states = vm_own_states(&machine, function);
+  if (function >= vm->counts[VM_FUNCTIONS] || input_count != mlfc_vm_parameter_count(vm, function) - states ||
+      output_count != mlfc_vm_result_count(vm, function) - states) {
+    return mlfc_vm_fail(error, MLFC_VM_BAD_CALL, function, input_count, output_count);
+  }
+  if (states > 0 && (uintptr_t)machine.host->state % MLFC_VM_ALIGNMENT != 0) {
+    return mlfc_vm_fail(error, MLFC_VM_BAD_INPUT, input_count, MLFC_VM_AXIS_ALIGNMENT, 0);
+  }
   machine.error = error;
   machine.inputs = inputs;
   machine.outputs = outputs;

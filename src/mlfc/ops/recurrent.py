@@ -24,7 +24,7 @@ from mlfc.ops.elementwise import limited
 from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
-from mlfc.support.dims import Extent, bounds
+from mlfc.support.dims import LARGEST, Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor, computed
 from mlfc.tir.ir import Buffer, Expr
@@ -113,7 +113,7 @@ class Recurrence:
             every[index * cell.functions : (index + 1) * cell.functions] for index in range(self.directions)
         ]
         lengths = self.lengths.value
-        self._is_whole = lengths is not None and bool(np.all(lengths >= bounds(self.steps)[1]))
+        self._is_whole = lengths is not None and bool(np.all(lengths >= min(bounds(self.steps)[1], LARGEST)))
 
     def state(self, name: str, initial: Tensor | None) -> Buffer:
         """Return scratch of one number for each unit, which starts with `initial`, or undefined if that is None."""

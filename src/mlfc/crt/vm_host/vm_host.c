@@ -261,34 +261,32 @@ static int32_t separate(const mlfc_vm_host* host, mlfc_vm_tensor* outputs, uint3
   return MLFC_VM_OK;
 }
 
-int32_t mlfc_vm_host_call(void* opened, uint32_t function, const mlfc_vm_tensor* inputs, uint32_t input_count,
-                          mlfc_vm_tensor* outputs, uint32_t output_count, const mlfc_vm_tensor* targets,
-                          int64_t memory_limit, uint64_t turn_limit, mlfc_vm_error* error) {
-  struct opened* self = (struct opened*)opened;
+int32_t mlfc_vm_host_run(const mlfc_vm_host_call* call) {
+  struct opened* self = (struct opened*)call->opened;
   struct area* area = take_area(self);
   mlfc_vm_host host = {allocate, release, NULL, NULL, 0, 0, 0, NULL};
   int32_t status;
   if (area == NULL) area = new_area(self);
   if (area == NULL) {
-    memset(error, 0, sizeof(*error));
-    error->code = MLFC_VM_ALLOCATE;
-    error->values[0] = (int64_t)self->work_bytes;
-    return error->code;
+    memset(call->error, 0, sizeof(*call->error));
+    call->error->code = MLFC_VM_ALLOCATE;
+    call->error->values[0] = (int64_t)self->work_bytes;
+    return call->error->code;
   }
   host.context = area;
-  host.memory_limit = memory_limit;
-  host.turn_limit = turn_limit;
+  host.memory_limit = call->memory_limit;
+  host.turn_limit = call->turn_limit;
   host.depth_limit = self->depth;
   area->live_bytes = area->peak_bytes = 0;
   if (++area->run == 0) ++area->run;
-  status = mlfc_vm_run(&self->vm, function, inputs, input_count, outputs, output_count, area->work, self->work_bytes,
-                       &host, error);
-  if (status == MLFC_VM_OK && targets == NULL) {
-    status = separate(&host, outputs, output_count, error);
-    if (status == MLFC_VM_OK) __atomic_add_fetch(&self->references, output_count, __ATOMIC_RELAXED);
+  status = mlfc_vm_run(&self->vm, call->function, call->inputs, call->input_count, call->outputs, call->output_count,
+                       area->work, self->work_bytes, &host, call->error);
+  if (status == MLFC_VM_OK && call->targets == NULL) {
+    status = separate(&host, call->outputs, call->output_count, call->error);
+    if (status == MLFC_VM_OK) __atomic_add_fetch(&self->references, call->output_count, __ATOMIC_RELAXED);
   } else if (status == MLFC_VM_OK) {
-    status = copy_out(outputs, output_count, targets, error);
-    mlfc_vm_release(&host, outputs, output_count);
+    status = copy_out(call->outputs, call->output_count, call->targets, call->error);
+    mlfc_vm_release(&host, call->outputs, call->output_count);
   }
   end_run(area);
   give_area(self, area);

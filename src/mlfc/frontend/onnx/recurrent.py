@@ -16,7 +16,7 @@ from mlfc.ops.cell_functions import CELL_FUNCTIONS
 from mlfc.ops.recurrent import DIRECTIONS
 from mlfc.relay.ir import Constant, Expr, Span
 from mlfc.relay.visitor import with_span
-from mlfc.support.dims import is_static
+from mlfc.support.dims import LARGEST, bounds, is_static
 
 _HALVES = ("float16", "bfloat16")
 
@@ -186,7 +186,8 @@ class _Layer:
         if not node.has(4):
             if is_static((self.batch, self.steps)):
                 return node.constant(np.full(self.batch, self.steps), "int32")
-            return node.broadcast(node.constant([self.steps], "int32"), (self.batch,))
+            # each sequence has all steps, however many there are
+            return node.constant([min(bounds(self.steps)[1], LARGEST)], "int32")
         if not node.has_shape(node.shape(4), (self.batch,)) or node.dtype(4) not in ("int32", "int64"):
             node.wrong(f"expected {self.batch} sequence_lens, got {node.dtype(4)} of shape {node.shape(4)}")
         return node.input(4)

@@ -100,6 +100,8 @@ def counts(number: object, many: int) -> bool:
 
 def require_readable(array: Array) -> Array:
     """Return the array itself if generated code can read it in place, else a copy."""
+    if array.flags.c_contiguous and array.flags.aligned:  # what numpy takes a microsecond to find
+        return array
     return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
 

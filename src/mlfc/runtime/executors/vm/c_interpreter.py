@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -13,13 +14,13 @@ import numpy as np
 from mlfc.errors import InputError, MlfcError
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.interpreter import Limits
-from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, new_array, number_of
+from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, address_of, aligned_like, new_array, number_of
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable
-from mlfc.support.bytecode.instructions import BY_NAME, CPU, MAX_RANK
+from mlfc.support.bytecode.instructions import ALIGNMENT, BY_NAME, CPU, MAX_RANK
 
-OPEN, CALL, RELEASE, CLOSE = (f"mlfc_vm_host_{name}" for name in ("open", "call", "release", "close"))
+OPEN, RUN, RELEASE, CLOSE = (f"mlfc_vm_host_{name}" for name in ("open", "run", "release", "close"))
 """What a library with the C interpreter exports (``mlfc_vm_host.h``)."""
 
 
@@ -43,8 +44,24 @@ class _Tensor(ctypes.Structure):
     )
 
 
+class _Call(ctypes.Structure):
+    _fields_ = (
+        ("opened", ctypes.c_void_p),
+        ("inputs", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+        ("targets", ctypes.c_void_p),
+        ("error", ctypes.c_void_p),
+        ("memory_limit", ctypes.c_int64),
+        ("turn_limit", ctypes.c_uint64),
+        ("function", ctypes.c_uint32),
+        ("input_count", ctypes.c_uint32),
+        ("output_count", ctypes.c_uint32),
+    )
+
+
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     OPEN: (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p),
+    RUN: (ctypes.c_void_p,),
     RELEASE: (ctypes.c_void_p, ctypes.c_void_p),
     CLOSE: (ctypes.c_void_p,),
 }
@@ -52,7 +69,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 def serves(executable: Executable, code: HasSymbols) -> bool:
     """Tell whether a library has the C interpreter, and an executable needs no devices or packed functions."""
-    if any(code.address(symbol) is None for symbol in (OPEN, CALL, RELEASE, CLOSE)):
+    if any(code.address(symbol) is None for symbol in (OPEN, RUN, RELEASE, CLOSE)):
         return False
     packed, storage, to_device = (BY_NAME[name].opcode for name in ("invoke_packed", "storage", "to_device"))
     for function in executable.functions:
@@ -65,7 +82,7 @@ def serves(executable: Executable, code: HasSymbols) -> bool:
 
 
 def _function(code: HasSymbols, symbol: str) -> Any:
-    result = ctypes.c_int32 if symbol in (OPEN, CALL) else None
+    result = ctypes.c_int32 if symbol in (OPEN, RUN) else None
     return ctypes.CFUNCTYPE(result, *_ARGUMENTS.get(symbol, ()))(code.address(symbol) or 0)
 
 
@@ -94,7 +111,7 @@ class CInterpreter:
     ) -> None:
         self.executable = executable
         self._keep = (data, tables, code)
-        self.call = _function(code, CALL)
+        self.call = _function(code, RUN)
         self.release = _function(code, RELEASE)
         opened, error = ctypes.c_void_p(), _Error()
         status = _function(code, OPEN)(
@@ -109,9 +126,9 @@ class CInterpreter:
     def run(self, function: int, inputs: Sequence[Array], limits: Limits) -> list[Array]:
         """Run a function; as `Interpreter.run`, but for the limit of depth, which is the machine's."""
         call = self._take(function, limits)
-        for number, array in enumerate(inputs):
-            call.set_input(number, array)
+        read = [call.set_input(number, array) for number, array in enumerate(inputs)]
         call()
+        del read
         results = call.results()
         self._idle.append((function, limits, call))
         return results
@@ -153,33 +170,45 @@ class PreparedCall:
         called = interpreter.executable.functions[function]
         self._inputs = (_Tensor * called.parameters)()
         self._outputs = (_Tensor * called.results)()
-        self._each = list(self._outputs)
+        # of each input, what was described last, and where it is copied to
+        self._described: list[object] = [None] * called.parameters
+        self._copies: list[Array | None] = [None] * called.parameters
         self._error = _Error()
-        into = None
-        if targets is not None:
-            into = (_Tensor * called.results)()
-            for tensor, array in zip(into, targets, strict=True):
-                # of a dtype that there is in no bytecode, it fits no result
-                _describe(tensor, array, _NO_DTYPE if (dtype := number_of(array.dtype)) is None else dtype)
-        self._call = partial(
-            interpreter.call, interpreter.opened, ctypes.c_uint32(function),
-            ctypes.byref(self._inputs), ctypes.c_uint32(called.parameters),
-            ctypes.byref(self._outputs), ctypes.c_uint32(called.results),
-            ctypes.c_void_p(None if into is None else ctypes.addressof(into)),
-            ctypes.c_int64(limits.memory), ctypes.c_uint64(limits.turns), ctypes.byref(self._error),
+        self._into = None if targets is None else (_Tensor * called.results)()
+        for tensor, array in zip(self._into or (), targets or (), strict=True):
+            # of a dtype that there is in no bytecode, it fits no result
+            _describe(tensor, array, _NO_DTYPE if (dtype := number_of(array.dtype)) is None else dtype)
+        self._arguments = _Call(
+            interpreter.opened, *map(_address, (self._inputs, self._outputs, self._into, self._error)),
+            limits.memory, limits.turns, function, called.parameters, called.results,
         )  # fmt: skip
-        self._into = into
+        self._run = partial(interpreter.call, ctypes.byref(self._arguments))
 
-    def set_input(self, number: int, array: Array) -> None:
-        """Set an input to an array that is contiguous and aligned, and stays alive during runs."""
-        dtype = number_of(array.dtype)
-        if dtype is None:
-            raise run_error(self._interpreter.executable, Fault(Code.BAD_INPUT, number, -1, 255), None)
-        _describe(self._inputs[number], array, dtype)
+    def set_input(self, number: int, array: Array) -> Array:
+        """Set an input to a contiguous array, or to a copy if it is not aligned; return what runs read.
+
+        That has to stay alive. A small copy serves later inputs, too, while their shape and dtype are its own.
+        """
+        tensor, described, copied = self._inputs[number], self._described[number], self._copies[number]
+        address, kind = address_of(array), (array.shape, array.dtype)
+        if address % ALIGNMENT and array.nbytes:
+            if copied is None or (copied.shape, copied.dtype) != kind:
+                copied = aligned_like(array)
+                self._copies[number] = copied if copied.nbytes <= _KEPT_BYTES else None
+            np.copyto(copied, array)
+            array, address = copied, address_of(copied)
+        if described != kind:
+            dtype = number_of(array.dtype)
+            if dtype is None:
+                raise run_error(self._interpreter.executable, Fault(Code.BAD_INPUT, number, -1, 255), None)
+            _describe(tensor, array, dtype)
+            self._described[number] = kind
+        tensor.data = address
+        return array
 
     def __call__(self) -> None:
         """Run the function; raise as `Interpreter.run`, or InputError for a target that does not fit its result."""
-        if not self._call():
+        if not self._run():
             return
         error = self._error
         if self._targets is not None and error.code == Code.BAD_OUTPUT and error.text is None:
@@ -195,7 +224,7 @@ class PreparedCall:
     def results(self) -> list[Array]:
         """Return the results of the last run, which nobody else has, in memory that they free; only once for a run."""
         interpreter = self._interpreter
-        owners = [_Owner(interpreter, tensor) for tensor in self._each]
+        owners = [_Owner(interpreter, *fields) for fields in _TENSOR.iter_unpack(self._outputs)]
         try:
             return [owner.array() for owner in owners]
         except Fault as fault:
@@ -207,13 +236,12 @@ class _Owner:
 
     __slots__ = ("__array_interface__", "_block", "_interpreter", "_number")
 
-    def __init__(self, interpreter: CInterpreter, tensor: Any) -> None:
+    def __init__(self, interpreter: CInterpreter, data: int, block: int, *extents: int) -> None:
         self._interpreter = interpreter
-        self._block = tensor.block
-        self._number: int = tensor.dtype
-        self.__array_interface__ = {
-            "version": 3, "typestr": _TYPES[self._number], "shape": tuple(tensor.extents[: tensor.rank]),
-            "data": (tensor.data, False),
+        self._block = block
+        *_, self._number, rank = extents
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3, "typestr": _TYPES[self._number], "shape": extents[:rank], "data": (data, False),
         }  # fmt: skip
 
     def array(self) -> Array:
@@ -227,13 +255,20 @@ class _Owner:
         self._interpreter.release(self._interpreter.opened, self._block)
 
 
+def _address(structure: Any) -> int | None:
+    return None if structure is None else ctypes.addressof(structure)
+
+
+_TENSOR = struct.Struct(f"@PP{MAX_RANK}qBB0q")  # a `_Tensor`: reading it at once is cheaper than by its fields
 _NO_DTYPE = 255
+# Copies of inputs above this are made anew: that costs little of their time, and memory would stay with the model.
+_KEPT_BYTES = 1 << 16
 # dtypes that are not numpy's own have no name there: their elements come as unsigned ones of the size
 _NAMED = frozenset(number for number, dtype in enumerate(NUMPY_DTYPES) if dtype.isbuiltin == 1)
 _TYPES = tuple(dtype.str if number in _NAMED else f"=u{dtype.itemsize}" for number, dtype in enumerate(NUMPY_DTYPES))
 
 
 def _describe(tensor: Any, array: Array, dtype: int) -> None:
-    tensor.data, tensor.dtype, tensor.rank = array.__array_interface__["data"][0], dtype, array.ndim
+    tensor.data, tensor.dtype, tensor.rank = address_of(array), dtype, array.ndim
     if array.ndim <= MAX_RANK:
         tensor.extents[: array.ndim] = array.shape

@@ -13,6 +13,7 @@ from mlfc.runtime.executors.vm.memory import (
     ENTRY_BYTES,
     Account,
     VmTensor,
+    aligned,
     aligned_zeros,
     as_array,
     as_ndarray,
@@ -143,7 +144,7 @@ class Interpreter:
         return _Decoded(steps, registers, count * ENTRY_BYTES)
 
     def run(self, function: int, inputs: Sequence[Array], limits: Limits) -> list[Array]:
-        """Run a function on arrays that are contiguous and begin at a multiple of the alignment.
+        """Run a function on contiguous arrays; those that begin at no multiple of the alignment are copied.
 
         Returns
         -------
@@ -156,6 +157,7 @@ class Interpreter:
             With the function and the instruction; see `run_error`.
         """
         executable = self.executable
+        inputs = list(map(aligned, inputs))
         arena = self._take_arena()
         run = Run(self, limits, arena)
         try:

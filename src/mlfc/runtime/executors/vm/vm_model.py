@@ -14,13 +14,12 @@ from mlfc.runtime.executors.vm.c_interpreter import CInterpreter, PreparedCall, 
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.interpreter import Find, Interpreter, Limits
 from mlfc.runtime.executors.vm.kept import VmStates
-from mlfc.runtime.executors.vm.memory import aligned_zeros, number_of
+from mlfc.runtime.executors.vm.memory import number_of
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
 from mlfc.runtime.tensor.arrays import require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable, Value
-from mlfc.support.bytecode.instructions import ALIGNMENT
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
@@ -78,6 +77,7 @@ class VmModel(Displayed):
         names = [symbol.name for symbol in executable.symbols]
         self.inputs = tuple(_info(value, names) for value in executable.given)
         self.outputs = tuple(_info(value, names) for value in executable.returned)
+        self._names = [info.name for info in self.inputs]
         self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit), DEPTH_LIMIT)
         tables = NativeTables(executable, code)
         self._states = VmStates(executable, tables)
@@ -131,8 +131,8 @@ class VmModel(Displayed):
         if len(arrays) != expected:
             results = self.executable.functions[function].results
             raise run_error(self.executable, Fault(Code.BAD_CALL, function, len(arrays), results), None)
-        names = [info.name for info in self.inputs] if function == 0 else []
-        given = [_given(array, names[n] if n < len(names) else str(n)) for n, array in enumerate(arrays)]
+        names = self._names if function == 0 else [str(number) for number in range(expected)]
+        given = [_given(array, name) for array, name in zip(arrays, names, strict=True)]
         if function or not self._states.infos:
             return self._engine.run(function, given, self._limits)
         with self._states.lock:
@@ -152,18 +152,18 @@ class VmModel(Displayed):
 
     def in_order(self, given: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
         """Return inputs in the model's order; raise InputError or ProblemsError if some are missing or unknown."""
-        names = [info.name for info in self.inputs]
+        names = self._names
         if not isinstance(given, Mapping):
             if len(given) != len(names):
                 raise InputError(f"expected {len(names)} inputs, got {len(given)}", next_step=f"They are: {names}")
             return list(given)
+        if len(given) == len(names) and all(name in given for name in names):
+            return [given[name] for name in names]
         faults = [InputError(unknown("input", str(name), names)) for name in given if name not in names]
         faults += [InputError("the input is missing", place=name) for name in names if name not in given]
         if len(faults) > 1:
             raise ProblemsError(faults)
-        if faults:
-            raise faults[0]
-        return [given[name] for name in names]
+        raise faults[0]
 
     def bind(
         self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
@@ -300,20 +300,18 @@ class _BoundRun:
             if not isinstance(value, np.ndarray):
                 self._converted.append((number, name, value))
                 continue
-            array = _given(value, name)
+            array = call.set_input(number, _given(value, name))
             if not np.may_share_memory(array, value) or array.dtype != value.dtype:
                 self._copies.append((array, value))
             # views, for an array with others cannot be resized
             self._keep.append(array.view())
-            call.set_input(number, array)
 
     def __call__(self) -> list[Array]:
         for array, value in self._copies:
             np.copyto(array, value)
-        converted = [_given(value, name) for _, name, value in self._converted]
-        for (number, _, _), array in zip(self._converted, converted, strict=True):
-            self._call.set_input(number, array)
+        kept = [self._call.set_input(number, _given(value, name)) for number, name, value in self._converted]
         self._call()
+        del kept
         return self._call.results() if self._has_results else []
 
 
@@ -350,22 +348,17 @@ def _limit(name: str, value: int | None) -> int:
 
 
 def _given(value: Any, name: str) -> Array:
-    """Return an input as an array that begins at a multiple of the alignment, a copy if it must be."""
-    array = _host_array(value, name)
+    """Return an input as a contiguous array of a dtype that tensors have."""
+    array = np.asarray(value) if isinstance(value, np.ndarray) else _host_array(value, name)
     if number_of(array.dtype) is None:
         raise InputError(f"tensors cannot have the dtype {array.dtype}", place=name)
-    array = require_readable(array)
-    if array.__array_interface__["data"][0] % ALIGNMENT and array.nbytes:
-        copied = aligned_zeros(array.nbytes).view(array.dtype).reshape(array.shape)
-        copied[...] = array
-        return copied
-    return array
+    return require_readable(array)
 
 
 def _host_array(value: Any, name: str) -> Array:
     if isinstance(value, NDArray):
         return value.numpy()
-    if isinstance(value, np.ndarray | np.generic | int | float | bool | list | tuple):
+    if isinstance(value, np.generic | int | float | bool | list | tuple):
         return np.asarray(value)
     if not hasattr(value, "__dlpack__"):
         raise InputError(

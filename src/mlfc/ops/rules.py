@@ -34,6 +34,20 @@ class UnequalDimsError(TypeCheckError):
         self.extents = a, b
 
 
+class TooSmallError(UnsupportedError):
+    """An extent that has to be at least some number, where it depends on the run whether it is.
+
+    `extent` and `least` say which: whoever knows where its symbols come from may raise their bounds and try again.
+    """
+
+    def __init__(self, name: str, extent: Extent, least: int, what: str) -> None:
+        super().__init__(
+            f"{name}: expected {what} of at least {least}, got {extent}, which may be less",
+            next_step="Give the inputs bounds in which it is not, as --shape NAME=n:16..,64, or fixed shapes",
+        )
+        self.extent, self.least = extent, least
+
+
 class Element(NamedTuple):
     """The element that a rule computes: its indices, the call's attributes and result type, and the function."""
 

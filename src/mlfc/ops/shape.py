@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from mlfc.errors import TypeCheckError, UnsupportedError
+from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import (
     Element,
+    TooSmallError,
     at_most,
     broadcast_shape,
     declare,
@@ -185,9 +186,8 @@ def _counted(place: Extent, extent: Extent) -> Any:
     try:
         return place + extent if place < 0 else place
     except UndecidedError:
-        raise UnsupportedError(f"strided_slice: expected a place of known sign, got {place}, which counts from the end"
-                               " if it is negative", next_step="Give the model's inputs a shape in which it is fixed"
-                               ) from None  # fmt: skip
+        # a negative one counts from the end
+        raise TooSmallError("strided_slice", place, 0, "a place") from None
 
 
 def _limited(place: Extent, low: Extent, high: Extent) -> Any:

@@ -25,6 +25,8 @@ _STEP_LIMIT = 64
 """Of a division: what is left then is not divided."""
 _CHOICE_LIMIT = 4
 """Of maxima and minima in a sum: the bounds of more are not looked into."""
+_FACTORED_TERMS = 8
+"""Of a sum: more are not written as a product."""
 _OPPOSITE = {"max": "min", "min": "max"}
 _NO_BOUNDS = float("-inf"), float("inf")
 
@@ -132,8 +134,9 @@ class Dim:
                 corners = [a * b for a in (least, most) for b in factor.bounds]
                 least, most = min(corners), max(corners)
             low, high = low + min(least * count, most * count), high + max(least * count, most * count)
-        for closer in (_bounds_by_rest(self), _bounds_by_choice(self)):
-            low, high = int(max(low, closer[0])), int(min(high, closer[1]))
+        for closer in (_bounds_by_rest, _bounds_by_choice, _bounds_by_factors):
+            least, most = closer(self)
+            low, high = int(max(low, least)), int(min(high, most))
         return low, high
 
     @property
@@ -482,7 +485,67 @@ def _bounds_by_choice(extent: Dim) -> tuple[float, float]:
     rest = extent - Dim((chosen[0],))
     (low, high), (least, most) = (bounds(rest + count * item) for item in factors[0].args)
     is_larger = (factors[0].kind == "max") == (count > 0)
-    return (max(low, least), max(high, most)) if is_larger else (min(low, least), min(high, most))
+    found = (max(low, least), max(high, most)) if is_larger else (min(low, least), min(high, most))
+    for other in chosen[1:]:
+        if other[0][0].kind == factors[0].kind and other[1] == -count:
+            pairs = _bounds_of_difference(rest - Dim((other,)), count, factors[0].args, other[0][0].args)
+            found = max(found[0], pairs[0]), min(found[1], pairs[1])
+    return found
+
+
+def _bounds_of_difference(
+    rest: Extent, count: int, first: Sequence[Extent], second: Sequence[Extent]
+) -> tuple[float, float]:
+    """Return bounds of ``rest + count * (max(a, b) - max(c, d))``: each is at least one less one of the other."""
+    (a, b), (c, d) = first, second
+    low, high = _NO_BOUNDS
+    for pairing in (((a, c), (b, d)), ((a, d), (b, c))):
+        ends = [bounds(rest + count * (one - other)) for one, other in pairing]
+        low, high = max(low, min(end[0] for end in ends)), min(high, max(end[1] for end in ends))
+    return low, high
+
+
+def _bounds_by_factors(extent: Dim) -> tuple[float, float]:
+    """Return bounds of an extent that is a product of sums, none of which may be known to be less than 0."""
+    if not 2 < len(extent.terms) <= _FACTORED_TERMS:
+        return _NO_BOUNDS
+    low, high = _NO_BOUNDS
+    for one, other, rest in _factorings(extent):
+        corners = [x * y for x in bounds(one) for y in bounds(other)]
+        least, most = bounds(rest)
+        low, high = max(low, min(corners) + least), min(high, max(corners) + most)
+    return low, high
+
+
+def _factorings(extent: Dim) -> Iterator[tuple[Dim, Extent, Extent]]:
+    """Yield (a, b, rest) such that an extent is ``a * b + rest`` with a sum `a`."""
+    atoms = dict.fromkeys(factor for factors, _ in extent.terms if len(factors) > 1 for factor in factors)
+    for atom in list(atoms)[:_FACTORED_TERMS]:
+        parts = [(_without(factors, (atom,)), count) for factors, count in extent.terms]
+        factor = _made((factors, count) for factors, count in parts if factors is not None)
+        if isinstance(factor, Dim) and len(factor.terms) > 1:
+            others = _made(term for term, (left, _) in zip(extent.terms, parts, strict=True) if left is None)
+            quotient, rest = _divided(others, factor)
+            if not isinstance(rest, Dim) or len(rest.terms) < len(extent.terms) - 1:
+                yield factor, Dim((((atom,), 1),)) + quotient, rest
+
+
+def factors_of(extent: Extent) -> list[Extent]:
+    """Return extents whose product is the extent, as far as they are found."""
+    if not isinstance(extent, Dim):
+        return [extent]
+    if len(extent.terms) == 1:
+        (factors, count), = extent.terms
+        return [*([count] if count != 1 else ()), *(Dim((((factor,), 1),)) for factor in factors)]
+    shared = [factor for factor in dict.fromkeys(extent.terms[0][0]) if all(factor in f for f, _ in extent.terms)]
+    whole = gcd(*(count for _, count in extent.terms))
+    if shared or whole > 1:
+        common = Dim((((shared[0],), 1),)) if shared else whole
+        return [common, *factors_of(_divided(extent, common)[0])]
+    for one, other, rest in _factorings(extent) if len(extent.terms) <= _FACTORED_TERMS else ():
+        if not isinstance(rest, Dim) and rest == 0:
+            return [*factors_of(one), *factors_of(other)]
+    return [extent]
 
 
 def _is_below(rest: Extent, b: Extent) -> bool:
@@ -493,8 +556,10 @@ def _is_below(rest: Extent, b: Extent) -> bool:
     return low >= 0 and high < bounds(b)[0]
 
 
-def _atom(kind: str, a: Extent, b: Extent) -> Dim:
-    return Dim((((_Atom(kind, (a, b)),), 1),))
+def _atom(kind: str, a: Extent, b: Extent) -> Any:
+    atom = _Atom(kind, (a, b))
+    low, high = atom.bounds
+    return low if low == high else Dim((((atom,), 1),))
 
 
 def _chosen(kind: str, a: Extent, b: Extent) -> Any:
@@ -514,6 +579,10 @@ def _chosen(kind: str, a: Extent, b: Extent) -> Any:
                 return b - less + inner
             if low >= 0:  # what it chooses from is beyond the other
                 return b - less + _chosen(kind, another, other)
+        for one, _ in _choices(_OPPOSITE[kind], inner):
+            low, high = bounds(other - one)
+            if (low >= 0) if kind == "max" else (high <= 0):  # what the inner choice may be is never beyond the other
+                return b - less + other
     first, second = sorted((more, less), key=str)
     return b - less + _atom(kind, first, second)
 

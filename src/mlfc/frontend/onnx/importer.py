@@ -38,7 +38,15 @@ from mlfc.frontend.onnx.inputs import (
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.open_loops import is_long
-from mlfc.frontend.onnx.open_shapes import Replaced, SameExtents, added, making_equal, making_multiples, opened_inputs
+from mlfc.frontend.onnx.open_shapes import (
+    Replaced,
+    SameExtents,
+    added,
+    making_equal,
+    making_least,
+    making_multiples,
+    opened_inputs,
+)
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.runs import Runs
 from mlfc.frontend.onnx.scope import Scope, check_captured, given_attributes
@@ -46,7 +54,7 @@ from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.symbolic import note_quotients
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.frontend.python_trace import TRACE, line_in_trace
-from mlfc.ops.rules import UnequalDimsError
+from mlfc.ops.rules import TooSmallError, UnequalDimsError
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
 from mlfc.support.cost import apart, give_nodes, spend, undone
 
@@ -315,13 +323,18 @@ class _Importer(Bodies):
         self.stand_ins.pass_on(proto, scope.values)
 
     def restart(self, problem: MlfcError) -> None:
-        """Begin the import anew where two extents of inputs turn out to be equal, or multiples."""
-        if isinstance(problem, UnequalDimsError) and len(self.replaced) < _RESTART_LIMIT:
+        """Begin the import anew where two extents of inputs turn out to be equal, or multiples, or never so small."""
+        if len(self.replaced) >= _RESTART_LIMIT:
+            return
+        found = None
+        if isinstance(problem, UnequalDimsError):
             found = making_equal(*problem.extents, self.input_symbols)
             if found is None:
                 found = making_multiples(*problem.extents, self.input_symbols)
-            if found is not None:
-                raise SameExtents(found) from problem
+        elif isinstance(problem, TooSmallError):
+            found = making_least(problem.extent, problem.least, self.input_symbols)
+        if found is not None:
+            raise SameExtents(found) from problem
 
     def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
         """Remember why a node cannot be compiled; let its outputs be of their types, so that its readers are checked.

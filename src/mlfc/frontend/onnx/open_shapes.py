@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from math import gcd, prod
 from typing import Any, TypeAlias
 
@@ -15,7 +16,19 @@ from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.dynamic import Dynamic, identifier
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
 from mlfc.relay.ir import Constant, TensorType, Var
-from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, maximum, minimum, substituted, symbols_of
+from mlfc.support.dims import (
+    LARGEST,
+    Dim,
+    Extent,
+    Symbol,
+    UndecidedError,
+    bounds,
+    factors_of,
+    maximum,
+    minimum,
+    substituted,
+    symbols_of,
+)
 
 Replaced: TypeAlias = "dict[Symbol, Extent]"
 
@@ -191,7 +204,69 @@ def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
             if isinstance(rest, Dim) and symbol in rest.symbols:
                 continue
             return _replacing(symbol, rest, own)
+    return _making_none(a, b, own)
+
+
+def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+    """Return the symbol of the inputs in the bounds in which an extent is at least a number; None if nothing does."""
+    symbol = _only_symbol(extent, own)
+    if symbol is None:
+        return None
+    found = _from_where_on(symbol, lambda value: substituted(extent, {symbol: value}) >= least)
+    return None if found is None else _if_it_holds(symbol, found, symbol.high, lambda given: given(extent) >= least)
+
+
+def _making_none(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+    """Return the symbol in the bounds in which a factor of the difference of two extents is 0, as a quotient may be."""
+    for factor in factors_of(a - b):
+        symbol = _only_symbol(factor, own)
+        if symbol is None:
+            continue
+        for sign in (1, -1):
+            value_at = partial(_at, sign * factor, symbol)
+            first = _from_where_on(symbol, lambda value, of=value_at: of(value) >= 0)
+            behind = _from_where_on(symbol, lambda value, of=value_at: of(value) > 0)
+            if first is None:
+                continue
+            last = symbol.high if behind is None else behind - 1
+            found = _if_it_holds(symbol, first, last, lambda given: given(a) == given(b) and bounds(given(a))[1] > 0)
+            if found is not None:
+                return found
     return None
+
+
+def _only_symbol(extent: Extent, own: AbstractSet[Symbol]) -> Symbol | None:
+    """Return the symbol of an expression that has one, which is of an input."""
+    symbols = extent.symbols if isinstance(extent, Dim) else frozenset()
+    return next(iter(symbols)) if len(symbols) == 1 and symbols <= own else None
+
+
+def _at(extent: Extent, symbol: Symbol, value: int) -> Any:
+    return substituted(extent, {symbol: value})
+
+
+def _from_where_on(symbol: Symbol, holds: Callable[[int], bool]) -> int | None:
+    """Return the least value of a symbol at which something holds that does so from there on; None if it never does."""
+    low, high = symbol.low, symbol.high
+    if not holds(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _if_it_holds(
+    symbol: Symbol, low: int, high: int, holds: Callable[[Callable[[Extent], Any]], bool]
+) -> dict[Symbol, Extent] | None:
+    """Return a symbol in other bounds if something holds for all of its values there, which a search only supposes."""
+    if not symbol.low <= low <= high <= symbol.high or (low, high) == (symbol.low, symbol.high):
+        return None
+    found: dict[Symbol, Extent] = {symbol: low if low == high else Symbol(symbol.name, low, high).dim}
+    try:
+        return found if holds(lambda extent: substituted(extent, found)) else None
+    except UndecidedError:
+        return None
 
 
 def making_multiples(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:

@@ -137,7 +137,7 @@ def coerced(value: Expr, kind: Type, span: Span) -> Expr:
 def is_cheap(bodies: Sequence[Body], outer: AbstractSet[Expr], limit: int = 16) -> bool:
     """Tell whether both branches may be computed, whichever is taken: few operators without products or control."""
     for body in bodies:
-        if body.frame.defines or body.frame.sources:
+        if body.frame.defines or body.frame.sources or body.frame.required:
             return False
         seen: set[Expr] = set(outer)
         waiting = [part for result in body.results for part in flat(result)]

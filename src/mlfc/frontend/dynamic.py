@@ -40,6 +40,8 @@ class Frame:
     # symbols that are extents of what an `If`, a call or a list gives: whose, and along which axis
     sources: dict[Symbol, tuple[Expr, int]] = field(default_factory=dict)
     known: dict[int, tuple[Expr, Any]] = field(default_factory=dict)  # extents by the integer that they are
+    # what every run of the function checks: symbols with one value
+    required: list[tuple[Symbol, Expr]] = field(default_factory=list)
 
 
 @dataclass
@@ -117,6 +119,16 @@ class Dynamic:
         self.frame.known[id(value)] = value, symbol.dim  # keeping the expression keeps its id its own
         return symbol.dim
 
+    def require(self, flag: Expr, holds: bool, what: str) -> None:
+        """Note that a run is refused unless a bool of one element is `holds`; `what` names it for the user."""
+        cost.spend("steps", _SYMBOL_STEPS, what)
+        number = ir.call("cast", [flag], dtype="int64", span=flag.span)
+        if ir.tensor_type(flag).shape:
+            number = ir.call("reshape", [number], newshape=(), span=flag.span)
+        name = unique_name(what, self._symbols)
+        self._symbols.add(name)
+        self.frame.required.append((Symbol(name, int(holds), int(holds)), number))
+
     def state(self, name: str, low: int) -> Any:
         """Return an extent of a loop's state that changes from turn to turn."""
         symbol = self.symbol(name, low)
@@ -190,16 +202,16 @@ class Dynamic:
 
     def needs(self, frame: Frame, params: Sequence[Var], results: Sequence[Expr], outer: AbstractSet[Expr]) -> Needs:
         """Return what a body takes from around it; `outer` are expressions of other frames."""
-        found = Needs([], [], [])
+        found = Needs([], [], [*frame.required])
         own = set(params)
         seen: set[Expr] = set()
         mentioned: dict[Symbol, None] = {}
-        defined: set[Symbol] = set()
+        defined = {symbol for symbol, _ in frame.required}
 
         def is_around(expr: Expr) -> bool:
             return isinstance(expr, Var) or expr in outer or self._borders.get(expr, frame) is not frame
 
-        roots = list(results)
+        roots = [*results, *(number for _, number in frame.required)]
         while roots:
             for expr in _walk(roots, seen, is_around):
                 mentioned.update(dict.fromkeys(mentions(expr)))

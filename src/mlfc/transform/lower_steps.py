@@ -256,7 +256,8 @@ class _StepBuilder(ProgramBuilder):
         for expr, symbol in defining.items():
             if expr in frame.values:  # a parameter
                 self._define(symbol, frame.values[expr])
-        for expr in _scheduled(wanted, definers, frame.values):
+        checks = [expr for expr, symbol in defining.items() if symbol.low == symbol.high]
+        for expr in _scheduled((*checks, *wanted), definers, frame.values):
             if expr not in frame.values and expr not in frame.tuples:
                 self._expression(frame, expr)
             if expr in defining:
@@ -264,7 +265,10 @@ class _StepBuilder(ProgramBuilder):
 
     def _define(self, symbol: Symbol, value: Value) -> None:
         if value.kind == "constant":
-            self._steps.append(Rebind((symbol,), (int(value.array.reshape(-1)[0]),)))
+            number = int(value.array.reshape(-1)[0])
+            if not symbol.low <= number <= symbol.high:
+                self._steps.append(Limit(symbol, number))
+            self._steps.append(Rebind((symbol,), (number,)))
         else:
             self._steps.append(Define(symbol, value))
         self._known.add(symbol)

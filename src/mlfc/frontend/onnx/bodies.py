@@ -15,10 +15,11 @@ from mlfc.frontend.common import Census, Problems
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.onnx import branches
 from mlfc.frontend.onnx import open_loops as loops
+from mlfc.frontend.onnx.choices import Choices
 from mlfc.frontend.onnx.inputs import stated_shapes
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.scope import Scope, given_attributes, renamed
-from mlfc.relay.ir import Constant, Expr, TensorType, Tuple, op_name
+from mlfc.relay.ir import Constant, Expr, TensorType, Tuple, Type, op_name
 
 NESTING_LIMIT = 50
 
@@ -31,6 +32,8 @@ class Bodies(ABC):
     problems: Problems
     advisor: Advisor
     dynamic: Dynamic | None
+    choices: Choices
+    may_restart: bool
 
     @abstractmethod
     def body(self, nodes: Sequence[onnx.NodeProto], scope: Scope, outputs: Sequence[str]) -> None:
@@ -112,6 +115,10 @@ class Bodies(ABC):
         """Import both branches as functions; where both are cheap, they are computed without asking."""
         if isinstance(condition, Tuple) or not _is_flag(condition):
             raise ModelError(f"the condition of If is one bool, not {condition.type}", place=f"node '{name}'")
+        taken = self.choices.taken(name)
+        if taken is not None:
+            dynamic.require(condition, taken, f"condition of '{name}'")
+            return self._branch_results(proto, "then_branch" if taken else "else_branch", scope, name)
         known = len(self.problems)
         bodies: list[control.Body] = []
         for which in ("then_branch", "else_branch"):
@@ -123,6 +130,8 @@ class Bodies(ABC):
             bodies.append(control.Body(frame, found))
         outer = self._outer(proto, scope)
         kinds = [[result.type for result in body.results] for body in bodies]
+        if self.may_restart and not self.choices.is_over and not known and any(map(_have_other_ranks, *kinds)):
+            self.choices.choose(name)
         if kinds[0] == kinds[1] and control.is_cheap(bodies, outer):
             pairs = zip(*(body.results for body in bodies), strict=True)
             return [branches.either(condition, one, other, name, {}) for one, other in pairs]
@@ -226,6 +235,11 @@ class Bodies(ABC):
 def _is_flag(condition: Expr) -> bool:
     kind = condition.type
     return isinstance(kind, TensorType) and kind.dtype == "bool" and kind.size == 1
+
+
+def _have_other_ranks(one: Type, other: Type) -> bool:
+    both = isinstance(one, TensorType) and isinstance(other, TensorType)
+    return both and len(one.shape) != len(other.shape)  # type: ignore[union-attr]  # tensors
 
 
 def graph_of(proto: onnx.NodeProto, which: str, name: str) -> onnx.GraphProto:

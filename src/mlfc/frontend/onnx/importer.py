@@ -19,6 +19,7 @@ from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbe
 from mlfc.frontend.dynamic import Dynamic, mentions
 from mlfc.frontend.onnx import older, table
 from mlfc.frontend.onnx.bodies import Bodies, graph_of
+from mlfc.frontend.onnx.choices import Choices, Chosen
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
 from mlfc.frontend.onnx.conversion import MALFORMED, converted
 from mlfc.frontend.onnx.external import external_calls
@@ -28,6 +29,7 @@ from mlfc.frontend.onnx.inputs import (
     Shapes,
     check_names,
     check_text,
+    declared_extents,
     guessed_shapes,
     input_variables,
     needed_nodes,
@@ -97,18 +99,23 @@ def import_onnx(
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     census = census or Census()
     replaced: Replaced = {}
+    choices, restarts = Choices(), 0
     try:
         while True:
             importer = _Importer(
                 model, name, folder, external=external, on_host=on_host, census=census,
                 open_extents=Dynamic() if dynamic else None, replaced=replaced,
+                choices=choices, may_restart=restarts < _RESTART_LIMIT,
             )  # fmt: skip
+            restarts += 1
             try:
-                with undone(SameExtents):
+                with undone(SameExtents), undone(Chosen):
                     return importer.run(shapes or {}, values or {}, source)
             except SameExtents as restart:
                 replaced = added(replaced, restart.found)
-                census.nodes = census.refused = census.unchecked = 0
+            except Chosen:
+                replaced = {}
+            census.nodes = census.refused = census.unchecked = 0
     except MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
@@ -150,8 +157,12 @@ class _Importer(Bodies):
         is_trial: bool = False,
         open_extents: Dynamic | None = None,
         replaced: Replaced | None = None,
+        choices: Choices | None = None,
+        may_restart: bool = True,
     ) -> None:
         self.dynamic = open_extents
+        self.choices = choices or Choices()
+        self.may_restart = may_restart
         self.replaced = replaced or {}
         self.external = external
         self.on_host = on_host
@@ -186,6 +197,7 @@ class _Importer(Bodies):
         self.body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
         results = [self._result(scope, output) for output in outputs]
+        self._check_ranks(results)
         titles = numbered(outputs)
         quantization = self._quantization(
             [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
@@ -274,6 +286,14 @@ class _Importer(Bodies):
             raise InternalError(f"the output '{output}' has no value")
         return result
 
+    def _check_ranks(self, results: Sequence[Expr]) -> None:
+        """Try other branches where those that were chosen give results of other ranks than the model states."""
+        for result, output in zip(results, self.model.graph.output, strict=True):
+            shape = declared_extents(output)
+            kind = result.type
+            if shape is not None and isinstance(kind, TensorType) and len(shape) != len(kind.shape):
+                self.choices.misfit(ModelError(f"the output '{output.name}' has {len(kind.shape)} dimensions"))
+
     def _quantization(self, named: Sequence[tuple[str, Expr]]) -> dict[str, Quantization]:
         return {name: self.noted[id(expr)][1] for name, expr in named if id(expr) in self.noted}
 
@@ -324,7 +344,7 @@ class _Importer(Bodies):
 
     def restart(self, problem: MlfcError) -> None:
         """Begin the import anew where two extents of inputs turn out to be equal, or multiples, or never so small."""
-        if len(self.replaced) >= _RESTART_LIMIT:
+        if not self.may_restart:
             return
         found = None
         if isinstance(problem, UnequalDimsError):
@@ -335,6 +355,7 @@ class _Importer(Bodies):
             found = making_least(problem.extent, problem.least, self.input_symbols)
         if found is not None:
             raise SameExtents(found) from problem
+        self.choices.misfit(problem)
 
     def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
         """Remember why a node cannot be compiled; let its outputs be of their types, so that its readers are checked.

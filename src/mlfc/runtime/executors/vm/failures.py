@@ -113,7 +113,8 @@ def run_error(executable: Executable, fault: Fault, place: tuple[int, int] | Non
         cause = _value_cause(executable, fault)
     else:
         dtype = DTYPES[fault.values[0]] if code is Code.DTYPE else ""
-        cause = _MESSAGES[code].format(*fault.values, dtype=dtype)
+        is_one = code is Code.RANGE and fault.values[1] == fault.values[2]
+        cause = ("expected {1}, got {0}" if is_one else _MESSAGES[code]).format(*fault.values, dtype=dtype)
     cause = f"{text}: {cause}" if text and code in (Code.RANGE, Code.EQUAL, Code.FAILED) else cause
     where = text if text and code not in (Code.RANGE, Code.EQUAL, Code.FAILED) else None
     if place is not None and code not in (Code.BAD_INPUT, Code.BAD_CALL):

@@ -27,6 +27,7 @@ from benchmarks import (
     llvm,
     memory,
     microcontrollers,
+    open_models,
     packed_weights,
     recurrent,
     verify_public,
@@ -39,6 +40,8 @@ COUNTED = ["digits_int8", "kws_ref_model", "densenet121"]
 
 # downloads models from the package index; takes an hour
 PUBLIC = "public"
+# the same models, with open dimensions: minutes
+OPEN = "open"
 
 
 def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[], Sequence[Table]]]:
@@ -63,6 +66,7 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
         "halves": lambda: [halves.table()],
         "vm": lambda: [vm.table(folder)],
         PUBLIC: lambda: [verify_public.table(models)],
+        OPEN: lambda: [open_models.table(models)],
     }
 
 
@@ -70,12 +74,12 @@ def main() -> None:
     """Run the chosen benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = [*_tables(argparse.Namespace(models=[], seconds=0), Path())]
-    named = ", ".join(name for name in names if name != PUBLIC)
+    named = ", ".join(name for name in names if name not in (PUBLIC, OPEN))
     parser.add_argument(
         "tables",
         nargs="*",
         metavar="TABLE",
-        help=f"{named}; default: all of these. {PUBLIC}: verify on models from packages",
+        help=f"{named}; default: all of these. {PUBLIC}: verify on models from packages; {OPEN}: at several sizes",
     )
     parser.add_argument("--models", nargs="+", default=[], help="names without suffix; default: all")
     parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="for the table mcu")
@@ -88,7 +92,7 @@ def main() -> None:
     console = Console(width=180)
     with tempfile.TemporaryDirectory() as folder:
         for name, make in _tables(options, Path(folder)).items():
-            if name in options.tables if options.tables else name != PUBLIC:
+            if name in options.tables if options.tables else name not in (PUBLIC, OPEN):
                 for table in make():
                     if options.markdown:
                         table.box = box.MARKDOWN

@@ -40,6 +40,8 @@ class PublicModel:
         What it leaves open, as ``--shape`` takes it.
     values : sequence of str
         Settings among its inputs, as ``--value`` takes them.
+    sizes : sequence of sequence of str
+        Shapes of its inputs for runs of one compiled model with open dimensions; ``name=@1`` is a value.
     """
 
     package: str
@@ -48,6 +50,7 @@ class PublicModel:
     sha256: str
     shapes: Sequence[str] = ()
     values: Sequence[str] = ()
+    sizes: Sequence[Sequence[str]] = ()
 
     @property
     def name(self) -> str:

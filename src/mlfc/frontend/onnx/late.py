@@ -151,7 +151,7 @@ def _reduce(node: Node, convert: Convert) -> Results | None:
     if not 0 < len(fitting) <= _CANDIDATE_LIMIT:
         return None
     along = [convert(node.with_value(1, axes)) for axes in fitting]
-    named = _named_axes(node, node.input(1), len(old)) if len(fitting) > 1 else None
+    named = named_axes(node, node.input(1), len(old)) if len(fitting) > 1 else None
     return _chosen(node, named, [np.isin(np.arange(len(old)), axes) for axes in fitting], along)
 
 
@@ -161,11 +161,11 @@ def _running(node: Node, convert: Convert) -> Results | None:
     if prod(node.shape(1)) != 1 or not 0 < rank <= _CANDIDATE_LIMIT:
         return None
     along = [convert(node.with_value(1, axis)) for axis in range(rank)]
-    named = _named_axes(node, node.input(1), rank) if rank > 1 else None
+    named = named_axes(node, node.input(1), rank) if rank > 1 else None
     return _chosen(node, named, list(np.eye(rank, dtype=bool)), along)
 
 
-def _named_axes(node: Node, axes: Expr, rank: int) -> Expr:
+def named_axes(node: Node, axes: Expr, rank: int) -> Expr:
     """Return [axes, rank] truth values: whether this axis of those given is that dimension."""
     axes = node.cast(node.reshape(axes, (prod(shape_of(axes)), 1)), "int64")
     axes = node.call(
@@ -227,7 +227,7 @@ def per_axis(node: Node, axes: Expr | None, count: int) -> Callable[[Expr | None
     rank = node.rank(0)
     known = np.arange(count) if axes is None else node.known(3)
     fixed = None if known is None else [node.axis(int(axis), rank) for axis in known.reshape(-1)]
-    named = None if axes is None or fixed is not None else _named_axes(node, axes, rank)
+    named = None if axes is None or fixed is not None else named_axes(node, axes, rank)
 
     def number(values: Expr | None, axis: int, default: Extent) -> Expr | None:
         if fixed is not None and axis not in fixed:

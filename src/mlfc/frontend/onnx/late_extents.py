@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import prod
 from typing import Any, TypeAlias
 
 from mlfc.errors import MlfcError
-from mlfc.frontend.onnx.late import LATE, Convert, Results, per_axis, wrapped
+from mlfc.frontend.onnx.index import first_true
+from mlfc.frontend.onnx.late import LATE, Convert, Results, named_axes, per_axis, wrapped
 from mlfc.frontend.onnx.node import Node, UnknownValueError, dtype_of, shape_of
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import dtypes
-from mlfc.support.dims import LARGEST, Dim, UndecidedError, maximum
+from mlfc.support.dims import LARGEST, Dim, UndecidedError, maximum, minimum
 
 Late: TypeAlias = "Callable[[Node, Convert], Results | None]"
 
 _LATE: dict[str, Late] = {}
 _LARGEST_LIST = 64  # elements of a list of extents that comes late
 # what is asked of these are numbers of any sign, or floats: no extents
-_NO_EXTENTS = {"Slice", "Pad", "Range", "CumSum", "CumProd", "Squeeze", "Unsqueeze", "DFT", "Col2Im", "SplitToSequence"}
+_NO_EXTENTS = {"Slice", "Pad", "Range", "CumSum", "CumProd", "DFT", "Col2Im", "SplitToSequence"}
 
 _REDUCTIONS = {
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -36,6 +38,8 @@ def late_result(node: Node, convert: Convert, refusal: Exception) -> Results | N
     if stated is not None and isinstance(refusal, UnknownValueError):
         try:
             result = stated(node, convert)
+            if result is not None and node.operator in _CHECKS:
+                _CHECKS[node.operator](node, shape_of(result))  # type: ignore[arg-type]  # one tensor
         except (UnknownValueError, UndecidedError, MlfcError):
             result = None
         if result is not None:
@@ -91,34 +95,113 @@ def _int64(node: Node, value: Any) -> Any:
 
 @_late("Reshape")
 def _reshape(node: Node, _convert: Convert) -> Results | None:
-    """Replace 0 and -1 by what they stand for; the last extent is what is left of the elements."""
-    shape, given = node.shape(0), node.input(1)
-    rank = prod(shape_of(given))
-    if isinstance(rank, Dim) or len(shape_of(given)) != 1 or prod(shape) == 0:
+    given = shape_of(node.input(1))
+    if len(given) != 1 or isinstance(given[0], Dim):
         return None
-    keeps = bool(node.integer("allowzero", 0))
-    if not rank:
-        return node.reshape(node.input(0), ())
-    wanted, minus = node.cast(given, "int64"), _int64(node, -1)
-    if not keeps:
-        old = _int64(node, [*shape[:rank], *[1] * (rank - len(shape))])
+    return reshaped(node, _asked_shape(node)) if given[0] else node.reshape(node.input(0), ())
+
+
+def _asked_shape(node: Node) -> Expr:
+    """Return the shape that a Reshape asks for, in which 0 and -1 are replaced by what they stand for."""
+    shape, rank = node.shape(0), prod(node.shape(1))
+    wanted, minus = node.cast(node.input(1), "int64"), _int64(node, -1)
+    if not node.integer("allowzero", 0):
+        # what a 0 copies that the tensor has not is no extent
+        old = _int64(node, [*shape[:rank], *[-2] * (rank - len(shape))])
         wanted = node.call("where", node.call("equal", wanted, _int64(node, 0)), old, wanted)
     is_left = node.call("equal", wanted, minus)
+    one_at_most = node.call("less_equal", _sum(node, is_left), _int64(node, 1))
+    node.require(one_at_most, f"whether '{node.name}' has one -1 at most")
     known = node.call("prod", node.call("where", is_left, _int64(node, 1), wanted), axis=(0,), keepdims=False)
     rest = node.call("floor_divide", _int64(node, prod(shape)), node.call("maximum", known, _int64(node, 1)))
-    found = node.call("where", is_left, rest, wanted)
-    extents = numbers(node, found)
-    # as many elements as the new shape says, which are all where it fits
-    flat = node.reshape(node.input(0), (prod(shape),))
-    picked = node.call("take", flat, node.counted(prod(extents)), axis=0)
-    return node.reshape(picked, extents)
+    return node.call("where", is_left, rest, wanted)
+
+
+def reshaped(node: Node, asked: Expr) -> Expr:
+    """Return input 0 in a shape that the run computes, and refuses where the elements are others."""
+    size, extents = prod(node.shape(0)), numbers(node, asked)
+    total = node.call("prod", asked, axis=(0,), keepdims=False)
+    node.require(node.call("equal", total, _int64(node, size)), f"whether the shape of '{node.name}' fits its elements")
+    if size == 0:
+        return node.filled(extents, 0, node.dtype(0))
+    # as many elements as the new shape says, which are all
+    flat = node.reshape(node.input(0), (size,))
+    return node.reshape(node.call("take", flat, node.counted(prod(extents)), axis=0), extents)
+
+
+def _sum(node: Node, flags: Expr) -> Expr:
+    return node.call("sum", node.cast(flags, "int64"), axis=(0,), keepdims=False)
+
+
+@_late("Squeeze", "Unsqueeze")
+def _squeeze(node: Node, _convert: Convert) -> Results | None:
+    """Take the extents of the dimensions that are left, or put 1 among them, where only the run knows the axes."""
+    shape, count = node.shape(0), prod(node.shape(1))
+    is_less = node.operator == "Squeeze"
+    rank = len(shape) if is_less else len(shape) + count
+    if isinstance(count, Dim) or not 0 < count <= rank <= _LARGEST_LIST or not shape:
+        return None
+    named = node.call("any", named_axes(node, node.input(1), rank), axis=(0,), keepdims=False)
+    is_whole = node.call("equal", _sum(node, named), _int64(node, count))
+    node.require(is_whole, f"whether '{node.name}' has {count} different axes")
+    if not is_less:
+        place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)
+        place = node.call("maximum", node.call("subtract", place, _int64(node, 1)), _int64(node, 0))
+        # what is too many is no place of the input, and refused above
+        place = node.call("minimum", place, _int64(node, len(shape) - 1))
+        kept = node.call("take", _int64(node, shape), place, axis=0)
+        return reshaped(node, node.call("where", named, _int64(node, 1), kept))
+    if count == rank:
+        node.require(node.call("equal", _int64(node, prod(shape)), _int64(node, 1)), f"whether '{node.name}' drops 1")
+        return node.call("take", node.reshape(node.input(0), (prod(shape),)), _int64(node, 0), axis=0)
+    places = first_true(node, node.call("logical_not", named), rank - count)
+    return reshaped(node, node.call("take", _int64(node, shape), places, axis=0))
+
+
+def _check_reshape(node: Node, stated: Sequence[Any]) -> None:
+    """Refuse runs in which a shape is not what the model states."""
+    if shape_of(node.input(1)) == (len(stated),) and stated:
+        same = node.call("equal", _asked_shape(node), _int64(node, stated))
+        same = node.call("all", same, axis=(0,), keepdims=False)
+        node.require(same, f"whether '{node.name}' gives the shape that the model states")
+
+
+def _check_axes(node: Node, stated: Sequence[Any]) -> None:
+    """Refuse runs in which other axes are named than those that give the shape which the model states."""
+    shape, is_less = node.shape(0), node.operator == "Squeeze"
+    longer, shorter = (shape, stated) if is_less else (stated, shape)
+    fitting = [
+        axes
+        for axes in combinations(range(len(longer)), len(longer) - len(shorter))
+        if all(longer[axis] == 1 for axis in axes)
+        and [extent for axis, extent in enumerate(longer) if axis not in axes] == [*shorter]
+    ]
+    if not 0 < len(fitting) <= _LARGEST_LIST:
+        return
+    named = node.call("any", named_axes(node, node.input(1), len(longer)), axis=(0,), keepdims=False)
+    masks = node.constant([[axis in axes for axis in range(len(longer))] for axes in fitting], "bool")
+    same = node.call("all", node.call("equal", masks, named), axis=(1,), keepdims=False)
+    node.require(
+        node.call("any", same, axis=(0,), keepdims=False),
+        f"whether '{node.name}' gives the shape that the model states",
+    )
+
+
+_CHECKS: dict[str, Callable[[Node, Sequence[Any]], None]] = {
+    "Reshape": _check_reshape, "Squeeze": _check_axes, "Unsqueeze": _check_axes,
+}  # fmt: skip
 
 
 @_late("TopK")
 def _top_k(node: Node, convert: Convert) -> Results | None:
     extent = node.shape(0)[node.axis(node.integer("axis", -1), node.rank(0))]
-    count = node.late(node.reshape(node.input(1), ()), 1, extent)
-    return None if isinstance(extent, Dim) else convert(node.with_value(1, [count]))
+    wanted = node.reshape(node.input(1), ())
+    count = node.late(wanted, 0, extent)
+    if isinstance(extent, Dim):
+        few = node.call("less_equal", node.cast(wanted, "int64"), _int64(node, extent))
+        node.require(few, f"whether '{node.name}' takes elements that there are")
+        count = minimum(count, extent)
+    return convert(node.with_value(1, [count]))
 
 
 @_late("Expand")

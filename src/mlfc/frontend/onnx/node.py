@@ -137,6 +137,16 @@ class Node:
             raise InternalError("an extent is computed where shapes are fixed")
         return self.dynamic.defined(number, self.name, low, bounds(high)[1])
 
+    def require(self, flag: Expr, what: str) -> None:
+        """Let every run check that a bool holds; `what` is that for the user. ModelError if it is known not to."""
+        if self.dynamic is None:
+            raise InternalError("a run cannot check anything where shapes are fixed")
+        known = _value(flag)
+        if known is None:
+            self.dynamic.require(flag, True, what)
+        elif not known.all():
+            self.wrong(f"its inputs do not fit: {what}: no")
+
     def with_value(self, index: int, value: Any) -> Node:
         """Return the node with integers in the place of input `index`; both note what is read of the attributes."""
         inputs = [*self.inputs]

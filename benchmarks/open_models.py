@@ -99,7 +99,7 @@ def _inputs(session: Any, size: Sequence[str], seed: int) -> Arrays:
 
 _DTYPES: Mapping[str, Any] = {
     "float": np.float32, "float16": np.float16, "double": np.float64, "bool": np.bool_, "int64": np.int64,
-    "int32": np.int32, "uint8": np.uint8, "int8": np.int8, "uint32": np.uint32,
+    "int32": np.int32, "int16": np.int16, "uint8": np.uint8, "int8": np.int8, "uint32": np.uint32,
 }  # fmt: skip
 
 

@@ -85,6 +85,8 @@ class _Frame:
         body = self.function.body
         if self.function.defines:
             assert isinstance(body, ir.Tuple)
+            for symbol in self.function.defines:
+                self.symbol(symbol)  # what nothing mentions is a check of the run
             results = tuple(self.value(item) for item in body.fields[: -len(self.function.defines)])
             return results if len(results) > 1 else results[0]
         if isinstance(body, ir.If):

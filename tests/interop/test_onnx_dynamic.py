@@ -40,11 +40,8 @@ REFUSED = {
     "test_loop11": "have to be equal",
     "test_if_opt": "optional", "test_if_seq": "sequence", "test_loop13_seq": "sequence",
     "test_loop16_seq_none": "optional", "test_sequence_insert_at_back": "sequence",
-    "test_sequence_insert_at_front": "sequence", "test_unique_sorted_with_axis": "along axis 0",
-    "test_unique_sorted_with_axis_3d": "along axis 1", "test_unique_sorted_with_negative_axis": "along axis 1",
+    "test_sequence_insert_at_front": "sequence",
 }  # fmt: skip
-# whose axes, or an extent of 0, only the stated shapes tell
-LATE = ("test_squeeze", "test_unsqueeze", "test_reshape_allowzero_reordered")
 
 
 def _graph_model(
@@ -95,7 +92,7 @@ def test_node_tests_pass_whether_their_shapes_are_stated_or_not(states: bool) ->
             with pytest.raises(MlfcError, match=REFUSED[case.name]):
                 mlfc.import_model(model, dynamic=True)
             continue
-        if "_expanded" in case.name or (not states and case.name.startswith(LATE)):
+        if "_expanded" in case.name:
             continue
         module, params = mlfc.import_model(model, dynamic=True)
         verify(module)
@@ -386,7 +383,7 @@ def test_the_virtual_machine_passes_node_tests_without_stated_shapes() -> None:
         cases = [case for case in collect_testcases(None) if case.name.startswith(MACHINE_TESTS)]
     count = 0
     for case in cases:
-        if case.name in REFUSED or case.name.startswith(LATE):
+        if case.name in REFUSED:
             continue
         model = onnx.ModelProto()
         model.CopyFrom(case.model)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from math import gcd, lcm, prod
 from typing import Any, TypeAlias, Union
 
@@ -25,6 +25,7 @@ _STEP_LIMIT = 64
 """Of a division: what is left then is not divided."""
 _CHOICE_LIMIT = 4
 """Of maxima and minima in a sum: the bounds of more are not looked into."""
+_REMEMBERED = 1 << 13
 _FACTORED_TERMS = 8
 """Of a sum: more are not written as a product."""
 _OPPOSITE = {"max": "min", "min": "max"}
@@ -127,17 +128,7 @@ class Dim:
     @cached_property
     def bounds(self) -> tuple[int, int]:
         """The least and the largest value that the bounds of its symbols allow; they may be wider than it gets."""
-        low = high = 0
-        for factors, count in self.terms:
-            least, most = 1, 1
-            for factor in factors:
-                corners = [a * b for a in (least, most) for b in factor.bounds]
-                least, most = min(corners), max(corners)
-            low, high = low + min(least * count, most * count), high + max(least * count, most * count)
-        for closer in (_bounds_by_rest, _bounds_by_choice, _bounds_by_factors):
-            least, most = closer(self)
-            low, high = int(max(low, least)), int(min(high, most))
-        return low, high
+        return _bounds(self)
 
     @property
     def choice(self) -> tuple[str, Any, Any] | None:
@@ -448,6 +439,24 @@ def _reduced(a: Extent, b: Extent) -> tuple[Any, Any]:
     return _divided(a, b)
 
 
+@lru_cache(_REMEMBERED)
+def _bounds(extent: Dim) -> tuple[int, int]:
+    low = high = 0
+    for factors, count in extent.terms:
+        least, most = 1, 1
+        for factor in factors:
+            corners = [a * b for a in (least, most) for b in factor.bounds]
+            least, most = min(corners), max(corners)
+        low, high = low + min(least * count, most * count), high + max(least * count, most * count)
+    for closer in (_bounds_by_rest, _bounds_by_choice):
+        below, above = closer(extent)
+        low, high = int(max(low, below)), int(min(high, above))
+    if low < 0 < high:
+        below, above = _bounds_by_factors(extent)
+        low, high = int(max(low, below)), int(min(high, above))
+    return low, high
+
+
 def _bounds_by_rest(extent: Dim) -> tuple[float, float]:
     """Return bounds of an extent in which ``b * (a // b)`` is ``a - a % b``, which are closer."""
     divisors = [_divisor(factors) // gcd(_divisor(factors), count) for factors, count in extent.terms]
@@ -485,7 +494,7 @@ def _bounds_by_choice(extent: Dim) -> tuple[float, float]:
     rest = extent - Dim((chosen[0],))
     (low, high), (least, most) = (bounds(rest + count * item) for item in factors[0].args)
     is_larger = (factors[0].kind == "max") == (count > 0)
-    found = (max(low, least), max(high, most)) if is_larger else (min(low, least), min(high, most))
+    found: tuple[float, float] = (max(low, least), max(high, most)) if is_larger else (min(low, least), min(high, most))
     for other in chosen[1:]:
         if other[0][0].kind == factors[0].kind and other[1] == -count:
             pairs = _bounds_of_difference(rest - Dim((other,)), count, factors[0].args, other[0][0].args)
@@ -535,7 +544,7 @@ def factors_of(extent: Extent) -> list[Extent]:
     if not isinstance(extent, Dim):
         return [extent]
     if len(extent.terms) == 1:
-        (factors, count), = extent.terms
+        ((factors, count),) = extent.terms
         return [*([count] if count != 1 else ()), *(Dim((((factor,), 1),)) for factor in factors)]
     shared = [factor for factor in dict.fromkeys(extent.terms[0][0]) if all(factor in f for f, _ in extent.terms)]
     whole = gcd(*(count for _, count in extent.terms))

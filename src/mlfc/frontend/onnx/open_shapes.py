@@ -212,7 +212,7 @@ def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[S
     symbol = _only_symbol(extent, own)
     if symbol is None:
         return None
-    found = _from_where_on(symbol, lambda value: substituted(extent, {symbol: value}) >= least)
+    found = _from_where_on(symbol, partial(_reaches, extent, symbol, least))
     return None if found is None else _if_it_holds(symbol, found, symbol.high, lambda given: given(extent) >= least)
 
 
@@ -223,9 +223,7 @@ def _making_none(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
         if symbol is None:
             continue
         for sign in (1, -1):
-            value_at = partial(_at, sign * factor, symbol)
-            first = _from_where_on(symbol, lambda value, of=value_at: of(value) >= 0)
-            behind = _from_where_on(symbol, lambda value, of=value_at: of(value) > 0)
+            first, behind = (_from_where_on(symbol, partial(_reaches, sign * factor, symbol, end)) for end in (0, 1))
             if first is None:
                 continue
             last = symbol.high if behind is None else behind - 1
@@ -241,8 +239,8 @@ def _only_symbol(extent: Extent, own: AbstractSet[Symbol]) -> Symbol | None:
     return next(iter(symbols)) if len(symbols) == 1 and symbols <= own else None
 
 
-def _at(extent: Extent, symbol: Symbol, value: int) -> Any:
-    return substituted(extent, {symbol: value})
+def _reaches(extent: Extent, symbol: Symbol, least: int, value: int) -> bool:
+    return bool(substituted(extent, {symbol: value}) >= least)
 
 
 def _from_where_on(symbol: Symbol, holds: Callable[[int], bool]) -> int | None:
@@ -316,7 +314,7 @@ def _limited(extent: Dim, other: Extent) -> dict[Symbol, Extent] | None:
         for limit in bounds(other):
             found = Symbol(symbol.name, limit if low is None else low, limit if high is None else high)
             if found.low <= found.high and found != symbol and chosen(extent, limit) == other:
-                return {symbol: found.dim}
+                return {symbol: found.low if found.low == found.high else found.dim}
     return None
 
 

@@ -85,10 +85,7 @@ def _squeeze(node: Node) -> Expr:
 
 
 def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Expr:
-    """Drop axes that have to be 1 in the run: one of an input is, from now on; of others, the first element is taken.
-
-    Whoever has asked for their extents in a branch knows.
-    """
+    """Drop axes that have to be 1 in the run: one of an input is, from now on; others the run checks."""
     assert node.dynamic is not None
     result, shape = node.input(0), node.shape(0)
     for axis in still_open if len(node.dynamic.frames) == 1 else ():
@@ -96,6 +93,8 @@ def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Exp
             same_extent("Squeeze", shape[axis], 1)
     for axis in reversed(axes):
         if axis in still_open:
+            is_one = node.call("equal", node.constant(shape[axis], "int64"), node.constant(1, "int64"))
+            node.require(is_one, f"whether '{node.name}' drops a dimension of 1")
             result = node.call("take", result, node.constant(0, "int64"), axis=axis)
         elif shape[axis] == 1:
             result = node.call("squeeze", result, axis=(axis,))

@@ -63,7 +63,7 @@ def _unique(node: Node) -> list[Expr]:
     if count is None and node.dynamic is None:
         return _of_constant(node, axis, is_sorted=is_sorted)
     if not is_flat:
-        node.unsupported(f"along axis {axis} of data that come when the model runs is not supported")
+        return _of_slices(node, axis or 0, is_sorted=is_sorted)
     if count is not None and bounds(count - prod(shape))[0] > 0:
         node.wrong(f"{count} different elements are more than a tensor of shape {shape} has")
     return _when_run(node, count, is_sorted=is_sorted)
@@ -122,6 +122,51 @@ def _when_run(node: Node, count: Extent | None, *, is_sorted: bool) -> list[Expr
         inverse = node.call("take", number, node.call("minimum", inverse, node.constant(count - 1, "int64")), axis=0)
     assert shape_of(found) == (count,)
     return [node.cast(found, node.dtype(0)), first, inverse, counts]
+
+
+def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
+    """Compare every slice with every other: one that differs from those before is new.
+
+    Its place is the number of new ones that are less, in the first element in which they differ.
+    """
+    x, rank = node.input(0), node.rank(0)
+    order = (axis, *(other for other in range(rank) if other != axis))
+    shape = tuple(node.shape(0)[other] for other in order)
+    size, width = shape[0], prod(shape[1:])
+    turned = node.transpose(x, order)
+    rows = node.reshape(node.cast(turned, "int8") if node.dtype(0) == "bool" else turned, (size, width))
+    one, other = node.reshape(rows, (size, 1, width)), node.reshape(rows, (1, size, width))
+    differs = node.call("not_equal", one, other)
+    first_unlike = node.call("argmax", node.cast(differs, "int8"), axis=(2,), keepdims=True, select_last_index=False)
+    less = node.call("gather", node.call("less", one, other), node.cast(first_unlike, "int64"), axis=2)
+    less = node.reshape(less, (size, size))
+    equal = node.call("logical_not", node.call("any", differs, axis=(2,), keepdims=False))
+    numbers = node.counted(size)
+    before = node.call("less", node.reshape(numbers, (1, size)), node.reshape(numbers, (size, 1)))
+    repeats = node.call("any", node.call("logical_and", equal, before), axis=(1,), keepdims=False)
+    is_new = node.call("logical_not", repeats)
+    below = node.call("logical_and", less, node.reshape(is_new, (size, 1)))
+    group = node.call("sum", node.cast(below, "int64"), axis=(0,), keepdims=False)
+    count = node.late(count_of(node, is_new), min(1, bounds(size)[0]), size)
+    if not is_sorted:
+        # the place of a group is that of its first slice among the new ones
+        start = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), node.like(1, group))
+        group = node.call(
+            "take", start, node.call("take", _first_of_each(node, group, count, size), group, axis=0), axis=0
+        )
+    first = _first_of_each(node, group, count, size)
+    room, ones = _filled(node, "zeros", count), _filled(node, "ones", size)
+    counts = node.call("scatter_elements", room, group, ones, axis=0, reduction="add")
+    found = node.call("take", x, first, axis=axis)
+    return [found, first, group, counts]
+
+
+def _first_of_each(node: Node, group: Expr, count: Extent, size: Extent) -> Expr:
+    """Return the first place of each of `count` numbers in a list of them."""
+    room = node.call("full", node.constant(size, "int64"), shape=(count,), dtype="int64")
+    first = node.call("scatter_elements", room, group, node.counted(size), axis=0, reduction="min")
+    # NaN is no first of its own: it is less than nothing
+    return node.call("minimum", first, node.constant(size - 1, "int64"))
 
 
 def _filled(node: Node, operator: str, size: Extent) -> Expr:

@@ -1,0 +1,150 @@
+"""What an import of open dimensions tries, and what a run checks of it: branches, bounds, late shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import helper
+from onnxruntime import InferenceSession
+
+import mlfc
+from mlfc.errors import InputError, MlfcError
+from mlfc.frontend.onnx import importer
+from mlfc.relay.verify import verify
+from tests.interop.test_onnx_dynamic import FLOAT, INT64, _branches, _graph_model
+from tests.relay_dynamic import RefusedError, run_dynamic
+
+Array = npt.NDArray[Any]
+
+
+def _check(model: onnx.ModelProto, runs: Sequence[Mapping[str, Array]], refused: Sequence[Mapping[str, Array]]) -> Any:
+    """Compare runs with those of ONNX Runtime; others end in an error."""
+    module, params = mlfc.import_model(model, dynamic=True)
+    verify(module)
+    session = InferenceSession(model.SerializeToString())
+    for inputs in runs:
+        for found, wanted in zip(run_dynamic(module, params, inputs), session.run(None, dict(inputs)), strict=True):
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for inputs in refused:
+        with pytest.raises((RefusedError, MlfcError)):
+            run_dynamic(module, params, inputs)
+    return module
+
+
+def _ones(*shape: int) -> Array:
+    return np.ones(shape, np.float32)
+
+
+def _dropping(perm: Sequence[int]) -> onnx.ModelProto:
+    """Return a model that drops a dimension if it is 1, and turns what is left, which has one rank alone."""
+    one = [helper.make_node("Squeeze", ["half", "axis"], ["r"])]
+    other = [helper.make_node("Identity", ["half"], ["r"])]
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "end", "axis", "step"], ["half"]),
+        helper.make_node("Shape", ["half"], ["extents"]), helper.make_node("Gather", ["extents", "axis"], ["extent"]),
+        helper.make_node("Equal", ["extent", "axis"], ["is_one"]),
+        helper.make_node("If", ["is_one"], ["dropped"], "which", **_branches(one, other)),
+        helper.make_node("Transpose", ["dropped"], ["y"], perm=list(perm)),
+    ]  # fmt: skip
+    return _graph_model(nodes, {"x": (FLOAT, ["n", "m", 3])}, {"y": (FLOAT, None)},
+                        {"axis": np.asarray([1]), "step": np.asarray([2]), "zero": np.asarray([0]),
+                         "end": np.asarray([np.iinfo(np.int64).max])})  # fmt: skip
+
+
+@pytest.mark.parametrize(("perm", "good", "bad"), [((1, 0), 2, 3), ((2, 1, 0), 3, 2)], ids=["then", "else"])
+def test_ifs_take_the_branch_that_fits_the_rest_and_runs_check_it(perm: Sequence[int], good: int, bad: int) -> None:
+    model = _dropping(perm)
+    _check(model, [{"x": _ones(4, good, 3)}], [{"x": _ones(4, bad, 3)}])
+    if good == 2:
+        compiled = mlfc.compile(model, "llvm")
+        assert next(iter(compiled.run({"x": _ones(2, 1, 3)}).values())).shape == (3, 2)
+        with pytest.raises(InputError, match="condition of 'which': expected 1, got 0"):
+            compiled.run({"x": _ones(2, 3, 3)})
+
+
+def test_no_branch_fits_and_many_are_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MlfcError, match=r"as the run decides, is not supported"):
+        mlfc.import_model(_dropping((3, 2, 1, 0)), dynamic=True)
+    model = _dropping((3, 2, 1, 0))
+    for index in range(12):
+        node = onnx.NodeProto()
+        node.CopyFrom(model.graph.node[4])
+        node.name, node.output[0] = f"which_{index}", f"dropped_{index}"
+        model.graph.node.insert(5, node)
+        model.graph.output.append(helper.make_tensor_value_info(f"dropped_{index}", FLOAT, None))
+    runs = []
+    run = importer._Importer.run
+    monkeypatch.setattr(importer._Importer, "run", lambda self, *args: runs.append(1) or run(self, *args))
+    with pytest.raises(MlfcError):
+        mlfc.import_model(model, dynamic=True)
+    assert 13 < len(runs) < 40
+
+
+def test_runs_take_dimensions_in_which_a_quotient_is_one_and_the_last_step_exists() -> None:
+    pool = helper.make_node("AveragePool", ["x"], ["p"], kernel_shape=[3, 1], strides=[3, 1])
+    # as many elements as without the height, which the reshape has to drop: it gives one window from 3 to 5
+    shape = [
+        helper.make_node("Shape", ["x"], ["extents"]), helper.make_node("Gather", ["extents", "last"], ["width"]),
+        helper.make_node("Concat", ["both", "width"], ["shape"], axis=0),
+    ]  # fmt: skip
+    rest = helper.make_node("Reshape", ["p", "shape"], ["y"])
+    model = _graph_model([pool, *shape, rest], {"x": (FLOAT, ["n", 2, "h", "w"])}, {"y": (FLOAT, None)},
+                         {"both": np.asarray([0, 2]), "last": np.asarray([3])})  # fmt: skip
+    rng = np.random.default_rng(1)
+    runs = [{"x": rng.normal(size=(2, 2, h, 4)).astype(np.float32)} for h in (3, 5)]
+    module = _check(model, runs, [{"x": _ones(2, 2, 6, 4)}, {"x": _ones(2, 2, 2, 4)}])
+    height = module.main.params[0].type.shape[2].symbol
+    assert (height.low, height.high) == (3, 5)
+    conv = helper.make_node("Conv", ["x", "k"], ["c"])
+    turned = helper.make_node("Transpose", ["c"], ["t"], perm=[2, 0, 1])
+    gru = helper.make_node("GRU", ["t", "w", "r"], ["", "h"], hidden_size=2)
+    weights = {
+        name: rng.normal(size=shape).astype(np.float32)
+        for name, shape in (("k", (2, 2, 4)), ("w", (1, 6, 2)), ("r", (1, 6, 2)))
+    }
+    model = _graph_model([conv, turned, gru], {"x": (FLOAT, ["n", 2, "m"])}, {"h": (FLOAT, None)}, weights)
+    runs = [{"x": rng.normal(size=(2, 2, m)).astype(np.float32)} for m in (4, 9)]
+    _check(model, runs, [{"x": _ones(2, 2, 3)}])
+
+
+def test_late_shapes_axes_and_counts_that_do_not_fit_are_refused() -> None:
+    def given(**values: Any) -> dict[str, Array]:
+        return {"x": _ones(2, 1, 6), **{name: np.asarray(value) for name, value in values.items()}}
+
+    cases = [
+        ("Reshape", 2, [[0, -1], [4, 3], [-1, 0], [12, -1]], [[5, 2], [-1, -1], [-2, 6], [-1, 5]]),
+        ("Reshape", 4, [[0, 1, 0, -1]], [[2, 1, 6, 0]]),
+        ("Squeeze", 1, [[1], [-2]], [[0], [2]]),
+        ("Unsqueeze", 2, [[0, 4], [-1, 1]], [[1, 1], [0, -5]]),
+        ("TopK", 1, [[1], [6], [0]], [[7]]),
+    ]
+    for operator, count, good, bad in cases:
+        outputs = ["y", "places"] if operator == "TopK" else ["y"]
+        node = helper.make_node(operator, ["x", "late"], outputs)
+        model = _graph_model([node], {"x": (FLOAT, ["n", "m", "k"]), "late": (INT64, [count])}, {"y": (FLOAT, None)})
+        _check(model, [given(late=value) for value in good], [given(late=value) for value in bad])
+    # what the model states is what the run has to have
+    stated = _graph_model([helper.make_node("Reshape", ["x", "late"], ["y"])],
+                          {"x": (FLOAT, [2, 1, 6]), "late": (INT64, [2])}, {"y": (FLOAT, [3, 4])})  # fmt: skip
+    _check(stated, [given(late=[3, 4]), given(late=[-1, 4])], [given(late=[4, 3])])
+    compiled = mlfc.compile(stated, "llvm")
+    compiled.run(given(late=[3, 4]))
+    with pytest.raises(InputError, match="gives the shape that the model states: expected 1, got 0"):
+        compiled.run(given(late=[4, 3]))
+
+
+def test_slices_without_repetitions_are_as_many_as_the_data_say() -> None:
+    outputs = ["y", "first", "inverse", "counts"]
+    rng = np.random.default_rng(3)
+    for axis, is_sorted in ((0, 1), (1, 0), (-1, 1)):
+        node = helper.make_node("Unique", ["x"], outputs, axis=axis, sorted=is_sorted)
+        model = _graph_model([node], {"x": (FLOAT, ["n", "m", 2])}, {name: (FLOAT if name == "y" else INT64, None)
+                                                                     for name in outputs})  # fmt: skip
+        runs = [{"x": rng.integers(0, 2, (*size, 2)).astype(np.float32)} for size in ((5, 1), (3, 4))]
+        _check(model, runs, [])

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.read.load import load_factory
 from mlfc.archive.write.export import export_model_library_format
-from mlfc.compiler import build, leaves_to_run
+from mlfc.compiler import build
 from mlfc.errors import OptionError, unknown
 from mlfc.frontend import Model, import_for_run, model_bytes, model_name, opened
 from mlfc.frontend.captured import Captured
+from mlfc.frontend.shapes import leaves_to_run
 from mlfc.frontend.torch import is_torch_model
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.runnable import HasModel, Runnable

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,12 @@ import numpy.typing as npt
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import codegen, memory, transform
 from mlfc.byoc import find_generators, takes_modules
-from mlfc.errors import OptionError, UnsupportedError
+from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
+from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
-from mlfc.support.dims import UndecidedError
 from mlfc.target.target import Target, parse_host, parse_target
 
 
@@ -100,22 +99,15 @@ def build(
     memory_options = memory.MemoryOptions(workspace_io, tuple(pools), tuple(constants))
     chosen = parse_target(target, optimize)
     host = parse_host(target_host, optimize) if chosen.device else chosen
+    name = checked_module_name(module_name)
+    if executor is None and is_dynamic(mod) and not chosen.device:
+        executor = "vm"
     if executor is not None:  # before the work is done
         codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
-    name = checked_module_name(module_name)
-    if executor == "vm" or (executor is None and is_dynamic(mod) and not chosen.device):
-        executor = "vm"
-        codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
-        unit = _stepped_unit(mod, values, name, host, specialize, limit_factor)
-        return _made(Factory(name, chosen, executor, mod, values, unit), dry_run)
-    if is_dynamic(mod):
-        _refuse_dynamic(executor, chosen)
-    if specialize:
-        raise OptionError(
-            "specializing requires open dimensions and the virtual machine",
-            place="specialize",
-            next_step="Leave it out, or leave the dimensions open",
-        )
+    if executor == "vm":
+        unit = stepped_unit(mod, values, name, host, specialize, limit_factor)
+        return _made(Factory(name, chosen, executor, mod, values, unit, specialize=tuple(specialize)), dry_run)
+    _require_fixed(mod, executor, chosen, specialize)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))
@@ -153,75 +145,22 @@ def build(
     return _made(made, dry_run)
 
 
-def _refuse_dynamic(executor: str | None, target: Target) -> None:
-    """Raise OptionError for a model that only the virtual machine runs."""
-    got = f"the executor '{executor}'" if executor else f"the target '{target.kind}'"
-    raise OptionError(
-        f"open dimensions and control flow require the virtual machine on a CPU, got {got}",
-        next_step="Leave the option out, or fix the dimensions: --shape INPUT=1,3,224,224",
-    )
-
-
-def _stepped_unit(
-    mod: IRModule,
-    values: Mapping[str, npt.NDArray[np.generic]],
-    name: str,
-    target: Target,
-    specialize: Sequence[Mapping[str, int]],
-    limit_factor: float,
-) -> codegen.Unit:
-    """Return the code of a module for the virtual machine."""
-    if mod.byoc:
-        raise UnsupportedError(
-            "models with open dimensions or loops cannot use external code generators",
-            next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
+def _require_fixed(
+    module: IRModule, executor: str | None, target: Target, specialize: Sequence[Mapping[str, int]]
+) -> None:
+    """Raise OptionError for what the virtual machine alone runs."""
+    if is_dynamic(module):
+        got = f"the executor '{executor}'" if executor else f"the target '{target.kind}'"
+        raise OptionError(
+            f"open dimensions and control flow require the virtual machine on a CPU, got {got}",
+            next_step="Leave the option out, or fix the dimensions: --shape INPUT=1,3,224,224",
         )
-    try:
-        return _planned_steps(mod, values, name, target, specialize, limit_factor)
-    except UndecidedError as error:
-        raise UnsupportedError(
-            f"the bounds of the open dimensions do not decide how to compile this: {error}",
-            next_step="Give some of them bounds or values: --shape NAME=batch:1..8,3,224,224",
-        ) from error
-
-
-def _planned_steps(
-    mod: IRModule,
-    values: Mapping[str, npt.NDArray[np.generic]],
-    name: str,
-    target: Target,
-    specialize: Sequence[Mapping[str, int]],
-    limit_factor: float,
-) -> codegen.Unit:
-    special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
-    with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
-        fused = [(symbols, transform.run_functions(each, values)) for symbols, each in special]
-        stepped = transform.lower_steps(transform.run_functions(mod, values), target.features, name, fused)
-        executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name)
-    small = target.features.optimize == "size"
-    return codegen.Unit(
-        stepped.program,
-        memory.NO_PLAN,
-        name,
-        "vm",
-        target=target,
-        quantization=mod.quantization,
-        small=small,
-        executable=executable,
-    )
-
-
-def leaves_to_run(executor: str | None, target: str, shapes: Mapping[str, Sequence[Any]] | None = None) -> bool:
-    """Tell whether a model is imported with what only the run decides: open dimensions, branches, loops.
-
-    So it is for the virtual machine, and by default, but for devices and for microcontrollers, where open dimensions
-    need bounds: those that `shapes` has.
-    """
-    if executor is not None:
-        return executor == "vm"
-    chosen = parse_target(target)
-    is_bounded = any(not isinstance(extent, int) for shape in (shapes or {}).values() for extent in shape)
-    return not chosen.device and (is_bounded or not chosen.features.is_microcontroller)
+    if specialize:
+        raise OptionError(
+            "specializing requires open dimensions and the virtual machine",
+            place="specialize",
+            next_step="Leave it out, or leave the dimensions open",
+        )
 
 
 def _made(factory: Factory, dry_run: bool) -> Factory:

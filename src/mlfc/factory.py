@@ -54,6 +54,7 @@ class Factory(Displayed):
     unit: codegen.Unit  # what its code is made from: program, plan, names
     memory_options: memory.MemoryOptions = field(default_factory=memory.MemoryOptions)
     target_host: Target | None = None  # of the code beside a device's
+    specialize: tuple[Mapping[str, int], ...] = ()  # values of open extents that have code of their own
 
     def _facts(self) -> Mapping[str, object]:
         return {"name": self.module_name, "target": ", ".join(map(str, self.targets)), "executor": self.executor}

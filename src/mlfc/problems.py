@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mlfc.compiler import build, leaves_to_run
+from mlfc.compiler import build
 from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
 from mlfc.frontend import Model, import_for_run
 from mlfc.frontend.common import Census
+from mlfc.frontend.shapes import leaves_to_run
 from mlfc.relay.ir import IRModule, TensorType
 from mlfc.support.dims import LARGEST, Symbol, symbols_of
 from mlfc.support.module_info import SymbolInfo

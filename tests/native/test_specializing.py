@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -54,6 +55,21 @@ def test_only_known_ways_to_specialize_are_taken(tmp_path: Path) -> None:
         mlfc.compile(path, "llvm", shapes={"x": (2, 8)}, specialize=[{"batch": 2}])
     fixed = mlfc.compile(path, "llvm", shapes={"x": (2, 8)}, specialize="auto")
     assert not isinstance(fixed.model, SpecializingModel)
+
+
+def test_the_command_line_names_extents_that_archives_remember(tmp_path: Path, command: Any) -> None:
+    path, archive = _model(tmp_path / "dense.onnx"), tmp_path / "dense.tar"
+    command("compile", path, "-o", archive, "--specialize", "batch=1", "--specialize", "batch=8")
+    wanted = mlfc.compile(path, specialize=[{"batch": 1}, {"batch": 8}])
+    assert wanted.factory.unit.executable != mlfc.compile(path).factory.unit.executable
+    again = tmp_path / "again.tar"
+    command("compile", archive, "-o", again)
+    assert again.read_bytes() == archive.read_bytes() == wanted.export(tmp_path / "wanted.tar").read_bytes()
+    for text in ("batch", "batch=x", "batch=1,batch=2", ""):
+        with pytest.raises(OptionError, match=r"expected values of open dimensions.*batch=8"):
+            command("compile", path, "-o", tmp_path / "no.tar", "--specialize", text)
+    with pytest.raises(OptionError, match="MODEL:batch=8"):
+        command("compile", f"a={path}", f"b={path}", "-o", tmp_path / "no.tar", "--specialize", "batch=8")
 
 
 def test_what_the_virtual_machine_lacks_is_refused(tmp_path: Path) -> None:

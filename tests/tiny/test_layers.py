@@ -27,7 +27,7 @@ LAYERS = (
     ("codegen",),
     ("isa",),
     ("library",),
-    ("factory", "compiler", "problems"),
+    ("factory", "stepped", "compiler", "problems"),
     ("archive",),
     ("micro",),
     ("verify", "specializing", "compiled_model", "onnx_backend"),

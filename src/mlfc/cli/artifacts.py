@@ -34,8 +34,9 @@ def is_compiled(artifact: Path, module: str | None, given: Inputs) -> bool:
 
 def compiled_model(model: Path, given: Inputs, target: str = "c", executor: str | None = None) -> Factory:
     """Compile a model file as a module named after it."""
-    from mlfc.compiler import build, leaves_to_run
+    from mlfc.compiler import build
     from mlfc.frontend import import_for_run
+    from mlfc.frontend.shapes import leaves_to_run
 
     asked = given.arguments()
     dynamic = leaves_to_run(executor, target, asked.get("shapes"))

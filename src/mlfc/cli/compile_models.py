@@ -34,6 +34,7 @@ EXAMPLES = (
     'mlfc compile kws.tflite --target "c -mcpu=cortex-m4" --ram 65536 --flash 262144',
     "mlfc compile vad.onnx --shape input=1,512 --value sr=16000",
     "mlfc compile gru.onnx --state h_in=h_out --state-init zeros",
+    "mlfc compile bert.onnx --specialize batch=1 --specialize batch=8",
     "mlfc compile kws.tflite --board mps2-an386",
     "mlfc compile kws.tflite --config build.toml --ram 32768",
     "mlfc compile kws.tflite --workspace-io --pool dtcm=65536 --pool sram",
@@ -91,6 +92,7 @@ def compile_models(
     byoc: list[str] | None = None,
     trust_board: bool = False,
     limit_factor: float = 1.0,
+    specialize: list[str] | None = None,
     workspace_io: bool | None = None,
     external_workspace: bool | None = None,
     pool: list[str] | None = None,
@@ -167,6 +169,7 @@ def compile_models(
         byoc,
         target_host,
         limit_factor,
+        specialize,
     )
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
     _check_host(target_host, factories)

@@ -36,6 +36,7 @@ class BuildOptions:
     byoc: Sequence[str] | None = None  # external code generators
     target_host: str | None = None  # of the code beside a device's
     limit_factor: float = 1.0  # of what a model may cost
+    specialize: Sequence[str] | None = None  # ``batch=1``: values of open dimensions that get code of their own
 
 
 def is_archive(path: Path) -> bool:
@@ -67,17 +68,20 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
             ram=options.ram,
             byoc=options.byoc,
             limit_factor=options.limit_factor,
+            specialize=parse_extents(options.specialize, None)[""] if options.specialize else None,
             **options.memory_options,
         )
 
 
 def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Factory]:
     """Compile model files by module name."""
-    from mlfc.compiler import build, leaves_to_run
+    from mlfc.compiler import build
     from mlfc.frontend import import_for_run
+    from mlfc.frontend.shapes import leaves_to_run
 
     inputs = options.inputs.by_model(list(named))
     executors = parse_executors(options.executors, list(named))
+    special = parse_extents(options.specialize or (), list(named))
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):
@@ -106,10 +110,37 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     external_workspace=bool(options.external_workspace) and is_placed,
                     ram=options.ram if len(named) == 1 else None,
                     limit_factor=options.limit_factor,
+                    specialize=special[name],
                     **(options.memory_options if is_placed else {}),
                 )
             )
     return factories
+
+
+def parse_extents(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, list[dict[str, int]]]:
+    """Return values of open dimensions by module name, from texts like ``batch=8,width=224``.
+
+    Of several modules, the name is in front: ``kws:batch=8``; under the name ``""`` where `names` is None.
+    """
+    chosen: dict[str, list[dict[str, int]]] = {name: [] for name in names or ("",)}
+    for text in texts:
+        only, colon, rest = next(iter(chosen)), "", text
+        if len(chosen) > 1:
+            only, colon, rest = text.partition(":")
+        values: dict[str, int] = {}
+        for part in rest.split(","):
+            name, _, value = part.partition("=")
+            if not name or name in values or not re.fullmatch(r"[0-9]{1,10}", value):
+                values.clear()
+                break
+            values[name] = int(value)
+        if not values or only not in chosen or (len(chosen) > 1 and not colon):
+            form = "MODEL:batch=8" if len(chosen) > 1 else "batch=8 or batch=8,width=224"
+            raise OptionError(
+                f"expected values of open dimensions, got '{text}'", place="--specialize", next_step=f"Write {form}"
+            )
+        chosen[only].append(values)
+    return chosen
 
 
 def board_asks(board: Board, target: str | None, ram: int | None) -> tuple[str, int | None]:

@@ -9,6 +9,7 @@ from typing import Any
 from mlfc.errors import OptionError
 from mlfc.support import dims
 from mlfc.support.dims import LARGEST, Symbol
+from mlfc.target.target import parse_target
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPEN = re.compile(rf"(?P<name>{_NAME.pattern})(:(?P<low>[0-9]{{1,10}})?\.\.(?P<high>[0-9]{{1,10}})?)?")
@@ -140,3 +141,16 @@ def _extent(part: str, bounded: Mapping[str, dims.Dim]) -> int | dims.Dim | None
         return int(part)
     name = match["name"]
     return bounded[name] if name in bounded else Dim(name)
+
+
+def leaves_to_run(executor: str | None, target: str, shapes: Mapping[str, Sequence[Any]] | None = None) -> bool:
+    """Tell whether a model is imported with what only the run decides: open dimensions, branches, loops.
+
+    So it is for the virtual machine, and by default, but for devices and for microcontrollers, where open dimensions
+    need bounds: those that `shapes` has.
+    """
+    if executor is not None:
+        return executor == "vm"
+    chosen = parse_target(target)
+    is_bounded = any(not isinstance(extent, int) for shape in (shapes or {}).values() for extent in shape)
+    return not chosen.device and (is_bounded or not chosen.features.is_microcontroller)

@@ -228,6 +228,11 @@ class BuildInfo(Record):
         Limits(max_items=100),
         Says("external code generators, in order of precedence", omitted=True),
     ] = ()
+    specialize: Annotated[
+        tuple[Mapping[str, Bytes], ...],
+        Limits(max_items=1000),
+        Says("values of open extents that have code of their own", omitted=True),
+    ] = ()
     ram: Annotated[Bytes | None, Says("the bytes that layers were tiled for", omitted=True)] = None
     pools: Annotated[tuple[AskedPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
     constants: Annotated[tuple[AskedConstantPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()

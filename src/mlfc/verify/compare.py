@@ -15,10 +15,11 @@ import numpy.typing as npt
 from mlfc.archive.read.load import load, load_factory
 from mlfc.archive.read.opening import open_archive
 from mlfc.archive.read.source import read_source
-from mlfc.compiler import build, leaves_to_run
+from mlfc.compiler import build
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.frontend import import_for_run, import_model
+from mlfc.frontend.shapes import leaves_to_run
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.firmware.trace import check_traces
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory

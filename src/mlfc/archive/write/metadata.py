@@ -170,6 +170,7 @@ def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> Buil
         constants=tuple(AskedConstantPool(pool.name, pool.nbytes, pool.external) for pool in asked.constants),
         ram=asked.ram,
         byoc=tuple(factory.module.byoc),
+        specialize=tuple(dict(values) for values in factory.specialize),
         toolchain=ToolchainInfo(facts.toolchain["compiler"]) if facts.toolchain else None,
         test_vectors=options.test_vectors,
         seed=options.seed,

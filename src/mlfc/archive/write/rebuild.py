@@ -36,6 +36,7 @@ def rebuild(
     ram: int | None = None,
     byoc: Sequence[str] | None = None,
     limit_factor: float | None = None,
+    specialize: Sequence[Mapping[str, int]] | None = None,
 ) -> list[Factory]:
     """Compile every module of an archive again.
 
@@ -43,7 +44,8 @@ def rebuild(
     ----------
     path : path
         An archive that mlfc wrote with source parameters.
-    target, target_host, executor, optimize, external_workspace, workspace_io, pools, constants, ram, byoc, limit_factor
+    target, target_host, executor, optimize, external_workspace, workspace_io, pools, constants, ram, byoc,
+    limit_factor, specialize
         As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
         chosen again: importing the model decided it.
 
@@ -72,6 +74,7 @@ def rebuild(
         "ram": ram,
         "byoc": byoc,
         "limit_factor": limit_factor,
+        "specialize": specialize,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     with open_archive(path) as archive:
@@ -120,6 +123,7 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
         "pools": [Pool(pool.name, pool.nbytes) for pool in recorded.pools],
         "constants": [ConstantPool(pool.name, pool.nbytes, pool.external) for pool in recorded.constants],
         "ram": recorded.ram,
+        "specialize": recorded.specialize,
         **chosen,
     }
     byoc = tuple(asked.pop("byoc", recorded.byoc))
@@ -127,7 +131,7 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
         asked["executor"] = "graph"
     if asked["executor"] != "aot":
         # the graph executor has no workspace that could be passed in, or placed
-        kept = ("target", "target_host", "executor", "optimize", "limit_factor")
+        kept = ("target", "target_host", "executor", "optimize", "limit_factor", "specialize")
         asked = {key: asked[key] for key in kept if key in asked}
     module = replace(module, numerics=recorded.numerics, byoc=byoc)
     factory = build(module, params=params, module_name=name, **asked)

@@ -1,0 +1,63 @@
+"""The same story for the virtual machine: passes -> steps -> storages -> bytecode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc import codegen, memory, transform
+from mlfc.errors import UnsupportedError
+from mlfc.relay.ir import IRModule
+from mlfc.support.dims import UndecidedError
+from mlfc.target.target import Target
+
+
+def stepped_unit(
+    mod: IRModule,
+    values: Mapping[str, npt.NDArray[np.generic]],
+    name: str,
+    target: Target,
+    specialize: Sequence[Mapping[str, int]],
+    limit_factor: float,
+) -> codegen.Unit:
+    """Return the code of a module for the virtual machine."""
+    if mod.byoc:
+        raise UnsupportedError(
+            "models with open dimensions or loops cannot use external code generators",
+            next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
+        )
+    try:
+        return _planned_steps(mod, values, name, target, specialize, limit_factor)
+    except UndecidedError as error:
+        raise UnsupportedError(
+            f"the bounds of the open dimensions do not decide how to compile this: {error}",
+            next_step="Give some of them bounds or values: --shape NAME=batch:1..8,3,224,224",
+        ) from error
+
+
+def _planned_steps(
+    mod: IRModule,
+    values: Mapping[str, npt.NDArray[np.generic]],
+    name: str,
+    target: Target,
+    specialize: Sequence[Mapping[str, int]],
+    limit_factor: float,
+) -> codegen.Unit:
+    special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
+    with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
+        fused = [(symbols, transform.run_functions(each, values)) for symbols, each in special]
+        stepped = transform.lower_steps(transform.run_functions(mod, values), target.features, name, fused)
+        executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name)
+    small = target.features.optimize == "size"
+    return codegen.Unit(
+        stepped.program,
+        memory.NO_PLAN,
+        name,
+        "vm",
+        target=target,
+        quantization=mod.quantization,
+        small=small,
+        executable=executable,
+    )

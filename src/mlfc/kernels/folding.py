@@ -262,22 +262,43 @@ class _FoldTile:
                 value = self.fold.finish(tb.load(total, [lane]))
                 out.store(self.axes.result(shifted(self.first, self.axes, lane)), tb.cast(value, out.dtype))
             return
+        out.store(self.axes.result(self.first), tb.cast(self.fold.finish(self._in_one(total)), out.dtype))
+
+    def _in_one(self, total: Buffer) -> Expr:
+        """Return the lanes folded into one; which of them are in use is asked once, as most rows use all."""
+        may_be_short = isinstance(self.inner, Dim) and dtypes.is_float(self.fold.dtype) and not self.fold.rounds
+        low, high = bounds(self.inner)
+        if not may_be_short or low >= self.room:
+            return self._tree(total, is_short=False)
+        if high < self.room:
+            return self._tree(total, is_short=True)
+        stmts = self.ctx.stmts
+        result = stmts.local("all", (1,), self.fold.dtype)
+        with stmts.when(tb.binary("ge", tb.as_expr(self.inner), self.room)):
+            stmts.store(result, [0], self._tree(total, is_short=False))
+        with stmts.otherwise():
+            stmts.store(result, [0], self._tree(total, is_short=True))
+        return tb.load(result, [0])
+
+    def _tree(self, total: Buffer, *, is_short: bool) -> Expr:
+        """Return pairs of lanes folded until one is left."""
         parts, apart = [tb.load(total, [lane]) for lane in range(self.room)], 1
         while len(parts) > 1:
             parts = [
-                self._folded(parts[at], parts[at + 1], (at + 1) * apart) if at + 1 < len(parts) else parts[at]
+                self._folded(parts[at], parts[at + 1], (at + 1) * apart if is_short else None)
+                if at + 1 < len(parts) else parts[at]
                 for at in range(0, len(parts), 2)
-            ]
+            ]  # fmt: skip
             apart *= 2
-        out.store(self.axes.result(self.first), tb.cast(self.fold.finish(parts[0]), out.dtype))
+        return parts[0]
 
-    def _folded(self, one: Expr, other: Expr, lane: int) -> Expr:
+    def _folded(self, one: Expr, other: Expr, lane: int | None) -> Expr:
         """Return two lanes as one, by name where a step reads them more than once: steps of steps would double.
 
-        `lane` is the number of the second, which may not be in use: then a largest element that is NaN must stay.
+        `lane` is the number of the second where that may not be in use: then a largest element that is NaN must stay.
         """
         value = self.fold.step(one, other)
-        if isinstance(self.inner, Dim) and dtypes.is_float(self.fold.dtype) and not self.fold.rounds:
+        if lane is not None:
             value = tb.select(tb.binary("gt", tb.as_expr(self.inner), lane), value, one)
         return self.ctx.stmts.let("best", value) if isinstance(value, Select) else value
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import mlfc
-from mlfc.errors import OptionError, UnsupportedError
+from mlfc.errors import LimitError, OptionError, UnsupportedError
 from mlfc.specializing import SpecializingModel
 
 
@@ -70,6 +70,19 @@ def test_the_command_line_names_extents_that_archives_remember(tmp_path: Path, c
             command("compile", path, "-o", tmp_path / "no.tar", "--specialize", text)
     with pytest.raises(OptionError, match="MODEL:batch=8"):
         command("compile", f"a={path}", f"b={path}", "-o", tmp_path / "no.tar", "--specialize", "batch=8")
+
+
+def test_runs_have_the_limits_of_the_command_line(tmp_path: Path, command: Any) -> None:
+    path, fixed = _model(tmp_path / "dense.onnx"), ("--shape", "x=2,8")
+    command("run", path, "--memory-limit", 1 << 20, "--turn-limit", 10)
+    with pytest.raises(LimitError, match=r"exceed the memory limit of 100 bytes.*--memory-limit"):
+        command("run", path, "--memory-limit", 100)
+    with pytest.raises(OptionError, match="turn_limit: expected a positive number"):
+        command("run", path, "--turn-limit", 0)
+    with pytest.raises(OptionError, match="require a model for the virtual machine"):
+        command("run", path, *fixed, "--turn-limit", 5)
+    with pytest.raises(OptionError, match="require a run on this machine"):
+        command("run", path, "--board", "host", "--turn-limit", 5)
 
 
 def test_what_the_virtual_machine_lacks_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import mlfc
+from mlfc.archive import load_profiled
+from mlfc.archive.describe.profile import profiled_factory
 from mlfc.archive.read.load import load_factory
 from mlfc.errors import ArchiveError, InputError, MlfcError, RunError
 from mlfc.runtime import AotModule
@@ -102,6 +104,12 @@ def test_rows_of_any_number_continue_one_state(interpreter: str, tmp_path: Path)
     assert mlfc.validate(path) == []
     library = compiled.export_library(tmp_path / "rows.so")
     assert [info.offset for info in compiled.factory.interface().states] == [0, 64]
+    for profiled in (load_profiled(path), load_profiled(library), profiled_factory(compiled.factory)):
+        measured = profiled.profile({"x": np.zeros((2, 3), np.float32)}, repeat=2)
+        # code for two rows, for others, and what copies a state
+        assert [item.nanoseconds > 0 for item in measured.operators] == [True, True, True, False, False, False]
+        assert measured.outputs["y"].shape == (2, 3)
+    assert [item.nodes[-1:] for item in measured.operators[:3]] == [("Add #2",), ("Add #5",), ()]
     model = mlfc.runtime.VirtualMachine(mlfc.load_module(library), mlfc.cpu(), interpreter=interpreter).model
     rng = np.random.default_rng(0)
     for _ in range(2):

@@ -90,6 +90,8 @@ OPTIONS = {
         "NAME[=BYTES]",
     ),
     "memory": _option("With --board: bytes that the linked firmware uses in each region."),
+    "memory_limit": _option("Of a run of the virtual machine: bytes at one time. Default: none.", "BYTES"),
+    "turn_limit": _option("Of a run of the virtual machine: turns of loops, and calls. Default: 100,000,000.", "N"),
     "module": _option("The module, if there are several.", "NAME"),
     "module_name": _option("Default: from the file name."),
     "numerics": _option("Integer rounding: litert (the default) or tflm (TensorFlow Lite Micro)."),

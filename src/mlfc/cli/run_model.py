@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,10 +20,13 @@ from mlfc.errors import MlfcError, OptionError, RunError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
+    from mlfc.micro.board.board import Board
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
+    from mlfc.runtime.executors.vm.profiled import ProfiledVm
     from mlfc.support.arrays import Array
 
+Loaded = TypeVar("Loaded", bound="Runnable")
 EXAMPLES = (
     "mlfc run kws.tar --inputs in.npz --outputs out.npz",
     "mlfc run kws.tar --fill random --seed 1 --repeat 100",
@@ -67,6 +70,8 @@ def run_model(
     state_init: str | None = None,
     state_in: Path | None = None,
     state_out: Path | None = None,
+    memory_limit: int | None = None,
+    turn_limit: int | None = None,
     as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
@@ -109,6 +114,7 @@ def run_model(
             "options --state-in and --state-out require a run on this machine without --profile",
             next_step="Remove them, or --board, --host-driven and --profile",
         )
+    limits = _limits(memory_limit, turn_limit, on_board)
     given = partial(given_inputs, inputs, fill, seed)
     fixed = Inputs.of(shape, value, state, state_init)
     if host_driven and on_board:
@@ -129,12 +135,12 @@ def run_model(
         )
     elif profile:
         with stage(f"loading {artifact}"):
-            profiled = _profiled(artifact, module, fixed, devices)
-        measured = profiled.profile(given(profiled.inputs), runs)
+            profiled = _limited(_profiled(artifact, module, fixed, devices), limits)
+        measured = profiled.profile(given(profiled.inputs, getattr(profiled, "extents", None)), runs)
         _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
-            compiled = _load(artifact, module, fixed, devices, inputs)
+            compiled = _limited(_load(artifact, module, fixed, devices, inputs), limits)
         begin_state(compiled, state_in)
         if len(compiled.state) and inputs is not None:
             results, times = _steps(compiled, inputs, runs, artifact)
@@ -144,6 +150,32 @@ def run_model(
         if state_out is not None:
             save_state(compiled, state_out)
         _report(compiled, results, times, None, outputs, top, as_json)
+
+
+def _limits(memory_limit: int | None, turn_limit: int | None, board: Board | None) -> dict[str, int]:
+    """Return the limits that the user sets."""
+    asked = {"memory_limit": memory_limit, "turn_limit": turn_limit}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if given and board is not None:
+        raise OptionError(
+            "options --memory-limit and --turn-limit require a run on this machine", next_step="Leave them out"
+        )
+    return given
+
+
+def _limited(model: Loaded, limits: Mapping[str, int]) -> Loaded:
+    """Return a model whose runs in the virtual machine have these limits."""
+    from mlfc.runtime.executors.vm.vm_model import VmModel
+
+    if not limits:
+        return model
+    if not isinstance(model, VmModel):
+        raise OptionError(
+            "options --memory-limit and --turn-limit require a model for the virtual machine",
+            next_step="Leave them out: other code takes the memory and the time that inspect shows",
+        )
+    model.set_limits(**limits)
+    return model
 
 
 def _steps(
@@ -223,7 +255,7 @@ def _load(
 
 def _profiled(
     artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device]
-) -> ProfiledModule | GraphModule:
+) -> ProfiledModule | GraphModule | ProfiledVm:
     from mlfc.archive.describe.profile import load_profiled, profiled_factory
 
     if is_compiled(artifact, module, fixed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mlfc.archive.read.load import artifact_kind, host_library, load, load_graph
+from mlfc.archive.read.load import artifact_kind, host_library, load, load_graph, load_module
 from mlfc.archive.read.module_parts import read_parts
 from mlfc.crt import trace_headers
 from mlfc.errors import OptionError
@@ -14,6 +14,10 @@ from mlfc.library.toolchain import NATIVE, compile_cached
 from mlfc.runtime.executors.aot_module import loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import TRACE_FLAGS, ProfiledModule, record_file
+from mlfc.runtime.executors.vm.profiled import ProfiledVm
+from mlfc.runtime.executors.vm.vm_model import VmModel
+from mlfc.runtime.executors.vm.vm_module import VmModule
+from mlfc.support.module_info import OperatorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,13 +30,14 @@ if TYPE_CHECKING:
 
 def load_profiled(
     path: str | os.PathLike[str], module: str | None = None, devices: Sequence[Device] = ()
-) -> ProfiledModule | GraphModule:
+) -> ProfiledModule | GraphModule | ProfiledVm:
     """Load a model of an archive for profiling.
 
     Parameters
     ----------
     path : path
-        An archive or library with a model for the graph executor, which times its operators itself, or an archive that
+        An archive or library with a model for the graph executor or the virtual machine, which time their operators
+        themselves, or an archive that
         mlfc compiled ahead of time: its C is compiled once more, with the hook for tracing turned on; objects have
         none, so the archive's own source is. A library has lost both, so there is nothing to turn on.
     module : str, optional
@@ -42,8 +47,8 @@ def load_profiled(
 
     Returns
     -------
-    ProfiledModule or GraphModule
-        Both have ``profile``.
+    ProfiledModule, GraphModule or ProfiledVm
+        All have ``profile``.
 
     Raises
     ------
@@ -61,6 +66,8 @@ def load_profiled(
         model = load(path, module, devices)
         if isinstance(model, GraphModule):
             return model
+        if isinstance(model, VmModel):
+            return next(item for item in load_module(path, module).walk() if isinstance(item, VmModule)).profiled()
         raise OptionError(
             "a library of a model compiled ahead of time cannot be profiled: it has no C that could be built with "
             "timers",
@@ -68,8 +75,9 @@ def load_profiled(
             next_step="Profile the archive, or the model that the library was made from",
         )
     parts = read_parts(path, module)
-    if parts.executor == "vm":
-        raise _unprofiled(parts.record.name)
+    if parts.bytecode is not None:
+        known = parts.record.details.operators if parts.record.details is not None else ()
+        return VmModule(parts.bytecode, host_library(parts)).profiled(_timed(known))
     if parts.executor == "graph":
         return load_graph(parts, host_library(parts), devices)
     details = parts.record.details
@@ -90,13 +98,13 @@ def load_profiled(
 
 def profiled_factory(
     factory: Factory, devices: Sequence[Device] = (), flags: Sequence[str] = ()
-) -> ProfiledModule | GraphModule:
+) -> ProfiledModule | GraphModule | ProfiledVm:
     """Return the module that `build` made, ready to be profiled here; `flags` are further ones for the C compiler."""
     from mlfc.archive.details import module_info
     from mlfc.archive.read.load import load_factory
 
-    if factory.executor == "vm":
-        raise _unprofiled(factory.module_name)
+    if isinstance(factory.runtime, VmModule):
+        return factory.runtime.profiled(_timed(module_info(factory).operators))
     model = load_factory(factory, devices) if factory.graph_json else None
     if isinstance(model, GraphModule):
         return model
@@ -109,12 +117,9 @@ def profiled_factory(
     return ProfiledModule(_library(factory.code.files, flags), details, loaded)
 
 
-def _unprofiled(module: str) -> OptionError:
-    return OptionError(
-        "models of the virtual machine cannot be profiled",
-        place=f"module '{module}'",
-        next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
-    )
+def _timed(operators: Sequence[OperatorInfo]) -> list[OperatorInfo]:
+    """Return operators without their MACs, which differ with the extents of a run."""
+    return [OperatorInfo(item.function, item.nodes, 0) for item in operators]
 
 
 def _library(code: Mapping[str, Data], flags: Sequence[str] = ()) -> Path:

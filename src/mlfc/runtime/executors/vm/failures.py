@@ -77,8 +77,8 @@ _MESSAGES = {
     Code.INDEX: "expected a position in a list of {1} tensors, got {0}",
 }
 _NEXT_STEPS = {
-    Code.MEMORY: "Raise memory_limit",
-    Code.TURNS: "Raise turn_limit if the model is to run this long",
+    Code.MEMORY: "Raise memory_limit (mlfc run: --memory-limit)",
+    Code.TURNS: "Raise turn_limit (mlfc run: --turn-limit) if the model is to run this long",
     Code.DEPTH: "Raise depth_limit if the model is to call this deep",
     Code.RANGE: "Check the shapes of the inputs, and the values that decide shapes",
     Code.EQUAL: "Check the shapes of the inputs, and the values that decide shapes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from mlfc.errors import ArchiveError, ToolchainError
@@ -57,7 +57,7 @@ class NativeTables:
     ----------
     address : int
         Of the table.
-    kernels : tuple of callable
+    kernels : sequence of callable
         By number.
     constants : tuple of (int, int)
         Addresses and bytes, by number.
@@ -82,7 +82,7 @@ class NativeTables:
         self._keep = code
         table = _Code.from_address(address)
         self._check(executable, table)
-        self.kernels: tuple[Launch, ...] = tuple(
+        self.kernels: Sequence[Launch] = tuple(
             _LAUNCH(table.kernels[number].launch) for number in range(table.kernel_count)
         )
         self.constants = tuple(

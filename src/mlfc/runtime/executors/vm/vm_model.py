@@ -78,8 +78,8 @@ class VmModel(Displayed):
         self.inputs = tuple(_info(value, names) for value in executable.given)
         self.outputs = tuple(_info(value, names) for value in executable.returned)
         self._names = [info.name for info in self.inputs]
-        self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit), DEPTH_LIMIT)
-        tables = NativeTables(executable, code)
+        self.set_limits(memory_limit, turn_limit)
+        tables = self._native(executable, code)
         self._states = VmStates(executable, tables)
         if interpreter not in (None, PYTHON, C):
             raise OptionError(unknown("interpreter", str(interpreter), (PYTHON, C)))
@@ -97,6 +97,13 @@ class VmModel(Displayed):
             self._engine = CInterpreter(executable, data, tables, code, DEPTH_LIMIT)
         else:
             self._engine = Interpreter(executable, tables, find, by_code)
+
+    def _native(self, executable: Executable, code: HasSymbols) -> NativeTables:
+        return NativeTables(executable, code)
+
+    def set_limits(self, memory_limit: int | None = None, turn_limit: int | None = TURN_LIMIT) -> None:
+        """Set the limits of later runs, and of calls that are bound later; None for no limit."""
+        self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit), DEPTH_LIMIT)
 
     @property
     def extents(self) -> dict[str, tuple[int, int]]:

@@ -13,6 +13,7 @@ from typing import cast
 from mlfc.errors import OptionError
 from mlfc.runtime.devices.device import Device, require_device
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, symbol_of
+from mlfc.runtime.executors.vm.profiled import ProfiledVm
 from mlfc.runtime.executors.vm.virtual_machine import HoldsExecutable, VirtualMachine
 from mlfc.runtime.executors.vm.vm_model import TURN_LIMIT, VmModel
 from mlfc.runtime.modules.loaders import register_loader
@@ -21,6 +22,7 @@ from mlfc.runtime.modules.runnable import HasModel
 from mlfc.support.bytecode.executable import Executable
 from mlfc.support.bytecode.file import decode, encode
 from mlfc.support.bytecode.text import disassemble
+from mlfc.support.module_info import OperatorInfo
 
 KIND = "mlfc.vm"
 DEFAULT = "default"
@@ -104,6 +106,10 @@ class VmModule(HoldsExecutable, HasModel):
             turn_limit=turn_limit,
             interpreter=interpreter,
         )
+
+    def profiled(self, operators: Sequence[OperatorInfo] = ()) -> ProfiledVm:
+        """Return the model with a clock around its kernels; `operators` as for `ProfiledVm`."""
+        return ProfiledVm(self.executable, self._data, self._code(self), lambda name: _packed(self, name), operators)
 
     def _code(self, tree: Module) -> HasSymbols:
         for module in (*self.walk(), *tree.walk()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 import subprocess
 import sys
@@ -293,12 +294,16 @@ def test_what_cannot_be_compiled_gives_one_message(case: str, capfd: pytest.Capt
 
 
 def test_programs_that_were_exported_before() -> None:
-    batch = torch.export.Dim("batch")
+    batch = torch.export.Dim("batch", min=2, max=32)
     program = torch.export.export(nn.Linear(3, 2).eval(), (X,), dynamic_shapes=({0: batch},))
-    rows, columns = mlfc.compile(program, "llvm").outputs[0].shape
-    assert isinstance(rows, str)
-    assert columns == 2
-    with pytest.raises(ModelError, match="leaves dimensions open"):
+    made = mlfc.compile(program, "llvm")
+    assert made.outputs[0].shape == ("batch", 2)
+    assert made.model.extents == {"batch": (2, 32)}  # type: ignore[attr-defined]
+    stored = io.BytesIO()
+    torch.export.save(program, stored)  # without the names of dimensions
+    stored.seek(0)
+    assert mlfc.compile(torch.export.load(stored), "llvm").model.extents == {"input_0": (2, 32)}  # type: ignore[attr-defined]
+    with pytest.raises(OptionError, match=r"require the virtual machine.*got the executor 'aot'.*--shape"):
         mlfc.compile(program, "llvm", executor="aot")
     assert mlfc.compile(program, "llvm", shapes={"input": (5, 3)}).outputs[0].shape == (5, 2)
     with pytest.raises(OptionError, match=r"option example_inputs requires a torch\.nn\.Module, got ExportedProgram"):

@@ -17,7 +17,7 @@ from mlfc.errors import ModelError, OptionError, UnsupportedError
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.torch import naming
 from mlfc.frontend.torch.decompositions import decomposed
-from mlfc.frontend.torch.open_shapes import by_argument, open_shapes
+from mlfc.frontend.torch.open_shapes import by_argument, open_shapes, program_shapes
 from mlfc.frontend.torch.refusal import check_effects, check_outputs, not_convertible, not_exportable
 
 # the first opset with an operator for attention, which keeps its parts together
@@ -60,7 +60,8 @@ def capture(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None) 
     check_outputs(model)
     program = _converted(model)
     check_effects(program.exported_program, "the program")
-    return Captured(_serialized(_named(program, model)), "model")
+    shapes = program_shapes(model) if isinstance(model, torch.export.ExportedProgram) else {}
+    return Captured(_serialized(_named(program, model)), "model", shapes=shapes)
 
 
 def _module(

@@ -58,13 +58,54 @@ def open_shapes(
                 titles.setdefault(symbol, f"{name}_{axis}")
                 if isinstance(dim, torch.export.Dim) and len(expr.free_symbols) == 1:
                     chosen.setdefault(symbol, getattr(dim, "root", dim))
-    named = {dim.__name__ for dim in chosen.values()}
+    return _with_symbols(shapes, titles, {symbol: dim.__name__ for symbol, dim in chosen.items()}, {
+        symbol: _bounds(chosen.get(symbol, exported.range_constraints.get(symbol))) for symbol in titles
+    })  # fmt: skip
+
+
+def program_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
+    """Return the shapes of a program's inputs with open dimensions, by the names of the inputs.
+
+    Dimensions have the names of `torch.export.Dim` as long as the program knows them; files of programs do not. Others
+    are named after the input and the axis.
+    """
+    shapes = _traced(exported)
+    titles: dict[Any, str] = {}
+    for name, shape in shapes.items():
+        for axis, expr in enumerate(shape):
+            for symbol in () if isinstance(expr, int) else expr.free_symbols:
+                titles.setdefault(symbol, f"{name}_{axis}")
+    own: dict[Any, str] = {}
+    values = (node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder")
+    extents = (extent for value in values if isinstance(value, torch.Tensor) for extent in value.shape)
+    for environment in {id(item.node.shape_env): item.node.shape_env for item in extents if _is_open(item)}.values():
+        # no part of torch's interface: where it is gone, names are those of inputs and axes
+        places = getattr(environment, "source_to_var", {})
+        for source, name in getattr(environment, "source_name_to_debug_name", {}).items():
+            symbol = places.get(source)
+            if symbol in titles and isinstance(name, str) and name.isidentifier():
+                own.setdefault(symbol, name)
+    bounds = {symbol: _bounds(exported.range_constraints.get(symbol)) for symbol in titles}
+    return _with_symbols(shapes, titles, own, bounds)
+
+
+def _is_open(extent: Any) -> bool:
+    return isinstance(extent, torch.SymInt)
+
+
+def _with_symbols(
+    shapes: Mapping[str, tuple[Any, ...]],
+    titles: Mapping[Any, str],
+    own: Mapping[Any, str],
+    bounds: Mapping[Any, tuple[int, int]],
+) -> dict[str, tuple[Any, ...]]:
+    """Return shapes with symbols of mlfc; `own` are names that the user gave, `titles` those of others."""
+    named = set(own.values())
     symbols: dict[Any, Symbol] = {}
     for symbol, title in titles.items():
-        dim = chosen.get(symbol)
-        own = dim.__name__ if dim is not None else unique_name(title, named)
-        named.add(own)
-        symbols[symbol] = Symbol(own, *_bounds(dim if dim is not None else exported.range_constraints.get(symbol)))
+        name = own.get(symbol) or unique_name(title, named)
+        named.add(name)
+        symbols[symbol] = Symbol(name, *bounds[symbol])
     return {
         name: tuple(extent if isinstance(extent, int) else _extent(extent, symbols) for extent in shape)
         for name, shape in shapes.items()

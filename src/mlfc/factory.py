@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from mlfc.support.module_info import (
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 from mlfc.support.vm_info import vm_info
+from mlfc.target.features import AUTO
 from mlfc.target.target import Target
 from mlfc.tir.ir import Program, StateValue, Value
 
@@ -121,7 +122,14 @@ class Factory(Displayed):
 
             library: HostLibrary = llvm_library(self.unit, self.code.files, params=self.params, beside=beside, cpu=cpu)
         else:
-            library = HostLibrary(self.code.files, params=self.params, beside=beside, cpu=cpu)
+            library = HostLibrary(
+                self.code.files,
+                params=self.params,
+                beside=beside,
+                cpu=cpu,
+                levels=self.code.levels,
+                at_level=lambda level: codegen.generate(at_level(self.unit, level)).files,
+            )
         if self.code.device is not None:
             library.import_module(device_module(self.code.device, self.target))
         for part in self.code.external:
@@ -227,6 +235,12 @@ class Factory(Displayed):
         return iter((self.graph_json, self.lib, self.params))
 
 
+def at_level(unit: codegen.Unit, level: str | None) -> codegen.Unit:
+    """Return a unit for the processors of one level alone, of None for all, where its target has several levels."""
+    levels = unit.target.levels
+    return unit if levels is None else replace(unit, only_level=level or levels.levels[0].name)
+
+
 def link(
     factories: Sequence[Factory],
     *,
@@ -268,7 +282,15 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
 
     beside = beside_code(units, linked.modules, described)
     has_objects = any(unit.target.kind == "llvm" for unit in units)
-    code = HostLibrary(linked.files, beside=beside, cpu=units[0].target.mcpu, native=native if has_objects else None)
+    cpus = [unit.target.mcpu for unit in units]
+    code = HostLibrary(
+        linked.files,
+        beside=beside,
+        cpu=AUTO if AUTO in cpus else cpus[0],
+        native=native if has_objects else None,
+        levels=linked.levels,
+        at_level=lambda level: codegen.generate_together([at_level(unit, level) for unit in units], **sharing).files,
+    )
     objects: set[bytes] = set()
     for module in (module for factory in factories for module in factory.lib.imported_modules):
         # an object that parts of several modules call defines its functions once

@@ -63,6 +63,11 @@ def signature(prim: PrimFunc, name: str, aliased: frozenset[int] = frozenset()) 
     return _FunctionPrinter(prim, name, aliased).head()
 
 
+def arguments(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> list[str]:
+    """Return the names of the parameters of the C function, in order."""
+    return _FunctionPrinter(prim, prim.name, aliased).parameter_names()
+
+
 def print_file(functions: list[CFunction]) -> str:
     """Return a C file of its own with the functions and what they need."""
     needs = Needs()
@@ -82,6 +87,14 @@ def preamble(needs: Needs) -> list[str]:
     return [*lines, "", *body] if body else lines
 
 
+def _accessed(prim: PrimFunc) -> set[int]:
+    """Return the ids of the buffers that the body reads or writes; all of an external generator's."""
+    if prim.external is not None:
+        return {id(buffer) for buffer in (*prim.params, *prim.scratch)}
+    stored = {id(stmt.buffer) for stmt in walk(prim.body) if isinstance(stmt, ir.Store)}
+    return stored | {id(load.buffer) for load in loads(prim.body)}
+
+
 class _FunctionPrinter(StatementPrinter):
     def __init__(self, prim: PrimFunc, name: str, aliased: frozenset[int], values: KernelValues | None = None) -> None:
         super().__init__(prim.body, _RESERVED, prim.name)
@@ -99,11 +112,19 @@ class _FunctionPrinter(StatementPrinter):
         with self._writer.block(self.head()):
             if self._values is not None:
                 self._parameters(self._values)
+            used = _accessed(self._prim)
             for buffer, offset in zip(self._prim.scratch, self._scratch_offsets(), strict=True):
+                if id(buffer) not in used:
+                    continue
                 kind = scalar_type(buffer.dtype)
                 place = _WORKSPACE if offset == "0" else f"({_WORKSPACE} + {offset})"
                 self._writer.line(f"{kind} *restrict {self._names.declare(buffer)} = ({kind} *){place};")
             self._stmt(self._prim.body)
+            # what other levels of processors alone need
+            unused = [self._names.get(buffer) for buffer in self._prim.constants if id(buffer) not in used]
+            if self._prim.scratch and not any(id(buffer) in used for buffer in self._prim.scratch):
+                unused.append(_WORKSPACE)
+            self._writer.lines([f"(void){name};" for name in unused])
             for var in map(variable, self._prim.symbols):
                 if id(var) not in self._read:
                     self._writer.line(f"(void){self._names.get(var)};")
@@ -113,6 +134,13 @@ class _FunctionPrinter(StatementPrinter):
     def _read_name(self, node: Var | ir.Buffer) -> str:
         self._read.add(id(node))
         return self._names.get(node)
+
+    def parameter_names(self) -> list[str]:
+        """Return the names of the parameters."""
+        self.head()
+        workspace = [_WORKSPACE] if self._prim.scratch else []
+        symbols = [self._names.get(variable(symbol)) for symbol in self._prim.symbols]
+        return [*(self._names.get(buffer) for buffer in self._prim.params), *workspace, *symbols]
 
     def head(self) -> str:
         """Return the function's head and give the parameters their names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlfc.codegen import c_files
 from mlfc.codegen.c_files import entry_file, main_function
@@ -16,7 +16,8 @@ from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.graph_json import MAX_NODE_NAME, Graph, build_graph
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_function
-from mlfc.codegen.operators import OperatorsFile, kernel_comment, kernel_functions
+from mlfc.codegen.levels import choice
+from mlfc.codegen.operators import OperatorsFile, kernel_comment, kernel_functions, level_path
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import comment_text
 from mlfc.memory import Storages, assign_storages
@@ -24,6 +25,7 @@ from mlfc.support import c_names
 from mlfc.support.bytecode import Executable
 from mlfc.support.content import Data, nbytes_of
 from mlfc.support.module_info import ConstantPoolInfo
+from mlfc.target.features import Level
 from mlfc.tir.ir import COPY, PrimFunc
 
 _HASH = 17
@@ -67,6 +69,8 @@ class GeneratedCode:
     external: tuple[ExternalPart, ...] = ()  # the output of external code generators
     device: DeviceCode | None = None  # kernels on a device beside the host
     executable: Executable | None = None  # of the virtual machine
+    # by path, the level of processors that a file of C is compiled for, where it is not all of them
+    levels: Mapping[str, Level] = field(default_factory=dict)
 
     @property
     def built_files(self) -> Mapping[str, Data]:
@@ -81,7 +85,8 @@ class GeneratedCode:
 
 def generate_c(unit: Unit, shared: Shared) -> GeneratedCode:
     """Print a module in C."""
-    return _graph(unit, shared) if unit.executor == "graph" else _aot(unit, shared)
+    code = _graph(unit, shared) if unit.executor == "graph" else _aot(unit, shared)
+    return replace(code, levels=level_paths(unit))
 
 
 def banner(target_text: str) -> str:
@@ -97,18 +102,31 @@ def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
     names = functions.names
     workspace = shared.workspace if interface.workspace_peers else None
     host = AotFunctions(unit.program, unit.plan, interface, constants, names, workspace, functions.arguments)
-    operators = OperatorsFile(unit.contracts)
+    operators = OperatorsFile(unit.contracts, levels=unit.levels)
     operators.needs.math = constants.uses_math
-    operators.declarations += ["\n".join(constants.declarations()), prototype(host.main_declaration)]
+    operators.declarations += [*level_choice(unit), "\n".join(constants.declarations())]
+    operators.declarations.append(prototype(host.main_declaration))
     functions.write(operators)
     operators.functions.append(main_function(host))
     first = banner(unit.target_text)
     files: dict[str, Data] = {
         f"src/{module}_lib0.c": entry_file(host).encode(),
         f"src/{module}_lib1.c": (first + operators.text()).encode(),
+        **operators.level_files(module, first),
         **blob_files(constants, f"src/{module}_lib2.S", first),
     }
     return aot_code(unit, interface, constants, names, files)
+
+
+def level_paths(unit: Unit) -> dict[str, Level]:
+    """Return the level of each file that is not for all processors."""
+    higher = unit.levels.higher if unit.levels else ()
+    return {level_path(unit.module, level): level for level in higher}
+
+
+def level_choice(unit: Unit) -> list[str]:
+    """Return the text that chooses a level of processors, if there are several."""
+    return [] if unit.levels is None else [choice(unit.levels, unit.module)]
 
 
 def constant_table(unit: Unit, shared: Shared) -> ConstantTable:
@@ -200,7 +218,8 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
     program, module = unit.program, unit.module
     names = packed_names(unit)
     on_device = launched_kernels(unit, names)
-    operators = OperatorsFile(unit.contracts, c_files.INCLUDES)
+    operators = OperatorsFile(unit.contracts, c_files.INCLUDES, levels=unit.levels)
+    operators.declarations += level_choice(unit)
     in_code = [names[kernel.name] for kernel in unit.kernels_in_code]
     if in_code:
         operators.declarations.append(c_files.checks())
@@ -217,7 +236,11 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
         comment = kernel_comment(kernel, [call for call in program.calls if call.kernel is kernel])
         function = c_function(launching_function(kernel, names[kernel.name], launched), WIDTH)
         operators.functions.append("\n".join([*comment, function]))
-    files: dict[str, Data] = {f"src/{module}_lib1.c": (banner(unit.target_text) + operators.text()).encode()}
+    first = banner(unit.target_text)
+    files: dict[str, Data] = {
+        f"src/{module}_lib1.c": (first + operators.text()).encode(),
+        **operators.level_files(module, first),
+    }
     if not shared.registry:
         files[f"src/{module}_lib0.c"] = c_files.registry_file(sorted(in_code), LICENCE).encode()
     return graph_code(unit, names, files, on_device)

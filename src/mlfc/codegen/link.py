@@ -22,6 +22,7 @@ from mlfc.codegen.vm.code import generate_vm_c
 from mlfc.errors import OptionError
 from mlfc.support import c_names
 from mlfc.support.content import Data
+from mlfc.target.features import Level
 from mlfc.target.target import Target
 from mlfc.tir.ir import KernelCall, PrimFunc, Value
 
@@ -57,6 +58,11 @@ class LinkedCode:
     constants_bytes: int = 0  # of constants that are kept once for several modules
     workspace_bytes: int = 0  # of the memory that several modules work in
     workspace_modules: tuple[str, ...] = ()  # these modules
+
+    @property
+    def levels(self) -> Mapping[str, Level]:
+        """The level of processors of each file that is not for all of them."""
+        return {path: level for code in self.modules for path, level in code.levels.items()}
 
 
 @dataclass(eq=False)
@@ -112,7 +118,8 @@ def generate_together(
         code = generate(units[0])
         return LinkedCode((code,), {**code.files, **(_system_lib(units, [code]) if has_system_lib else {})})
     target = _llvm_target(units)
-    kernels = _shared_kernels([unit for unit in units if target or unit.target.kind != LLVM])
+    alike = [unit for unit in units if (target or unit.target.kind != LLVM) and unit.target.levels is None]
+    kernels = _shared_kernels(alike)
     names = c_names.unique(kernel.prim.name for kernel in kernels.values())
     functions = {key: f"{_PREFIX}_{name}" for key, name in zip(kernels, names, strict=True)}
     table = ConstantTable(_shared_constants(units) if share_weights else [], SHARED_MODULE, external=True)
@@ -126,9 +133,9 @@ def generate_together(
     workspace = f"{_PREFIX}_workspace" if peers else None
     graphs = [unit for unit in units if unit.executor == "graph"]
     shared = Shared(functions, symbols, workspace, peers, registry=len(graphs) > 1 or has_system_lib)
-    # a kernel in C is not code for the processor of another printer
+    # a kernel in C is not code for the processor of another printer, nor for those of several levels
     alone = replace(shared, functions={})
-    modules = tuple(generate(unit, shared if target or unit.target.kind != LLVM else alone) for unit in units)
+    modules = tuple(generate(unit, shared if unit in alike else alone) for unit in units)
     size = max(unit.plan.size for unit in sharing) if peers else 0
     parts = SharedParts(
         {functions[key]: kernel for key, kernel in kernels.items()},

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from mlfc.codegen.c import CFunction, preamble, print_function, print_shared, signature
 from mlfc.codegen.c_expr import Needs
 from mlfc.codegen.kernel_values import KernelValues
+from mlfc.codegen.levels import dispatcher, guarded
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
+from mlfc.target.features import Level, Levels
 from mlfc.tir.ir import KernelCall, PrimFunc
 from mlfc.tir.merge_kernels import merge_families
 from mlfc.tir.parameters import without_single_trips
@@ -30,6 +32,27 @@ class OperatorsFile:
     needs: Needs = field(default_factory=Needs)
     declarations: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
+    levels: Levels | None = None  # of processors, with kernels of their own in files of their own
+    higher: dict[str, OperatorsFile] = field(default_factory=dict)  # these files, by level
+
+    def __post_init__(self) -> None:
+        for level in self.levels.higher if self.levels else ():
+            self.higher[level.name] = OperatorsFile(self.contracts, declarations=[PIECES["hidden"]])
+
+    def add_levels(
+        self, prim: PrimFunc, name: str, calls: Sequence[KernelCall], *, aliased: frozenset[int], static: bool
+    ) -> None:
+        """Define the kernel `prim` for each level, and `name`, which calls the one that fits the processor."""
+        assert self.levels is not None
+        own = {level.name: f"{name}_{level.symbol}" for level in self.levels.levels}
+        for level, file in self.higher.items():
+            head = signature(prim, own[level], aliased)
+            self.declarations.append(f"{head};")
+            file.declarations.append(f"{head} MLF_HIDDEN;")
+            file.add_kernel(prim.at(level), own[level], calls, aliased=aliased)
+        first = own[self.levels.levels[0].name]
+        self.add_kernel(prim, first, calls, aliased=aliased, static=True)
+        self.functions.append(dispatcher(prim, name, aliased, self.levels, own, static=static))
 
     def add_kernel(
         self,
@@ -57,6 +80,13 @@ class OperatorsFile:
         """Declare a kernel that another file defines."""
         self.declarations.append(f"{signature(prim, name, aliased)};")
 
+    def level_files(self, module: str, first: str) -> dict[str, bytes]:
+        """Return the files of higher levels by path, which begin with the lines `first`."""
+        if self.levels is None:
+            return {}
+        texts = {level_path(module, level): self.higher[level.name].text() for level in self.levels.higher}
+        return {path: (first + guarded(text, self.levels)).encode() for path, text in texts.items()}
+
     def text(self) -> str:
         """Return the file's text, without its first lines."""
         parts = [
@@ -66,6 +96,11 @@ class OperatorsFile:
             *self.functions,
         ]
         return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+
+
+def level_path(module: str, level: Level) -> str:
+    """Return the path of the file with a module's kernels for a level."""
+    return f"src/{module}_lib1_{level.symbol}.c"
 
 
 def _documented(kernel: PrimFunc, calls: Sequence[KernelCall], function: CFunction, *, static: bool) -> str:
@@ -132,7 +167,8 @@ class KernelFunctions:
             elif kernel not in members:
                 printed, aliased = printed_form(self.unit, kernel), self.unit.aliased_inputs(kernel)
                 name, users = self.own[kernel.name], calls.get(kernel.name, [])
-                operators.add_kernel(printed, name, users, aliased=aliased, static=static)
+                add = operators.add_levels if operators.levels else operators.add_kernel
+                add(printed, name, users, aliased=aliased, static=static)
             if after is not None:
                 operators.functions.append(after(kernel))
 
@@ -176,4 +212,6 @@ def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> Ke
 
 def printed_form(unit: Unit, kernel: PrimFunc) -> PrimFunc:
     """Return a kernel in the form in which it is printed: loops of one trip are there only to be shared."""
+    if unit.only_level is not None:
+        return kernel.at(unit.only_level)
     return replace(kernel, body=without_single_trips(kernel.body)) if unit.small else kernel

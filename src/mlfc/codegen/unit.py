@@ -9,6 +9,7 @@ from mlfc.errors import OptionError, unknown
 from mlfc.memory import ConstantPool, MemoryOptions, Plan
 from mlfc.relay.ir import Quantization
 from mlfc.support.bytecode import Executable
+from mlfc.target.features import Levels
 from mlfc.target.target import Target, parse_target
 from mlfc.tir.ir import PrimFunc, Program, Value
 from mlfc.tir.visitor import signature
@@ -38,12 +39,19 @@ class Unit:
     small: bool = False
     packed_constants: bool = False  # constants are as close as their elements allow, where no vectors read them
     device_target: Target | None = None  # of the kernels on a device
+    # of a target with several levels, the one for whose processors alone the code is; None for all of them
+    only_level: str | None = None
     executable: Executable | None = None  # of the virtual machine
 
     @property
     def target_text(self) -> str:
         """For the first line of the files."""
         return str(self.target)
+
+    @property
+    def levels(self) -> Levels | None:
+        """The levels of processors among which the code chooses, if it does."""
+        return self.target.levels if self.only_level is None else None
 
     @property
     def contracts(self) -> bool:

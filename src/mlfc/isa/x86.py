@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from mlfc.target.features import CPUS, LIBRARY_CPUS, VECTORS, Cpu, Features, Vectors, VectorWidth
+from pathlib import Path
+
+from mlfc.target.features import (
+    CPUS,
+    LEVELS,
+    LIBRARY_CPUS,
+    VECTORS,
+    Cpu,
+    Features,
+    Level,
+    Levels,
+    Vectors,
+    VectorWidth,
+)
 
 for _name in ("x86-64", "x86-64-v2", "x86-64-v3"):
     CPUS.add(_name, Cpu(Features()))
-CPUS.add("x86-64-v4", Cpu(Features(vector_registers=32)))
+_WIDE = Features(vector_registers=32)
+CPUS.add("x86-64-v4", Cpu(_WIDE))
 LIBRARY_CPUS.add("x86-64", "x86_64")
 
 _SSE = VectorWidth(16, "xmm")
 _WIDER = (VectorWidth(64, "zmm", "defined(__AVX512F__)"), VectorWidth(32, "ymm", "defined(__AVX__)"))
 VECTORS.add("x86-64", Vectors("x86_64", (*_WIDER, _SSE)))
 VECTORS.add("x86", Vectors("i386|i686", (_SSE,)))
+
+# processors with AVX-512 that lack VNNI are those of 2017 to 2019, which slow down for it
+_LEVELS = (
+    Level("x86-64", Features(), ("-march=x86-64",), "x86_64"),
+    Level("x86-64-v3", Features(), ("-march=x86-64-v3",), "x86_64_v3"),
+    Level("x86-64-v4", _WIDE, ("-march=x86-64-v4", "-mavx512vnni"), "x86_64_v4+avx512vnni"),
+)
+LEVELS.add("x86_64", Levels("defined(__x86_64__)", _LEVELS, Path(__file__).parent / "x86_levels.h"))

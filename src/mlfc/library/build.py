@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from mlfc.support.content import Data, FileContent, ViewContent, chunks_of, writ
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar
+from mlfc.target.features import AUTO, Level
 
 Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
 """Returns the files beside code in exported libraries, from calling conventions and the code."""
@@ -168,14 +169,18 @@ class Part:
     files: Mapping[str, Data]  # sources, their includes, and objects, by path; the paths of several parts differ
     includes: tuple[str, ...]  # folders, of this part's files and others', to search for headers
     cpu: str = "generic"  # the processor that they are for
+    levels: Mapping[str, Level] = field(default_factory=dict)  # by path, the processors of files that are not for all
 
 
-def parts_of(tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, is_native: bool = False) -> list[Part]:
+def parts_of(
+    tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, is_native: bool = False, has_levels: bool = True
+) -> list[Part]:
     """Return the parts of a library for `machine`, default this one, in the order in which TVM numbers their files.
 
-    `is_native` asks for code for this very processor. Raises ToolchainError if a module has no code for the machine.
+    `is_native` asks for code for this very processor, and without `has_levels` there are no files for some alone.
+    Raises ToolchainError if a module has no code for the machine.
     """
-    code = [fitting_code(_files_of(module, abi, is_native), machine) for module in tree.code]
+    code = [fitting_code(_files_of(module, abi, is_native, has_levels), machine) for module in tree.code]
     runtime = runtime_code(code)
     headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
     parts = []
@@ -183,14 +188,21 @@ def parts_of(tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, 
         # modules may have files of one name, which are then side by side
         placed = {f"module{index}/{name}": data for name, data in files.items()}
         folders = sorted({str(PurePosixPath(name).parent) for name in placed})
-        cpu = getattr(module, "cpu", "generic")
-        parts.append(Part(placed | headers, (*folders, *runtime.includes), cpu))
-    return [*parts, Part(runtime.files, runtime.includes)] if runtime.files else parts
+        cpu, known = getattr(module, "cpu", "generic"), getattr(module, "levels", {})
+        levels = {f"module{index}/{name}": level for name, level in known.items() if name in files}
+        parts.append(Part(placed | headers, (*folders, *runtime.includes), cpu, levels))
+    if runtime.files:
+        # for all processors, where a module is
+        common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"
+        parts.append(Part(runtime.files, runtime.includes, common))
+    return parts
 
 
-def _files_of(module: Module, abi: Sequence[str], is_native: bool) -> dict[str, Data]:
+def _files_of(module: Module, abi: Sequence[str], is_native: bool, has_levels: bool) -> dict[str, Data]:
     """Return the files of a module that is code: its own, and those beside them in libraries."""
     files: Mapping[str, Data] = getattr(module, "files")  # noqa: B009  (what modules that are code have)
+    if not has_levels and getattr(module, "levels", {}):
+        files = module.files_at(None)  # type: ignore[attr-defined]  # which modules with levels have
     files_here: Callable[[], Mapping[str, Data]] | None = getattr(module, "files_here", None)
     if is_native and files_here:
         files = files_here()

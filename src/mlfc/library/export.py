@@ -34,7 +34,7 @@ from mlfc.runtime.modules.tvm_kinds import METADATA
 from mlfc.support.atomic import check_writable, output_error
 from mlfc.support.content import ArrayContent, write_data
 from mlfc.support.platforms import EXAMPLES, Platform, parse_platform, this_platform
-from mlfc.target.features import LIBRARY_CPUS
+from mlfc.target.features import AUTO, LEVELS, LIBRARY_CPUS, Level
 
 ABIS = ("classic", "ffi")
 """The calling conventions that functions of libraries may have."""
@@ -118,6 +118,7 @@ def export_library(
             _check_name(target, machine)
             is_native = NATIVE in processor_flags(compiler, "generic", options)
             parts = parts_of(trees[0], abi, machine, is_native=is_native)
+            _check_levels(parts, options)
             objects = _Objects(folder, compiler, options).of(parts, trees, addons)
             link(objects, target, options, compiler, _constants(parts, trees))
         else:
@@ -193,6 +194,17 @@ def _folder(given: PathLike | None) -> Iterator[Path]:
     yield folder
 
 
+def _check_levels(parts: Sequence[Part], options: Sequence[str]) -> None:
+    """Raise OptionError if the user chooses one processor for code that chooses among several."""
+    chosen = [option for option in options if option.startswith(_CHOICES)]
+    if chosen and any(part.cpu == AUTO for part in parts):
+        raise OptionError(
+            f"the target's -mcpu={AUTO} is for several processors, and '{chosen[0]}' for one",
+            place="options",
+            next_step="Leave one of them out",
+        )
+
+
 class _Objects:
     """Parts, compiled to ``lib0.o``, ``lib1.o``, ... in one folder."""
 
@@ -200,10 +212,12 @@ class _Objects:
         self._folder = folder
         self._compiler = compiler
         self._options = tuple(options)
+        self._common = "generic"  # the processor of what is not a module's
         self._made: list[Path] = []
 
     def of(self, parts: Sequence[Part], trees: Sequence[PackedTree], addons: Sequence[PathLike]) -> list[Path]:
         """Return the objects to link, in order: the user's, code, blobs."""
+        self._common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"
         added = [path for addon in addons for path in self._addon(Path(addon))]
         for part in parts:
             self._compile(part)
@@ -215,22 +229,28 @@ class _Objects:
             self._made.append(built.replace(place))
 
     def _built(self, part: Part) -> list[Path]:
-        flags = (*processor_flags(self._compiler, part.cpu, self._options), *self._options)
-        return compile_objects(part.files, self._folder, flags, includes=part.includes, compiler=self._compiler)
+        usual = processor_flags(self._compiler, part.cpu, self._options)
+        own = {
+            name: level_flags(self._compiler, part.levels[name]) if name in part.levels else usual
+            for name in part.files
+        }
+        return compile_objects(
+            part.files, self._folder, self._options, includes=part.includes, compiler=self._compiler, own_flags=own
+        )
 
     def _addon(self, path: Path) -> list[Path]:
         if not path.is_file():
             raise OptionError("file to link not found", place=str(path), next_step="Look at addons")
         if path.suffix not in SOURCES:
             return [path.absolute()]
-        return self._built(Part({f"addons/{path.name}": path.read_bytes()}, ("addons",)))
+        return self._built(Part({f"addons/{path.name}": path.read_bytes()}, ("addons",), self._common))
 
     def _blob(self, tree: PackedTree) -> Path:
         machine = self._compiler.platform()
         if machine.system != "wasi":
             return write_blob(tree, self._folder, machine)
         name = write_blob_source(tree, self._folder).name
-        return self._built(Part({name: (self._folder / name).read_bytes()}, ()))[0]
+        return self._built(Part({name: (self._folder / name).read_bytes()}, (), self._common))[0]
 
 
 class _Files:
@@ -279,7 +299,8 @@ def _link_by(
 ) -> None:
     """Have a user's function link a library to `built`."""
     trees, abi, addons, options = asked
-    parts = parts_of(trees[0], abi, files.machine)
+    # one call compiles all files, with the same flags
+    parts = parts_of(trees[0], abi, files.machine, has_levels=False)
     folder = built.parent.parent
     built.parent.mkdir(exist_ok=True)
     linked = [str(name) for name in (*addons, *files.of(parts, trees))]
@@ -312,6 +333,8 @@ def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tup
     if any(option.startswith(_CHOICES) for option in options):
         return ()
     machine = compiler.platform()
+    if cpu == AUTO:
+        return level_flags(compiler, LEVELS.get(machine.arch).levels[0]) if machine.arch in LEVELS else ()
     if any(cpu.startswith(start) and machine.arch == LIBRARY_CPUS.get(start) for start in LIBRARY_CPUS):
         if compiler.is_zig:
             return (f"-mcpu={cpu.replace('-', '_')}",)
@@ -320,3 +343,12 @@ def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tup
     if compiler.target is None and (machine.arch, machine.system) == (here.arch, here.system):
         return (NATIVE,)
     return ()
+
+
+def level_flags(compiler: Compiler, level: Level) -> tuple[str, ...]:
+    """Return the flags for processors of a level."""
+    machine = compiler.platform()
+    known = LEVELS.get(machine.arch).levels if machine.arch in LEVELS else ()
+    if level not in known:  # the file is empty there
+        return ()
+    return (f"-mcpu={level.zig}",) if compiler.is_zig else level.flags

@@ -11,8 +11,8 @@ from typing import Any
 from mlfc.byoc.generator import supply_of
 from mlfc.errors import ToolchainError
 from mlfc.library.build import Beside, build_library
-from mlfc.library.export import export_library
-from mlfc.library.toolchain import NATIVE
+from mlfc.library.export import export_library, level_flags
+from mlfc.library.toolchain import NATIVE, find_compiler
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.libraries.library_module import LibraryModule
 from mlfc.runtime.modules.loaders import ExternalCode
@@ -20,6 +20,8 @@ from mlfc.runtime.modules.module import Function, Module
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.platforms import this_platform
+from mlfc.target.features import LEVELS, Level, level_here
 
 
 class HostLibrary(Module):
@@ -28,7 +30,8 @@ class HostLibrary(Module):
     `files`, `digests` and `flags` are as for `build_library`, `cpu` as in target strings. `params` are constants that
     the code takes as arguments: `linked_params`. `beside` returns files for exported libraries, which replace files of
     the code with the same path. `native` returns the files for this very processor, where C compilers cannot make them
-    of `files`, which run on all of its kind.
+    of `files`, which run on all of its kind. `levels` are by path the processors of files that are not for all, and
+    `at_level` returns the files for those of one level alone.
     """
 
     type_key = "c"
@@ -46,8 +49,12 @@ class HostLibrary(Module):
         beside: Beside | None = None,
         cpu: str = "generic",
         native: Callable[[], Mapping[str, Data]] | None = None,
+        levels: Mapping[str, Level] | None = None,
+        at_level: Callable[[str | None], Mapping[str, Data]] | None = None,
     ) -> None:
         super().__init__()
+        self.levels = dict(levels or {})
+        self._at_level = at_level
         self.files = files
         self._native = native
         self.cpu = cpu
@@ -62,6 +69,10 @@ class HostLibrary(Module):
         """Return all C files as one text, in the order of their names."""
         files = sorted(name for name in self.files if PurePosixPath(name).suffix == ".c")
         return "\n".join(to_bytes(self.files[name]).decode() for name in files)
+
+    def files_at(self, level: str | None) -> Mapping[str, Data]:
+        """Return the files for processors of one level alone, of None for all processors."""
+        return self.files if self._at_level is None else self._at_level(level)
 
     def files_here(self) -> Mapping[str, Data]:
         """Return the files whose code uses every feature of this very processor."""
@@ -82,8 +93,14 @@ class HostLibrary(Module):
     @property
     def path(self) -> Path:
         """The library, built if it is not in the cache."""
+        files, flags = self.files, self._flags
+        if self.levels:
+            # for this processor alone, which takes less time to compile
+            level, is_highest = level_here(LEVELS.get(this_platform().arch))
+            files = self.files_at(level.name)
+            flags = flags if is_highest else level_flags(find_compiler(), level)
         with self._told_what_it_needs():
-            return build_library({**self.files, **self._external_files()}, self._flags, digests=self._digests)
+            return build_library({**files, **self._external_files()}, flags, digests=self._digests)
 
     def _external(self) -> list[ExternalCode]:
         return [module for module in self.imported_modules if isinstance(module, ExternalCode)]

@@ -323,8 +323,12 @@ def compile_objects(
     *,
     includes: Sequence[str] | None = None,
     compiler: Compiler | None = None,
+    own_flags: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Path]:
-    """Write `files` under `folder`, compile each source, two at a time, and return all objects, compiled first."""
+    """Write `files` under `folder`, compile each source, two at a time, and return all objects, compiled first.
+
+    `own_flags` are those of single files, behind `flags`.
+    """
     chosen = compiler or find_compiler()
     for name, data in files.items():
         path = folder / name
@@ -336,7 +340,8 @@ def compile_objects(
 
     def compile_one(name: str) -> Path:
         target = f"{name}.o"
-        run_tool([*chosen.command, *chosen.flags, *flags, *found, "-c", name, "-o", target], folder)
+        own = (own_flags or {}).get(name, ())
+        run_tool([*chosen.command, *chosen.flags, *flags, *own, *found, "-c", name, "-o", target], folder)
         return folder / target
 
     # importing it takes longer than loading what is in the cache

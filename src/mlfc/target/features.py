@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 
 LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
@@ -80,6 +82,8 @@ class Features:
     wide_double: bool = True  # C's double has 64 bits
     float_unit: bool = True  # float32 is compared and added by instructions, mostly: cores may come without the unit
     optimize: str = "speed"  # ``speed`` or ``size``
+    # by level, what processors can do for which a library has kernels beside those for all of its architecture
+    levels: tuple[tuple[str, Features], ...] = ()
 
     @property
     def is_microcontroller(self) -> bool:
@@ -115,6 +119,48 @@ CPUS: Registry[Cpu] = Registry("cpu", "mlfc.isa")
 CPUS.add("generic", Cpu(Features()))
 
 
+AUTO = "auto"
+"""Instead of a processor: kernels for several levels, of which a library chooses one when it is loaded."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What processors of an architecture have, or some of them."""
+
+    name: str
+    features: Features
+    flags: tuple[str, ...]  # of gcc and clang
+    zig: str  # behind zig's ``-mcpu=``, without which it compiles for the processor it runs on
+
+    @property
+    def symbol(self) -> str:
+        """What ends names of functions and files."""
+        return self.name.replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The levels of an architecture: first what all its processors have, then each has what those before it have."""
+
+    condition: str  # of the preprocessor, where C is compiled for the architecture
+    levels: tuple[Level, ...]
+    # a file of C: includes, and the function ``static int mlf_level_here(void)``, which returns the place of the
+    # highest level that processor and operating system have
+    choice: Path
+
+    @property
+    def higher(self) -> tuple[Level, ...]:
+        """All but the first."""
+        return self.levels[1:]
+
+
+LEVEL_VARIABLE = "MLFC_CPU"
+"""The environment variable that names a level instead of the highest that the processor has."""
+
+LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
+"""By architecture, in `support.platforms.Platform`'s words."""
+
+
 def native_cpu() -> str:
     """Return the key of CPUS that fits the machine this runs on."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
@@ -128,3 +174,21 @@ def native_cpu() -> str:
     if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= set(flags):
         return "x86-64-v4"
     return "x86-64-v3" if "avx2" in flags else "x86-64"
+
+
+def level_here(levels: Levels) -> tuple[Level, bool]:
+    """Return the level of the processor this runs on, or that of `LEVEL_VARIABLE`; and whether it is the highest.
+
+    Raises OptionError for a level that there is not, or that the processor lacks.
+    """
+    names, native = [level.name for level in levels.levels], native_cpu()
+    highest = names.index(native) if native in names else 0
+    asked = os.environ.get(LEVEL_VARIABLE, "")
+    if asked and asked not in names[: highest + 1]:
+        raise OptionError(
+            f"this processor lacks '{asked}'" if asked in names else unknown("level of processors", asked, names),
+            place=LEVEL_VARIABLE,
+            next_step=f"Set it to one of: {', '.join(names[: highest + 1])}. Or unset it",
+        )
+    place = names.index(asked) if asked else highest
+    return levels.levels[place], place == highest

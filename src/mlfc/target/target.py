@@ -9,7 +9,8 @@ from functools import partial
 
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
-from mlfc.target.features import CPUS, LLVM_OPTIONS, Features, native_cpu
+from mlfc.support.platforms import arch_named, parse_platform, this_platform
+from mlfc.target.features import AUTO, CPUS, LEVELS, LLVM_OPTIONS, Features, Levels, native_cpu
 
 # options of TVM's that the compiler ignores
 _SILENT = ("-keys", "-model", "-march", "-device")
@@ -30,6 +31,39 @@ class TargetKind:
     device: str | None = None
     # completes processor and options and returns them with their features, where that takes more than CPUS
     read: Callable[[str, dict[str, str]], tuple[str, dict[str, str], Features]] | None = None
+
+
+TRIPLE = "-mtriple"
+"""The option of ``c -mcpu=auto`` for the architecture whose levels it has."""
+
+
+def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
+    if mcpu == AUTO:
+        arch = _library_arch(options[TRIPLE]) if TRIPLE in options else this_platform().arch
+        known = LEVELS.get(arch).higher if arch in LEVELS else ()
+        return mcpu, {TRIPLE: arch}, Features(levels=tuple((level.name, level.features) for level in known))
+    if TRIPLE in options:
+        raise OptionError(
+            f"target c has the option {TRIPLE} with -mcpu={AUTO} only, got {TRIPLE}={options[TRIPLE][:80]}",
+            next_step="Name the processor with -mcpu, or compile with llvm",
+        )
+    name = native_cpu() if mcpu == "native" else mcpu
+    return name, options, CPUS.get(name).features
+
+
+def _library_arch(triple: str) -> str:
+    """Return the architecture of a triple, or of its first word; raise OptionError if it loads no libraries."""
+    if (arch := arch_named(triple)) is not None:
+        return arch
+    try:
+        return parse_platform(triple).arch
+    except OptionError as error:
+        raise OptionError(
+            f"-mcpu={AUTO} chooses among kernels when an operating system loads a library, got the machine "
+            f"'{triple[:80]}'",
+            place=TRIPLE,
+            next_step='Name the core of a microcontroller: "c -mcpu=cortex-m4". Or a machine such as aarch64-linux-gnu',
+        ) from error
 
 
 def _read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
@@ -66,7 +100,7 @@ def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -
 
 
 KINDS: Registry[TargetKind] = Registry("target kind")
-KINDS.add("c", TargetKind("c"))
+KINDS.add("c", TargetKind("c", (TRIPLE,), read=_read_c))
 KINDS.add("llvm", TargetKind("llvm", LLVM_OPTIONS, read=_read_llvm))
 
 
@@ -99,6 +133,11 @@ class Target:
         """The kind of device that runs the code beside a host; None for code of a host."""
         return KINDS.get(self.kind).device
 
+    @property
+    def levels(self) -> Levels | None:
+        """The levels of processors that have kernels of their own, if there are any."""
+        return LEVELS.get(self.options[TRIPLE]) if self.features.levels else None
+
 
 def parse_target(text: str, optimize: str = "speed") -> Target:
     """Return the target that a string names.
@@ -106,8 +145,8 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     Parameters
     ----------
     text : str
-        A kind of KINDS, ``-mcpu=NAME`` or ``-mcpu=native``, and the kind's own options; other options of TVM's
-        (``-keys``, ``-model``, ``-march``) are accepted and ignored.
+        A kind of KINDS, ``-mcpu=NAME``, ``-mcpu=native`` or for ``c`` ``-mcpu=auto``, and the kind's own options; other
+        options of TVM's (``-keys``, ``-model``, ``-march``) are accepted and ignored.
     optimize : str
         ``speed`` or ``size``.
 
@@ -141,9 +180,11 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     if kind.read is not None:
         mcpu, options, features = kind.read(mcpu, options)
     else:
-        mcpu = native_cpu() if mcpu == "native" else mcpu
         features = CPUS.get(mcpu).features
-    return Target(kind.name, mcpu, replace(features, optimize=optimize), options)
+    if optimize == "size":  # levels are speed for bytes
+        features = replace(features, levels=())
+    levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)
+    return Target(kind.name, mcpu, replace(features, optimize=optimize, levels=levels), options)
 
 
 def parse_host(text: str, optimize: str = "speed") -> Target:

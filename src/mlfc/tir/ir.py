@@ -318,9 +318,16 @@ class PrimFunc:
     # the kind of device whose code it is, in `target.TargetKind`'s words; None for code of the host
     device: str | None = None
     symbols: tuple[Symbol, ...] = ()  # extents that callers pass; `extents.variable` is each one's variable
+    # what replaces the function on processors of higher levels, by level: functions of the same parameters that read
+    # other ones of the constants and have scratch of their own within the same bytes
+    variants: tuple[tuple[str, PrimFunc], ...] = ()
 
     def __repr__(self) -> str:
         return f"<PrimFunc {self.name}>"
+
+    def at(self, level: str) -> PrimFunc:
+        """Return the function for processors of a level."""
+        return dict(self.variants).get(level, self)
 
     @property
     def external(self) -> External | None:

@@ -196,7 +196,8 @@ def signature(prim: PrimFunc) -> str:
     symbols = [f"{spell.symbol(symbol)}:{symbol.low}:{symbol.high}" for symbol in prim.symbols]
     declared = [spell.declaration(buffer) for buffer in (*prim.params, *prim.scratch)]
     counts = f"{len(prim.inputs)},{len(prim.constants)},{len(prim.scratch)}"
-    return f"{counts};{';'.join([*symbols, *declared])};{prim.inplace};{spell.stmt(prim.body)}"
+    variants = "".join(f";{level}:{signature(variant)}" for level, variant in prim.variants)
+    return f"{counts};{';'.join([*symbols, *declared])};{prim.inplace};{spell.stmt(prim.body)}{variants}"
 
 
 def same_expr(a: Expr, b: Expr) -> bool:

@@ -6,7 +6,7 @@ in the group is computed where it reads, what comes after it is computed where i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
 from mlfc.tir.split_stores import split_stores
 from mlfc.transform.matching import flat_args, macs_of, operator_of
+from mlfc.transform.variants import with_variants
 
 _POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _NAME_LIMIT = 80
@@ -44,7 +45,23 @@ class LoweredGroup:
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
-    """Lower one fused group; raise UnsupportedError where the target or an operator needs extents that are fixed."""
+    """Lower one fused group, for each level of processors.
+
+    Raises UnsupportedError where the target or an operator needs extents that are fixed.
+    """
+    base = _lowered(function, features)
+    same: dict[Features, LoweredGroup] = {replace(features, levels=()): base}
+    others = {}
+    for level, abilities in features.levels:
+        group = same[abilities] = same.get(abilities) or _lowered(function, abilities)
+        if group.used == base.used:
+            others[level] = (group.prim, group.constants)
+    prim, constants = with_variants((base.prim, base.constants), others)
+    return replace(base, prim=prim, constants=constants)
+
+
+def _lowered(function: relay.Function, features: Features) -> LoweredGroup:
+    """Lower one fused group for processors that all have the same abilities."""
     lowering = _GroupLowering(function, features)
     extents = [extent for kind in (*function.type.params, function.body.type) for extent in _extents(kind)]
     if not (symbols := dims.symbols_of(extents)):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mlfc.codegen.c_host import WIDTH, c_function
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.emit import GeneratedCode, Sizes, banner, blob_files, function_names
+from mlfc.codegen.emit import GeneratedCode, Sizes, banner, blob_files, function_names, level_choice, level_paths
 from mlfc.codegen.operators import OperatorsFile, kernel_functions
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.vm.interface import VmInterface, bytecode_file, code_symbol, vm_header, vm_interface
@@ -42,18 +42,20 @@ def generate_vm_c(unit: Unit, shared: Shared) -> GeneratedCode:
     def launched(kernel: PrimFunc) -> str:
         return c_function(launcher(kernel, launching[kernel.name], functions.names[kernel.name]), WIDTH)
 
-    operators = OperatorsFile(unit.contracts, (INCLUDE,))
+    operators = OperatorsFile(unit.contracts, (INCLUDE,), levels=unit.levels)
     operators.needs.math = constants.uses_math
-    operators.declarations.append("\n".join(constants.declarations()))
+    operators.declarations += [*level_choice(unit), "\n".join(constants.declarations())]
     functions.write(operators, static=True, after=launched)
     operators.functions.append(_table(unit, constants, launching))
     first, path = banner(unit.target_text), f"src/{unit.module}_lib1.c"
     files: dict[str, Data] = {
         path: (first + operators.text()).encode(),
+        **operators.level_files(unit.module, first),
         **blob_files(constants, f"src/{unit.module}_lib2.S", first),
     }
     code = vm_code(unit, constants, functions.names, files)
-    return replace(code, files={f"src/{unit.module}_lib0.c": _bytecode(unit).encode(), **code.files})
+    files = {f"src/{unit.module}_lib0.c": _bytecode(unit).encode(), **code.files}
+    return replace(code, files=files, levels=level_paths(unit))
 
 
 def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], files: Mapping[str, Data]) -> GeneratedCode:

@@ -1,0 +1,53 @@
+"""C that chooses among kernels for several levels of processors, once, when its library is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Template
+
+from mlfc.codegen.c import arguments, signature
+from mlfc.codegen.writer import Writer, c_string, pieces_beside
+from mlfc.target.features import LEVEL_VARIABLE, Levels
+from mlfc.tir.ir import PrimFunc
+
+_TEXTS = pieces_beside(__file__, "levels.h")
+
+
+def level_function(module: str) -> str:
+    """Return the name of the function that tells which level a module's kernels are for."""
+    return f"tvmgen_{module}_cpu"
+
+
+def choice(levels: Levels, module: str) -> str:
+    """Return the text that chooses a level, and the function that names it."""
+    here = levels.choice.read_text(encoding="utf-8").rstrip("\n")
+    names = ", ".join(c_string(level.name) for level in levels.levels)
+    first = Template(_TEXTS["choice"]).substitute(
+        condition=levels.condition, here=here, names=names, variable=LEVEL_VARIABLE
+    )
+    name = Template(_TEXTS["name"]).substitute(
+        condition=levels.condition, function=level_function(module), variable=LEVEL_VARIABLE
+    )
+    return f"{first}\n#endif\n\n{name}"
+
+
+def dispatcher(
+    prim: PrimFunc, name: str, aliased: frozenset[int], levels: Levels, own: Mapping[str, str], *, static: bool
+) -> str:
+    """Return the function `name`, which calls that of the chosen level; `own` are their names by level."""
+    writer, passed = Writer(), f"({', '.join(arguments(prim, aliased))})"
+    head = signature(prim, name, aliased)
+    with writer.block(f"static {head}" if static else head):
+        writer.line(f"#if {levels.condition}")
+        with writer.block("switch (mlf_level)"):
+            for place, level in reversed(list(enumerate(levels.levels))[1:]):
+                writer.lines([f"case {place}:", f"  return {own[level.name]}{passed};"])
+            writer.lines(["case 0:", "  break;", "default:", "  return -1;"])
+        writer.line("#endif")
+        writer.line(f"return {own[levels.levels[0].name]}{passed};")
+    return writer.text().replace(f"\n  #{'if'} ", "\n#if ").replace("\n  #endif", "\n#endif")
+
+
+def guarded(text: str, levels: Levels) -> str:
+    """Return a file's text so that it is empty on other architectures, but for an include."""
+    return f"#include <stdint.h>\n\n#if {levels.condition}\n\n{text}\n#endif\n"

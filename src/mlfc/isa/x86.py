@@ -19,7 +19,7 @@ from mlfc.target.features import (
 
 for _name in ("x86-64", "x86-64-v2", "x86-64-v3"):
     CPUS.add(_name, Cpu(Features()))
-_WIDE = Features(vector_registers=32)
+_WIDE, _NARROW = Features(vector_registers=32), Features(packing_registers=32)
 CPUS.add("x86-64-v4", Cpu(_WIDE))
 LIBRARY_CPUS.add("x86-64", "x86_64")
 
@@ -30,8 +30,8 @@ VECTORS.add("x86", Vectors("i386|i686", (_SSE,)))
 
 # processors with AVX-512 that lack VNNI are those of 2017 to 2019, which slow down for it
 _LEVELS = (
-    Level("x86-64", Features(), ("-march=x86-64",), "x86_64"),
-    Level("x86-64-v3", Features(), ("-march=x86-64-v3",), "x86_64_v3"),
+    Level("x86-64", _NARROW, ("-march=x86-64",), "x86_64"),
+    Level("x86-64-v3", _NARROW, ("-march=x86-64-v3",), "x86_64_v3"),
     Level("x86-64-v4", _WIDE, ("-march=x86-64-v4", "-mavx512vnni"), "x86_64_v4+avx512vnni"),
 )
 LEVELS.add("x86_64", Levels("defined(__x86_64__)", _LEVELS, Path(__file__).parent / "x86_levels.h"))

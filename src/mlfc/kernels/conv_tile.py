@@ -89,6 +89,8 @@ class TiledConv:
     """Writes the loops of one convolution over (height, width); the output is indexed as the input, `source`."""
 
     joins = True  # whether blocks can be computed together
+    packs_once = True  # whether weights are packed here, and read by `PackedBlock.place`
+    panel = 0  # vectors of output channels whose weights are side by side, if not those of a tile
 
     def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
         self.ctx, self.conv, self.how, self.out = ctx, conv, how, out
@@ -108,14 +110,26 @@ class TiledConv:
         self.tile: Tile = self.choose_tile(band)
 
     def choose_tile(self, band: Extent) -> Tile:
-        """Return the tiling of a band of rows."""
-        registers = self.ctx.features.vector_registers
-        return tiling.choose(band, self.conv.output[1], self.conv.group_filters, registers)
+        """Return the tiling of a band of rows, which may have the weights of tiles of more registers."""
+        features = self.ctx.features
+        if not self.packs_once or not features.packing_registers:
+            return self.fitting_tile(band, features.vector_registers)
+        self.panel = self.fitting_tile(band, features.packing_registers).vectors
+        return self.fitting_tile(band, features.vector_registers, tiling.divisors(self.panel))
+
+    def fitting_tile(self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS) -> Tile:
+        """Return the tiling for so many registers."""
+        return tiling.choose(band, self.conv.output[1], self.conv.group_filters, registers, allowed)
 
     def emit(self) -> None:
         """Write everything."""
         stmts = self.ctx.stmts
-        blocks = [(block, *self.pack(block)) for block in channel_blocks(self.conv.group_filters, self.tile.vectors)]
+        blocks = [
+            (block, weights, start)
+            for panel in channel_blocks(self.conv.group_filters, self.panel or self.tile.vectors)
+            for weights, start in [self.pack(panel)]
+            for block in panel.parts(self.tile.vectors)
+        ]
         with stmts.loop(self.conv.batch, "image") as image, self._bands() as (first, rows):
             self.prepare(image)
             if self.stage:
@@ -222,25 +236,21 @@ class TiledConv:
     ) -> None:
         """Write the sums of a tile of pixels and a block of channels, or several blocks `together` from `number` on."""
         stmts, how, vectors = self.ctx.stmts, self.how, block.vectors * together
-        panel = place.group * block.count + number
-
-        def at(vector: int) -> tuple[Expr, int]:
-            return panel + vector // block.vectors if together > 1 else panel, vector % block.vectors
-
+        at = [block.place(place.group, number, vector) for vector in range(vectors)]
         count = len(place.pixels) * vectors
         sums = stmts.local("sums", (count,), how.vector)
         for index in range(count):
             begin = (
                 tb.const(0, how.vector)
                 if start is None
-                else tb.load(start, [at(index % vectors)[0], at(index % vectors)[1] * LANES], lanes=LANES)
+                else tb.load(start, [at[index % vectors][0], at[index % vectors][1] * LANES], lanes=LANES)
             )
             stmts.store(sums, [index], begin)
         pieces = _Pieces(self.ctx, sums, self.steps) if self.long else None
         read = self.reader(place)
         with self._steps(pieces) as (position, tap):
             width = LANES * how.step
-            factors = [tb.load(weights, [own, position, v * width], lanes=width) for own, v in map(at, range(vectors))]
+            factors = [tb.load(weights, [own, position, v * width], lanes=width) for own, v in at]
             values = [read(y, x, tap) for y, x in place.pixels]
             add_products(stmts, sums, values, factors, how.accumulate)
         self.finish(place, block, number, pieces.totals if pieces else sums, together)

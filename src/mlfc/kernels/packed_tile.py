@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from math import prod
 
 from mlfc.kernels import arithmetic, tiling
@@ -71,13 +72,14 @@ class PackedTile(TiledConv):
             first = float(codes.scale.flat[0])
             self._scale = first if (codes.scale == first).all() else ctx.constant("scale", codes.scale[0].copy())
 
-    def choose_tile(self, band: Extent) -> Tile:
+    def fitting_tile(self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS) -> Tile:
         """Return a tiling that leaves registers to unpack in."""
-        width, filters, registers = self.conv.output[1], self.conv.group_filters, self.ctx.features.vector_registers
+        width, filters = self.conv.output[1], self.conv.group_filters
         if bounds(band * width)[1] == 1:
             one = tiling.balanced(1, 1)
             return Tile(one, one, max(1, min(_MOST_VECTORS, filters // LANES)))
-        return tiling.choose(band, width, filters, registers - _FREE_REGISTERS if registers < 32 else registers)
+        left = registers - _FREE_REGISTERS if registers < 32 else registers
+        return tiling.choose(band, width, filters, left, allowed)
 
     def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer | None]:
         """Return the words of a block."""
@@ -110,9 +112,9 @@ class PackedTile(TiledConv):
 class _FewRows(FlatRows, PackedTile):
     """A dense layer of few rows, which has the weights of `UnpackedRows`: the run decides how many rows there are."""
 
-    def choose_tile(self, band: Extent) -> Tile:
+    def fitting_tile(self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS) -> Tile:
         """Return the tiling of that layer with tiles of few rows."""
-        found = tiling.choose(band, self.conv.output[1], self.conv.filters, self.ctx.features.vector_registers)
+        found = tiling.choose(band, self.conv.output[1], self.conv.filters, registers, allowed)
         columns = tiling.OpenSplit(self.conv.output[1], min(_FEW_ROWS, found.columns.largest))
         return Tile(found.rows, columns, found.vectors)
 
@@ -131,7 +133,7 @@ class _TileSums:
     ) -> None:
         self._conv, self._place, self._block, self._number = conv, place, block, number
         self._packed, self._packing, self._stmts = vectors, conv.packing, conv.ctx.stmts
-        self._panel, self._together = place.group * block.count + number, together
+        self._together = together
         self._across = block.vectors * together  # vectors of a pixel
         self._count = len(place.pixels) * self._across
         self._read = conv.reader(place)
@@ -158,8 +160,7 @@ class _TileSums:
 
     def _at(self, vector: int) -> tuple[Expr, int]:
         """Return the panel of a vector of a pixel, and which of it the vector is."""
-        panel = self._panel + vector // self._block.vectors if self._together > 1 else self._panel
-        return panel, vector % self._block.vectors
+        return self._block.place(self._place.group, self._number, vector)
 
     def _zeros(self, name: str) -> Buffer:
         buffer = self._stmts.local(name, (self._count,), _VECTOR)
@@ -224,7 +225,10 @@ class UnpackedRows:
         self._rows = conv.output[1]
         self._packing = VectorPacking(weights.codes, weights.values.reshape(1, reduction, 1, columns))
         self._together = max(1, LONGEST_BLOCK // self._packing.block)  # blocks that are unpacked at a time
-        self._tile = tiling.choose(1, self._rows, columns, ctx.features.vector_registers)
+        size, registers = (1, self._rows, columns), ctx.features.vector_registers
+        # the weights may be those of tiles of more registers
+        self._vectors = tiling.choose(*size, ctx.features.packing_registers or registers).vectors
+        self._tile = tiling.choose(*size, registers, tiling.divisors(self._vectors))
         end = self._how.end(out.bias)
         self._end = None if end is None else ctx.constant("bias", end)
 
@@ -232,7 +236,7 @@ class UnpackedRows:
         """Write everything."""
         stmts, packing = self._stmts, self._packing
         blocks = [
-            (block, packing.pack(self._ctx, block)) for block in channel_blocks(self._conv.filters, self._tile.vectors)
+            (block, packing.pack(self._ctx, block)) for block in channel_blocks(self._conv.filters, self._vectors)
         ]
         most = max(block.vectors for block, _ in blocks) * LANES
         together = min(self._together, max(packing.whole, 1))
@@ -257,19 +261,22 @@ class UnpackedRows:
                 self._stmts.store(self._totals, [row, vector * LANES], tb.const(0, _VECTOR))
 
     def _piece(
-        self, block: PackedBlock, vectors: PackedVectors, number: Expr, first: Expr, extent: tuple[int, int]
+        self, block: PackedBlock, vectors: PackedVectors, number: Expr, first: Expr, length: tuple[int, int]
     ) -> None:
         """Write a piece of the reduction from a block of it on: so many blocks, and so many steps of another."""
-        stmts, packing, (blocks, rest) = self._stmts, self._packing, extent
+        stmts, packing, (blocks, rest) = self._stmts, self._packing, length
         if blocks:
             with stmts.loop(blocks, "part") as part:
                 self._unpack(block, vectors, (number, first + part, part * packing.block), packing.block)
         if rest:
             self._unpack(block, vectors, (number, first + blocks, tb.const(blocks * packing.block)), rest)
+        extent = first * packing.block, blocks * packing.block + rest
         for start, count, wide in self._tile.columns.pieces:
             with stmts.loop(count, "rows") as index:
-                row = index * wide + start
-                self._multiply(block, row, wide, (first * packing.block, blocks * packing.block + rest))
+                for own in replace(block, count=1).parts(self._tile.vectors):
+                    with stmts.loop(own.count, "vectors") as which:
+                        before = which * own.vectors + own.before
+                        self._multiply((own.vectors, before), index * wide + start, wide, extent)
 
     def _unpack(self, block: PackedBlock, vectors: PackedVectors, at: tuple[Expr, Expr, Expr], steps: int) -> None:
         """Write the weights of one block of the reduction to scratch."""
@@ -289,19 +296,19 @@ class UnpackedRows:
                     weight = vectors.weight(codes, number, zeros[vector]) * scales[vector]
                     stmts.store(self._panel, [step + k * per_word + number, vector * LANES], weight)
 
-    def _multiply(self, block: PackedBlock, row: Expr, wide: int, steps: tuple[Expr, int]) -> None:
-        """Write the products of some rows with a piece of the reduction."""
-        stmts, (first, extent), (data, _) = self._stmts, steps, self._source
-        sums = stmts.local("sums", (wide * block.vectors,), _VECTOR)
+    def _multiply(self, part: tuple[int, Expr], row: Expr, wide: int, steps: tuple[Expr, int]) -> None:
+        """Write the products of some rows with a piece of the reduction, of so many vectors behind others."""
+        stmts, (first, extent), (data, _), (vectors, before) = self._stmts, steps, self._source, part
+        sums = stmts.local("sums", (wide * vectors,), _VECTOR)
         for index in range(sums.size):
             stmts.store(sums, [index], tb.const(0, _VECTOR))
         rows = [self._indices(row + pixel) for pixel in range(wide)]
         with stmts.loop(extent, "k") as k:
-            weights = [tb.load(self._panel, [k, vector * LANES], lanes=LANES) for vector in range(block.vectors)]
+            weights = [tb.load(self._panel, [k, (before + vector) * LANES], lanes=LANES) for vector in range(vectors)]
             values = [tb.load(data, at(first + k)) for at in rows]
             arithmetic.add_products(stmts, sums, values, weights, self._how.accumulate)
         for index in range(sums.size):
-            place = [row + index // block.vectors, index % block.vectors * LANES]
+            place = [row + index // vectors, (before + index % vectors) * LANES]
             total = tb.load(self._totals, place, lanes=LANES) + tb.load(sums, [index])
             stmts.store(self._totals, place, total)
 

@@ -104,6 +104,8 @@ class FlatRows(TiledConv):
 class TiledProduct(TiledConv):
     """A batch of products whose second matrix is packed at run time."""
 
+    packs_once = False
+
     def __init__(self, ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
         self.sizes, self.a, self.b, self.batch = sizes, a, b, out.shape[:-2]
         dtype = out.dtype

@@ -14,6 +14,7 @@ from mlfc.support.dims import Dim, Extent, bounds, minimum
 LANES = 16  # 32-bit lanes of the vectors that templates write with
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
 MOST_PIXELS = 8  # pixels are a power of two apart where channels are: more of them than cache ways evict each other
+VECTORS = (1, 2, 4, 7)  # of output channels that a tile may have
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
 LONG = 1 << 12  # what an extent is taken for that the run decides: so long that its end hardly matters
 
@@ -127,23 +128,29 @@ def panel(rows: int, registers: int) -> tuple[int, int]:
     return panel_rows(vectors, registers), vectors
 
 
+def divisors(vectors: int) -> tuple[int, ...]:
+    """Return how many vectors tiles may have that read weights packed for `vectors`."""
+    return tuple(number for number in VECTORS if vectors % number == 0)
+
+
 @cache
-def choose(height: Extent, width: Extent, filters: Extent, registers: int) -> Tile:
+def choose(height: Extent, width: Extent, filters: Extent, registers: int, allowed: tuple[int, ...] = VECTORS) -> Tile:
     """Return the tiling with the least estimated time for an output plane of `filters` channels.
 
     The estimate counts, for each reduction step of a tile, multiply-adds, the latency they hide and loads. A plane with
     an extent that the run decides is taken for a long one, and its tiles have one row: so only columns leave a rest.
+    `allowed` are the numbers of vectors that a tile may have.
     """
     if isinstance(filters, Dim):
-        return choose(height, width, min(LONG, bounds(filters)[1]), registers)
+        return choose(height, width, min(LONG, bounds(filters)[1]), registers, allowed)
     if isinstance(height, Dim) or isinstance(width, Dim):
-        found = choose(1, min(LONG, bounds(width)[1]), filters, registers)
+        found = choose(1, min(LONG, bounds(width)[1]), filters, registers, allowed)
         columns = OpenSplit(width, found.columns.largest) if isinstance(width, Dim) else found.columns
         return Tile(OpenSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height), columns, found.vectors)
     limit = accumulators(registers)
     best: tuple[float, Tile] | None = None
-    for vectors in (1, 2, 4, 7):
-        if vectors > max(1, -(-filters // LANES)) or vectors > limit:
+    for vectors in allowed:
+        if vectors > limit or (vectors > max(1, -(-filters // LANES)) and len(allowed) > 1):
             continue
         most = min(_most_pixels(vectors, registers), MOST_PIXELS)
         for tall in range(1, min(height, most) + 1):
@@ -179,6 +186,31 @@ class PackedBlock:
     count: Any  # equal blocks that follow each other
     width: Any  # channels of a block that exist; the rest up to ``vectors * LANES`` is padding
     vectors: int
+    panel: PackedBlock | None = None  # whose weights these are a part of
+    before: int = 0  # vectors of the panel before the first block
+
+    def place(self, group: Any, number: Any, vector: int) -> tuple[Any, Any]:
+        """Return where the weights of a block's vector are: a panel, and the vector's place in it.
+
+        Vectors behind those of the block are those of the blocks that follow.
+        """
+        if self.panel is None:
+            block = group * self.count + number
+            return block + vector // self.vectors if vector >= self.vectors else block, vector % self.vectors
+        size, at = self.panel.vectors, number * self.vectors + (self.before + vector)
+        return group * self.panel.count + at // size, at % size
+
+    def parts(self, vectors: int) -> tuple[PackedBlock, ...]:
+        """Return the blocks of at most `vectors` vectors that the block's weights are read as."""
+        if vectors >= self.vectors:
+            return (self,)
+        lanes = vectors * LANES
+        full, rest = divmod(self.width, lanes) if self.count == 1 else (self.count * self.vectors // vectors, 0)
+        blocks = [PackedBlock(self.first, full, lanes, vectors, self)] if full else []
+        if rest:
+            start = self.first + full * lanes
+            blocks.append(PackedBlock(start, 1, rest, -(-rest // LANES), self, full * vectors))
+        return tuple(blocks)
 
 
 def channel_blocks(filters: Extent, vectors: int) -> tuple[PackedBlock, ...]:

@@ -72,6 +72,8 @@ class Features:
     # for machines with registers of 16 or 32 bytes: compilers split such vectors
     vector_bytes: int = 64
     vector_registers: int = 16  # registers of `vector_bytes` that a tile may fill
+    # 32: weights are in the order of tiles that fill so many registers, so that kernels for either number read the same
+    packing_registers: int = 0
     # the int8 templates may use ``dot4_u8s8``: its portable form is right everywhere, so this chooses a loop's shape
     dot4: bool = True
     # keys of INSTRUCTION_SETS whose templates and passes the code may use, the best first

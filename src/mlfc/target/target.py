@@ -40,8 +40,11 @@ TRIPLE = "-mtriple"
 def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
     if mcpu == AUTO:
         arch = _library_arch(options[TRIPLE]) if TRIPLE in options else this_platform().arch
-        known = LEVELS.get(arch).higher if arch in LEVELS else ()
-        return mcpu, {TRIPLE: arch}, Features(levels=tuple((level.name, level.features) for level in known))
+        if arch not in LEVELS:
+            return mcpu, {TRIPLE: arch}, Features()
+        first, *higher = LEVELS.get(arch).levels
+        levels = tuple((level.name, level.features) for level in higher)
+        return mcpu, {TRIPLE: arch}, replace(first.features, levels=levels)
     if TRIPLE in options:
         raise OptionError(
             f"target c has the option {TRIPLE} with -mcpu={AUTO} only, got {TRIPLE}={options[TRIPLE][:80]}",
@@ -182,7 +185,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     else:
         features = CPUS.get(mcpu).features
     if optimize == "size":  # levels are speed for bytes
-        features = replace(features, levels=())
+        features = replace(features, levels=(), packing_registers=0)
     levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)
     return Target(kind.name, mcpu, replace(features, optimize=optimize, levels=levels), options)
 

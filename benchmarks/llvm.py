@@ -42,7 +42,7 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-def _paired(runners: Sequence[Callable[[], object]], seconds: float) -> tuple[list[float], float]:
+def paired(runners: Sequence[Callable[[], object]], seconds: float) -> tuple[list[float], float]:
     """Return the median seconds of two runners, timed in turn, and the median of the ratios of neighbours."""
     for run in runners:
         run()
@@ -68,7 +68,7 @@ def measure(model: Model, level: str, seconds: float) -> tuple[str, ...]:
     inputs = random_inputs(ours.runtime.inputs)
     outputs = [factory.runtime.run(inputs) for factory in (ours, theirs)]
     same = all(outputs[0][name].tobytes() == array.tobytes() for name, array in outputs[1].items())
-    latency, ratio = _paired([factory.runtime.bind(inputs) for factory in (ours, theirs)], seconds)
+    latency, ratio = paired([factory.runtime.bind(inputs) for factory in (ours, theirs)], seconds)
     return (
         model.name,
         level.strip() or "(none)",

@@ -1,0 +1,74 @@
+"""A library for all processors of an architecture beside libraries for one: latency, interleaved on one thread; size."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest import mock
+
+from rich.table import Table
+
+import mlfc
+from benchmarks.llvm import paired
+from benchmarks.models import Model, random_inputs
+from mlfc.support.platforms import this_platform
+from mlfc.target.features import LEVEL_VARIABLE, LEVELS, level_here
+
+NATIVE = ("-march=native",)
+
+
+def _exported(model: Model, target: str, path: Path, options: Sequence[str] = ()) -> tuple[float, int]:
+    """Write a library; return the CPU seconds from the model file on, and its bytes without constants."""
+    start = sum(os.times()[:4])
+    module, params = mlfc.import_model(model.path)
+    factory = mlfc.build(module, target, params, module_name="model")
+    factory.export_library(path, options=options)
+    return sum(os.times()[:4]) - start, path.stat().st_size - factory.code.sizes.constants
+
+
+def _runner(path: Path, level: str = "") -> Callable[[], object]:
+    """Return a call of a library that chose a level when it was loaded."""
+    with mock.patch.dict(os.environ, {LEVEL_VARIABLE: level}):
+        loaded = mlfc.load(path)
+        inputs = random_inputs(loaded.inputs)
+        return loaded.bind(inputs)
+
+
+def measure(model: Model, folder: Path, seconds: float) -> tuple[str, ...]:
+    """Return the table row of one model."""
+    levels = LEVELS.get(this_platform().arch)
+    reached = levels.levels[: levels.levels.index(level_here(levels)[0]) + 1]
+    auto = folder / f"{model.name}-auto.so"
+    auto_s, auto_bytes = _exported(model, "c -mcpu=auto", auto)
+    own = {level.name: folder / f"{model.name}-{level.name}.so" for level in reached}
+    ratios = []
+    for level in reached:
+        is_native = level is reached[-1]
+        target = "c -mcpu=native" if is_native else f"c -mcpu={level.name}"
+        # a library is loaded once, and chooses once
+        copied = shutil.copyfile(auto, folder / f"{model.name}-auto-{level.name}.so")
+        made = _exported(model, target, own[level.name], NATIVE if is_native else ())
+        ratios.append(paired([_runner(copied, level.name), _runner(own[level.name])], seconds)[1])
+    return (
+        model.name,
+        *(f"{ratio:.3f}" for ratio in ratios),
+        f"{auto_bytes:,}",
+        f"{auto_bytes / made[1]:.2f}",
+        f"{auto_s:.1f}",
+        f"{made[0]:.1f}",
+    )
+
+
+def table(models: Sequence[Model], folder: Path, seconds: float) -> Table:
+    """Return the table of this machine."""
+    levels = LEVELS.get(this_platform().arch)
+    names = [level.name for level in levels.levels[: levels.levels.index(level_here(levels)[0]) + 1]]
+    result = Table(title="c -mcpu=auto beside libraries for one processor: latency at each level / that library's")
+    columns = (*names[:-1], f"{names[-1]}, native", "bytes but constants", "/ native", "CPU s", "native CPU s")
+    for name in ("model", *columns):
+        result.add_column(name, justify="left" if name == "model" else "right")
+    for model in models:
+        result.add_row(*measure(model, folder, seconds))
+    return result

@@ -1,4 +1,4 @@
-"""A library for all processors of an architecture beside libraries for one: latency, interleaved on one thread; size."""
+"""A library for all processors of an architecture beside those for one: latency, interleaved, and size."""
 
 from __future__ import annotations
 

@@ -184,6 +184,7 @@ class Factory(Displayed):
             inputs=tuple(map(self._tensor, self.program.inputs)),
             outputs=tuple(map(self._tensor, self.program.outputs)),
             states=tuple(map(self._state, self.program.states)),
+            levels=tuple(level.name for level in self.unit.levels.levels) if self.unit.levels else (),
             vm=self._vm(),
             memory=MemoryInfo(
                 code.sizes.workspace,

@@ -311,6 +311,8 @@ def _show_library(path: Path, as_json: bool) -> None:
     interface = "" if library["interface"] is None else f", interface version {library['interface']}"
     form = with_article(library["form"])
     typer.echo(printable(f"{path}: {form} for {library['machine']}, {file['bytes']:,} bytes{interface}"))
+    if library["levels"]:
+        print_table("kernels for levels of processors", ("level", "bytes"), list(library["levels"].items()))
     for abi, tree in library["trees"].items():
         rows = [
             (index, node["type_key"], node["bytes"], ", ".join(map(str, node["imports"])) or None)

@@ -32,6 +32,13 @@ __attribute__((constructor)) static void mlf_choose_level(void) {
   }
 }
 
+//: section
+#if defined(__ELF__)
+#define MLF_OF_LEVEL __attribute__((section("$section")))
+#else
+#define MLF_OF_LEVEL
+#endif
+
 //: name
 /* the name of the level whose kernels are called; NULL if the one that $variable asks for is not to be had */
 const char *$function(void);

@@ -7,15 +7,16 @@ from string import Template
 
 from mlfc.codegen.c import arguments, signature
 from mlfc.codegen.writer import Writer, c_string, pieces_beside
-from mlfc.target.features import LEVEL_VARIABLE, Levels
+from mlfc.support.levels import LEVEL_SECTION, LEVEL_VARIABLE, level_function
+from mlfc.target.features import Level, Levels
 from mlfc.tir.ir import PrimFunc
 
 _TEXTS = pieces_beside(__file__, "levels.h")
 
 
-def level_function(module: str) -> str:
-    """Return the name of the function that tells which level a module's kernels are for."""
-    return f"tvmgen_{module}_cpu"
+def placed(level: Level) -> str:
+    """Return the macro ``MLF_OF_LEVEL`` that puts functions into the section of a level, by which they are counted."""
+    return Template(_TEXTS["section"]).substitute(section=LEVEL_SECTION + level.name)
 
 
 def choice(levels: Levels, module: str) -> str:
@@ -28,7 +29,7 @@ def choice(levels: Levels, module: str) -> str:
     name = Template(_TEXTS["name"]).substitute(
         condition=levels.condition, function=level_function(module), variable=LEVEL_VARIABLE
     )
-    return f"{first}\n#endif\n\n{name}"
+    return f"{first}\n#endif\n\n{name}\n\n{placed(levels.levels[0])}"
 
 
 def dispatcher(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from mlfc.codegen.c import CFunction, preamble, print_function, print_shared, signature
 from mlfc.codegen.c_expr import Needs
 from mlfc.codegen.kernel_values import KernelValues
-from mlfc.codegen.levels import dispatcher, guarded
+from mlfc.codegen.levels import dispatcher, guarded, placed
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.target.features import Level, Levels
@@ -37,7 +37,8 @@ class OperatorsFile:
 
     def __post_init__(self) -> None:
         for level in self.levels.higher if self.levels else ():
-            self.higher[level.name] = OperatorsFile(self.contracts, declarations=[PIECES["hidden"]])
+            first = [PIECES["hidden"], placed(level)]
+            self.higher[level.name] = OperatorsFile(self.contracts, declarations=first)
 
     def add_levels(
         self, prim: PrimFunc, name: str, calls: Sequence[KernelCall], *, aliased: frozenset[int], static: bool
@@ -48,9 +49,10 @@ class OperatorsFile:
         for level, file in self.higher.items():
             head = signature(prim, own[level], aliased)
             self.declarations.append(f"{head};")
-            file.declarations.append(f"{head} MLF_HIDDEN;")
+            file.declarations.append(f"{head} MLF_HIDDEN MLF_OF_LEVEL;")
             file.add_kernel(prim.at(level), own[level], calls, aliased=aliased)
         first = own[self.levels.levels[0].name]
+        self.declarations.append(f"static {signature(prim, first, aliased)} MLF_OF_LEVEL;")
         self.add_kernel(prim, first, calls, aliased=aliased, static=True)
         self.functions.append(dispatcher(prim, name, aliased, self.levels, own, static=static))
 

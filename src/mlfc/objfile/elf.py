@@ -23,6 +23,7 @@ _READ = 4
 _EXPORTED = (1, 2, 10)  # global, weak, unique in the process
 _HASH_TABLE = "the hash table of its symbols"
 _ORDERS = {1: "<", 2: ">"}
+_LONGEST_NAME = 64
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Section:
     offset: int
     nbytes: int
     link: int
+    name: int = 0  # where its name begins among the names of sections
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,28 @@ def read_elf(data: bytes | memoryview) -> ElfObject:
         headers = [layout.unpack_from(data, table + index * size) for index in range(count)]
     except (struct.error, OverflowError):
         raise ValueError("its table of sections is cut off") from None
-    return ElfObject(form, order, tuple(Section(*item[1:7]) for item in headers))
+    return ElfObject(form, order, tuple(Section(*item[1:7], name=item[0]) for item in headers))
+
+
+def section_sizes(data: bytes | memoryview) -> dict[str, int]:
+    """Return the bytes of an ELF file's sections by name, of those of one name together.
+
+    Raises ValueError for any other file, and for one that is cut off.
+    """
+    read = read_elf(data)
+    try:
+        (names,) = struct.unpack_from(f"{read.order}H", data, read.layout.sections[2] + 4)
+    except struct.error:
+        raise ValueError("its header is cut off") from None
+    if names >= len(read.sections):
+        return {}
+    start = read.sections[names].offset
+    texts = memoryview(data)[start : start + read.sections[names].nbytes]
+    found: dict[str, int] = {}
+    for section in read.sections:
+        name = bytes(texts[section.name : section.name + _LONGEST_NAME]).partition(b"\0")[0].decode("ascii", "replace")
+        found[name] = found.get(name, 0) + section.nbytes
+    return found
 
 
 @dataclass(frozen=True)

@@ -336,6 +336,15 @@ class ModuleInterface(Record):
             omitted=True,
         ),
     ] = ()
+    levels: Annotated[
+        tuple[Annotated[str, Limits(max_length=64)], ...],
+        Limits(max_items=16),
+        Says(
+            "of a library with kernels for several levels of processors, these, the lowest first; absent for others",
+            "one is chosen when the library is loaded; `tvmgen_<M>_cpu` tells which",
+            omitted=True,
+        ),
+    ] = ()
     vm: Annotated[
         VmInfo | None,
         Says("of the virtual machine; absent for other executors", "bounds of open extents, and memory", omitted=True),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
+from mlfc.support.levels import LEVEL_VARIABLE
 
 LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
 """How target strings describe a machine to LLVM, in the order in which `target.llvm` names them."""
@@ -155,9 +156,6 @@ class Levels:
         """All but the first."""
         return self.levels[1:]
 
-
-LEVEL_VARIABLE = "MLFC_CPU"
-"""The environment variable that names a level instead of the highest that the processor has."""
 
 LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
 """By architecture, in `support.platforms.Platform`'s words."""

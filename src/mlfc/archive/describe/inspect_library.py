@@ -11,12 +11,14 @@ from typing import Any
 
 from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.library.toolchain import OBJECT_SUFFIX
+from mlfc.objfile.elf import section_sizes
 from mlfc.objfile.exports import Export, exports
 from mlfc.objfile.head import ARCHIVE, HEAD, OBJECT, read_head, static_members
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, VERSION_SYMBOL, read_description
 from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
 from mlfc.support.content import sha256_stream
 from mlfc.support.former_name import current
+from mlfc.support.levels import LEVEL_SECTION
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
@@ -27,7 +29,7 @@ _MAX_DESCRIPTION = 64 << 20
 _FFI = "__tvm_ffi_"
 _FFI_OWN = "__tvm_ffi__"
 _VERSION_BYTES = 4
-_KEPT = ("executor", "entry", "inputs", "outputs", "states", "memory")
+_KEPT = ("executor", "entry", "inputs", "outputs", "states", "memory", "levels")
 
 
 def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -36,7 +38,8 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
     The path is of a shared or static library, an object, or a tar of objects. Returns ``library``: ``form``,
     ``machine``, ``interface`` (the version of mlfc's), ``functions`` by calling convention, and ``trees`` by generation
     of the blob: a list of ``type_key``, ``bytes`` and ``imports``, the root first. ``modules``: by name what mlfc wrote
-    of each. ``files``: the library.
+    of each. ``files``: the library. ``levels`` of the library are the bytes of kernels for each level of processors, by
+    name, where it has several and is of ELF.
 
     Raises ArchiveError if it is no library, or what it carries breaks its format.
     Raises UnsupportedError if it is of a format that is not read.
@@ -49,6 +52,7 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
             symbols = {current(item.name): item for code in codes for item in exports(code)}
             trees = {abi: _tree(symbols[name].content, abi, place) for abi, name in SYMBOLS.items() if name in symbols}
             described = _description(symbols, place)
+            levels = _levels(codes)
             version = symbols[VERSION_SYMBOL].content[:_VERSION_BYTES] if VERSION_SYMBOL in symbols else b""
         except ValueError as error:
             raise ArchiveError(
@@ -64,6 +68,7 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "interface": int.from_bytes(version, "little") or None,
                 "functions": _functions(symbols, described),
                 "trees": trees,
+                "levels": levels,
             },
             "modules": {name: {key: item.to_json().get(key, []) for key in _KEPT} for name, item in described.items()},
             "files": [{"path": Path(path).name, "bytes": len(view), "sha256": sha256_stream(file)}],
@@ -116,6 +121,18 @@ def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, Modu
     if not end:
         raise ValueError(f"its {DESCRIPTION_SYMBOL} does not end within {_MAX_DESCRIPTION:,} bytes")
     return read_description(text, place)
+
+
+def _levels(codes: Sequence[memoryview]) -> dict[str, int]:
+    """Return the bytes of the kernels for each level of processors, by name."""
+    found: dict[str, int] = {}
+    for code in codes:
+        if bytes(code[:4]) == b"\x7fELF":
+            for name, nbytes in section_sizes(code).items():
+                if name.startswith(LEVEL_SECTION):
+                    level = name.removeprefix(LEVEL_SECTION)
+                    found[level] = found.get(level, 0) + nbytes
+    return dict(sorted(found.items()))
 
 
 def _functions(symbols: Mapping[str, Export], described: Mapping[str, ModuleInterface]) -> dict[str, Sequence[str]]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mlfc.errors import ToolchainError
+from mlfc.errors import OptionError, ToolchainError, unknown
 from mlfc.runtime.executors.aot_module import AotModule
 from mlfc.runtime.ffi.ffi_values import needs_host, require_host
 from mlfc.runtime.ffi.library_names import defining_file, loadable, may_be_function
@@ -26,6 +26,7 @@ from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, read_descrip
 from mlfc.runtime.libraries.packed_aot_module import PackedAotModule, tables_of
 from mlfc.runtime.modules.module import MAIN, Function, Module
 from mlfc.support.former_name import former
+from mlfc.support.levels import LEVEL_VARIABLE, level_function
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
@@ -72,6 +73,24 @@ class LibraryModule(Module):
                 self.library = _opened(self.path)
         self._environment = environment
         fill_context(self.address, environment or self, self)
+        if asked := os.environ.get(LEVEL_VARIABLE):
+            self._check_level(asked)
+
+    def _check_level(self, asked: str) -> None:
+        """Raise OptionError if the library has no kernels of the level that the user wants, or the processor lacks it.
+
+        The library has chosen when it was mapped, which may have been before the variable was set.
+        """
+        for name, details in self.description().items():
+            address = self.address(level_function(name))
+            if address is None or not details.levels:
+                continue
+            chosen = ctypes.CFUNCTYPE(ctypes.c_char_p)(address)()
+            if chosen is None:
+                cause = f"this processor lacks '{asked}'"
+                if asked not in details.levels:
+                    cause = unknown("level of processors", asked, details.levels)
+                raise OptionError(cause, place=LEVEL_VARIABLE, next_step="Name a level that it has, or unset it")
 
     @property
     def registered_names(self) -> tuple[str, ...]:

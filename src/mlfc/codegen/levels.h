@@ -34,7 +34,7 @@ __attribute__((constructor)) static void mlf_choose_level(void) {
 
 //: section
 #if defined(__ELF__)
-#define MLF_OF_LEVEL __attribute__((section("$section")))
+#define MLF_OF_LEVEL __attribute__((noinline, section("$section")))
 #else
 #define MLF_OF_LEVEL
 #endif

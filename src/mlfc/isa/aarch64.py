@@ -27,12 +27,12 @@ VECTORS.add("aarch64", Vectors("aarch64", (VectorWidth(16, r"\bmul\s+v\d+\.8h"),
 _DOTS, _MATRICES = "dotprod", "i8mm"
 _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic"),
-    Level(_DOTS, Features(), ("-march=armv8.2-a+dotprod",), "generic+v8.2a+dotprod"),
+    Level(_DOTS, Features(), ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod"),
     Level(
         _MATRICES,
         Features(instruction_sets=(_MATRICES,)),
         ("-march=armv8.2-a+dotprod+i8mm",),
-        "generic+v8.2a+dotprod+i8mm",
+        "generic+v8_2a+dotprod+i8mm",
     ),
 )
 LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, Path(__file__).parent / "aarch64_levels.h"))

@@ -62,13 +62,13 @@ def _layout_of(data: bytes | memoryview, least: int) -> tuple[_Layout, str]:
 class Section:
     """A section header, in ELF's numbers."""
 
+    name: int  # where its name begins among the names of sections
     kind: int
     flags: int
     address: int
     offset: int
     nbytes: int
     link: int
-    name: int = 0  # where its name begins among the names of sections
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def read_elf(data: bytes | memoryview) -> ElfObject:
         headers = [layout.unpack_from(data, table + index * size) for index in range(count)]
     except (struct.error, OverflowError):
         raise ValueError("its table of sections is cut off") from None
-    return ElfObject(form, order, tuple(Section(*item[1:7], name=item[0]) for item in headers))
+    return ElfObject(form, order, tuple(Section(*item[:7]) for item in headers))
 
 
 def section_sizes(data: bytes | memoryview) -> dict[str, int]:

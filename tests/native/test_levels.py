@@ -1,0 +1,185 @@
+"""Libraries with kernels for several levels of processors: which level runs where, and with what results."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlfc
+from mlfc.archive.describe.inspect_library import inspect_library
+from mlfc.errors import OptionError
+from mlfc.factory import Factory
+from mlfc.library.toolchain import run_tool
+from mlfc.target.features import LEVELS, native_cpu
+from tests.conftest import need
+from tests.native.foreign_libraries import without_c_library
+from tests.native.foreign_programs import emulator_of, link_program
+
+MODEL = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
+# the levels' own flags are behind these, so that kernels take a tenth of the time to compile
+QUICK = ("-O1",)
+X86 = [level.name for level in LEVELS.get("x86_64").levels]
+ARM = [level.name for level in LEVELS.get("aarch64").levels]
+AARCH64 = "aarch64-linux-gnu"
+MAIN = """\
+#include <stdint.h>
+#include <stdio.h>
+#include "tvmgen_digits.h"
+const char *tvmgen_digits_cpu(void);
+static @IN in[@INPUTS];
+static @OUT out[@OUTPUTS];
+int main(void) {
+  const char *level = tvmgen_digits_cpu();
+  struct tvmgen_digits_inputs inputs = {in};
+  struct tvmgen_digits_outputs outputs = {out};
+  uint32_t state = 1;
+  for (int32_t i = 0; i < @INPUTS; ++i) {
+    in[i] = (@IN)((state = state * 1664525u + 1013904223u) >> 24) @SCALE;
+  }
+  printf("%s %d", level == 0 ? "none" : level, (int)tvmgen_digits_run(&inputs, &outputs));
+  for (int32_t i = 0; i < @OUTPUTS; ++i) {
+    printf(" %.9g", (double)out[i]);
+  }
+  return fflush(stdout);
+}
+"""
+
+
+def build(target: str) -> Factory:
+    """Return the digits model for a target."""
+    module, params = mlfc.import_model(MODEL)
+    return mlfc.build(module, target, params, module_name="digits")
+
+
+def main_text(factory: Factory) -> str:
+    """Return a program that runs a model on data of its own, and prints level, status and results."""
+    (given,), (result,) = factory.interface().inputs, factory.interface().outputs
+    names = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t"}
+    return (
+        MAIN.replace("@INPUTS", str(np.prod(given.shape)))
+        .replace("@OUTPUTS", str(np.prod(result.shape)))
+        .replace("@IN", names[given.dtype])
+        .replace("@OUT", names[result.dtype])
+        .replace("@SCALE", "/ 255.0f" if given.dtype == "float32" else "")
+    )
+
+
+def ran(command: Sequence[str], **variables: str) -> tuple[str, str, str, str]:
+    """Return the level, status and results that the program prints, and its messages."""
+    environment = {key: value for key, value in os.environ.items() if key != "MLFC_CPU"} | variables
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    level, status, results = done.stdout.split(" ", 2)
+    return level, status, results, done.stderr
+
+
+@pytest.fixture(scope="module")
+def x86(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a library for every x86-64, with its objects and a program that is linked to it."""
+    gcc = need("gcc", "gcc")
+    if not native_cpu().startswith("x86-64"):
+        pytest.skip("this machine is no x86-64")
+    folder = tmp_path_factory.mktemp("levels")
+    factory = build("c -mcpu=auto -mtriple=x86_64")
+    factory.export_library(folder / "digits.so", cc=gcc, options=QUICK, workspace_dir=folder / "objects")
+    (folder / "main.c").write_text(main_text(factory))
+    (folder / "tvmgen_digits.h").write_bytes(bytes(factory.code.files["include/tvmgen_digits.h"]))
+    run_tool([gcc, "-O1", "main.c", "digits.so", "-Wl,-rpath,$ORIGIN", "-o", "main"], folder)
+    return folder
+
+
+def test_every_processor_gets_the_kernels_that_it_can_run(x86: Path) -> None:
+    program = str(x86 / "main")
+    emulator = need("qemu-x86_64", "qemu-user")
+    expected = {
+        "qemu64": X86[0],
+        "Nehalem": X86[0],
+        "Haswell": X86[1],
+        "Haswell,-xsave": X86[0],  # an operating system that does not save wide registers
+        "Haswell,-movbe": X86[0],
+        "max": X86[1],  # the emulator has no AVX-512
+    }
+    found = {cpu: ran([emulator, "-cpu", cpu, program]) for cpu in expected}
+    found["here"] = ran([program])
+    assert {cpu: item[0] for cpu, item in found.items() if cpu != "here"} == expected
+    assert {item[1:3] for item in found.values()} == {("0", found["here"][2])}  # the same bits
+    assert not any("mlfc" in item[3] for item in found.values())
+
+
+def test_a_level_can_be_forced_and_is_refused_where_it_is_missing(x86: Path) -> None:
+    program, emulator = str(x86 / "main"), need("qemu-x86_64", "qemu-user")
+    haswell = [emulator, "-cpu", "Haswell", program]
+    assert ran(haswell, MLFC_CPU=X86[0])[0] == X86[0]
+    level, status, _, message = ran(haswell, MLFC_CPU=X86[2])
+    assert (level, status) == ("none", "-1")
+    assert message.endswith(f"got MLFC_CPU={X86[2]}: {X86[0]} {X86[1]}\n")
+    assert ran(haswell, MLFC_CPU="z" * 99)[3].count("z") == 40
+
+
+def test_python_refuses_a_level(x86: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFC_CPU", "x86-64-v33")
+    with pytest.raises(OptionError, match=r"unknown level of processors 'x86-64-v33'; nearest: 'x86-64-v3'"):
+        mlfc.load(x86 / "digits.so")
+    with pytest.raises(OptionError, match=r"nearest: 'x86-64-v3'.*Set it to one of: x86-64"):
+        _ = build("c -mcpu=auto -mtriple=x86_64").lib.path
+
+
+def test_no_instruction_is_above_the_level_of_its_file(x86: Path) -> None:
+    objdump = need("objdump", "binutils")
+    used: dict[str, set[str]] = {level: set() for level in X86}
+    for place in sorted((x86 / "objects").rglob("*.o")):
+        text = subprocess.run([objdump, "-d", place], capture_output=True, text=True, check=True).stdout
+        level = max((name for name in X86 if f"section mlfc.{name}:" in text), default=X86[0])
+        names = re.findall(r"%([xyz]mm)[0-9]|%(k)[0-7]|\b(vf)n?m(?:add|sub)", text)
+        used[level] |= {name for found in names for name in found if name}
+    assert used[X86[0]] == {"xmm"}
+    assert used[X86[1]] - {"vf"} == {"xmm", "ymm"}
+    assert "zmm" in used[X86[2]]
+
+
+def test_the_size_of_each_level_is_told(x86: Path) -> None:
+    found = inspect_library(x86 / "digits.so")
+    assert list(found["library"]["levels"]) == X86
+    assert min(found["library"]["levels"].values()) > 1000
+    assert found["modules"]["digits"]["levels"] == X86
+
+
+def test_levels_share_weights(x86: Path) -> None:
+    """Tiles of different numbers of registers read the same packed weights."""
+    del x86
+    constants = {target: build(target).code.sizes.constants for target in ("c", "c -mcpu=auto -mtriple=x86_64")}
+    assert len(set(constants.values())) == 1, constants
+
+
+def test_processors_of_aarch64(tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    emulator = emulator_of(AARCH64)
+    factory = build("c -mcpu=auto -mtriple=aarch64")
+    with without_c_library():
+        factory.export_library(tmp_path / "digits.so", target_triple=AARCH64, options=QUICK)
+    (tmp_path / "main.c").write_text(main_text(factory))
+    (tmp_path / "tvmgen_digits.h").write_bytes(bytes(factory.code.files["include/tvmgen_digits.h"]))
+    link_program(AARCH64, "main.c", ["digits.so"], tmp_path / "main", "-I.")
+    run = [*emulator, "-E", f"LD_LIBRARY_PATH={tmp_path}"]
+    found = {cpu: ran([*run, "-cpu", cpu, str(tmp_path / "main")]) for cpu in ("cortex-a53", "cortex-a76", "max")}
+    assert [item[0] for item in found.values()] == ARM
+    assert {item[1:] for item in found.values()} == {("0", found["max"][2], "")}
+
+
+@pytest.mark.parametrize("triple", ["thumbv7em-none-eabi", "riscv32-unknown-elf", "nonsense"])
+def test_microcontrollers_choose_nothing(triple: str) -> None:
+    with pytest.raises(OptionError, match=rf"'{triple}'.*Name the core of a microcontroller"):
+        build(f"c -mcpu=auto -mtriple={triple}")
+
+
+def test_one_processor_and_several_exclude_each_other(tmp_path: Path) -> None:
+    factory = build("c -mcpu=auto")
+    with pytest.raises(OptionError, match=r"-mcpu=auto is for several processors, and '-march=native' for one"):
+        factory.export_library(tmp_path / "digits.so", options=["-march=native"])
+    with pytest.raises(OptionError, match=r"has the option -mtriple with -mcpu=auto only"):
+        build("c -mtriple=x86_64")

@@ -24,10 +24,10 @@ for _start in ("cortex-a", "neoverse", "apple"):
 VECTORS.add("aarch64", Vectors("aarch64", (VectorWidth(16, r"\bmul\s+v\d+\.8h"),)))
 
 # by instruction sets: what has dot products is at least of Armv8.2
-_DOTS, _MATRICES = "dotprod", "i8mm"
+_PRODUCTS, _MATRICES = "dotprod", "i8mm"
 _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic"),
-    Level(_DOTS, Features(), ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod"),
+    Level(_PRODUCTS, Features(), ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod"),
     Level(
         _MATRICES,
         Features(instruction_sets=(_MATRICES,)),

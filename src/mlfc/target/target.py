@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,7 +40,7 @@ TRIPLE = "-mtriple"
 
 def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
     if mcpu == AUTO:
-        arch = _library_arch(options[TRIPLE]) if TRIPLE in options else this_platform().arch
+        arch = _library_arch(options[TRIPLE]) if TRIPLE in options else host_arch()
         if arch not in LEVELS:
             return mcpu, {TRIPLE: arch}, Features()
         first, *higher = LEVELS.get(arch).levels
@@ -54,10 +55,20 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
     return name, options, CPUS.get(name).features
 
 
+def host_arch() -> str:
+    """Return the architecture of this process, if it is a known one; else what Python calls it."""
+    try:
+        return this_platform().arch
+    except OptionError:  # an unknown system
+        return platform.machine().lower()
+
+
 def _library_arch(triple: str) -> str:
     """Return the architecture of a triple, or of its first word; raise OptionError if it loads no libraries."""
     if (arch := arch_named(triple)) is not None:
         return arch
+    if triple == host_arch():
+        return triple
     try:
         return parse_platform(triple).arch
     except OptionError as error:

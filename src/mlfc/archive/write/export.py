@@ -12,7 +12,7 @@ from typing import Any
 from mlfc.archive.read.layout import graph_path, params_path, vm_path
 from mlfc.archive.read.opening import MAX_METADATA
 from mlfc.archive.write import metadata
-from mlfc.archive.write.members import archive_members, linked_code
+from mlfc.archive.write.members import archive_members, linked_code, require_one_processor
 from mlfc.archive.write.older import convert, metadata_path
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen.dialect import DIALECTS
@@ -167,6 +167,7 @@ def code_files(factories: Sequence[Factory], options: ExportOptions | None = Non
 
     Raises OptionError if runtime modules of external generators compute a part.
     """
+    require_one_processor(factories)
     files = dict(linked_code(factories, options or ExportOptions()).files)
     for factory in factories:
         kinds = [part.generator for part in factory.code.external if part.is_module]

@@ -32,6 +32,7 @@ from mlfc.support.dims import symbols_of
 from mlfc.support.module_info import ImportedModule
 from mlfc.support.params import params_content
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.target.features import AUTO
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -60,9 +61,21 @@ def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedC
     return link(factories, **sharing, system_lib=options.system_lib)
 
 
+def require_one_processor(factories: Sequence[Factory]) -> None:
+    """Raise OptionError for C that chooses among kernels: whoever compiles C chooses its processor."""
+    for factory in factories:
+        if factory.unit.target.mcpu == AUTO:
+            raise OptionError(
+                f"C for others to compile is for one processor, got the target '{factory.unit.target}'",
+                place=factory.module_name,
+                next_step="Compile for 'c', which runs everywhere, or make a library: --emit so",
+            )
+
+
 def archive_members(factories: Sequence[Factory], options: ExportOptions, timestamp: int) -> Members:
     """Return all files but the metadata; ToolchainError where test vectors are wanted and code does not compile."""
     _check_options(factories, options)
+    require_one_processor(factories)
     linked = linked_code(factories, options)
     files: dict[str, Data] = {f"{layout.CODE}/{path}": data for path, data in linked.files.items()}
     facts = {}

@@ -113,6 +113,14 @@ def test_runs_take_dimensions_in_which_a_quotient_is_one_and_the_last_step_exist
     _check(model, runs, [{"x": _ones(2, 2, 3)}])
 
 
+def test_a_squeeze_without_axes_drops_what_the_outputs_rank_says() -> None:
+    node = helper.make_node("Squeeze", ["x"], ["y"])
+    for rank, good, bad in ((1, (1, 1, 3), (2, 1, 3)), (3, (2, 4, 3), (1, 4, 3)), (None, (2, 4, 3), (2, 1, 3))):
+        shape = None if rank is None else [f"e{axis}" for axis in range(rank)]
+        model = _graph_model([node], {"x": (FLOAT, ["n", "m", 3])}, {"y": (FLOAT, shape)})
+        _check(model, [{"x": _ones(*good)}], [{"x": _ones(*bad)}])
+
+
 def test_late_shapes_axes_and_counts_that_do_not_fit_are_refused() -> None:
     def given(**values: Any) -> dict[str, Array]:
         return {"x": _ones(2, 1, 6), **{name: np.asarray(value) for name, value in values.items()}}

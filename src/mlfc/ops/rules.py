@@ -30,7 +30,11 @@ class UnequalDimsError(TypeCheckError):
     """
 
     def __init__(self, name: str, a: Extent, b: Extent, what: str = "extents") -> None:
-        super().__init__(f"{name}: {what} {a} and {b} have to be equal, which depends on the run")
+        super().__init__(
+            f"{name}: {what} {a} and {b} have to be equal, which depends on the run",
+            next_step="Give the inputs shapes in which they are, as --shape NAME=n,64 with one name for both, or fixed "
+            "ones",
+        )
         self.extents = a, b
 
 

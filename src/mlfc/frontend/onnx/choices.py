@@ -1,7 +1,8 @@
 """Branches that stand for an If whose branches give values of different ranks: those that fit the rest of the model.
 
 Exporters ask for extents where they could not know them: whether a dimension is 1, and so may be dropped. Nodes behind
-such an If take one of the ranks alone. One is tried after the other, and the run checks that the condition says so.
+such an If take one of the ranks alone. One is tried after the other, and the run checks that the condition says so. A
+Squeeze without axes is such a node, too: whether it drops a dimension depends on the run.
 """
 
 from __future__ import annotations
@@ -27,8 +28,14 @@ class Choices:
         """Return whether the condition of a node is to hold; None where nothing is chosen."""
         return self._taken.get(name)
 
+    def chosen(self, may_restart: bool, name: str) -> bool:
+        """Return whether a node is imported in the first of two ways, which it is until that does not fit."""
+        if name not in self._taken and may_restart and not self.is_over:
+            self.choose(name)
+        return self._taken.get(name, True)
+
     def choose(self, name: str) -> None:
-        """Choose the first branch of a node; raise `Chosen`."""
+        """Choose the first branch, or way, of a node; raise `Chosen`."""
         self._taken[name] = True
         raise Chosen
 

@@ -102,10 +102,11 @@ def import_onnx(
     choices, restarts = Choices(), 0
     try:
         while True:
+            may_restart = restarts < _RESTART_LIMIT
             importer = _Importer(
                 model, name, folder, external=external, on_host=on_host, census=census,
-                open_extents=Dynamic() if dynamic else None, replaced=replaced,
-                choices=choices, may_restart=restarts < _RESTART_LIMIT,
+                open_extents=Dynamic(partial(choices.chosen, may_restart)) if dynamic else None, replaced=replaced,
+                choices=choices, may_restart=may_restart,
             )  # fmt: skip
             restarts += 1
             try:

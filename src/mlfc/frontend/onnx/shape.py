@@ -76,12 +76,32 @@ def _squeeze(node: Node) -> Expr:
         if given is None
         else tuple(sorted({node.axis(axis, len(shape)) for axis in given}))
     )
+    if given is None:
+        maybe = [axis for axis, extent in enumerate(shape) if isinstance(extent, Dim) and _may_be_one(extent)]
+        axes = tuple(sorted((*axes, *_dropped(node, maybe))))
     still_open = [axis for axis in axes if isinstance(shape[axis], Dim) and bounds(shape[axis])[0] <= 1]
-    if still_open and given is not None:
+    if still_open:
         return _squeezed(node, axes, still_open)
     if any(shape[axis] != 1 for axis in axes):
         node.wrong(f"dimensions {axes} of a tensor of shape {shape} are not all 1")
     return node.call("squeeze", node.input(0), axis=axes) if axes else node.input(0)
+
+
+def _may_be_one(extent: Extent) -> bool:
+    low, high = bounds(extent)
+    return low <= 1 <= high
+
+
+def _dropped(node: Node, maybe: Sequence[int]) -> Sequence[int]:
+    """Return which dimensions a Squeeze without axes drops, of those that the run may find to be 1: none, or all."""
+    if not maybe or node.dynamic is None:
+        return ()
+    if not node.dynamic.choose(node.name):
+        return maybe
+    for axis in maybe:
+        is_more = node.call("not_equal", node.constant(node.shape(0)[axis], "int64"), node.constant(1, "int64"))
+        node.require(is_more, f"whether '{node.name}' keeps dimension {axis}, which is not 1")
+    return ()
 
 
 def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Expr:

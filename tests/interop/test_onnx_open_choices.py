@@ -147,6 +147,25 @@ def test_late_shapes_axes_and_counts_that_do_not_fit_are_refused() -> None:
         compiled.run(given(late=[4, 3]))
 
 
+@pytest.mark.parametrize("policy", ["late scales", "late sizes", "not_larger", "not_smaller"])
+def test_images_are_resized_by_what_the_run_says(policy: str) -> None:
+    inputs: dict[str, Any] = {"x": (FLOAT, [1, 1, "h", "w"])}
+    late, weights = {}, {}
+    names, more = ["x", "", "", "sizes"], {}
+    if policy == "late scales":
+        inputs["scales"], names, late = (FLOAT, [4]), ["x", "", "scales"], {"scales": np.float32([1, 1, 1.5, 0.4])}
+    elif policy == "late sizes":
+        inputs["sizes"], late = (INT64, [4]), {"sizes": np.asarray([1, 1, 3, 9])}
+    else:
+        weights, more = {"sizes": np.asarray([7, 4])}, {"keep_aspect_ratio_policy": policy, "axes": [2, 3]}
+    rng = np.random.default_rng(7)
+    runs = [{"x": rng.normal(size=(1, 1, *size)).astype(np.float32), **late} for size in ((3, 5), (8, 6))]
+    for mode in ("linear", "nearest"):
+        node = helper.make_node("Resize", names, ["y"], mode=mode, **more)
+        refused = [{**runs[0], "scales": np.float32([1, 1, -1, 1])}] if policy == "late scales" else []
+        _check(_graph_model([node], inputs, {"y": (FLOAT, None)}, weights), runs, refused)
+
+
 def test_slices_without_repetitions_are_as_many_as_the_data_say() -> None:
     outputs = ["y", "first", "inverse", "counts"]
     rng = np.random.default_rng(3)

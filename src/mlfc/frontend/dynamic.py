@@ -56,7 +56,7 @@ class Needs:
 class Dynamic:
     """Symbols and functions of the module that an import makes."""
 
-    def __init__(self, choose: Callable[[str], bool] = lambda name: True) -> None:
+    def __init__(self, choose: Callable[[str], bool] = bool) -> None:
         self.choose = choose  # of two ways to import a node, which the run checks, whether it is the first
         self.functions: dict[str, Function] = {}
         self.frames = [Frame()]

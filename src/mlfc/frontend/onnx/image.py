@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
-from mlfc.frontend.onnx.open_resize import OpenAxis, resized, scaled
+from mlfc.frontend.onnx.open_resize import OpenAxis, late_scaled, resized, scaled, within_sizes
 from mlfc.frontend.onnx.table import importer
 from mlfc.ops.resampling import AxisResize, nearest_taps
 from mlfc.relay.ir import Expr
@@ -26,6 +26,7 @@ COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
     "tf_half_pixel_for_nn",
 )  # fmt: skip
+_POLICIES = ("not_larger", "not_smaller")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
@@ -196,6 +197,8 @@ def _resize(node: Node) -> Expr:
         node.wrong(f"'{method.coordinates}' with '{method.nearest}' is not known")
     extrapolated = node.real("extrapolation_value", 0.0)
     policy = node.string("keep_aspect_ratio_policy", "stretch")
+    if node.dynamic is not None and node.has(2) and node.known(2) is None and node.shape(2) == (len(axes),):
+        return resized(node, late_scaled(node, node.input(2), axes), method)
     scales = node.value(2, "scales").reshape(-1) if node.has(2) else ()
     if not is_static(node.shape(0)) and len(scales):
         return _open_resized(node, [float(scale) for scale in scales], axes, method)
@@ -208,6 +211,8 @@ def _resize(node: Node) -> Expr:
             for axis, size in zip(axes, sizes, strict=True):
                 own[axis] = OpenAxis(node.shape(0)[axis], size, size, node.shape(0)[axis])
             return resized(node, own, method)
+        if not is_static((*node.shape(0), *sizes)) and policy in _POLICIES and len(sizes) == len(axes):
+            return resized(node, within_sizes(node, sizes, axes, larger=policy == _POLICIES[1]), method)
         found = _sized_axes(node, sizes, axes, policy)
     else:
         node.wrong("neither scales nor sizes are given")
@@ -231,7 +236,7 @@ def _sized_axes(node: Node, sizes: Sequence[int], axes: Sequence[int], policy: s
     if len(sizes) != len(axes) or any(not 0 < size < _SIZE_LIMIT for size in sizes) or 0 in shape:
         node.wrong(f"sizes {tuple(sizes)} do not fit the axes {tuple(axes)} of a tensor of shape {shape}")
     ratios = [Fraction(size, shape[axis]) for size, axis in zip(sizes, axes, strict=True)]
-    if policy in ("not_larger", "not_smaller"):
+    if policy in _POLICIES:
         common = min(ratios) if policy == "not_larger" else max(ratios)
         ratios = [common] * len(axes)
         sizes = [math.floor(common * shape[axis] + Fraction(1, 2)) for axis in axes]

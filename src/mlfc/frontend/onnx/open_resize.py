@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial, reduce
+from math import prod
 from typing import TYPE_CHECKING
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.relay.ir import Expr
-from mlfc.support.dims import Extent, bounds, maximum
+from mlfc.support.dims import Dim, Extent, bounds, maximum, minimum
 
 if TYPE_CHECKING:
     from mlfc.frontend.onnx.image import Method
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenAxis:
-    """One axis of a Resize: its extents before and after, and the scale as a ratio."""
+    """One axis of a Resize: its extents before and after, and the scale as a ratio, which the run may compute."""
 
     size: Extent
     out: Extent
-    over: Extent
-    under: Extent
+    over: Extent | Expr
+    under: Extent | Expr
 
     @property
     def stays(self) -> bool:
@@ -37,6 +39,52 @@ def scaled(size: Extent, scale: float) -> OpenAxis:
     """Return an axis that grows by a number."""
     exact = Fraction(scale)
     return OpenAxis(size, size * exact.numerator // exact.denominator, exact.numerator, exact.denominator)
+
+
+_SCALE_BITS = 31
+
+
+def late_scaled(node: Node, scales: Expr, axes: Sequence[int]) -> list[OpenAxis]:
+    """Return axes that grow by numbers that the run gives: whole numbers of 2 ** -31, as they are from 2 ** -8 on.
+
+    The run refuses numbers below that, and those of which 23 bits are before the point.
+    """
+    found = [OpenAxis(size, size, 1, 1) for size in node.shape(0)]
+    under = 1 << _SCALE_BITS
+    for place, axis in enumerate(axes):
+        scale = node.cast(node.reshape(node.cut(scales, 0, place, place + 1), ()), "float64")
+        low, high = (node.constant(value, "float64") for value in (2.0**-8, 2.0**23))
+        fits = node.call("logical_and", node.call("greater_equal", scale, low), node.call("less", scale, high))
+        node.require(fits, f"whether scale {place} of '{node.name}' is from 1/256 to 2**23")
+        scale = node.call("minimum", node.call("maximum", scale, low), high)
+        over = node.cast(node.call("multiply", scale, node.constant(float(under), "float64")), "int64")
+        size = node.shape(0)[axis]
+        out = node.call("multiply", node.constant(size, "int64"), over)
+        out = node.call("floor_divide", out, node.constant(under, "int64"))
+        found[axis] = OpenAxis(size, node.late(out), over, under)
+    return found
+
+
+def within_sizes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], *, larger: bool) -> list[OpenAxis]:
+    """Return axes that grow by one number: the least by which one of them has its size, or the largest."""
+    shape, chosen = node.shape(0), maximum if larger else minimum
+    found = [OpenAxis(size, size, 1, 1) for size in shape]
+    best: tuple[Expr, Expr] | None = None
+    for size, axis in zip(sizes, axes, strict=True):
+        over: Expr = node.constant(size, "int64")
+        under: Expr = node.constant(shape[axis], "int64")
+        if best is not None:
+            one, other = node.call("multiply", over, best[1]), node.call("multiply", best[0], under)
+            is_better = node.call("greater" if larger else "less", one, other)
+            over, under = (
+                node.call("where", is_better, new, old) for new, old in zip((over, under), best, strict=True)
+            )
+        best = over, under
+    assert best is not None
+    for axis in axes:
+        outs = [(2 * size * shape[axis] + shape[at]) // (2 * shape[at]) for size, at in zip(sizes, axes, strict=True)]
+        found[axis] = OpenAxis(shape[axis], reduce(chosen, outs), *best)
+    return found
 
 
 def resized(node: Node, axes: Sequence[OpenAxis], method: Method) -> Expr:
@@ -92,8 +140,14 @@ class _Resizing:
     def _op(self, operator: str, *args: Expr) -> Expr:
         return self.node.call(operator, *args)
 
-    def _int(self, value: Extent) -> Expr:
-        return self.node.constant(value, "int64")
+    def _int(self, value: Extent | Expr) -> Expr:
+        return self.node.constant(value, "int64") if isinstance(value, (int, Dim)) else value
+
+    def _product(self, *values: Extent | Expr) -> Expr:
+        """Return a product, which is an extent where all its factors are."""
+        extents = [value for value in values if isinstance(value, (int, Dim))]
+        rest = [value for value in values if not isinstance(value, (int, Dim))]
+        return reduce(partial(self._op, "multiply"), rest, self._int(prod(extents)))
 
     def _real(self, value: float) -> Expr:
         return self.node.constant(value, "float64")
@@ -107,11 +161,12 @@ class _Resizing:
             return self._op("multiply", at, self._int(axis.under)), self._int(axis.over)
         middle = self._op("add", self._op("multiply", at, self._int(2)), self._int(1))
         middle = self._op("multiply", middle, self._int(axis.under))
-        denominator = self._int(2 * axis.over)
+        denominator = self._product(2, axis.over)
         if mode == "tf_half_pixel_for_nn":
             return middle, denominator
         if mode == "half_pixel_symmetric":
-            middle = self._op("add", middle, self._int(axis.size * axis.over - axis.out * axis.under))
+            more = self._op("subtract", self._product(axis.size, axis.over), self._product(axis.out, axis.under))
+            middle = self._op("add", middle, more)
         halves = self._op("subtract", middle, self._int(axis.over))
         if mode == "pytorch_half_pixel" and bounds(axis.out)[0] <= 1:
             alone = self._op("equal", self._int(axis.out), self._int(1))

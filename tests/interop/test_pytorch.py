@@ -410,6 +410,35 @@ def test_dimensions_of_torch_export_keep_names_and_bounds() -> None:
     assert str(again.main.params[0].type.shape[1]) == "x_1"  # type: ignore[union-attr]
 
 
+class Fading(nn.Module):
+    """Adds the sum of all rows so far, of which each call halves the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(1, 4))
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        self.h.copy_(self.h * 0.5 + x.sum(0, keepdim=True))
+        return x * scale + self.h
+
+
+def test_buffers_are_state_beside_open_dimensions() -> None:
+    rows, x, scale = torch.export.Dim("rows", min=1, max=32), torch.zeros(3, 4), torch.ones(4)
+    said: tuple[Any, ...] = (
+        ((x, scale), ({0: rows}, None)),
+        ({"scale": scale, "x": x}, {"x": {0: rows}, "scale": None}),
+    )
+    for examples, dynamic_shapes in said:
+        made = mlfc.compile(Fading(), "llvm", example_inputs=examples, dynamic_shapes=dynamic_shapes)
+        assert made.model.extents == {"rows": (1, 32)}  # type: ignore[attr-defined]
+        module, rng = Fading(), np.random.default_rng(6)
+        for count in (2, 1, 5):
+            given = {"x": rng.standard_normal((count, 4), np.float32), "scale": np.full(4, 2, np.float32)}
+            wanted = module(**{name: torch.from_numpy(array) for name, array in given.items()})
+            np.testing.assert_allclose(made.run(given)["output"], wanted.numpy(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(made.state["h"], module.h.numpy(), rtol=1e-5)
+
+
 def test_dynamic_shapes_that_do_not_fit_are_refused() -> None:
     examples, batch = (torch.zeros(3, 5, 4), torch.zeros(3, 3)), torch.export.Dim("batch")
     with pytest.raises(OptionError, match="2 arguments"):

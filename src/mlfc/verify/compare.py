@@ -302,7 +302,7 @@ def _states_of(
 ) -> tuple[Sequence[StateInfo], Mapping[str, Array]]:
     """Return the states of an artifact, and what they begin with."""
     if not isinstance(compiled, EmulatedModule):
-        state = compiled.state if isinstance(compiled, (AotModule, GraphModule)) else ModelState()
+        state = compiled.state if isinstance(compiled, (AotModule, GraphModule, VmModel)) else ModelState()
         return state.infos, dict(state)
     if not compiled.states:
         return (), {}

@@ -13,7 +13,7 @@ import numpy as np
 import onnxscript  # noqa: F401  (PyTorch's exporter requires it: one that is not installed is found here)
 import torch
 
-from mlfc.errors import ModelError, OptionError, UnsupportedError
+from mlfc.errors import ModelError, OptionError
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.torch import naming
 from mlfc.frontend.torch.decompositions import decomposed
@@ -78,16 +78,17 @@ def _module(
         check_effects(program.exported_program, "forward", may_write_buffers=True)
         if not buffers:
             return Captured(_serialized(_named(program, exported)), name, shapes=shapes)
-        if shapes:
-            raise UnsupportedError(
-                f"dimensions cannot stay open in a module that writes the buffer '{buffers[0]}'",
-                next_step="Remove dynamic_shapes, or pass the buffers in and out of forward",
-            )
         # ONNX has no buffers that are written, and the exporter leaves out what becomes of them
         state = {key: module.get_buffer(key).detach().clone() for key in buffers}
         initial = {key: value.cpu().numpy() for key, value in state.items()}
         explicit = _ExplicitState(module)
-        exported_again = _exported(explicit, (args, kwargs, {**state}), {}, module)
+        # arguments by name come last
+        own = {key: spec for key, (_, spec) in arguments.items()}
+        said = None
+        if shapes:
+            by_name = {key: own[key] for key in kwargs}
+            said = (tuple(list(own.values())[: len(args)]), by_name, dict.fromkeys(state))
+        exported_again = _exported(explicit, (args, kwargs, {**state}), {}, module, said)
         titles = [*naming.input_titles(exported), *buffers]
         program = _named(_converted(exported_again), exported_again, titles, buffers)
         outputs = [value.name for value in program.model.graph.outputs][-len(buffers) :]
@@ -96,6 +97,7 @@ def _module(
         name,
         dict(zip(buffers, outputs, strict=True)),
         {key: value for key, value in initial.items() if value.tobytes().strip(b"\0")},
+        shapes,
     )
 
 

@@ -24,14 +24,17 @@ def by_argument(
         given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     except TypeError as error:
         raise OptionError(f"forward does not take example_inputs: {error}", next_step=_STEP) from None
+    # as PyTorch flattens them: those by name come last, in the order in which they are given
+    order = [*(name for name in given if name not in kwargs), *(name for name in kwargs if name in given)]
     if isinstance(dynamic_shapes, Mapping):
-        return {name: (value, dynamic_shapes.get(name)) for name, value in given.items()}
+        return {name: (given[name], dynamic_shapes.get(name)) for name in order}
     if not isinstance(dynamic_shapes, (tuple, list)) or len(dynamic_shapes) != len(given):
         got = len(dynamic_shapes) if isinstance(dynamic_shapes, (tuple, list)) else type(dynamic_shapes).__name__
         raise OptionError(
             f"expected dynamic_shapes of {len(given)} arguments ({', '.join(given)}), got {got}", next_step=_STEP
         )
-    return {name: (value, spec) for (name, value), spec in zip(given.items(), dynamic_shapes, strict=True)}
+    said = dict(zip(given, dynamic_shapes, strict=True))
+    return {name: (given[name], said[name]) for name in order}
 
 
 def open_shapes(

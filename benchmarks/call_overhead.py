@@ -16,6 +16,7 @@ from rich.table import Table
 import mlfc
 from mlfc.relay import ir
 from mlfc.runtime import LibraryModule
+from mlfc.support.dims import Symbol
 
 CALLS = 200
 ROUNDS = 300
@@ -55,9 +56,9 @@ def table(folder: Path) -> Table:
 
 def _ways(folder: Path) -> dict[str, Callable[[], Any]]:
     """Return calls of a model that adds two numbers, and of functions that do nothing."""
-    data = ir.Var("data", ir.TensorType((1,), "float32"))
-    module = ir.IRModule({"main": ir.Function((data,), ir.call("add", [data, ir.const(np.float32(1))]))})
-    library = mlfc.build(module, module_name="increment").export_library(folder / "increment.so")
+    library = mlfc.build(_increment(1), module_name="increment").export_library(folder / "increment.so")
+    opened = mlfc.build(_increment(Symbol("n").dim), module_name="opened", executor="vm")
+    general: Any = mlfc.load(opened.export_library(folder / "opened.so"))
     (folder / "empty.c").write_text(EMPTY)
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", "empty.so", "empty.c"], cwd=folder, check=True)
     arrays = np.ones(1, np.float32), np.zeros(1, np.float32)
@@ -74,7 +75,16 @@ def _ways(folder: Path) -> dict[str, Callable[[], Any]]:
         "tvm_ffi, model, its own tensors": lambda: ffi["increment"](*tensors),
         "tvm_ffi, model, returns a tensor": lambda: ffi["increment"](tensors[0]),
         "bound to the arrays": bound,
+        "run": lambda: model.run(arrays[0]),
+        "open length, bound to the arrays": general.bind([arrays[0]], [arrays[1]]),
+        "open length, bound to the input": general.bind([arrays[0]]),
+        "open length, run": lambda: general.run(arrays[0]),
     }
+
+
+def _increment(extent: Any) -> ir.IRModule:
+    data = ir.Var("data", ir.TensorType((extent,), "float32"))
+    return ir.IRModule({"main": ir.Function((data,), ir.call("add", [data, ir.const(np.float32(1))]))})
 
 
 def _microseconds(call: Callable[[], Any]) -> float:

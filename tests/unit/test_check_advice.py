@@ -47,7 +47,12 @@ def refused() -> tuple[Any, ...]:
 
         for module in OPERATORS.values():
             importlib.import_module(f"onnx.backend.test.case.node.{module}")
-    tests = [test for test in node._NodeTestCases if {item.op_type for item in test.model.graph.node} & {*OPERATORS}]
+    # whoever collected all tests in this process before has those of functions as their operators, too
+    tests = [
+        test
+        for test in node._NodeTestCases
+        if "_expanded" not in test.name and {item.op_type for item in test.model.graph.node} & {*OPERATORS}
+    ]
     return tuple(test for test in tests if mlfc.check(test.model.SerializeToString()))
 
 

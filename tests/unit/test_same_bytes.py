@@ -1,4 +1,4 @@
-"""The same model gives the same archive in another clone, on another day, with other hashes, in another time zone."""
+"""The same models give the same archive in another clone, on another day, with other hashes, in another time zone."""
 
 from __future__ import annotations
 
@@ -25,11 +25,18 @@ if day:
     time.gmtime, time.localtime = (lambda f: lambda seconds=None: f(day if seconds is None else seconds))(real[0]), \\
         (lambda f: lambda seconds=None: f(day if seconds is None else seconds))(real[1])
 import mlfc
+import onnx
 assert mlfc.__file__.startswith(root), mlfc.__file__
 factories = []
 for name, file, executor in (("a", "digits_int8.tflite", "aot"), ("b", "digits.onnx", "graph")):
     module, params = mlfc.import_model(f"{models}/{file}")
     factories.append(mlfc.build(module, params=params, module_name=name, executor=executor))
+model = onnx.load(f"{models}/digits.onnx")
+for tensor in (*model.graph.input, *model.graph.output):
+    tensor.type.tensor_type.shape.dim[0].dim_param = "batch"
+module, params = mlfc.import_model(model, dynamic=True, shapes={"image": (("batch", 1, 8), 1, 8, 8)})
+assert module.main.params[0].type.shape[0] != 1
+factories.append(mlfc.build(module, params=params, module_name="c", executor="vm"))
 mlfc.export_model_library_format(factories, out)
 """
 

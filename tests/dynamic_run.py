@@ -63,7 +63,7 @@ def differences(jobs: Sequence[Job], folder: Path) -> list[str]:
     """Return where kernels with symbols compute other bits than those without."""
     open_ones = {f"open_{place}": replace(job.prim, name=f"open_{place}") for place, job in enumerate(jobs)}
     source = print_file([print_function(prim) for prim in open_ones.values()])
-    flags = ("-O1", "-ffp-contract=off", *WARNINGS)
+    flags = ("-O0", "-ffp-contract=off", *WARNINGS)
     in_c = ctypes.CDLL(str(compile_shared({"kernels.c": source.encode()}, folder / "open.so", flags)))
     by_llvm = _library(open_ones)
     fixed = {

@@ -14,6 +14,7 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Function, FuncType, GlobalVar, IRModule, Tuple, Var
 from tests import vm_control
 
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 RANDOM = np.random.default_rng(14)
 
 

@@ -127,11 +127,15 @@ def test_memory_of_results_is_used_again_only_if_nobody_has_it(library: LibraryM
     survivor = model.run(np.int32([4]))["y"]
     del model  # its memory goes when the last result does
     assert survivor.tolist() == [8]
-    for _ in range(20):  # results and their model in one circle, which is collected in any order
-        circle: list[Any] = [ready(library, "c")]
-        circle += [circle[0].run(np.int32([4])), circle]
-        del circle
-        gc.collect()
+    gc.freeze()  # what other tests left need not be looked through each time
+    try:
+        for _ in range(20):  # results and their model in one circle, which is collected in any order
+            circle: list[Any] = [ready(library, "c")]
+            circle += [circle[0].run(np.int32([4])), circle]
+            del circle
+            assert gc.collect() > 0
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("interpreter", INTERPRETERS)

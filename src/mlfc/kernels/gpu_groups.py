@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
+from mlfc.support.dims import maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr
@@ -21,11 +22,9 @@ def power_of_two(least: int, most: int) -> int:
 def unraveled(position: Expr, shape: Sequence[int]) -> list[Expr]:
     """Return the indices of a row-major position, which is inside the shape."""
     indices: list[Expr] = []
-    inner = prod(shape)
     outermost = True
-    for extent in shape:
-        inner //= max(extent, 1)
-        index = position // max(inner, 1)
+    for axis, extent in enumerate(shape):
+        index = position // maximum(prod(shape[axis + 1 :]), 1)
         indices.append(tb.const(0) if extent == 1 else index if outermost else index % extent)
         outermost = outermost and extent == 1
     return indices

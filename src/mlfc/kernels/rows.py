@@ -6,7 +6,7 @@ Hosts take one row after another. On a device a row is the work of a group of wo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -15,6 +15,7 @@ from typing import Protocol
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.kernels.gpu_groups import WARP, fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds, maximum, typical
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader
 from mlfc.tir.ir import Expr
@@ -64,7 +65,7 @@ class GroupRows:
 
     def __init__(self, ctx: Context, length: int) -> None:
         self._ctx = ctx
-        self._items = max(WARP, power_of_two(-(-length // 4), ctx.features.group_items))
+        self._items = max(WARP, power_of_two(-(-typical(length) // 4), ctx.features.group_items))
         self._shared = ctx.features.shared_bytes - 4096  # less the share of folds
         self._item: Expr = tb.const(0)
         self._row: Expr = tb.const(0)
@@ -74,8 +75,11 @@ class GroupRows:
     def over(self, extents: Sequence[int]) -> Iterator[Sequence[Expr]]:
         """Open the launch; yield the indices of the group's row."""
         self._rows = prod(extents)
-        with self._ctx.stmts.launch((self._rows,), (self._items,)) as ((row,), (item,)):
+        groups = maximum(1, self._rows)
+        with self._ctx.stmts.launch((groups,), (self._items,)) as ((row,), (item,)), ExitStack() as guard:
             self._row, self._item = row, item
+            if groups != self._rows:
+                guard.enter_context(self._ctx.stmts.when(tb.binary("lt", row, self._rows)))
             yield unraveled(row, extents)
 
     @contextmanager
@@ -101,7 +105,7 @@ class GroupRows:
         """Return memory that the group shares or, for long rows, scratch for all rows."""
         stmts = self._ctx.stmts
         needed = prod(shape) * dtypes.nbytes(dtype)
-        if needed <= self._shared:
+        if bounds(needed)[1] <= self._shared:
             self._shared -= needed
             buffer = stmts.shared(name, shape, dtype)
             return Kept(partial(stmts.store, buffer), partial(tb.load, buffer))

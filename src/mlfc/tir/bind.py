@@ -7,14 +7,17 @@ work-item runs. Statements that follow each other in such a loop become launches
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mlfc.errors import UnsupportedError
+from mlfc.support.dims import Dim, Extent, bounds, maximum, typical
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
+from mlfc.tir.extents import as_extent, as_index
 from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Expr, Stmt, Var
 from mlfc.tir.unroll import with_values
@@ -36,7 +39,7 @@ def bind(body: Stmt, items: int = ITEMS) -> Stmt:
     Raises UnsupportedError if much of the work must run in order: then a host does it faster.
     """
     binder = _Binder(body, items)
-    launches = [binder.launch(nest) for nest in binder.nests(body, ()) if nest.count]
+    launches = [binder.launch(nest) for nest in binder.nests(body, ()) if not nest.is_empty]
     return launches[0] if len(launches) == 1 else ir.Seq(tuple(launches))
 
 
@@ -53,15 +56,23 @@ class _Nest:
         return [item for item in self.frame if isinstance(item, ir.For)]
 
     @property
-    def trips(self) -> list[int]:
+    def trips(self) -> list[Extent]:
         """Iterations of each loop."""
-        extents = [int(loop.extent.value) for loop in self.loops if isinstance(loop.extent, ir.Const)]
-        return [max(0, -(-extent // loop.step)) for extent, loop in zip(extents, self.loops, strict=True)]
+        extents = [as_extent(loop.extent) for loop in self.loops]
+        return [
+            maximum(0, -(-extent // loop.step))
+            for extent, loop in zip(extents, self.loops, strict=True) if extent is not None
+        ]  # fmt: skip
 
     @property
-    def count(self) -> int:
+    def count(self) -> Any:
         """Work-items."""
         return prod(self.trips)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be done, whatever the symbols are."""
+        return bounds(self.count)[1] == 0
 
 
 class _Binder:
@@ -108,7 +119,7 @@ class _Binder:
 
     def _is_frame(self, stmt: ir.For | ir.Let | ir.If) -> bool:
         if isinstance(stmt, ir.For):
-            return isinstance(stmt.extent, ir.Const) and self._independence.holds(stmt)
+            return as_extent(stmt.extent) is not None and stmt.until is None and self._independence.holds(stmt)
         if isinstance(stmt, ir.If) and stmt.otherwise is not None:
             return False
         read = (node for expr in own_exprs(stmt) for node in walk_expr(expr) if isinstance(node, ir.Load))
@@ -122,6 +133,8 @@ class _Binder:
             return nest.body
         total = nest.count
         self._check(nest.body, total)
+        if isinstance(total, Dim):
+            return self._open_launch(nest, total)
         stmts = tb.StmtBuilder()
         block = min(self._items, -(-total // WARP) * WARP) if total > 1 else 1
         groups = -(-total // block)
@@ -132,9 +145,32 @@ class _Binder:
             stmts.append(body if groups * block == total else ir.If(tb.binary("lt", number, total), body))
         return stmts.finish()
 
-    def _check(self, body: Stmt, total: int) -> None:
+    def _open_launch(self, nest: _Nest, total: Dim) -> Stmt:
+        """Return a launch of as many groups as the run needs, at least one: devices refuse none."""
+        stmts = tb.StmtBuilder()
+        groups = maximum(1, -(-total // self._items))
+        with stmts.launch((groups,), (self._items,)) as ((group,), (item,)):
+            number = stmts.let("number", group * self._items + item)
+            inner = tb.StmtBuilder()
+            env: dict[Var, Expr] = {}
+            rest: Expr = number
+            # from the innermost loop outwards; that a place is within its loop is clear to readers and to proofs
+            for loop, count in reversed(list(zip(nest.loops, nest.trips, strict=True))):
+                trips = as_index(maximum(1, count))
+                is_outermost = loop is nest.loops[0]
+                place = rest if is_outermost else tb.binary("floormod", rest, trips)
+                env[loop.var] = inner.let("place", place) * loop.step
+                rest = rest if is_outermost else tb.binary("floordiv", rest, trips)
+            with ExitStack() as guards:
+                for loop in nest.loops if len(nest.loops) > 1 else ():
+                    guards.enter_context(inner.when(tb.binary("lt", env[loop.var], loop.extent)))
+                inner.append(_framed(nest.frame, nest.body, env))
+            stmts.append(ir.If(tb.binary("lt", number, as_index(total)), inner.finish()))
+        return stmts.finish()
+
+    def _check(self, body: Stmt, total: Extent) -> None:
         steps = _steps(body, self._independence.ranges)
-        if total < _FEW_ITEMS and steps > _MOST_STEPS:
+        if typical(total) < _FEW_ITEMS and steps > _MOST_STEPS:
             raise UnsupportedError(
                 f"some {steps:,} steps depend on each other, and a device would run {total} of them at a time",
                 next_step="Leave this operator on the host",
@@ -148,7 +184,7 @@ def _joined(stmts: Sequence[Stmt]) -> Stmt:
 def _places(number: Expr, nest: _Nest) -> list[Expr]:
     """Return the values of the loops' variables in one of all iterations; the innermost varies fastest."""
     places: list[Expr] = []
-    inner = nest.count
+    inner: Any = nest.count
     for position, (count, loop) in enumerate(zip(nest.trips, nest.loops, strict=True)):
         inner //= count
         index = number // inner

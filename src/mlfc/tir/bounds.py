@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from math import inf, isnan
+from math import inf, isnan, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,7 +156,11 @@ class Ranges:
     def enter_launch(self, launch: ir.Launch) -> None:
         """Learn the ranges of the places of groups and work-items."""
         for var, count in launch.ranges:
-            self._learn(var, Interval(0, max(count - 1, 0)))
+            most = bounds(count)[1]
+            if isinstance(count, Dim):
+                self._assume_less(var, as_index(count))
+                most = min(most, LARGEST // prod(launch.block))  # launchers refuse more
+            self._learn(var, Interval(0, max(most - 1, 0)))
 
     def enter_let(self, let: ir.Let) -> None:
         """Learn the value of a variable."""

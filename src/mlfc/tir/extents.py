@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 from mlfc.support import dims
 from mlfc.support.dims import Extent, Symbol, walked
-from mlfc.tir.ir import Buffer, Cast, Const, Expr, ExprOps, Stmt, Var
+from mlfc.tir.ir import Binary, Buffer, Cast, Const, Expr, ExprOps, Stmt, Var
 from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
+
+_EXTENTS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
+    "floormod": operator.mod, "max": dims.maximum, "min": dims.minimum,
+}  # fmt: skip
 
 
 @cache
@@ -34,6 +40,21 @@ def as_index(extent: Extent, dtype: str = "int32") -> Expr:
         return ExprOps.build(_OPERATIONS[op], a, b)
 
     found: Expr = walked(extent, leaf, apply)
+    return found
+
+
+def as_extent(expr: Expr) -> Extent | None:
+    """Return an expression of int32 as an extent; None where it is not of numbers and symbols alone."""
+    if isinstance(expr, Const):
+        return int(expr.value)
+    if isinstance(expr, Var):
+        return None if expr.symbol is None else expr.symbol.dim
+    if not isinstance(expr, Binary) or expr.op not in _EXTENTS or expr.dtype != "int32":
+        return None
+    a, b = as_extent(expr.a), as_extent(expr.b)
+    if a is None or b is None or (expr.op.startswith("floor") and dims.bounds(b)[0] < 1):
+        return None
+    found: Extent = _EXTENTS[expr.op](a, b)
     return found
 
 

@@ -272,14 +272,14 @@ class Launch:
     a shared buffer before a `Barrier` may be read by the others of its group behind it.
     """
 
-    grid: tuple[int, int, int]  # groups along x, y and z
+    grid: tuple[Any, Any, Any]  # groups along x, y and z, which may be `Dim` of the function's symbols
     block: tuple[int, int, int]  # work-items of a group along x, y and z; neighbours along x run together
     groups: tuple[Var, Var, Var]  # the place of the group in the grid
     items: tuple[Var, Var, Var]  # the place of the work-item in its group
     body: Stmt
 
     @property
-    def ranges(self) -> tuple[tuple[Var, int], ...]:
+    def ranges(self) -> tuple[tuple[Var, Any], ...]:
         """The six variables, each with its number of values."""
         return tuple(zip((*self.groups, *self.items), (*self.grid, *self.block), strict=True))
 

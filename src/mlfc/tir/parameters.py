@@ -137,7 +137,7 @@ class _Specializer:
                 return self.stmt(taken) if taken is not None else ir.Seq(())
         elif isinstance(stmt, (ir.Store, ir.Allocate)):
             stmt = replace(stmt, buffer=self._buffer(stmt.buffer))
-        return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, self.stmt, self._expr)
+        return rebuilt_stmt(stmt, self.stmt, self._expr)
 
     def _buffer(self, buffer: Buffer) -> Buffer:
         return self._buffers.get(buffer, buffer)

@@ -13,7 +13,7 @@ from mlfc.errors import InternalError
 from mlfc.support.dims import Symbol, substituted
 from mlfc.tir import builder as tb
 from mlfc.tir.extents import variable
-from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.ir import Buffer, Launch, PrimFunc, Seq, Stmt
 from mlfc.tir.parameters import with_literals
 
 
@@ -34,10 +34,20 @@ def with_numbers(prim: PrimFunc, numbers: Sequence[int]) -> PrimFunc:
         constants=tuple(buffers[buffer] for buffer in prim.constants),
         output=buffers[prim.output],
         scratch=tuple(buffers[buffer] for buffer in prim.scratch),
-        body=with_literals(prim.body, literals, buffers),
+        body=with_literals(_sized(prim.body, values), literals, buffers),
         macs=_number(prim.macs, values),
         symbols=(),
     )
+
+
+def _sized(body: Stmt, values: dict[Symbol, int]) -> Stmt:
+    """Return a body with numbers for the extents of its launches."""
+    if isinstance(body, Seq):
+        return Seq(tuple(_sized(stmt, values) for stmt in body.stmts))
+    if not isinstance(body, Launch):
+        return body
+    x, y, z = (_number(extent, values) for extent in body.grid)
+    return replace(body, grid=(x, y, z))
 
 
 def _placed(buffer: Buffer, values: dict[Symbol, int]) -> Buffer:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import prod
 
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Buffer, PrimFunc, Stmt
@@ -51,7 +52,7 @@ class _Counter:
             self.count(stmt.body, times)
         elif isinstance(stmt, ir.Launch):
             self._ranges.enter_launch(stmt)
-            self.count(stmt.body, times * prod(stmt.grid) * prod(stmt.block))
+            self.count(stmt.body, times * prod(bounds(extent)[1] for extent in stmt.grid) * prod(stmt.block))
         elif isinstance(stmt, ir.If):
             self.count(stmt.then, times)
             if stmt.otherwise is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
-from mlfc.support.dims import bounds, symbols_of
+from mlfc.support.dims import Dim, bounds, symbols_of
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges, float_range
 from mlfc.tir.extents import variable
@@ -114,8 +114,10 @@ class _Verifier:
     def _launch(self, stmt: ir.Launch) -> None:
         self._require(not self._launched, "a launch stands inside another")
         sizes = f"a launch of {stmt.grid} groups of {stmt.block}"
-        self._require(min(*stmt.grid, *stmt.block) >= 1, f"{sizes} is empty")
-        few = stmt.grid[0] <= ir.MOST_GROUPS and max(stmt.grid[1:]) <= ir.MOST_GROUPS_ACROSS
+        self._require(all(bounds(extent)[0] >= 1 for extent in (*stmt.grid, *stmt.block)), f"{sizes} is empty")
+        # launchers check numbers of groups that the run decides
+        most = [0 if isinstance(extent, Dim) else extent for extent in stmt.grid]
+        few = most[0] <= ir.MOST_GROUPS and max(most[1:]) <= ir.MOST_GROUPS_ACROSS
         self._require(few, f"{sizes} is larger than devices take")
         for cause in _uneven_barriers(stmt):
             raise InternalError(cause, place=self._prim.name)

@@ -177,7 +177,8 @@ class _Signature:
             return "barrier;"
         if isinstance(node, ir.Launch):
             variables = ",".join(self.expr(var) for var, _ in node.ranges)
-            return f"launch {node.grid}{node.block} {variables}{{{self.stmt(node.body)}}}"
+            grid = ", ".join(map(str, node.grid))
+            return f"launch ({grid}){node.block} {variables}{{{self.stmt(node.body)}}}"
         if isinstance(node, ir.Store):
             return f"{self.buffer(node.buffer)}<-{exprs}:{node.value.dtype};"
         if isinstance(node, ir.For):

@@ -67,15 +67,29 @@ def _lowered(function: relay.Function, features: Features) -> LoweredGroup:
     if not (symbols := dims.symbols_of(extents)):
         return lowering.run()
     listed = ", ".join(map(str, symbols))
-    if features.gpu:
-        raise UnsupportedError(f"expected fixed extents for a device, got {listed}", next_step=relay.FIX_EXTENT)
     try:
-        return lowering.run()
+        return _open_for_device(function, features) if features.gpu else lowering.run()
     except dims.UndecidedError as error:
         raise UnsupportedError(f"{lowering.names}: {error}", next_step=relay.FIX_EXTENT) from error
     except TypeError as error:
         cause = f"{lowering.names}: expected a fixed extent, got {listed}"
         raise UnsupportedError(cause, next_step=relay.FIX_EXTENT) from error
+
+
+def _open_for_device(function: relay.Function, features: Features) -> LoweredGroup:
+    """Lower a group with open extents for a device: by a device's template where one takes them, else by plain loops.
+
+    Of plain loops each work-item computes a few results alone.
+    """
+    plain = replace(features, gpu=False, vector_bytes=0, instruction_sets=())
+    for chosen in (features, plain):
+        lowering = _GroupLowering(function, chosen, binds=True)
+        try:
+            return lowering.run()
+        except (dims.UndecidedError, TypeError):
+            if chosen is plain:
+                raise
+    raise InternalError("no template was asked")
 
 
 def _extents(kind: relay.Type) -> list[Any]:
@@ -88,6 +102,7 @@ class _GroupLowering:
 
     function: relay.Function
     features: Features
+    binds: bool = False  # whether loops become launches
     ctx: Context = field(init=False)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     store_indices: Indices = ()
@@ -242,7 +257,7 @@ class _GroupLowering:
 
     def _fitted(self, body: Stmt) -> Stmt:
         """Return the body in the form that suits the target."""
-        if self.features.gpu:
+        if self.features.gpu or self.binds:
             return bind(body, self.features.group_items)
         if self.features.vector_bytes:
             body = load_ahead(split_stores(body))

@@ -22,7 +22,7 @@ from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
 from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
-from mlfc.target.target import Target, parse_host, parse_target
+from mlfc.target.target import parse_host, parse_target
 
 
 def build(
@@ -100,14 +100,16 @@ def build(
     chosen = parse_target(target, optimize)
     host = parse_host(target_host, optimize) if chosen.device else chosen
     name = checked_module_name(module_name)
-    if executor is None and is_dynamic(mod) and not chosen.device:
+    if executor is None and is_dynamic(mod):
         executor = "vm"
     if executor is not None:  # before the work is done
         codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
     if executor == "vm":
-        unit = stepped_unit(mod, values, name, host, specialize, limit_factor)
-        return _made(Factory(name, chosen, executor, mod, values, unit, specialize=tuple(specialize)), dry_run)
-    _require_fixed(mod, executor, chosen, specialize)
+        unit = stepped_unit(mod, values, name, (chosen, host), specialize, limit_factor)
+        beside = host if chosen.device else None
+        stepped = Factory(name, chosen, executor, mod, values, unit, target_host=beside, specialize=tuple(specialize))
+        return _made(stepped, dry_run)
+    _require_fixed(mod, executor, specialize)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))
@@ -145,14 +147,11 @@ def build(
     return _made(made, dry_run)
 
 
-def _require_fixed(
-    module: IRModule, executor: str | None, target: Target, specialize: Sequence[Mapping[str, int]]
-) -> None:
+def _require_fixed(module: IRModule, executor: str | None, specialize: Sequence[Mapping[str, int]]) -> None:
     """Raise OptionError for what the virtual machine alone runs."""
     if is_dynamic(module):
-        got = f"the executor '{executor}'" if executor else f"the target '{target.kind}'"
         raise OptionError(
-            f"open dimensions and control flow require the virtual machine on a CPU, got {got}",
+            f"open dimensions and control flow require the virtual machine, got the executor '{executor}'",
             next_step="Leave the option out, or fix the dimensions: --shape INPUT=1,3,224,224",
         )
     if specialize:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +19,18 @@ def stepped_unit(
     mod: IRModule,
     values: Mapping[str, npt.NDArray[np.generic]],
     name: str,
-    target: Target,
+    targets: tuple[Target, Target],
     specialize: Sequence[Mapping[str, int]],
     limit_factor: float,
 ) -> codegen.Unit:
-    """Return the code of a module for the virtual machine."""
+    """Return the code of a module for the virtual machine; `targets` are the module's, and its host's."""
     if mod.byoc:
         raise UnsupportedError(
             "models with open dimensions or loops cannot use external code generators",
             next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
         )
     try:
-        return _planned_steps(mod, values, name, target, specialize, limit_factor)
+        return _planned_steps(mod, values, name, targets, specialize, limit_factor)
     except UndecidedError as error:
         raise UnsupportedError(
             f"the bounds of the open dimensions do not decide how to compile this: {error}",
@@ -41,14 +42,17 @@ def _planned_steps(
     mod: IRModule,
     values: Mapping[str, npt.NDArray[np.generic]],
     name: str,
-    target: Target,
+    targets: tuple[Target, Target],
     specialize: Sequence[Mapping[str, int]],
     limit_factor: float,
 ) -> codegen.Unit:
+    chosen, target = targets
+    device = (chosen.device, chosen.features) if chosen.device else None
+    prepared = partial(transform.run_functions, params=values, on_device=device is not None)
     special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
     with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
-        fused = [(symbols, transform.run_functions(each, values)) for symbols, each in special]
-        stepped = transform.lower_steps(transform.run_functions(mod, values), target.features, name, fused)
+        fused = [(symbols, prepared(each)) for symbols, each in special]
+        stepped = transform.lower_steps(prepared(mod), target.features, name, fused, device)
         executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name)
     small = target.features.optimize == "size"
     return codegen.Unit(
@@ -59,5 +63,6 @@ def _planned_steps(
         target=target,
         quantization=mod.quantization,
         small=small,
+        device_target=chosen if chosen.device else None,
         executable=executable,
     )

@@ -64,7 +64,7 @@ enum {{ {BOOL_CODE.text} = {BOOL_CODE.value} }};
     )
 
 
-def launches() -> str:
+def launches(functions: Sequence[Function] = LAUNCHES) -> str:
     """Return the functions that look up a device's kernels and launch them."""
     return _texts(
         f"""/* where the loader of the library puts its handle; the runtime that a library carries has it, too */
@@ -75,7 +75,7 @@ __attribute__((weak)) void *__tvm_module_ctx = NULL;
 
 /* a function of an imported module or of the process, and the context in which it was found */
 {struct_definition(IMPORTED)}""",
-        LAUNCHES,
+        functions,
     )
 
 

@@ -15,7 +15,9 @@ from mlfc.codegen.dialect import DIALECTS, Dialect
 from mlfc.codegen.statements import StatementPrinter, accumulated
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.support.dims import Extent, Symbol
 from mlfc.tir import ir
+from mlfc.tir.extents import symbols_of, variable
 from mlfc.tir.ir import Buffer, Expr, Launch, PrimFunc, Stmt, Var
 from mlfc.tir.visitor import launches, own_exprs, walk, walk_expr
 
@@ -109,7 +111,9 @@ class DeviceKernel:
     name: str
     # the used parameters and scratch buffers of the function, in their order: pointers on the device
     arguments: tuple[Buffer, ...]
-    grid: tuple[int, int, int]  # groups along x, y and z
+    # extents that the run decides and the kernel reads: each is an int32 behind the pointers
+    symbols: tuple[Symbol, ...]
+    grid: tuple[Extent, Extent, Extent]  # groups along x, y and z
     block: tuple[int, int, int]  # work-items of a group along x, y and z
     launch: Launch  # its code
     written: frozenset[Buffer]  # arguments that it writes
@@ -131,7 +135,10 @@ def device_kernels(prim: PrimFunc, name: str) -> tuple[DeviceKernel, ...]:
         arguments = tuple(buffer for buffer in (*prim.params, *prim.scratch) if buffer in used)
         shares = frozenset([*aliased, prim.output]) if aliased else frozenset()
         title = f"{name}_kernel" if number == 0 else f"{name}_kernel_{number}"
-        kernels.append(DeviceKernel(title, arguments, launch.grid, launch.block, launch, frozenset(written), shares))
+        symbols = symbols_of(arguments, launch.body)
+        kernels.append(
+            DeviceKernel(title, arguments, symbols, launch.grid, launch.block, launch, frozenset(written), shares)
+        )
     return tuple(kernels)
 
 
@@ -186,7 +193,8 @@ class _KernelPrinter(StatementPrinter):
 
     def run(self) -> _Printed:
         launch = self._kernel.launch
-        parameters = ", ".join(map(self._parameter, self._kernel.arguments))
+        numbers = [f"const int32_t {self._names.declare(variable(symbol))}" for symbol in self._kernel.symbols]
+        parameters = ", ".join([*map(self._parameter, self._kernel.arguments), *numbers])
         extents = dict(zip(_AXES, self._kernel.block, strict=True), items=prod(self._kernel.block))
         head = self._dialect.kernel_head.format(name=self._kernel.name, parameters=parameters, **extents)
         self._ranges.enter_launch(launch)

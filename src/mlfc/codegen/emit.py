@@ -252,7 +252,8 @@ def launched_kernels(unit: Unit, names: Mapping[str, str]) -> dict[PrimFunc, tup
     return {kernel: tuple(device_kernels(kernel, names[kernel.name])) for kernel in on_device}
 
 
-def _device_code(unit: Unit, kernels: Sequence[DeviceKernel]) -> DeviceCode | None:
+def device_code(unit: Unit, kernels: Sequence[DeviceKernel]) -> DeviceCode | None:
+    """Return the kernels of a unit's device in its language; None without any."""
     kind = unit.device_target.device if unit.device_target else None
     if kind is None or not kernels:
         return None
@@ -282,7 +283,7 @@ def graph_code(
         False,
         graph=graph,
         storages=storages,
-        device=_device_code(unit, [kernel for group in on_device.values() for kernel in group]),
+        device=device_code(unit, [kernel for group in on_device.values() for kernel in group]),
         external=external_parts(unit, names, compute_names(names), banner(unit.target_text)),
     )
 

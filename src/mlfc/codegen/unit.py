@@ -111,8 +111,11 @@ def check_executor(executor: str, target: Target, memory_options: MemoryOptions,
     """Raise OptionError if the executor does not exist, or cannot run a target's code or take its memory as asked."""
     if executor not in EXECUTORS:
         raise OptionError(unknown("executor", executor, EXECUTORS))
-    if target.device and executor != "graph":
-        raise OptionError(f"a device requires the graph executor, got '{executor}'", next_step="Use --executor graph")
+    if target.device and executor not in ("graph", "vm"):
+        raise OptionError(
+            f"a device requires the graph executor or the virtual machine, got '{executor}'",
+            next_step="Leave the option out",
+        )
     if external_workspace and executor != "aot":
         raise OptionError(
             "an external workspace requires the AOT executor", next_step="Use --executor aot, or leave the option out"

@@ -49,9 +49,13 @@ def device_module(code: DeviceCode, target: Target) -> Module:
 
 
 def function_table(code: DeviceCode) -> Mapping[str, FunctionInfo]:
-    """Return how each kernel is called: handles of tensors, then the extents of the launch."""
+    """Return how each kernel is called: handles of tensors, then open extents, then those of the launch."""
     return {
-        kernel.name: FunctionInfo(kernel.name, (HANDLE,) * len(kernel.arguments), tuple(launch_extents(kernel)))
+        kernel.name: FunctionInfo(
+            kernel.name,
+            (HANDLE,) * len(kernel.arguments) + ("int32",) * len(kernel.symbols),
+            tuple(launch_extents(kernel)),
+        )
         for kernel in code.kernels
     }
 

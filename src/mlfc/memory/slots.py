@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from mlfc.memory.reuse import allows_inplace
 from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, symbols_of
@@ -30,6 +31,7 @@ class Slot:
     last: int = -1  # the step after which it is free
     # the step where the part of the run begins in which it is used: 0, or the mark behind what certain extents have
     part: int = 0
+    device: str | None = None  # the kind of device that it is on; None for the host
 
 
 @dataclass(eq=False)
@@ -38,7 +40,7 @@ class SlotPlan:
 
     slots: list[Slot] = field(default_factory=list)
     values: dict[Value, Slot] = field(default_factory=dict)  # of values that own their bytes
-    scratch: dict[Invoke, Slot] = field(default_factory=dict)
+    scratch: dict[Invoke, tuple[Slot, ...]] = field(default_factory=dict)
     # copies that an `Assign` needs of variables that it writes and reads, by its place among the sources
     spare: dict[tuple[Assign, int], Slot] = field(default_factory=dict)
     arena_bytes: int = -1  # -1 where storages are allocated
@@ -57,14 +59,16 @@ class _Life:
     first: int
     last: int
     slot: Slot | None = None
+    device: str | None = None
 
 
 def plan_slots(steps: Sequence[Step]) -> SlotPlan:
     """Return the storages of a model's values and scratch; deterministic."""
     lives, scratch, spare = _lives(steps)
-    everything = [*lives.values(), *scratch.values(), *spare.values()]
+    everything = [*lives.values(), *chain(*scratch.values()), *spare.values()]
     holds_lists = any(isinstance(step, ListStep) for step in steps)  # which keep tensors for as long as they like
-    if not holds_lists and all(_is_bounded(life.nbytes) for life in everything):
+    runs_on_host = not any(isinstance(step, Invoke) and step.call.kernel.device for step in steps)
+    if runs_on_host and not holds_lists and all(_is_bounded(life.nbytes) for life in everything):
         plan = _in_arena(steps, lives, scratch, spare)
         if plan.arena_bytes <= _MOST_ARENA_BYTES:
             return plan
@@ -88,19 +92,20 @@ def _is_bounded(nbytes: Extent) -> bool:
 
 def _lives(
     steps: Sequence[Step],
-) -> tuple[dict[Value, _Life], dict[Invoke, _Life], dict[tuple[Assign, int], _Life]]:
+) -> tuple[dict[Value, _Life], dict[Invoke, list[_Life]], dict[tuple[Assign, int], _Life]]:
     lives: dict[Value, _Life] = {}
-    scratch: dict[Invoke, _Life] = {}
+    scratch: dict[Invoke, list[_Life]] = {}
     spare: dict[tuple[Assign, int], _Life] = {}
     for at, step in enumerate(steps):
         for value in sources_of(step):
             if value.root in lives:
                 lives[value.root].last = at
         for value in _written(step):
-            life = lives.setdefault(value.root, _Life(value.root.nbytes, at, at))
+            life = lives.setdefault(value.root, _Life(value.root.nbytes, at, at, device=value.root.device))
             life.last = at
         if isinstance(step, Invoke) and step.call.kernel.scratch:
-            scratch[step] = _Life(step.call.kernel.scratch_bytes, at, at)
+            kernel = step.call.kernel
+            scratch[step] = [_Life(nbytes, at, at, device=kernel.device) for nbytes in kernel.workspaces]
         if isinstance(step, Assign):
             targets = set(step.variables)
             for index, source in enumerate(step.sources):
@@ -136,7 +141,7 @@ def _loops(steps: Sequence[Step]) -> list[tuple[int, int]]:
 def _in_arena(
     steps: Sequence[Step],
     lives: Mapping[Value, _Life],
-    scratch: Mapping[Invoke, _Life],
+    scratch: Mapping[Invoke, Sequence[_Life]],
     spare: Mapping[tuple[Assign, int], _Life],
 ) -> SlotPlan:
     plan, starts = SlotPlan(), parts(steps)
@@ -145,7 +150,9 @@ def _in_arena(
     def size(life: _Life) -> int:
         return max(0, bounds(life.nbytes)[1])
 
-    waiting = sorted((*lives.values(), *scratch.values(), *spare.values()), key=lambda life: (-size(life), life.first))
+    waiting = sorted(
+        (*lives.values(), *chain(*scratch.values()), *spare.values()), key=lambda life: (-size(life), life.first)
+    )
     for life in waiting:
         offset = 0
         beside = sorted(
@@ -160,7 +167,7 @@ def _in_arena(
         plan.slots.append(life.slot)
     plan.arena_bytes = max((end for _, end, _ in placed), default=0)
     plan.values = {value: _slot(life) for value, life in lives.items()}
-    plan.scratch = {step: _slot(life) for step, life in scratch.items()}
+    plan.scratch = {step: tuple(map(_slot, found)) for step, found in scratch.items()}
     plan.spare = {key: _slot(life) for key, life in spare.items()}
     return plan
 
@@ -170,7 +177,9 @@ def _slot(life: _Life) -> Slot:
     return life.slot
 
 
-def _allocated(steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Mapping[Invoke, _Life]) -> SlotPlan:
+def _allocated(
+    steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Mapping[Invoke, Sequence[_Life]]
+) -> SlotPlan:
     plan = SlotPlan()
     known, starts = _from_inputs(steps), parts(steps)
     keeping = (Assign, Return, ListStep)
@@ -181,7 +190,8 @@ def _allocated(steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Map
         if not isinstance(step, Invoke):
             continue
         if step in scratch:
-            plan.scratch[step] = _shared(plan, scratch[step], known, part_of(starts, at))
+            part = part_of(starts, at)
+            plan.scratch[step] = tuple(_shared(plan, life, known, part) for life in scratch[step])
         root = step.call.output.root
         if root.kind != "intermediate" or root in plan.values:
             continue
@@ -205,7 +215,7 @@ def _from_inputs(steps: Sequence[Step]) -> set[Symbol]:
 
 
 def _new(plan: SlotPlan, life: _Life, *, is_lasting: bool, part: int = 0) -> Slot:
-    slot = Slot(life.nbytes, None, is_lasting, life.last, part)
+    slot = Slot(life.nbytes, None, is_lasting, life.last, part, life.device)
     plan.slots.append(slot)
     return slot
 
@@ -215,7 +225,13 @@ def _in_place(plan: SlotPlan, call: KernelCall, life: _Life, lives: Mapping[Valu
     for position in call.kernel.inplace:
         root = call.inputs[position].root
         slot = plan.values.get(root)
-        if slot is None or not slot.is_lasting or lives[root].last != at or slot.last != at:
+        if (
+            slot is None
+            or slot.device != life.device
+            or not slot.is_lasting
+            or lives[root].last != at
+            or slot.last != at
+        ):
             continue
         if root.nbytes == life.nbytes and allows_inplace(call, root):
             slot.last = life.last
@@ -227,7 +243,11 @@ def _shared(plan: SlotPlan, life: _Life, known: set[Symbol], part: int) -> Slot:
     """Return a storage that is free and known to be large enough, or may become so; else a new one."""
     if not set(symbols_of([life.nbytes])) <= known:
         return _new(plan, life, is_lasting=False)
-    free = [slot for slot in plan.slots if slot.is_lasting and slot.part == part and slot.last < life.first]
+    free = [
+        slot
+        for slot in plan.slots
+        if slot.is_lasting and slot.part == part and slot.device == life.device and slot.last < life.first
+    ]
     fitting = [slot for slot in free if _covers(slot.nbytes, life.nbytes)]
     growing = [slot for slot in free if _covers(life.nbytes, slot.nbytes)]
     slot = next(iter(_closest(fitting, life) + growing[-1:]), None)

@@ -356,6 +356,13 @@ class PrimFunc:
             return 0
         return self.scratch_offsets[-1] + self.scratch[-1].nbytes
 
+    @property
+    def workspaces(self) -> tuple[Any, ...]:
+        """Bytes of each block of scratch that a launcher takes: one on the host, on a device one for each buffer."""
+        if self.device is not None:
+            return tuple(buffer.nbytes for buffer in self.scratch)
+        return (self.scratch_bytes,) if self.scratch else ()
+
 
 @dataclass(frozen=True, eq=False)
 class Value:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from mlfc.errors import UnsupportedError
 from mlfc.relay import ir as relay
 from mlfc.relay.visitor import post_order
+from mlfc.support import dtypes
+from mlfc.support.dims import most
 from mlfc.target.features import Features
 from mlfc.tir.visitor import launches
 from mlfc.transform.lower_group import LoweredGroup, lower_group
@@ -21,6 +23,13 @@ from mlfc.transform.matching import storage_owner
 
 SMALL_WORK = 1 << 16
 """Elements computed and multiply-accumulates up to which a group is small: what a host does in the time of a copy."""
+
+FEW_NUMBERS = 64
+"""Elements of integers that the host computes unless the device has what they are computed from."""
+DEFINES = "defines"
+"""The attribute of a function: the symbols whose values are the last fields of its body."""
+# operators on lists whose second argument is a position
+_BY_PLACE = ("list_get", "list_insert", "list_erase")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +61,34 @@ def place_on_device(module: relay.IRModule, device: str, features: Features) -> 
     return DevicePlacement(device, {call: group for call, group in groups.items() if call in kept}, inputs)
 
 
+def place_steps_on_device(module: relay.IRModule, device: str, features: Features) -> DevicePlacement:
+    """Choose where the groups of all functions of a fused module run that has branches, loops or open extents.
+
+    Only groups have places: inputs, and what branches and loops give, are where the run has them.
+    """
+    known: dict[relay.Function, LoweredGroup | None] = {}
+    groups: dict[relay.Call, LoweredGroup] = {}
+    for own in module.functions.values():
+        flow = _Flow(own)
+        found: dict[relay.Call, LoweredGroup] = {}
+        for call, function in flow.groups.items():
+            if function not in known:
+                known[function] = _lowered(function, device, features)
+            group = known[function]
+            if group is not None and not (_is_control(call) and found.keys().isdisjoint(flow.sources[call])):
+                found[call] = group
+        kept = _without_islands(flow, found)
+        groups.update((call, group) for call, group in found.items() if call in kept)
+    return DevicePlacement(device, groups, frozenset())
+
+
+def _is_control(call: relay.Call) -> bool:
+    """Tell whether a group computes a few integers or bools, as those that shapes and branches depend on."""
+    kind = relay.tensor_type(call)
+    is_number = kind.dtype == "bool" or dtypes.is_integer(kind.dtype)
+    return is_number and (most(kind.size) or FEW_NUMBERS + 1) <= FEW_NUMBERS
+
+
 def _lowered(function: relay.Function, device: str, features: Features) -> LoweredGroup | None:
     if "Compiler" in function.attrs:  # external generators write code of hosts
         return None
@@ -73,25 +110,36 @@ class _Flow:
     sources: dict[relay.Call, list[relay.Expr]] = field(default_factory=dict)
     # the groups that read an input or the result of a group
     readers: dict[relay.Expr, list[relay.Call]] = field(default_factory=dict)
+    # what the host reads itself: conditions, the values of symbols, places in lists
+    on_host: set[relay.Expr] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.readers = {param: [] for param in self.main.params}
+        symbols = len(self.main.attrs.get(DEFINES, ()))
+        if symbols and isinstance(self.main.body, relay.Tuple):
+            self.on_host.update(map(storage_owner, self.main.body.fields[-symbols:]))
         for expr in post_order(self.main.body):
+            if isinstance(expr, relay.If):
+                self.on_host.add(storage_owner(expr.condition))
+            elif (relay.op_name(expr) or "").startswith("list_") and isinstance(expr, relay.Call):
+                self.on_host.update(storage_owner(arg) for arg in expr.args[1:2] if relay.op_name(expr) in _BY_PLACE)
             if isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
                 owners = dict.fromkeys(storage_owner(arg) for arg in expr.args)
                 self.groups[expr] = expr.op
                 self.sources[expr] = [owner for owner in owners if not isinstance(owner, relay.Constant)]
                 self.readers[expr] = []
                 for owner in self.sources[expr]:
-                    self.readers[owner].append(expr)
+                    self.readers.setdefault(owner, []).append(expr)
 
     def copies(self, tensors: Iterable[relay.Expr], on_device: Collection[relay.Call]) -> int:
         """Return how many of these tensors have to be copied: callers write inputs where they are read, if they can."""
         count = 0
         for tensor in tensors:
             sides = {reader in on_device for reader in self.readers[tensor]}
-            if isinstance(tensor, relay.Call):
+            if tensor in self.groups:
                 sides.add(tensor in on_device)
+            if tensor in self.on_host:
+                sides.add(False)
             count += len(sides) == 2
         return count
 
@@ -115,8 +163,10 @@ def _without_islands(flow: _Flow, groups: Mapping[relay.Call, LoweredGroup]) -> 
 
 def _work(call: relay.Call, group: LoweredGroup) -> int:
     operators = sum(isinstance(expr, relay.Call) for expr in post_order(call.op.body))  # type: ignore[union-attr]
-    elements: int = math.prod(relay.tensor_type(call).shape)
-    return int(group.prim.macs) + operators * elements
+    elements = math.prod(relay.tensor_type(call).shape)
+    amount = [most(extent) for extent in (group.prim.macs, elements)]
+    # what may be large is taken to be
+    return SMALL_WORK + 1 if None in amount else (amount[0] or 0) + operators * (amount[1] or 0)
 
 
 def _connected(flow: _Flow, calls: Iterable[relay.Call]) -> list[list[relay.Call]]:

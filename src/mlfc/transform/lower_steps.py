@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
+import numpy.typing as npt
+
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.relay import ir as relay
 from mlfc.relay.dynamic import extents_of
@@ -36,11 +38,10 @@ from mlfc.tir.steps import (
     Unless,
     UnlessEqual,
 )
+from mlfc.transform.device_placement import DEFINES, DevicePlacement, place_steps_on_device
 from mlfc.transform.lower import ProgramBuilder
 
 _WINDOWS = ("nn.conv", "nn.max_pool", "nn.avg_pool")
-DEFINES = "defines"
-"""The attribute of a function: the symbols whose values are the last fields of its body."""
 
 
 def lower_steps(
@@ -48,13 +49,19 @@ def lower_steps(
     features: Features,
     name: str = "default",
     special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]] = (),
+    device: tuple[str, Features] | None = None,
 ) -> SteppedProgram:
     """Lower a module whose functions were fused, each by itself.
 
     `special` are modules that do the same for certain values of symbols of the inputs: the first that fits is run.
+    `device` is a kind of device that runs what it can, with its features; `features` are the host's.
     Raises UnsupportedError for recursion that is no loop.
     """
-    return _StepBuilder(module, features).lowered(name, special)
+    modules = [module, *(other for _, other in special)]
+    placed = [place_steps_on_device(each, *device) for each in modules] if device else []
+    groups = {call: group for each in placed for call, group in each.groups.items()}
+    placement = DevicePlacement(device[0], groups, frozenset()) if device else None
+    return _StepBuilder(module, features, placement).lowered(name, special)
 
 
 def defined_symbols(function: relay.Function) -> tuple[Symbol, ...]:
@@ -98,8 +105,8 @@ class _Frame:
 
 
 class _StepBuilder(ProgramBuilder):
-    def __init__(self, module: relay.IRModule, features: Features) -> None:
-        super().__init__(features)
+    def __init__(self, module: relay.IRModule, features: Features, placement: DevicePlacement | None = None) -> None:
+        super().__init__(features, placement=placement)
         self._module = module
         self._steps: list[Step] = []
         self._known: set[Symbol] = set()
@@ -219,6 +226,16 @@ class _StepBuilder(ProgramBuilder):
                 self._steps += [Assign(tail.results, results), Goto(tail.end)]
         self._entered.pop()
         return results
+
+    def _on(self, value: Value, device: str | None) -> Value:
+        """Return the value itself: bytecode has tensors where they are read, for only the run knows where some are."""
+        del device
+        return value
+
+    def _constant(self, name: str, array: npt.NDArray[Any], device: str | None = None) -> Value:
+        """Return a constant of the host, of which runs have copies on devices."""
+        del device
+        return super()._constant(name, array)
 
     def _returned(self, results: Sequence[Value]) -> tuple[Value, ...]:
         """Write the end of the run; an output that is an input, a constant or another output is copied."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.packed import REFUSE, checked, expected_table, mark_unused
+from mlfc.support.dims import Extent
 from mlfc.tir import host
 from mlfc.tir.host import Body, Choice, Function, Global, Number, const, expr, names, pointer
 from mlfc.tir.ir import PrimFunc
@@ -93,7 +94,7 @@ ENTER_DEVICE, LAUNCH = _enter_device(), _launch()
 LAUNCHES = (CALL, ENTER_DEVICE, LAUNCH)
 
 
-def launch_extents(kernel: DeviceKernel) -> Mapping[str, int]:
+def launch_extents(kernel: DeviceKernel) -> Mapping[str, Extent]:
     """Return the extents of a kernel's launch by their tags, in the order in which they follow its arguments."""
     sizes = tuple(zip(kernel.grid, kernel.block, strict=True))
     used = 1 + max((axis for axis, pair in enumerate(sizes) if pair != (1, 1)), default=0)
@@ -108,7 +109,7 @@ def launching_function(prim: PrimFunc, name: str, kernels: Sequence[DeviceKernel
     """
     buffers = (*prim.params, *prim.scratch)
     places = {buffer: place for place, buffer in enumerate(buffers)}
-    extents = [tuple(launch_extents(kernel).values()) for kernel in kernels]
+    extents = [[int(extent) for extent in launch_extents(kernel).values()] for kernel in kernels]  # type: ignore[arg-type]  # the graph executor's are known
     most = max(len(kernel.arguments) + len(sizes) for kernel, sizes in zip(kernels, extents, strict=True))
     device, count = tvm.DEVICES[prim.device or ""], len(buffers)
     body = Body()

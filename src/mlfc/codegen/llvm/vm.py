@@ -7,7 +7,7 @@ from functools import partial
 from llvmlite import ir
 
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.emit import GeneratedCode, function_names
+from mlfc.codegen.emit import GeneratedCode, function_names, launched_kernels
 from mlfc.codegen.llvm.code import constant_objects
 from mlfc.codegen.llvm.host import HostFunctions, constant_global
 from mlfc.codegen.llvm.kernels import emit_kernels, empty_module, kernel_names
@@ -15,8 +15,9 @@ from mlfc.codegen.llvm.llvm_types import INT32, INT64, POINTER
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantGlobals, is_elf
 from mlfc.codegen.unit import Shared, Unit
-from mlfc.codegen.vm.code import constants_of, interface_of, launch_names, vm_code
-from mlfc.codegen.vm.interface import bytecode_symbol, code_symbol
+from mlfc.codegen.vm.code import constants_of, interface_of, kernel_devices, launch_names, vm_code
+from mlfc.codegen.vm.device_launchers import device_launcher
+from mlfc.codegen.vm.interface import bytecode_symbol, code_symbol, devices_symbol
 from mlfc.codegen.vm.launchers import launcher
 from mlfc.support.content import Data
 
@@ -41,10 +42,14 @@ def _module(unit: Unit, shared: Shared, constants: ConstantTable, machine: Machi
     emit_kernels(unit, shared, module, names, machine, internal=True)
     host, launching = HostFunctions(module), launch_names(own)
     entries = []
+    on_device = launched_kernels(unit, own)
     for kernel in unit.program.kernels:
-        function = host.define(launcher(kernel, launching[kernel.name], names[kernel.name]))
+        if kernel in on_device:
+            function = host.define(device_launcher(kernel, launching[kernel.name], on_device[kernel]))
+        else:
+            function = host.define(launcher(kernel, launching[kernel.name], names[kernel.name]))
         counts = (
-            len(kernel.params) + bool(kernel.scratch),
+            len(kernel.params) + len(kernel.workspaces),
             len(kernel.inputs) + len(kernel.constants),
             len(kernel.symbols),
         )
@@ -59,6 +64,11 @@ def _module(unit: Unit, shared: Shared, constants: ConstantTable, machine: Machi
     )
     exported = ir.GlobalVariable(module, table.type, code_symbol(unit.module))
     exported.initializer, exported.global_constant = table, True
+    devices = kernel_devices(unit)
+    if devices:
+        kinds = ir.Constant(ir.ArrayType(INT32, len(devices)), devices)
+        exported = ir.GlobalVariable(module, kinds.type, devices_symbol(unit.module))
+        exported.initializer, exported.global_constant = kinds, True
     data = bytearray(interface_of(unit).bytecode)
     bytecode = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)
     exported = ir.GlobalVariable(module, bytecode.type, bytecode_symbol(unit.module))

@@ -9,6 +9,7 @@ from mlfc.codegen.vm.lists import joined_extents, put_together
 from mlfc.memory.slots import Slot, SlotPlan, ends_with
 from mlfc.support import bytecode as bc
 from mlfc.support.dims import Dim, Extent, Symbol, symbols_of, walked
+from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.ir import Value
 from mlfc.tir.steps import (
     Assign,
@@ -99,7 +100,7 @@ class _Assembler:
         self._kernels = {
             kernel.name: self._builder.kernel(
                 kernel.name,
-                len(kernel.params) + bool(kernel.scratch),
+                len(kernel.params) + len(kernel.workspaces),
                 len(kernel.inputs) + len(kernel.constants),
                 len(kernel.symbols),
             )
@@ -115,7 +116,11 @@ class _Assembler:
         self._tensors: dict[Value, bc.TensorRegister] = dict(zip(stepped.inputs, self._main.parameters, strict=True))
         self._lists: dict[Value, bc.ListRegister] = {}
         self._storages: dict[Slot, bc.StorageRegister] = {}
+        # copies of tensors on devices, until their registers may hold others
+        self._copies: dict[tuple[bc.Tensor, str | None], bc.TensorRegister] = {}
+        self._has_device = any(kernel.device for kernel in program.kernels)
         self._labels: dict[Label, bc.Label] = {}
+        self._last_reads = {value.root: at for at, step in enumerate(self._steps) for value in sources_of(step)}
         self._places: dict[Label, int] = {
             step.label: at for at, step in enumerate(self._steps) if isinstance(step, Mark)
         }
@@ -126,6 +131,9 @@ class _Assembler:
             if at == begin and not isinstance(step, UnlessEqual):
                 self._take_storages(0)
             self._step(step, at)
+            for value in dict.fromkeys(value.root for value in sources_of(step)):
+                if self._last_reads[value] == at and value in self._tensors:
+                    self._forget_copies(self._tensors[value])
             if isinstance(step, Mark):
                 self._take_storages(at)
             elif at == begin:
@@ -142,17 +150,19 @@ class _Assembler:
         """Write what takes a storage."""
         if slot not in self._storages:
             self._storages[slot] = self._main.storage_register()
-        return self._main.storage(self._numbers.of(slot.nbytes), slot.offset, self._storages[slot])
+        device = TYPE_CODES[slot.device or "cpu"]
+        return self._main.storage(self._numbers.of(slot.nbytes), slot.offset, self._storages[slot], device=device)
 
     def _step(self, step: Step, at: int) -> None:
         if isinstance(step, Mark):
             self._numbers.forget()
+            self._forget_copies()
             self._main.place(self._label(step.label))
         elif isinstance(step, Goto):
             if self._places[step.label] != at + 1:
                 self._main.jump(self._label(step.label))
         elif isinstance(step, Unless):
-            self._main.branch(self._main.element(self._tensor(step.condition), 0), self._label(step.label))
+            self._main.branch(self._main.element(self._here(step.condition), 0), self._label(step.label))
         elif isinstance(step, UnlessEqual):
             for symbol, value in step.values:
                 is_equal = self._main.compute("eq", self._numbers.register(symbol), value)
@@ -183,11 +193,10 @@ class _Assembler:
 
     def _define(self, step: Define) -> None:
         register = self._numbers.register(step.symbol)
-        source = self._tensor(step.source)
         if step.axis is None:
-            self._main.element(source, 0, register)
+            self._main.element(self._here(step.source), 0, register)
         else:
-            self._main.extent(source, step.axis, register)
+            self._main.extent(self._tensor(step.source), step.axis, register)
         self._checked(step.symbol)
 
     def _rebind(self, step: Rebind) -> None:
@@ -212,6 +221,28 @@ class _Assembler:
             self._tensors[root] = self._main.tensor_register()
         return self._tensors[root]
 
+    def _forget_copies(self, of: bc.Tensor | None = None) -> None:
+        """Drop the copies of a register on other devices, or all of them."""
+        for key in [key for key in self._copies if of is None or key[0] == of]:
+            copy = self._copies.pop(key)
+            if isinstance(key[0], bc.TensorRegister):  # the run keeps those of constants
+                self._main.drop(copy)
+
+    def _on(self, tensor: bc.Tensor, value: Value, device: str | None) -> bc.Tensor:
+        """Return a tensor on a device, a copy if it must be; where variables and inputs are, the run knows."""
+        root = value.root
+        is_there = root.device == device and root.kind == "intermediate"
+        if not self._has_device or is_there or (root.kind == "constant" and device is None):
+            return tensor
+        key = (tensor, device)
+        if key not in self._copies:
+            self._copies[key] = self._main.to_device(tensor, TYPE_CODES[device or "cpu"])
+        return self._copies[key]
+
+    def _here(self, value: Value) -> bc.Tensor:
+        """Return what holds the bytes of a value in the host's memory."""
+        return self._on(self._tensor(value), value, None)
+
     def _typed(self, value: Value) -> bc.Tensor:
         """Return a tensor with the extents of a value."""
         root = value.root
@@ -225,6 +256,8 @@ class _Assembler:
     def _made(self, value: Value, slot: Slot, into: bc.TensorRegister | None = None) -> bc.TensorRegister:
         """Write what makes a tensor in a storage."""
         storage = self._storages[slot] if slot.is_lasting else self._storage(slot)
+        if into is not None:
+            self._forget_copies(into)
         return self._main.tensor(storage, 0, value.dtype, self._extents(value), into)
 
     def _invoke(self, step: Invoke) -> None:
@@ -232,10 +265,11 @@ class _Assembler:
         register = self._tensor(call.output)
         assert isinstance(register, bc.TensorRegister)
         self._made(root, self._plan.values[root], register)
-        buffers: list[bc.Buffer] = [self._operand(value) for value in (*call.inputs, *call.constants)]
+        device = call.kernel.device
+        read = (*call.inputs, *call.constants)
+        buffers: list[bc.Buffer] = [self._on(self._operand(value), value, device) for value in read]
         buffers.append(register)
-        slot = self._plan.scratch.get(step)
-        if slot is not None:
+        for slot in self._plan.scratch.get(step, ()):
             buffers.append(self._storages[slot] if slot.is_lasting else self._storage(slot))
         numbers = [self._numbers.of(extent) for extent in call.numbers]
         self._main.invoke(self._kernels[call.kernel.name], buffers, numbers)
@@ -259,6 +293,8 @@ class _Assembler:
         for index, source in enumerate(sources):
             if source in targets[:index]:
                 sources[index] = self._main.move(source)
+        for target in targets:
+            self._forget_copies(target)
         for target, source in zip(targets, sources, strict=True):
             if target != source:
                 assert isinstance(target, bc.TensorRegister)
@@ -313,7 +349,7 @@ class _Assembler:
         if step.operator == "list_append":
             self._main.append(items, self._typed(step.inputs[1]))
             return
-        place = self._main.element(self._tensor(step.inputs[1]), 0)
+        place = self._main.element(self._here(step.inputs[1]), 0)
         if step.operator == "list_insert":
             self._main.insert(items, place, self._typed(step.inputs[2]))
         else:
@@ -322,7 +358,8 @@ class _Assembler:
     def _get(self, step: ListStep) -> None:
         register = self._tensor(step.output)
         assert isinstance(register, bc.TensorRegister)
-        self._main.get(self._list(step.inputs[0]), self._main.element(self._tensor(step.inputs[1]), 0), register)
+        self._forget_copies(register)
+        self._main.get(self._list(step.inputs[0]), self._main.element(self._here(step.inputs[1]), 0), register)
         for axis, extent in enumerate(step.output.shape):
             symbol = extent.symbol if isinstance(extent, Dim) else None
             if symbol is not None and symbol in step.fresh:
@@ -333,6 +370,7 @@ class _Assembler:
                 self._main.require_equal(found, self._numbers.of(extent), _axis(step.output, axis))
 
     def _join(self, step: ListStep) -> None:
+        self._forget_copies()
         is_stack, items, output = step.operator == "list_stack", self._list(step.inputs[0]), step.output
         joined_extents(self._main, items, output, step.fresh, self._numbers.register, is_stack=is_stack)
         for symbol in step.fresh:
@@ -340,7 +378,7 @@ class _Assembler:
         register = self._tensor(output)
         assert isinstance(register, bc.TensorRegister)
         self._made(output, self._plan.values[output], register)
-        put_together(self._main, items, output, register, is_stack=is_stack)
+        put_together(self._main, items, output, register, is_stack=is_stack, is_elsewhere=self._has_device)
         self._numbers.forget()
 
     def _checked(self, symbol: Symbol) -> None:

@@ -23,6 +23,11 @@ def code_symbol(module: str) -> str:
     return f"tvmgen_{module}_vm_code"
 
 
+def devices_symbol(module: str) -> str:
+    """Return the name of the array with the device type of each kernel, which modules with a device's kernels have."""
+    return f"tvmgen_{module}_vm_devices"
+
+
 def bytecode_symbol(module: str) -> str:
     """Return the name of the array with the bytecode."""
     return f"tvmgen_{module}_vm_bytecode"

@@ -18,7 +18,8 @@ from mlfc.tir.host import INT32, INT64, UINT8, VOID, Body, Choice, Expr, Functio
 from mlfc.tir.ir import Buffer, PrimFunc
 
 BUFFER = Type("mlfc_vm_buffer", fields=(("data", pointer(UINT8)), ("bytes", INT64)))
-_LAUNCHED = names(buffers=pointer(const(BUFFER)), numbers=pointer(const(INT64)))
+LAUNCHED = names(buffers=pointer(const(BUFFER)), numbers=pointer(const(INT64)))
+"""The parameters of a launcher."""
 _SAFE = 1 << 62
 """Sums of products up to this never leave an int64."""
 _MOST = 1 << 31
@@ -28,13 +29,9 @@ _MOST = 1 << 31
 def launcher(kernel: PrimFunc, name: str, compute: str) -> Function:
     """Return the function `name` that checks what a kernel is given and calls its function `compute`."""
     body = Body()
-    buffers, numbers = _LAUNCHED
-    if not kernel.symbols:
-        body.add(host.Unused(numbers))
-    for index, symbol in enumerate(kernel.symbols):
-        low, high = number(max(symbol.low, -LARGEST)), number(min(symbol.high, LARGEST))
-        body.fails_where((numbers[index] < low) | (numbers[index] > high))
-    sizes = _Sizes(body, {symbol: numbers[index] for index, symbol in enumerate(kernel.symbols)})
+    buffers, numbers = LAUNCHED
+    require_numbers(body, kernel)
+    sizes = Sizes(body, {symbol: numbers[index] for index, symbol in enumerate(kernel.symbols)})
     for index, buffer in enumerate(kernel.params):
         sizes.require(buffer, buffers[index])
     arguments = [
@@ -48,7 +45,17 @@ def launcher(kernel: PrimFunc, name: str, compute: str) -> Function:
     arguments += [numbers[index].cast(INT32) for index in range(len(kernel.symbols))]
     kinds = [pointer(VOID)] * (len(arguments) - len(kernel.symbols)) + [INT32] * len(kernel.symbols)
     body.returns(host.declaration(compute, INT32, *kinds)(*arguments))
-    return Function(name, INT32, _LAUNCHED, body.stmts, is_static=True)
+    return Function(name, INT32, LAUNCHED, body.stmts, is_static=True)
+
+
+def require_numbers(body: Body, kernel: PrimFunc) -> None:
+    """Write the check that numbers lie between the bounds of a kernel's symbols."""
+    numbers = LAUNCHED[1]
+    if not kernel.symbols:
+        body.add(host.Unused(numbers))
+    for index, symbol in enumerate(kernel.symbols):
+        low, high = number(max(symbol.low, -LARGEST)), number(min(symbol.high, LARGEST))
+        body.fails_where((numbers[index] < low) | (numbers[index] > high))
 
 
 def number(value: int) -> Number:
@@ -71,7 +78,7 @@ class _Integer:
     high: int
 
 
-class _Sizes:
+class Sizes:
     """Computes extents in int64 without overflow; what is too large for a tensor makes the function return -1."""
 
     def __init__(self, body: Body, symbols: dict[Symbol, Expr]) -> None:

@@ -36,9 +36,15 @@ def joined_extents(
 
 
 def put_together(
-    main: bc.FunctionBuilder, items: bc.ListRegister, output: Value, target: bc.TensorRegister, *, is_stack: bool
+    main: bc.FunctionBuilder,
+    items: bc.ListRegister,
+    output: Value,
+    target: bc.TensorRegister,
+    *,
+    is_stack: bool,
+    is_elsewhere: bool = False,
 ) -> None:
-    """Write the copies of a list's tensors into the one that they make."""
+    """Write the copies of a list's tensors into the one that they make; `is_elsewhere`: they may be on a device."""
     rank = len(output.shape) - is_stack
     place, rows = main.integer(0), main.integer(0)
     with _each(main, items) as (_, item):
@@ -48,7 +54,7 @@ def put_together(
             nbytes = main.compute("mul", nbytes, extent)
         for axis in range(1, len(output.shape)):
             main.require_equal(extents[axis - is_stack], main.extent(target, axis), output.name)
-        main.paste(target, place, item)
+        main.paste(target, place, main.to_device(item, bc.CPU) if is_elsewhere else item)
         main.compute("add", place, nbytes, place)
         main.compute("add", rows, 1 if is_stack else extents[0], rows)
     main.require_equal(rows, main.extent(target, 0), output.name)

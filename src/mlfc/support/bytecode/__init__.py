@@ -31,13 +31,14 @@ from mlfc.support.bytecode.executable import (
     Value,
 )
 from mlfc.support.bytecode.file import decode, encode
-from mlfc.support.bytecode.instructions import ALIGNMENT, DTYPES, INSTRUCTIONS, MAX_RANK, OPEN, OPERATIONS
+from mlfc.support.bytecode.instructions import ALIGNMENT, CPU, DTYPES, INSTRUCTIONS, MAX_RANK, OPEN, OPERATIONS
 from mlfc.support.bytecode.text import disassemble
 from mlfc.support.bytecode.verify import verify
 from mlfc.support.bytecode.work import state_offsets, work_bytes
 
 __all__ = [
     "ALIGNMENT",
+    "CPU",
     "DTYPES",
     "INSTRUCTIONS",
     "MAX_RANK",

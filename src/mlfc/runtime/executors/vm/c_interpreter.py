@@ -15,7 +15,7 @@ from mlfc.errors import InputError, MlfcError
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.interpreter import Limits
 from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, address_of, aligned_like, new_array, number_of
-from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
+from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables, devices_symbol_of
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable
 from mlfc.support.bytecode.instructions import ALIGNMENT, BY_NAME, CPU, MAX_RANK
@@ -70,6 +70,8 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 def serves(executable: Executable, code: HasSymbols) -> bool:
     """Tell whether a library has the C interpreter, and an executable needs no devices or packed functions."""
     if any(code.address(symbol) is None for symbol in (OPEN, RUN, RELEASE, CLOSE)):
+        return False
+    if code.address(devices_symbol_of(executable.name)) is not None:
         return False
     packed, storage, to_device = (BY_NAME[name].opcode for name in ("invoke_packed", "storage", "to_device"))
     for function in executable.functions:

@@ -7,25 +7,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlfc.errors import MlfcError
-from mlfc.runtime.devices.device import Device, cpu
+from mlfc.runtime.devices.device import Device, cpu, set_device
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.memory import (
     ENTRY_BYTES,
     Account,
+    VmBlock,
     VmTensor,
     aligned,
     aligned_zeros,
     as_array,
     as_ndarray,
+    copy_bytes,
     number_of,
     of_array,
+    of_ndarray,
 )
 from mlfc.runtime.executors.vm.native_tables import NativeTables
 from mlfc.runtime.executors.vm.steps import RETURNED, Decoder, Layout, Registers, Step
 from mlfc.runtime.modules.module import Function as PackedFunction
+from mlfc.runtime.tensor.ndarray import NDArray
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable, OpenExtent, Value
 from mlfc.support.bytecode.instructions import CPU, NUMBERED_DTYPES
+from mlfc.support.dtypes import to_numpy
 
 Find = Callable[[str], PackedFunction]
 """Returns a packed function of the library by its name."""
@@ -95,6 +100,18 @@ class Run:
         """Count the end of a frame."""
         self.account.used -= self._program.decoded[function].cost
 
+    def constant_on(self, source: VmTensor, device: int) -> VmTensor:
+        """Return a constant on a device, where the model keeps it for later runs."""
+        kept = self._program.on_devices
+        found = kept.get((source.address, device))
+        if found is None or found.extents != source.extents or found.dtype != source.dtype:
+            block = VmBlock(Account(0), source.nbytes, self.devices[device])
+            found = VmTensor(block.address, source.nbytes, source.dtype, source.extents, block, True, device)
+            copy_bytes(found, source, self.devices)
+            found.writable = False
+            kept[source.address, device] = found
+        return found
+
     def call_packed(self, name: str, tensors: Sequence[VmTensor]) -> None:
         """Call a packed function of the library on tensors."""
         values = [
@@ -118,6 +135,11 @@ class Interpreter:
         Returns packed functions.
     devices : mapping of int to Device
         By DLPack's device type.
+
+    Attributes
+    ----------
+    on_devices : dict of (int, int) to VmTensor
+        Copies of constants on devices, by their address on the host and the device type: made once.
     """
 
     def __init__(
@@ -126,6 +148,7 @@ class Interpreter:
         self.executable = executable
         self.find = find
         self.devices = {CPU: cpu(), **(devices or {})}
+        self.on_devices: dict[tuple[int, int], VmTensor] = {}
         self._tables = tables
         self._arenas: list[Array] = []
         self.decoded = tuple(self._decode(number) for number in range(len(executable.functions)))
@@ -140,41 +163,55 @@ class Interpreter:
         ]
         registers = [*[None] * layout.pool, *executable.integers, *constants]
         count = function.tensors + function.integers + function.storages + function.lists
-        steps = Decoder(executable, function, self._tables.kernels, layout).steps()
+        steps = Decoder(executable, function, self._tables, layout).steps()
         return _Decoded(steps, registers, count * ENTRY_BYTES)
 
-    def run(self, function: int, inputs: Sequence[Array], limits: Limits) -> list[Array]:
-        """Run a function on contiguous arrays; those that begin at no multiple of the alignment are copied.
+    def run(self, function: int, inputs: Sequence[Array | NDArray], limits: Limits) -> list[Array]:
+        """Run a function on contiguous arrays, copied unless they begin at a multiple of the alignment, or on devices.
 
         Returns
         -------
         list of ndarray
-            Memory of their own.
+            Memory of their own, on the host.
 
         Raises
         ------
         MlfcError
             With the function and the instruction; see `run_error`.
         """
+        return [
+            found.numpy() if isinstance(found, NDArray) else found for found in self.results(function, inputs, limits)
+        ]
+
+    def results(self, function: int, inputs: Sequence[Array | NDArray], limits: Limits) -> list[Array | NDArray]:
+        """Run a function as `run` does; return results where they are: on a device, or in memory of the host."""
         executable = self.executable
-        inputs = list(map(aligned, inputs))
+        inputs = [array if isinstance(array, NDArray) else aligned(array) for array in inputs]
         arena = self._take_arena()
         run = Run(self, limits, arena)
+        for device in self.devices.values():
+            if device.type_code != CPU:
+                set_device(device.type_code, device.index)
         try:
             tensors = self._start(run, function, inputs)
             results = self._execute(run, function, tensors)
-            return self._own_arrays(results, {id(arena), id(self._tables), *map(id, inputs)})
+            shared = {id(arena), id(self._tables), *map(id, inputs), *map(id, self.on_devices.values())}
+            return self._own_arrays(results, shared)
         except Fault as fault:
             raise run_error(executable, fault, None) from fault.__cause__
         finally:
             if arena is not None:
                 self._arenas.append(arena)
 
-    @staticmethod
-    def _own_arrays(results: Sequence[VmTensor], shared: set[int]) -> list[Array]:
+    def _own_arrays(self, results: Sequence[VmTensor], shared: set[int]) -> list[Array | NDArray]:
         """Return results as arrays; those in memory that others have, by its `id`, are copied."""
-        arrays = []
+        arrays: list[Array | NDArray] = []
         for tensor in results:
+            if tensor.device != CPU:
+                found = as_ndarray(tensor, self.devices[tensor.device])
+                arrays.append(found.copyto(found.device) if id(tensor.owner) in shared else found)
+                shared.add(id(tensor.owner))
+                continue
             array = as_array(tensor)
             arrays.append(array.copy() if id(tensor.owner) in shared else array)
             shared.add(id(tensor.owner))
@@ -189,14 +226,14 @@ class Interpreter:
         except IndexError:
             return aligned_zeros(self.executable.arena_bytes)
 
-    def _start(self, run: Run, function: int, inputs: Sequence[Array]) -> list[VmTensor]:
+    def _start(self, run: Run, function: int, inputs: Sequence[Array | NDArray]) -> list[VmTensor]:
         run.account.take(max(0, self.executable.arena_bytes))
         tensors = []
         for number, array in enumerate(inputs):
-            dtype = number_of(array.dtype)
+            dtype = number_of(to_numpy(array.dtype) if isinstance(array, NDArray) else array.dtype)
             if dtype is None:
                 raise Fault(Code.BAD_INPUT, number, -1, 255)
-            tensors.append(of_array(array, dtype))
+            tensors.append(of_ndarray(array, dtype) if isinstance(array, NDArray) else of_array(array, dtype))
         if function == 0:
             check_values(self.executable, self.executable.inputs, tensors, Code.BAD_INPUT, {})
         return tensors
@@ -235,9 +272,6 @@ class Interpreter:
 
     def _checked(self, run: Run, function: int, arguments: Sequence[VmTensor]) -> list[VmTensor]:
         results = run.results
-        for tensor in results:
-            if tensor.device != CPU:
-                raise Fault(Code.DEVICE, tensor.device)
         if function == 0:
             symbols: dict[int, int] = {}
             check_values(self.executable, self.executable.inputs, arguments, Code.BAD_INPUT, symbols)

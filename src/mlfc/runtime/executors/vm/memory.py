@@ -109,6 +109,7 @@ class Storage:
 
     __slots__ = ("address", "device", "nbytes", "owner")
     writable = True
+    start = 0
 
     def __init__(self, address: int, nbytes: int, owner: object, device: int) -> None:
         self.address = address
@@ -199,6 +200,13 @@ def as_ndarray(tensor: VmTensor, device: Device) -> NDArray:
 def of_array(array: Array, number: int) -> VmTensor:
     """Return an array that is contiguous and aligned as a tensor that is only read."""
     return VmTensor(address_of(array), array.nbytes, number, array.shape, array, writable=False)
+
+
+def of_ndarray(array: NDArray, number: int) -> VmTensor:
+    """Return a tensor of a device as one that is only read."""
+    return VmTensor(
+        array.handle, array.nbytes, number, array.shape, array, False, array.device.type_code, array.byte_offset
+    )
 
 
 def copy_bytes(target: VmTensor, source: VmTensor, devices: dict[int, Device]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from mlfc.errors import ArchiveError, ToolchainError
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.support.bytecode.executable import Executable
+from mlfc.support.bytecode.instructions import CPU
 from mlfc.support.dtypes import nbytes
 
 Launch: TypeAlias = Callable[[bytes, bytes], int]
@@ -50,6 +51,11 @@ def symbol_of(name: str) -> str:
     return f"tvmgen_{name}_vm_code"
 
 
+def devices_symbol_of(name: str) -> str:
+    """Return the symbol of the device types of a module's kernels."""
+    return f"tvmgen_{name}_vm_devices"
+
+
 class NativeTables:
     """The kernels and constants of an executable.
 
@@ -59,6 +65,8 @@ class NativeTables:
         Of the table.
     kernels : sequence of callable
         By number.
+    devices : tuple of int
+        The device type of each kernel's buffers, by number: code without the table of them is the host's.
     constants : tuple of (int, int)
         Addresses and bytes, by number.
 
@@ -85,6 +93,11 @@ class NativeTables:
         self.kernels: Sequence[Launch] = tuple(
             _LAUNCH(table.kernels[number].launch) for number in range(table.kernel_count)
         )
+        devices = code.address(devices_symbol_of(executable.name))
+        self.devices: tuple[int, ...] = (
+            (CPU,) * table.kernel_count if devices is None
+            else tuple((ctypes.c_uint32 * table.kernel_count).from_address(devices))
+        )  # fmt: skip
         self.constants = tuple(
             (int(table.constants[number].data or 0), int(table.constants[number].bytes))
             for number in range(table.constant_count)

@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from mlfc.errors import RunError
 from mlfc.runtime.executors.vm.failures import Code, Fault
 from mlfc.runtime.executors.vm.list_steps import LIST_STEPS
 from mlfc.runtime.executors.vm.memory import Storage, VmBlock, VmTensor, copy_bytes
-from mlfc.runtime.executors.vm.native_tables import Launch
+from mlfc.runtime.executors.vm.native_tables import NativeTables
+from mlfc.runtime.libraries.library_context import take_error
 from mlfc.support.bytecode.executable import Executable, Function, Kernel
 from mlfc.support.bytecode.instructions import (
     ALIGNMENT,
@@ -99,10 +101,10 @@ class Layout:
 class Decoder:
     """Makes the steps of one function."""
 
-    def __init__(self, executable: Executable, function: Function, kernels: Sequence[Launch], layout: Layout) -> None:
+    def __init__(self, executable: Executable, function: Function, tables: NativeTables, layout: Layout) -> None:
         self._executable = executable
         self._function = function
-        self._kernels = kernels
+        self._tables = tables
         self._layout = layout
         starts = [at for at, _, _ in function.instructions()]
         self._number_at = {at: number for number, at in enumerate(starts)}
@@ -321,12 +323,17 @@ class Decoder:
         return step
 
     def _to_device(self, following: int, d: int, tensor: int, device: int) -> Step:
+        whole = frozenset(self._tables.constants)
+
         def step(r: Registers) -> int:
             source, run = r[tensor], r[0]
             if device not in run.devices:
                 raise Fault(Code.DEVICE, device)
             if source.device == device:
                 r[d] = source
+                return following
+            if (source.address, source.nbytes) in whole:
+                r[d] = run.constant_on(source, device)
                 return following
             block = VmBlock(run.account, source.nbytes, None if device == CPU else run.devices[device])
             made = VmTensor(block.address, source.nbytes, source.dtype, source.extents, block, True, device)
@@ -338,7 +345,7 @@ class Decoder:
 
     def _invoke(self, following: int, number: int, *operands: int) -> Step:
         kernel: Kernel = self._executable.kernels[number]
-        launch = self._kernels[number]
+        launch, device = self._tables.kernels[number], self._tables.devices[number]
         read = operands[: kernel.reads]
         written = operands[kernel.reads : kernel.buffers]
         numbers = operands[kernel.buffers :]
@@ -351,21 +358,22 @@ class Decoder:
             buffers: list[int] = []
             for index in read:
                 tensor = r[index]
-                if tensor.device != CPU:
+                if tensor.device != device or tensor.start:
                     raise Fault(Code.DEVICE, tensor.device)
                 buffers.append(tensor.address)
                 buffers.append(tensor.nbytes)
             for index in written:
                 tensor = r[index]
+                if tensor.device != device or tensor.start:
+                    raise Fault(Code.DEVICE, tensor.device)
                 if not tensor.writable:
                     raise Fault(Code.READ_ONLY, reads + written.index(index))
-                if tensor.device != CPU:
-                    raise Fault(Code.DEVICE, tensor.device)
                 buffers.append(tensor.address)
                 buffers.append(tensor.nbytes)
             status = launch(pack_buffers(*buffers), pack_numbers(*[r[index] for index in numbers]))
             if status:
-                raise Fault(Code.KERNEL, status, text=kernel.name)
+                text, cause = take_error() if device != CPU else ("", None)
+                raise Fault(Code.KERNEL, status, text=kernel.name) from cause or (RunError(text) if text else None)
             return following
 
         return step

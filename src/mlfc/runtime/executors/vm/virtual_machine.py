@@ -10,8 +10,10 @@ from mlfc.errors import InputError, OptionError, unknown
 from mlfc.runtime.devices.device import Device, require_device
 from mlfc.runtime.executors.vm.vm_model import TURN_LIMIT, VmModel
 from mlfc.runtime.modules.module import Module
+from mlfc.runtime.tensor.ndarray import NDArray
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable
+from mlfc.support.dtypes import to_numpy
 from mlfc.support.text import Displayed
 
 
@@ -58,6 +60,8 @@ class VirtualMachine(Displayed):
         Backward jumps and calls in a run; None for no limit.
     interpreter : {"python", "c"}, optional
         By default C where the library has it.
+    device_outputs : bool
+        Leave results that end on a device there, as `NDArray`, as TVM does; by default all are arrays of the host.
 
     Attributes
     ----------
@@ -75,6 +79,7 @@ class VirtualMachine(Displayed):
         turn_limit: int | None = TURN_LIMIT,
         *,
         interpreter: str | None = None,
+        device_outputs: bool = False,
     ) -> None:
         devices = [device] if isinstance(device, Device) else list(device)
         if not isinstance(lib, Module):
@@ -88,7 +93,8 @@ class VirtualMachine(Displayed):
             interpreter=interpreter,
         )
         self._inputs: dict[int, dict[int, Any]] = {}
-        self._results: list[Array] | None = None
+        self._results: list[Array | NDArray] | None = None
+        self._device_outputs = device_outputs
 
     def _facts(self) -> Mapping[str, object]:
         return {"functions": [function.name for function in self.executable.functions]}
@@ -124,7 +130,7 @@ class VirtualMachine(Displayed):
         ((tag, value),) = pairs
         self._inputs.setdefault(function, {})[self._index(function, tag)] = value
 
-    def invoke(self, func_name: str, *args: Any, **kwargs: Any) -> Array | list[Array]:
+    def invoke(self, func_name: str, *args: Any, **kwargs: Any) -> Array | NDArray | list[Array | NDArray]:
         """Run a function; return its result, or a list of several.
 
         Without arguments it runs on those that were set.
@@ -143,7 +149,11 @@ class VirtualMachine(Displayed):
         missing = [name for number, name in enumerate(self._names(function)) if number not in given]
         if missing:
             raise InputError(f"expected {count} inputs, got {len(given)}", place=func_name, next_step=f"Set: {missing}")
-        self._results = self.model.call(function, [given[number] for number in range(count)])
+        arguments = [given[number] for number in range(count)]
+        if self._device_outputs:
+            self._results = self.model.call_on_device(function, arguments)
+        else:
+            self._results = [*self.model.call(function, arguments)]
 
     def invoke_with_outputs(self, func_name: str, input_args: Mapping[str, Any], output_args: Sequence[Array]) -> None:
         """Run a function and copy its results into arrays of their shapes."""
@@ -152,15 +162,16 @@ class VirtualMachine(Displayed):
         if len(results) != len(output_args):
             raise InputError(f"expected {len(results)} outputs, got {len(output_args)}", place=func_name)
         for result, target in zip(results, output_args, strict=True):
-            if target.shape != result.shape or target.dtype != result.dtype:
+            dtype = to_numpy(result.dtype) if isinstance(result, NDArray) else result.dtype
+            if target.shape != result.shape or target.dtype != dtype:
                 raise InputError(f"expected an output of {result.dtype}{list(result.shape)}", place=func_name)
-            target[...] = result
+            target[...] = result.numpy() if isinstance(result, NDArray) else result
 
-    def run(self, *args: Any, **kwargs: Any) -> Array | list[Array]:
+    def run(self, *args: Any, **kwargs: Any) -> Array | NDArray | list[Array | NDArray]:
         """Run the model; as `invoke` with its function."""
         return self.invoke(self.executable.functions[0].name, *args, **kwargs)
 
-    def get_outputs(self) -> list[Array]:
+    def get_outputs(self) -> list[Array | NDArray]:
         """Return the results of the last run; raise InputError if there was none."""
         if self._results is None:
             raise InputError("nothing has been run", next_step="Call invoke_stateful first")

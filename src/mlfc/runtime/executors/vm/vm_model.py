@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import InputError, OptionError, ProblemsError, unknown
-from mlfc.runtime.devices.device import Device
+from mlfc.runtime.devices.device import Device, device_of_code
 from mlfc.runtime.executors.states import ModelState
 from mlfc.runtime.executors.vm.c_interpreter import CInterpreter, PreparedCall, serves
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
@@ -20,6 +20,7 @@ from mlfc.runtime.tensor.arrays import require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable, Value
+from mlfc.support.bytecode.instructions import CPU
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
@@ -91,7 +92,9 @@ class VmModel(Displayed):
                 next_step="Use interpreter='python'",
             )
         self.interpreter = interpreter or (C if can else PYTHON)
-        by_code = {device.type_code: device for device in devices}
+        by_code = {code: device_of_code(code) for code in tables.devices if code != CPU}
+        by_code |= {device.type_code: device for device in devices}
+        self._devices = frozenset(by_code.values())
         self._engine: Interpreter | CInterpreter
         if self.interpreter == C:
             self._engine = CInterpreter(executable, data, tables, code, DEPTH_LIMIT)
@@ -134,18 +137,36 @@ class VmModel(Displayed):
         RunError
             If it fails otherwise; the place has the function and the instruction.
         """
+        return [
+            found.numpy() if isinstance(found, NDArray) else found for found in self.call_on_device(function, arrays)
+        ]
+
+    def call_on_device(self, function: int, arrays: Sequence[Any]) -> list[Array | NDArray]:
+        """Run a function as `call` does; return tensors that end on a device where they are."""
         expected = self.parameters(function)
         if len(arrays) != expected:
             results = self.executable.functions[function].results
             raise run_error(self.executable, Fault(Code.BAD_CALL, function, len(arrays), results), None)
         names = self._names if function == 0 else [str(number) for number in range(expected)]
-        given = [_given(array, name) for array, name in zip(arrays, names, strict=True)]
+        given = [
+            array if self._is_there(array) else _given(array, name) for array, name in zip(arrays, names, strict=True)
+        ]
         if function or not self._states.infos:
-            return self._engine.run(function, given, self._limits)
+            return self._results(function, given)
         with self._states.lock:
-            results_of_run = self._engine.run(function, [*given, *self._states.arrays], self._limits)
-            self._states.replace(results_of_run[len(self.outputs) :])
-        return results_of_run[: len(self.outputs)]
+            found = self._results(function, [*given, *self._states.arrays])
+            count = len(self.outputs)
+            self._states.replace([item.numpy() if isinstance(item, NDArray) else item for item in found[count:]])
+        return found[:count]
+
+    def _results(self, function: int, given: Sequence[Any]) -> list[Array | NDArray]:
+        if isinstance(self._engine, CInterpreter):
+            return [*self._engine.run(function, given, self._limits)]
+        return self._engine.results(function, given, self._limits)
+
+    def _is_there(self, array: Any) -> bool:
+        """Tell whether an input is a tensor on a device of the model, from its memory's first byte on."""
+        return isinstance(array, NDArray) and array.device in self._devices and array.byte_offset == 0
 
     def parameters(self, function: int) -> int:
         """Return how many arrays a function takes; the states of the model are none of them."""

@@ -143,7 +143,7 @@ def test_devices_that_are_not_the_models_are_refused(divided: Factory, device: m
 
 
 def test_what_targets_of_devices_cannot_be_combined_with() -> None:
-    with pytest.raises(OptionError, match="requires the graph executor, got 'aot'"):
+    with pytest.raises(OptionError, match="requires the graph executor or the virtual machine, got 'aot'"):
         built(network(), executor="aot")
     with pytest.raises(OptionError, match="expected a host target"):
         built(network(), target_host="opencl")

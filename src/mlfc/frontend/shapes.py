@@ -146,11 +146,11 @@ def _extent(part: str, bounded: Mapping[str, dims.Dim]) -> int | dims.Dim | None
 def leaves_to_run(executor: str | None, target: str, shapes: Mapping[str, Sequence[Any]] | None = None) -> bool:
     """Tell whether a model is imported with what only the run decides: open dimensions, branches, loops.
 
-    So it is for the virtual machine, and by default, but for devices and for microcontrollers, where open dimensions
-    need bounds: those that `shapes` has.
+    So it is for the virtual machine, and by default, but for microcontrollers, where open dimensions need bounds:
+    those that `shapes` has.
     """
     if executor is not None:
         return executor == "vm"
     chosen = parse_target(target)
     is_bounded = any(not isinstance(extent, int) for shape in (shapes or {}).values() for extent in shape)
-    return not chosen.device and (is_bounded or not chosen.features.is_microcontroller)
+    return is_bounded or not chosen.features.is_microcontroller

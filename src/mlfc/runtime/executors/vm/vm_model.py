@@ -94,7 +94,7 @@ class VmModel(Displayed):
         self.interpreter = interpreter or (C if can else PYTHON)
         by_code = {code: device_of_code(code) for code in tables.devices if code != CPU}
         by_code |= {device.type_code: device for device in devices}
-        self._devices = frozenset(by_code.values())
+        self._devices = frozenset(by_code.values() if self.interpreter == PYTHON else ())
         self._engine: Interpreter | CInterpreter
         if self.interpreter == C:
             self._engine = CInterpreter(executable, data, tables, code, DEPTH_LIMIT)

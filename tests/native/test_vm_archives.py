@@ -175,7 +175,9 @@ def test_interface_of_a_bounded_model_names_its_work_area() -> None:
     assert replace(factory.interface().vm, bytecode=0) == replace(built(4, "llvm").interface().vm, bytecode=0)  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("options", [{"executor": "aot"}, {"executor": "graph"}, {"executor": "graph", "target": "opencl"}])
+@pytest.mark.parametrize(
+    "options", [{"executor": "aot"}, {"executor": "graph"}, {"executor": "graph", "target": "opencl"}]
+)
 def test_open_dimensions_need_the_virtual_machine(options: dict[str, str]) -> None:
     module, params = two_layers(4)
     with pytest.raises(OptionError, match=r"require the virtual machine.*--shape INPUT=1"):

@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mlfc.errors import RunError
 from mlfc.runtime.executors.vm.failures import Code, Fault
 from mlfc.runtime.executors.vm.list_steps import LIST_STEPS
 from mlfc.runtime.executors.vm.memory import Storage, VmBlock, VmTensor, copy_bytes
 from mlfc.runtime.executors.vm.native_tables import NativeTables
-from mlfc.runtime.libraries.library_context import take_error
 from mlfc.support.bytecode.executable import Executable, Function, Kernel
 from mlfc.support.bytecode.instructions import (
     ALIGNMENT,
@@ -372,8 +370,7 @@ class Decoder:
                 buffers.append(tensor.nbytes)
             status = launch(pack_buffers(*buffers), pack_numbers(*[r[index] for index in numbers]))
             if status:
-                text, cause = take_error() if device != CPU else ("", None)
-                raise Fault(Code.KERNEL, status, text=kernel.name) from cause or (RunError(text) if text else None)
+                raise Fault(Code.KERNEL, status, text=kernel.name)
             return following
 
         return step

@@ -51,7 +51,7 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
     return {
         "memory": lambda: [memory.table(find(models))],
         "compile": lambda: [compile_time.table(find(models or COMPILED), folder)],
-        "latency": lambda: [latency.table(find(models), folder, seconds)],
+        "latency": lambda: [latency.table(find(models), folder, seconds, options.save)],
         "archive": lambda: [archive_size.table(folder)],
         "crt": lambda: [crt_overhead.table(folder)],
         "start": lambda: [cold_start.table(folder)],
@@ -75,7 +75,7 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
 def main() -> None:
     """Run the chosen benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    names = [*_tables(argparse.Namespace(models=[], seconds=0), Path())]
+    names = [*_tables(argparse.Namespace(models=[], seconds=0, save=None), Path())]
     named = ", ".join(name for name in names if name not in (PUBLIC, OPEN))
     parser.add_argument(
         "tables",
@@ -83,11 +83,16 @@ def main() -> None:
         metavar="TABLE",
         help=f"{named}; default: all of these. {PUBLIC}: verify on models from packages; {OPEN}: at several sizes",
     )
-    parser.add_argument("--models", nargs="+", default=[], help="names without suffix; default: all")
+    parser.add_argument("--models", nargs="+", default=[], help="names without suffix, or files; default: all")
     parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="for the table mcu")
     parser.add_argument("--seconds", type=float, default=3.0, help="time per model in the latency table")
+    parser.add_argument("--save", metavar="NAME", help="keep the latency table's figures under this name")
+    parser.add_argument("--readme", metavar="NAME", help="write the README's latency table from these figures, and end")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
+    if options.readme:
+        latency.write_readme(options.readme)
+        return
     unknown = sorted({*options.tables} - {*names})
     if unknown:
         parser.error(f"unknown table {', '.join(unknown)}; tables: {', '.join(names)}")

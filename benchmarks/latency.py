@@ -1,18 +1,74 @@
-"""One-thread latency interleaved with the peers in one process, and the fraction of the machine's peak."""
+"""One-thread latency interleaved with the peers in one process, and the fraction of the machine's peak.
+
+``--save`` keeps the figures with a description of the machine in ``benchmarks/results/``; the table of the README is
+made of such a file:
+``python -m benchmarks --readme NAME``.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import re
 import statistics
+import subprocess
+import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
 import mlfc
-from benchmarks.models import Model, peers, random_inputs
+from benchmarks.models import ROOT, Model, random_inputs
 from benchmarks.peak import Peak
+from benchmarks.peers import PEERS, runners
+
+RESULTS = ROOT / "benchmarks" / "results"
+README = ROOT / "README.md"
+TARGET = "c -mcpu=native"
+_TABLE = re.compile(r"(?<=<!-- latency -->\n).*?(?=<!-- end of latency -->)", re.DOTALL)
+_COLUMNS = ("model", "dtype", "M MAC", "mlfc", "best peer's", "best peer", "ratio", "of peak")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The median times of one model, in seconds by runner, and what the machine's peak allows."""
+
+    model: str
+    dtype: str
+    macs: int
+    ours: float
+    peers: Mapping[str, float]
+    share_of_peak: float
+
+    @property
+    def best(self) -> str:
+        """The fastest peer."""
+        return min(self.peers, key=self.peers.__getitem__)
+
+    @property
+    def ratio(self) -> float:
+        """Our time over that of the fastest peer."""
+        return self.ours / self.peers[self.best]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What the table shows; times in microseconds."""
+        return (
+            self.model,
+            self.dtype,
+            f"{self.macs / 1e6:,.1f}",
+            f"{self.ours * 1e6:,.1f}",
+            f"{self.peers[self.best] * 1e6:,.1f}",
+            self.best,
+            f"{self.ratio:.2f}",
+            f"{self.share_of_peak:.0%}",
+        )
 
 
 def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -35,42 +91,76 @@ def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dic
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def measure(model: Model, folder: Path, peak: Peak, seconds: float) -> tuple[str, ...]:
-    """Return the table row of one model."""
+def measure(model: Model, folder: Path, peak: Peak, seconds: float) -> Row:
+    """Return the times of one model."""
     archive = folder / f"{model.name}.tar"
     mod, params = mlfc.import_model(model.path)
-    factory = mlfc.build(mod, target="c -mcpu=native", params=params, module_name=model.name)
+    factory = mlfc.build(mod, target=TARGET, params=params, module_name=model.name)
     mlfc.export_model_library_format(factory, archive)
     loaded = mlfc.load(archive)
     inputs = random_inputs(loaded.inputs)
     outputs = {info.name: np.empty(info.shape, info.dtype) for info in loaded.outputs}
-    ours = loaded.bind(inputs, outputs)
-    times = interleaved({"mlfc": ours, **peers(model, inputs)}, seconds)
-    mine = times.pop("mlfc")
-    peer, best = min(times.items(), key=lambda item: item[1])
+    times = interleaved({"mlfc": loaded.bind(inputs, outputs), **runners(model.path, inputs)}, seconds)
+    ours = times.pop("mlfc")
     macs = sum(call.kernel.macs for call in factory.program.calls)
     limit = peak.int8 if model.integer else peak.float32
-    return (
-        model.name,
-        "int8" if model.integer else "float32",
-        f"{macs / 1e6:,.1f}",
-        f"{mine * 1e6:,.1f}",
-        f"{best * 1e6:,.1f}",
-        peer,
-        f"{mine / best:.2f}",
-        f"{macs / mine / limit:.0%}",
-    )
+    return Row(model.name, "int8" if model.integer else "float32", macs, ours, times, macs / ours / limit)
 
 
-def table(models: list[Model], folder: Path, seconds: float) -> Table:
-    """Return the table of all models."""
+def table(models: list[Model], folder: Path, seconds: float, save: str | None = None) -> Table:
+    """Return the table of all models; keep its figures as ``results/latency-NAME.json`` if `save` is a name."""
     peak = Peak.measured()
-    result = Table(
-        title=f"One-thread latency (median, us); measured peak {peak.float32 / 1e9:.0f} G float32 MAC/s, "
-        f"{peak.int8 / 1e9:.0f} G int8 MAC/s"
-    )
-    for name in ("model", "dtype", "M MAC", "mlfc", "peer's", "peer", "ratio", "of peak"):
-        result.add_column(name, justify="left" if name in ("model", "dtype", "peer") else "right")
-    for model in models:
-        result.add_row(*measure(model, folder, peak, seconds))
+    rows = [measure(model, folder, peak, seconds) for model in models]
+    if save is not None:
+        RESULTS.mkdir(exist_ok=True)
+        document = {"machine": _machine(peak), "threads": 1, "target": TARGET, "rows": [asdict(row) for row in rows]}
+        (RESULTS / f"latency-{save}.json").write_text(json.dumps(document, indent=1) + "\n")
+    result = Table(title=f"One-thread latency (median, us); {_peak(asdict(peak))}")
+    for name in _COLUMNS:
+        result.add_column(name, justify="left" if name in ("model", "dtype", "best peer") else "right")
+    for row in rows:
+        result.add_row(*row.cells)
     return result
+
+
+def write_readme(name: str) -> None:
+    """Write the README's table from ``results/latency-NAME.json``."""
+    document = json.loads((RESULTS / f"latency-{name}.json").read_text())
+    machine, rows = document["machine"], [Row(**row) for row in document["rows"]]
+    versions = ", ".join(f"{peer} {version}" for peer, version in machine["peers"].items())
+    said = (
+        f"{machine['processor']}, {machine['compiler']}, target `{document['target']}`; {versions}. "
+        f"Measured peak of the core: {_peak(machine['peak'])}. Geometric means of the ratios: "
+        f"{_mean(rows, 'int8'):.2f} for int8, {_mean(rows, 'float32'):.2f} for float32."
+    )
+    lines = textwrap.wrap(said, 100, break_on_hyphens=False, break_long_words=False)
+    cells = [_COLUMNS, tuple("---" for _ in _COLUMNS), *(row.cells for row in rows)]
+    text = "\n".join([*lines, "", *(f"| {' | '.join(row)} |" for row in cells)]) + "\n\n"
+    page = README.read_text()
+    if not _TABLE.search(page):
+        raise SystemExit(f"{README}: expected the lines <!-- latency --> and <!-- end of latency -->")
+    README.write_text(_TABLE.sub(lambda _: "\n" + text, page))
+
+
+def _mean(rows: Iterable[Row], dtype: str) -> float:
+    return statistics.geometric_mean(row.ratio for row in rows if row.dtype == dtype)
+
+
+def _peak(peak: Mapping[str, float]) -> str:
+    return f"{peak['float32'] / 1e9:.0f} G float32 and {peak['int8'] / 1e9:.0f} G int8 multiply-accumulates a second"
+
+
+def _machine(peak: Peak) -> dict[str, Any]:
+    """Describe this machine, its compiler and the peers."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True).stdout
+    vectors = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "amx_int8") if found and flag in info.read_text()]
+    return {
+        "processor": f"{found[1] if found else platform.processor()} ({', '.join(vectors)})",
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "compiler": compiler.splitlines()[0],
+        "peers": {peer.name: peer.version for peer in PEERS if peer.version is not None},
+        "peak": asdict(peak),
+    }

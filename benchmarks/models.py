@@ -1,10 +1,9 @@
-"""The measured models: where they are, and how to run each peer on them."""
+"""The measured models, and where they are."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +37,13 @@ class Model:
 
 
 def find(names: list[str]) -> list[Model]:
-    """Return the models of these names (default: all) that exist on this machine; generate zoo files."""
+    """Return the models of these names (default: all) that exist on this machine, and files; generate zoo files."""
     wanted = names or ["digits_int8", "digits", *TFLITE_NAMES, *ZOO_NAMES]
     found = []
     for name in wanted:
+        if Path(name).suffix in (".onnx", ".tflite"):
+            found.append(Model(Path(name).stem, Path(name)))
+            continue
         places = [
             *(ROOT / "examples" / "digits").glob(f"{name}.*"),
             *(SHARED / "models").glob(f"{name}.tflite"),
@@ -69,27 +71,3 @@ def random_inputs(infos: Any, seed: int = 0) -> dict[str, np.ndarray]:
             limits = np.iinfo(info.dtype)
             inputs[info.name] = rng.integers(limits.min, limits.max + 1, info.shape).astype(info.dtype)
     return inputs
-
-
-def peers(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, Callable[[], object]]:
-    """Return one-thread runners of the peers that accept this file, by name."""
-    return {"LiteRT": _litert(model, inputs)} if model.path.suffix == ".tflite" else {"ORT": _ort(model, inputs)}
-
-
-def _litert(model: Model, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(str(model.path), num_threads=1)
-    interpreter.allocate_tensors()
-    for detail, value in zip(interpreter.get_input_details(), inputs.values(), strict=True):
-        interpreter.set_tensor(detail["index"], value)
-    return interpreter.invoke  # type: ignore[no-any-return]
-
-
-def _ort(model: Model, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, inputs)

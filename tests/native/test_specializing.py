@@ -96,3 +96,19 @@ def test_what_the_virtual_machine_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="cannot use external code generators"):
         mlfc.compile(path, "llvm", byoc=["onnxruntime"])
     assert mlfc.compile(path, "llvm", states={"h": "next"}, shapes={"h": (1, 4)}).factory.executor == "aot"
+
+
+def test_shapes_of_a_compiled_model_say_what_is_made_up(tmp_path: Path, command: Any) -> None:
+    path, archive, found = _model(tmp_path / "dense.onnx"), tmp_path / "dense.tar", tmp_path / "found.npz"
+    command("compile", path, "-o", archive, "--shape", "x=batch:2..8,8")
+    command("run", archive, "--fill", "random", "--shape", "x=5,8", "--outputs", found)
+    with np.load(found) as results:
+        assert [array.shape[0] for array in results.values()] == [5]
+    for text, expected in (
+        ("x=9,8", "expected 2..8 for 'batch' of x: .*, got 9"),
+        ("x=5,7", "expected 8 for '8' of x: .*, got 7"),
+        ("x=5", "expected 2 numbers for x: .*, got 5"),
+        ("y=5,8", "unknown input 'y'; known: 'x'"),
+    ):
+        with pytest.raises(OptionError, match=expected):
+            command("run", archive, "--shape", text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from mlfc.cli.options import Inputs
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, unknown
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from mlfc.support.tensor_info import TensorInfo
 
 
-def is_compiled(artifact: Path, module: str | None, given: Inputs) -> bool:
-    """Tell an archive or library from a model, and refuse options of the other kind."""
+def is_compiled(artifact: Path, module: str | None, given: Inputs, *, takes_shapes: bool = False) -> bool:
+    """Tell an archive or library from a model, and refuse options of the other kind.
+
+    With `takes_shapes`, shapes may say how large the open extents of a compiled model are.
+    """
     from mlfc.archive.read.load import artifact_kind
 
     if artifact_kind(artifact) != "model":
-        given.refuse("requires a model; the inputs of an archive are fixed")
+        (replace(given, shapes=()) if takes_shapes else given).refuse(
+            "requires a model; the inputs of an archive are fixed"
+        )
         return True
     if module is not None:
         raise OptionError("option --module requires an archive or a shared library; a model is a single module")
@@ -63,10 +69,12 @@ def given_inputs(
     seed: int,
     infos: Sequence[TensorInfo],
     extents: Mapping[str, tuple[int, int]] | None = None,
+    shapes: Sequence[str] = (),
 ) -> Mapping[str, Array]:
     """Return the inputs of a model: from a file, or made up.
 
-    `extents` are the bounds of open ones: what is made up has 1 for a batch and 16 for others, as far as these allow.
+    `extents` are the bounds of open ones: what is made up has what `shapes` say, or 1 for a batch and 16 for others, as
+    far as these allow.
     """
     from mlfc.runtime.tensor.arrays import fill as filled
     from mlfc.runtime.tensor.npz import read_npz
@@ -74,10 +82,37 @@ def given_inputs(
     if path is not None:
         return read_npz(path, infos)
     chosen = {name: max(low, min(high, _usual(name))) for name, (low, high) in (extents or {}).items()}
-    if chosen:
-        shown = ", ".join(f"{name}={value}" for name, value in chosen.items())
+    stated = _stated(infos, extents or {}, shapes)
+    if made_up := {name: value for name, value in chosen.items() if name not in stated}:
+        shown = ", ".join(f"{name}={value}" for name, value in made_up.items())
         typer.echo(printable(f"open dimensions of the inputs that were made up: {shown}"), err=True)
-    return filled([info.at(chosen) for info in infos], fill, seed)
+    return filled([info.at({**chosen, **stated}) for info in infos], fill, seed)
+
+
+def _stated(
+    infos: Sequence[TensorInfo], extents: Mapping[str, tuple[int, int]], shapes: Sequence[str]
+) -> dict[str, int]:
+    """Return the values of open extents of inputs that follow from shapes."""
+    from mlfc.frontend.shapes import parse_shapes
+
+    by_name = {info.name: info for info in infos}
+    found: dict[str, int] = {}
+    for name, shape in parse_shapes(shapes).items():
+        if name not in by_name:
+            raise OptionError(unknown("input", name, by_name), place="--shape")
+        info = by_name[name]
+        if len(shape) != len(info.shape) or not all(isinstance(extent, int) for extent in shape):
+            shown = ",".join(map(str, shape))
+            raise OptionError(f"expected {len(info.shape)} numbers for {info}, got {shown}", place="--shape")
+        for extent, value in zip(info.shape, shape, strict=True):
+            low, high = extents.get(extent, (1, value)) if isinstance(extent, str) else (extent, extent)
+            if isinstance(extent, str):
+                low, high = (found[extent],) * 2 if extent in found else (low, high)
+                found[extent] = value
+            if not low <= value <= high:
+                known = low if low == high else f"{low}..{high}"
+                raise OptionError(f"expected {known} for '{extent}' of {info}, got {value}", place="--shape")
+    return found
 
 
 def _usual(name: str) -> int:

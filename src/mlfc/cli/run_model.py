@@ -136,7 +136,7 @@ def run_model(
     elif profile:
         with stage(f"loading {artifact}"):
             profiled = _limited(_profiled(artifact, module, fixed, devices), limits)
-        measured = profiled.profile(given(profiled.inputs, getattr(profiled, "extents", None)), runs)
+        measured = profiled.profile(given(profiled.inputs, *_sizes(profiled, artifact, fixed)), runs)
         _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
@@ -145,7 +145,7 @@ def run_model(
         if len(compiled.state) and inputs is not None:
             results, times = _steps(compiled, inputs, runs, artifact)
         else:
-            made = given(compiled.inputs, getattr(compiled, "extents", None))
+            made = given(compiled.inputs, *_sizes(compiled, artifact, fixed))
             results, times = _timed(compiled, made, runs, artifact)
         if state_out is not None:
             save_state(compiled, state_out)
@@ -236,13 +236,23 @@ def _target(devices: Sequence[Device]) -> str:
     return kinds[0] if kinds else "c"
 
 
+def _sizes(
+    compiled: Runnable | ProfiledModule | GraphModule, artifact: Path, fixed: Inputs
+) -> tuple[Mapping[str, tuple[int, int]] | None, Sequence[str]]:
+    """Return the bounds of a model's open extents, and what the user says of the shapes of its inputs."""
+    extents = getattr(compiled, "extents", None)
+    if not extents:
+        is_compiled(artifact, None, fixed)
+    return extents, fixed.shapes if is_compiled(artifact, None, fixed, takes_shapes=True) else ()
+
+
 def _load(
     artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], inputs: Path | None
 ) -> Runnable:
     """Return what is to run; a model whose open shapes cannot be compiled gets those of the inputs in a file."""
     from mlfc.archive.read.load import load, load_factory
 
-    if is_compiled(artifact, module, fixed):
+    if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load(artifact, module, devices)
     try:
         return load_factory(compiled_model(artifact, fixed, _target(devices)), devices)
@@ -258,7 +268,7 @@ def _profiled(
 ) -> ProfiledModule | GraphModule | ProfiledVm:
     from mlfc.archive.describe.profile import load_profiled, profiled_factory
 
-    if is_compiled(artifact, module, fixed):
+    if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load_profiled(artifact, module, devices)
     return profiled_factory(compiled_model(artifact, fixed, _target(devices)), devices)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
 
 
 AUTO = "auto"
+EVERY_CPU = f"c -mcpu={AUTO}"
 
 
 def compile(  # noqa: A001 (users write mlfc.compile)
     model: Model,
-    target: str = "c",
+    target: str = EVERY_CPU,
     *,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
@@ -58,7 +60,8 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         A TFLite, ONNX or Relay text model: a file, its content, or what the onnx package loaded. Or a PyTorch module,
         ``ExportedProgram`` or ``ONNXProgram``.
     target : str
-        A target string, as for `build`.
+        A target string, as for `build`. By default the model is as fast here as this processor allows, its libraries
+        are fast on every processor of this kind, and archives have C for all of them, as of the target ``c``.
     example_inputs : tuple, mapping, Tensor or ndarray, optional
         For a PyTorch module, which requires them: what its ``forward`` takes.
     dynamic_shapes : tuple or mapping, optional
@@ -128,7 +131,8 @@ def compile(  # noqa: A001 (users write mlfc.compile)
             place="specialize",
             next_step='Name the values of open dimensions: specialize=[{"batch": 1}]',
         )
-    return CompiledModel(factory, model, imported, specializes=is_auto)
+    built = {"limit_factor": limit_factor, "specialize": special, **options}
+    return CompiledModel(factory, model, imported, built, specializes=is_auto)
 
 
 class CompiledModel(Displayed, HasModel):
@@ -142,6 +146,8 @@ class CompiledModel(Displayed, HasModel):
         The model that was compiled.
     imported : mapping
         The options that it was imported with.
+    built : mapping
+        The options that it was built with.
     specializes : bool
         Whether shapes that come back get code of their own in this process.
 
@@ -153,12 +159,18 @@ class CompiledModel(Displayed, HasModel):
     """
 
     def __init__(
-        self, factory: Factory, source: Model, imported: Mapping[str, Any], *, specializes: bool = False
+        self,
+        factory: Factory,
+        source: Model,
+        imported: Mapping[str, Any],
+        built: Mapping[str, Any],
+        *,
+        specializes: bool = False,
     ) -> None:
         self.factory = factory
         self._specializes = specializes
         self._source = source
-        self._imported = imported
+        self._imported, self._built = imported, built
         self._model: Runnable | None = None
 
     @property
@@ -175,9 +187,17 @@ class CompiledModel(Displayed, HasModel):
                 self._model = SpecializingModel(self._model, self._specialized)
         return self._model
 
+    @cached_property
+    def _portable(self) -> Factory:
+        """The module for archives: of several processors, C for all of them."""
+        if self.factory.target.mcpu != AUTO:
+            return self.factory
+        params = dict(self.factory.source_params)
+        return build(self.factory.module, "c", params, module_name=self.name, **self._built)
+
     def _specialized(self, extents: Mapping[str, int]) -> Runnable:
         """Return the model for certain extents, in this process without a C compiler; the bits are the same."""
-        target = str(self.factory.target)
+        target = "c" if self.factory.target.mcpu == AUTO else str(self.factory.target)
         module = specialized(self.factory.module, extents)
         made = build(
             module,
@@ -190,7 +210,7 @@ class CompiledModel(Displayed, HasModel):
 
     def export(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write a Model Library Format archive; options as for `export_model_library_format`."""
-        return export_model_library_format(self.factory, path, **options)
+        return export_model_library_format(self._portable, path, **options)
 
     def export_library(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write a shared library; options as for `Factory.export_library`."""

@@ -189,7 +189,7 @@ def test_archives_and_libraries_keep_states(tmp_path: Path) -> None:
 def test_the_demo_of_an_archive_takes_its_vectors_as_steps(tmp_path: Path) -> None:
     forms = {"cell": {}, "given": FORMS["external"], "graph": FORMS["graph"], "steps": FORMS["vm"]}
     factories = [
-        mlfc.compile(gru(), states=GRU_STATES, state_init={"h_in": BEGIN}, module_name=name, **form).factory
+        mlfc.compile(gru(), "c", states=GRU_STATES, state_init={"h_in": BEGIN}, module_name=name, **form).factory
         for name, form in forms.items()
     ]
     folder = extracted(factories, tmp_path, test_vectors=3)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.compile_options import LIBRARIES, export_options, form_of, library_options, memory_options
+from mlfc.cli.compile_options import LIBRARIES, export_options, form_of, library_options, library_target, memory_options
 from mlfc.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
 from mlfc.cli.memory import fitting_memory, print_memory
 from mlfc.cli.options import Inputs, chosen_board, parse_models
-from mlfc.cli.tables import device_line, print_json, print_table, tiling_line
+from mlfc.cli.tables import LEVELS_TITLE, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 from mlfc.support.text import printable
@@ -155,6 +155,8 @@ def compile_models(
         workspace_io, pool or (), constants or (), load_constants or (), on_board, board_pools=board_pools
     )
     chosen, limit = (target, ram) if on_board is None else board_asks(on_board, target, ram)
+    if chosen is None and not archives:
+        chosen = library_target(form, triple, cc)
     if ram is None and memories.get("pools"):
         limit = None  # pools have limits of their own
     wanted = BuildOptions(
@@ -179,7 +181,9 @@ def compile_models(
             _write_library(factories, place, form, export, linking)
         else:
             _write(factories, place, form, export, on_board)
-    _report(factories, place, table, as_json)
+    has_levels = any(factory.code.levels for factory in factories) and place.is_file()
+    levels = _levels(place) if has_levels else {}
+    _report(factories, place, table, levels, as_json)
     if ram is not None and board is None and not as_json:
         _print_lent(factories, ram)
 
@@ -269,7 +273,17 @@ def _write(factories: Sequence[Factory], place: Path, emit: str, options: Export
         write_folder(place, archive.object_files(factories, options, compiler))
 
 
-def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None, as_json: bool) -> None:
+def _levels(place: Path) -> dict[str, int]:
+    """Return the bytes of a library's kernels for each level of processors."""
+    from mlfc.archive.describe.inspect_library import inspect_library
+
+    levels: dict[str, int] = inspect_library(place)["library"]["levels"]
+    return levels
+
+
+def _report(
+    factories: Sequence[Factory], place: Path, table: MemoryTable | None, levels: Mapping[str, int], as_json: bool
+) -> None:
     from mlfc.archive.details import module_info
 
     details = {factory.module_name: module_info(factory) for factory in factories}
@@ -278,7 +292,8 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
             name: {key: value for key, value in item.to_json().items() if key in ("entry", "memory", "stripes")}
             for name, item in details.items()
         }
-        print_json({"output": str(place), "modules": modules, **({"board": table.as_json()} if table else {})})
+        told = {"output": str(place), "modules": modules, **({"levels": levels} if levels else {})}
+        print_json({**told, **({"board": table.as_json()} if table else {})})
         return
     columns = {
         "workspace": [_bounded(item, item.memory.workspace_bytes) for item in details.values()],
@@ -295,6 +310,8 @@ def _report(factories: Sequence[Factory], place: Path, table: MemoryTable | None
         if on_device:
             typer.echo(printable(on_device))
     print_table(f"{place}: bytes", ("module", *columns), list(zip(details, *columns.values(), strict=True)))
+    if levels:
+        print_table(LEVELS_TITLE, ("level", "bytes"), list(levels.items()))
     if table is not None:
         print_memory(table)
 

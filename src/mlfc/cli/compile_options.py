@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
 
 LIBRARIES = ("so", "a", "tar")
+EVERY_CPU = "c -mcpu=auto"
 EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
 _OF_ARCHIVES = (
@@ -75,6 +76,18 @@ def library_options(
             next_step=f"Use --emit {', '.join(LIBRARIES[:-1])} or {LIBRARIES[-1]}",
         )
     return given
+
+
+def library_target(form: str, triple: str | None, cc: str | None) -> str | None:
+    """Return the target that a library has by default: every processor of its machine; None for what is no library.
+
+    A compiler that the user names builds for a machine of its own choice, hence for what all of it have.
+    """
+    if form not in LIBRARIES or cc is not None:
+        return None
+    from mlfc.support.platforms import parse_platform
+
+    return EVERY_CPU if triple is None else f"{EVERY_CPU} -mtriple={parse_platform(triple).arch}"
 
 
 def export_options(asked: Mapping[str, Any], emit: str, archive: Path | None) -> ExportOptions:

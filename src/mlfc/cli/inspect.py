@@ -11,7 +11,7 @@ import typer
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.memory import planned_memory, print_memory
 from mlfc.cli.options import Inputs, chosen_board
-from mlfc.cli.tables import bar, describe_tensor, device_line, print_json, print_table, tiling_line
+from mlfc.cli.tables import LEVELS_TITLE, bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
 from mlfc.support.text import printable, shortened, with_article
 
@@ -312,7 +312,7 @@ def _show_library(path: Path, as_json: bool) -> None:
     form = with_article(library["form"])
     typer.echo(printable(f"{path}: {form} for {library['machine']}, {file['bytes']:,} bytes{interface}"))
     if library["levels"]:
-        print_table("kernels for levels of processors", ("level", "bytes"), list(library["levels"].items()))
+        print_table(LEVELS_TITLE, ("level", "bytes"), list(library["levels"].items()))
     for abi, tree in library["trees"].items():
         rows = [
             (index, node["type_key"], node["bytes"], ", ".join(map(str, node["imports"])) or None)

@@ -151,7 +151,10 @@ OPTIONS = {
         "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
         flags="--system-lib/--no-system-lib",
     ),
-    "target": _option("Compile for: c, 'c -mcpu=cortex-m4', opencl, ... Default: c."),
+    "target": _option(
+        "Compile for: c, 'c -mcpu=cortex-m4', opencl, ... Default: c; for libraries 'c -mcpu=auto', which is fast on"
+        " every processor."
+    ),
     "target_host": _code("The target of the host's code beside a device's. Default: c."),
     "template": _option("A template of mlfc project list.", "NAME"),
     "tensors": _option("With --host-driven: write every operator's output to this .npz file."),

@@ -29,6 +29,9 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+LEVELS_TITLE = "kernels for levels of processors, of which one is chosen on loading"
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows; columns of numbers are aligned right."""
     texts = [[_text(cell) for cell in row] for row in rows]

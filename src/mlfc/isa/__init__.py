@@ -5,6 +5,7 @@ before they are first read. A family registers what it has of
 
 * ``CPUS``: names of processors, for target strings (`mlfc.target.features`);
 * ``LIBRARY_CPUS``: by the start of names of processors, the machines that load libraries;
+* ``LEVELS``: of an architecture, the levels of processors for which one library has kernels;
 * ``VECTORS``: how wide its vector registers are, in C and in LLVM's code;
 * ``INSTRUCTION_SETS``: how LLVM shows that a processor has it, what boards call it;
 * ``C_FORMS``, ``LLVM_FORMS``: how intrinsics are printed for it (`mlfc.tir.forms`), and ``INTRINSICS`` of its own

@@ -82,7 +82,8 @@ def export_library(
         The compiler's command: ``"aarch64-linux-gnu-gcc"``. Default: ``$CC`` or what is on the PATH.
     options : sequence of str
         More flags for compiler and linker. With none about the processor, a library for this machine uses all that its
-        processor has, one for another machine what all of the kind have; a target's ``-mcpu`` counts for both.
+        processor has, one for another machine what all of the kind have; a target's ``-mcpu`` counts for both. With
+        ``-mcpu=auto`` a library has kernels for several levels of processors, and flags about them are refused.
     target_triple : str, optional
         The machine, in the words of LLVM, Debian or zig: ``aarch64-linux-gnu``. Without `cc` the ziglang wheel
         compiles.

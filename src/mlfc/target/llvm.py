@@ -12,7 +12,7 @@ import llvmlite.binding as llvm
 
 from mlfc.errors import OptionError, unknown
 from mlfc.support.platforms import parse_platform
-from mlfc.target.features import CPUS, INSTRUCTION_SETS, LLVM_OPTIONS, PLAIN, Features, leading, native_cpu
+from mlfc.target.features import AUTO, CPUS, INSTRUCTION_SETS, LLVM_OPTIONS, PLAIN, Features, leading, native_cpu
 
 TRIPLE, ATTRIBUTES, FLOAT_ABI, ABI = LLVM_OPTIONS
 GENERIC = "generic"
@@ -95,6 +95,12 @@ def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], 
         For an unknown triple, processor, feature or float ABI.
     """
     options = dict(options)
+    if mcpu == AUTO:
+        raise OptionError(
+            f"kernels for several processors are made by the target c, got 'llvm -mcpu={AUTO}'",
+            place="-mcpu",
+            next_step=f'Compile for "c -mcpu={AUTO}", or name a processor: "llvm -mcpu=x86-64-v3"',
+        )
     if mcpu == "native":
         mcpu, found = _native()
         given = [part for part in (found, options.get(ATTRIBUTES, "")) if part]

@@ -200,7 +200,20 @@ def _extents(kind: ir.Type) -> list[Any]:
 def _of_list(name: str, args: Sequence[Value], call: ir.Call) -> Value:
     if name == "list_new":
         return []
+    if name == "list_split":
+        return _parts(*args, **call.attrs)
+    if name == "list_from":
+        return _listed(*args, call.attrs["dtype"])
     items, rest = list(args[0]), args[1:]
+    if name == "list_require" and not rest[0].all():
+        raise RefusedError(call.attrs["message"])
+    if name in ("list_as", "list_require"):
+        return items
+    if name == "list_extents":
+        return np.array([item.shape for item in items], np.int64).reshape(len(items), call.type.shape[1])  # type: ignore[union-attr]  # a tensor
+    if name == "list_bytes":
+        rows = [np.frombuffer(item.tobytes() + bytes(-item.nbytes % 64), np.uint8) for item in items]
+        return np.concatenate([np.zeros(0, np.uint8), *rows])
     if name == "list_append":
         return [*items, rest[0]]
     if name == "list_length":
@@ -210,7 +223,7 @@ def _of_list(name: str, args: Sequence[Value], call: ir.Call) -> Value:
         assert isinstance(kind, ir.TensorType)
         if not items:
             return np.zeros([extent if isinstance(extent, int) else 0 for extent in kind.shape], kind.dtype)
-        return np.stack(items) if name == "list_stack" else np.concatenate(items)
+        return np.stack(items) if name == "list_stack" else np.concatenate(items, call.attrs["axis"])
     at = int(rest[0].reshape(()))
     limit = len(items) + (name == "list_insert")
     if not -len(items) <= at < limit:
@@ -219,6 +232,22 @@ def _of_list(name: str, args: Sequence[Value], call: ir.Call) -> Value:
     if name == "list_get":
         return items[at]
     return [*items[:at], *([rest[1]] if name == "list_insert" else []), *items[at + (name == "list_erase") :]]
+
+
+def _parts(x: Array, sizes: Array, *, axis: int, keepdims: bool, **_: Any) -> list[Array]:
+    if sizes.sum() != x.shape[axis] or (sizes < 0).any():
+        raise RefusedError(f"sizes {sizes} of {x.shape[axis]}")
+    parts = np.split(x, np.cumsum(sizes)[:-1], axis)
+    return parts if keepdims else [part.squeeze(axis) for part in parts]
+
+
+def _listed(extents: Array, data: Array, dtype: str) -> list[Array]:
+    found, start = [], 0
+    for shape in extents.tolist():
+        size = int(np.prod(shape)) * dtypes.to_numpy(dtype).itemsize
+        found.append(np.frombuffer(data[start : start + size].tobytes(), dtypes.to_numpy(dtype)).reshape(shape))
+        start += -(-size // 64) * 64
+    return found
 
 
 def _evaluated(op: Operator, args: Sequence[Value], attrs: Mapping[str, Any]) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,8 +236,15 @@ class RandomProgram:
                 lambda: f.list_move(chance.choice(self._lists), items),
                 lambda: f.list(items),
                 lambda: f.paste(self._target(), self._small(), self._tensor()),
+                lambda: self._blocks(self._small),
             )
         )()
+
+    def _blocks(self, number: Callable[[], Any]) -> None:
+        start, step, origin, stride = (number() for _ in range(4))
+        self._f.blocks(
+            self._target(), self._tensor(), number(), number(), start=start, step=step, origin=origin, stride=stride
+        )
 
     def _control(self) -> None:
         f, chance = self._f, self._chance
@@ -259,6 +267,7 @@ class RandomProgram:
                 lambda: f.storage(self._integer(), None, chance.choice(self._storages)),
                 lambda: f.copy(self._target(), self._tensor()),
                 lambda: f.paste(self._target(), self._small(), self._tensor()),
+                lambda: self._blocks(self._integer),
                 lambda: f.fail("on purpose"),
             )
         )()

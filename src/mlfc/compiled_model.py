@@ -183,7 +183,7 @@ class CompiledModel(Displayed, HasModel):
         """The model in this process; its code is built when it is first asked for."""
         if self._model is None:
             self._model = load_factory(self.factory)
-            if self._specializes and isinstance(self._model, VmModel):
+            if self._specializes and isinstance(self._model, VmModel) and not self._model.has_containers:
                 self._model = SpecializingModel(self._model, self._specialized)
         return self._model
 

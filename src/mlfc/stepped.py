@@ -53,7 +53,7 @@ def _planned_steps(
     with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
         fused = [(symbols, prepared(each)) for symbols, each in special]
         stepped = transform.lower_steps(prepared(mod), target.features, name, fused, device)
-        executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name)
+        executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name, mod.containers)
     small = target.features.optimize == "size"
     return codegen.Unit(
         stepped.program,

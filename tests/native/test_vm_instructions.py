@@ -129,6 +129,12 @@ def test_elements_and_extents_of_every_dtype_are_read_and_written(library: Libra
         (lambda p: p.main.paste(fresh(p, "int64"), -1, p.flags), ("NEGATIVE", (-1, 0, 0))),
         (lambda p: p.main.paste(fresh(p, "int64"), 6, p.flags), ("OUTSIDE", (3, 2, 0))),
         (lambda p: p.main.paste(p.main.move(p.big), 0, p.flags), ("READ_ONLY", (-1, 0, 0))),
+        (lambda p: p.main.blocks(p.main.move(p.big), p.flags, 1), ("READ_ONLY", (-1, 0, 0))),
+        (lambda p: p.main.blocks(fresh(p, "int64"), p.flags, 1, 2, stride=-1), ("NEGATIVE", (-1, 0, 0))),
+        (lambda p: p.main.blocks(fresh(p, "int64"), p.flags, 2, 1 << 62), ("OUTSIDE", (2, 8, 0))),
+        (lambda p: p.main.blocks(fresh(p, "int64"), p.flags, 2, 2, step=7), ("OUTSIDE", (2, 8, 0))),
+        (lambda p: p.main.blocks(fresh(p, "int64"), p.flags, 2, 2, origin=2), ("OUTSIDE", (2, 3, 0))),
+        (lambda p: p.main.blocks(fresh(p, "int64"), p.flags, 1, 2, stride=2**63 - 1), ("OUTSIDE", (1, 3, 0))),
         (lambda p: p.main.invoke(p.status, [], [9]), ("KERNEL", (9, 0, 0))),
         (lambda p: p.main.invoke(p.fill, [p.integers], [0]), ("READ_ONLY", (0, 0, 0))),
         (lambda p: p.main.invoke(p.add, [p.flags, p.flags, fresh(p, "int8")], [1]), ("KERNEL", (2, 0, 0))),
@@ -271,6 +277,19 @@ def test_tensors_are_pasted_where_they_fit(library: LibraryModule) -> None:
     assert fault_of(pasted(16)) == ("OUTSIDE", (16, 8, 0))
     assert fault_of(pasted(0, 4)) == ("OUTSIDE", (32, 24, 0))
     assert fault_of(pasted(-8)) == ("NEGATIVE", (-8, 0, 0))
+
+
+def test_blocks_of_bytes_are_copied_from_and_to_places_apart(library: LibraryModule) -> None:
+    program = Program()
+    main = program.main
+    into, source = (main.tensor(main.storage(64), 0, "int8", [6]) for _ in range(2))
+    for index in range(6):
+        main.set_element(source, index, index + 1)
+        main.set_element(into, index, 0)
+    main.blocks(into, source, 2, 2, start=1, step=3, origin=1, stride=2)
+    main.blocks(into, source, 0, 1 << 40)
+    built = program.returns_integers(*(main.element(into, index) for index in range(6)))
+    assert integers_of(both(built, library)) == [0, 2, 3, 0, 4, 5]
 
 
 def test_lists_have_value_semantics(library: LibraryModule) -> None:

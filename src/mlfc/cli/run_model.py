@@ -282,14 +282,23 @@ def _report(
     top: int,
     as_json: bool,
 ) -> None:
-    from mlfc.runtime.tensor.npz import write_npz
+    from mlfc.runtime.tensor.npz import flattened, write_npz
+    from mlfc.support.containers import ContainerInfo
+    from mlfc.support.tensor_info import TensorInfo
 
+    listed = {info.name for info in compiled.outputs if isinstance(info, ContainerInfo)}
+    names = {info.name: flattened({info.name: results[info.name]}) for info in compiled.outputs}
+    results = flattened(results)
     if outputs is not None:
         write_npz(outputs, results)
     fixed = [info for info in compiled.outputs if info.is_static]
     steps = {len(results[info.name]) for info in fixed if results[info.name].shape != info.shape}
     last = {name: array[-1] for name, array in results.items()} if steps else results
-    infos = [info.of_shape(last[info.name].shape) or info for info in compiled.outputs]
+    infos = [
+        TensorInfo(name, array.shape, info.dtype) if info.name in listed else info.of_shape(last[name].shape) or info
+        for info in compiled.outputs
+        for name, array in names[info.name].items()
+    ]
     tensors = summaries(infos, last, top if operators is None else 0)
     milliseconds = {
         "runs": len(times),

@@ -50,16 +50,22 @@ class Body:
 
 def flat(value: Expr) -> list[Expr]:
     """Return the tensors and lists that a value is made of."""
+    if value is NOTHING:
+        return []
     return list(value.fields) if isinstance(value, Tuple) else [value]
 
 
 def flat_types(kind: Type) -> list[Type]:
     """Return the types of what a value of a type is made of."""
+    if kind == NOTHING.type:
+        return []
     return list(kind.fields) if isinstance(kind, TupleType) else [kind]
 
 
 def built(kind: Type, parts: Iterator[Expr]) -> Expr:
     """Return a value of a type, made of the next parts."""
+    if kind == NOTHING.type:
+        return NOTHING
     if isinstance(kind, TupleType):
         return Tuple(tuple(next(parts) for _ in kind.fields))
     return next(parts)
@@ -75,17 +81,40 @@ class Joiner:
 
     def joined(self, a: Type, b: Type) -> Type:
         """Return the type of what is one or the other; UnsupportedError if there is none."""
+        if is_optional(a) or is_optional(b):
+            return self._optional(a, b)
         if isinstance(a, TensorType) and isinstance(b, TensorType):
             return self._tensor(a, b, self._between)
         if isinstance(a, TupleType) and isinstance(b, TupleType) and len(a.fields) == len(b.fields):
             return TupleType(tuple(self.joined(one, other) for one, other in zip(a.fields, b.fields, strict=True)))
         if isinstance(a, (TupleType, ListType)) and isinstance(b, (TupleType, ListType)):
-            elements = [*_elements(a), *_elements(b)]
-            found = elements[0]
-            for element in elements[1:]:
-                found = self._tensor(found, element, self._varying)
-            return ListType(self._tensor(found, found, self._varying))
+            return self.list_of((a, b))
         raise self._refusal(a, b)
+
+    def _optional(self, a: Type, b: Type) -> Type:
+        """Return the type of an optional: of a tensor, or of a sequence."""
+        kinds = [kind for kind in map(value_type, (a, b)) if kind is not None]
+        if not kinds:
+            return NOTHING.type
+        if all(isinstance(kind, TensorType) for kind in kinds):
+            return TupleType((self.joined(ListType(kinds[0]), ListType(kinds[-1])),))  # type: ignore[arg-type]  # both are
+        if any(isinstance(kind, TensorType) for kind in kinds):
+            raise self._refusal(a, b)
+        return TupleType((_FLAG, self.list_of(kinds)))
+
+    def list_of(self, kinds: Sequence[Type]) -> ListType:
+        """Return the type of a list that takes in what sequences of some types have."""
+        elements = [item for kind in kinds if isinstance(kind, (TupleType, ListType)) for item in _elements(kind)]
+        if not elements:
+            raise UnsupportedError(
+                "an empty sequence, of which nothing says how many dimensions its tensors have, is not supported",
+                place=f"node '{self.name}'",
+                next_step="Begin with a sequence that has an element",
+            )
+        found = elements[0]
+        for element in elements[1:]:
+            found = self._tensor(found, element, self._varying)
+        return ListType(self._tensor(found, found, self._varying))
 
     def _tensor(self, a: TensorType, b: TensorType, extent: Callable[[Any, Any], Any]) -> TensorType:
         if a.dtype != b.dtype or len(a.shape) != len(b.shape):
@@ -121,14 +150,83 @@ def _elements(kind: TupleType | ListType) -> list[TensorType]:
     return [field for field in fields if isinstance(field, TensorType)]
 
 
+def is_optional(kind: Type) -> bool:
+    """Tell whether a type is that of an optional of which the run, or nobody, knows whether it has a value.
+
+    One of a tensor is a list of at most one, one of a sequence a bool and a list. An optional that is known to have a
+    value is that value.
+    """
+    return isinstance(kind, TupleType) and (
+        kind == NOTHING.type or any(isinstance(field, ListType) for field in kind.fields)
+    )
+
+
+def value_type(kind: Type) -> Type | None:
+    """Return the type of the value that an optional has, or a value itself; None if there is none."""
+    if kind == NOTHING.type:
+        return None
+    if not is_optional(kind):
+        return kind
+    assert isinstance(kind, TupleType)
+    items = kind.fields[-1]
+    assert isinstance(items, ListType)
+    return items if len(kind.fields) == 2 else items.element
+
+
 def coerced(value: Expr, kind: Type, span: Span) -> Expr:
-    """Return a value in the form of a type: a sequence that is known becomes a list."""
-    if not isinstance(kind, ListType) or not isinstance(value, Tuple):
+    """Return a value in the form of a type: a sequence that is known becomes a list, a value an optional."""
+    if is_optional(kind) and kind != NOTHING.type:
+        assert isinstance(kind, TupleType)
+        return _as_optional(value, kind, span)
+    if not isinstance(kind, ListType):
         return value
-    found: Expr = ir.call("list_new", [], shape=kind.element.shape, dtype=kind.element.dtype, span=span)
+    if not isinstance(value, Tuple):
+        return value if value.type == kind else ir.call("list_as", [value], shape=kind.element.shape, span=span)
+    found = _new_list(kind, span)
     for field in value.fields:
         found = ir.call("list_append", [found, field], span=span)
     return found
+
+
+def _new_list(kind: Type, span: Span) -> Expr:
+    assert isinstance(kind, ListType)
+    return ir.call("list_new", [], shape=kind.element.shape, dtype=kind.element.dtype, span=span)
+
+
+def _as_optional(value: Expr, kind: TupleType, span: Span) -> Expr:
+    items = kind.fields[-1]
+    if is_optional(value.type) and value is not NOTHING:
+        assert isinstance(value, Tuple)
+        return Tuple((*value.fields[:-1], coerced(value.fields[-1], items, span)))
+    has_value = value is not NOTHING
+    if len(kind.fields) == 1:
+        value = Tuple((value,)) if has_value else Tuple(())
+        return Tuple((coerced(value, items, span),))
+    found = coerced(value, items, span) if has_value else _new_list(items, span)
+    return Tuple((ir.const(has_value, "bool", span=span), found))
+
+
+def as_list(dynamic: Dynamic, value: Expr, name: str, *others: Type) -> Expr:
+    """Return a sequence as a list, whose tensors may be of `others`, too."""
+    kind = Joiner(dynamic, name, []).list_of([value.type, TupleType(others)])
+    return coerced(value, kind, Span((name,)))
+
+
+def taken_out(dynamic: Dynamic, items: Expr, position: Expr, name: str) -> Expr:
+    """Return the tensor at a position of a list; extents in which its tensors differ are new symbols."""
+    assert isinstance(items.type, ListType)
+    shape = element_shape(dynamic, items.type, name)
+    found = ir.call("list_get", [items, position], shape=shape, span=Span((name,)))
+    dynamic.noted(found, shape)
+    return found
+
+
+def element_shape(dynamic: Dynamic, kind: ListType, name: str) -> tuple[Any, ...]:
+    """Return the shape of an element of a list, with new symbols where the elements differ."""
+    return tuple(
+        dynamic.symbol(name, *extent.bounds).dim if dynamic.is_varying(extent) else extent
+        for extent in kind.element.shape
+    )
 
 
 # Branches
@@ -141,6 +239,8 @@ def is_cheap(bodies: Sequence[Body], outer: AbstractSet[Expr], limit: int = 16) 
             return False
         seen: set[Expr] = set(outer)
         waiting = [part for result in body.results for part in flat(result)]
+        if any(isinstance(part.type, ListType) for part in waiting):
+            return False
         count = 0
         while waiting:
             expr = waiting.pop()
@@ -176,12 +276,6 @@ def branched(
     span = Span((name,))
     joiner = Joiner(dynamic, name, [body.frame for body in bodies])
     one, other = (body.results for body in bodies)
-    if any((a is NOTHING) != (b is NOTHING) for a, b in zip(one, other, strict=True)):
-        raise UnsupportedError(
-            "an optional that has a value or not, as the run decides, is not supported",
-            place=f"node '{name}'",
-            next_step="Export the model with tensors alone",
-        )
     kinds = [joiner.joined(a.type, b.type) for a, b in zip(one, other, strict=True)]
     results = [
         [part for value, kind in zip(body.results, kinds, strict=True) for part in flat(coerced(value, kind, span))]
@@ -380,6 +474,8 @@ def _general(dynamic: Dynamic, loop: Loop) -> tuple[list[Type], _Turn]:
 
 def _opened(dynamic: Dynamic, joiner: Joiner, kind: Type, new: Type, name: str) -> Type:
     """Return the type of a state that takes in another value: extents that change become symbols of the state."""
+    if is_optional(kind) or is_optional(new):
+        return _opened_optional(dynamic, joiner, kind, new, name)
     if isinstance(kind, TensorType) and isinstance(new, TensorType):
         if kind.dtype != new.dtype or len(kind.shape) != len(new.shape):
             return joiner.joined(kind, new)  # refuses
@@ -395,6 +491,17 @@ def _opened(dynamic: Dynamic, joiner: Joiner, kind: Type, new: Type, name: str) 
         if isinstance(new, (TupleType, ListType)) and all(fits(kind.element, element) for element in elements):
             return kind
     return joiner.joined(kind, new)
+
+
+def _opened_optional(dynamic: Dynamic, joiner: Joiner, kind: Type, new: Type, name: str) -> Type:
+    own, value = value_type(kind), value_type(new)
+    if own is None or not is_optional(kind) or (value and isinstance(own, TensorType) != isinstance(value, TensorType)):
+        return joiner.joined(kind, new)
+    if value is None:
+        return kind
+    assert isinstance(kind, TupleType)
+    wider = ListType(value) if isinstance(value, TensorType) else value
+    return TupleType((*kind.fields[:-1], _opened(dynamic, joiner, kind.fields[-1], wider, name)))
 
 
 def _open(dynamic: Dynamic, old: Any, new: Any, name: str) -> Any:

@@ -26,8 +26,8 @@ from mlfc.support.dims import LARGEST, Dim, Symbol, symbols_of
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# an optional without a value; it differs from an empty sequence in being this one
-NOTHING = Tuple(())
+# an optional without a value; its type is nothing else's
+NOTHING = Tuple((Tuple(()),))
 _LARGEST_KNOWN = 4096  # elements of a tensor of extents that is computed symbolically
 _SYMBOL_STEPS = 1 << 10
 
@@ -69,6 +69,7 @@ class Dynamic:
         self._carriers: dict[Symbol, Expr] = {}  # tensors that have them as an extent
         self._borders: dict[Expr, Frame] = {}  # expressions that other frames capture: whose they are
         self._numbers: dict[int, tuple[Expr, Array]] = {}
+        self._elements: dict[str, tuple[Any, ...]] = {}  # shapes of the tensors in inputs that are sequences
 
     @property
     def frame(self) -> Frame:
@@ -149,6 +150,14 @@ class Dynamic:
     def is_varying(self, extent: Any) -> bool:
         """Tell whether the elements of a list differ in an extent."""
         return isinstance(extent, Dim) and extent.symbol in self._varying
+
+    def note_elements(self, name: str, shape: tuple[Any, ...]) -> None:
+        """Note the shape of the tensors in an input that is a sequence."""
+        self._elements[name] = shape
+
+    def elements_of(self, name: str) -> tuple[Any, ...]:
+        """Return the shape of the tensors in an input that is a sequence."""
+        return self._elements[name]
 
     def noted(self, expr: Expr, shape: Iterable[Any]) -> None:
         """Note that symbols in the shape of a tensor which nothing else gives are read from it."""

@@ -14,7 +14,7 @@ from mlfc.ops.rules import checked_shape
 from mlfc.relay.ir import Attrs, ListType, TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, bounds
+from mlfc.support.dims import Dim, Extent, bounds
 
 
 def fits(element: TensorType, tensor: Type) -> bool:
@@ -86,10 +86,73 @@ def _infer_length(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
 
 
 def _infer_concat(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    element, shape = _element(name, types[0]), checked_shape(name, attrs["shape"])
-    if not shape or not fits(TensorType(element.shape[1:], element.dtype), TensorType(shape[1:], element.dtype)):
-        raise TypeCheckError(f"{name}: elements {element} do not make a tensor of shape {shape}")
+    element, shape, axis = _element(name, types[0]), checked_shape(name, attrs["shape"]), attrs["axis"]
+    if not 0 <= axis < len(shape) or not fits(
+        TensorType(_without(element.shape, axis), element.dtype), TensorType(_without(shape, axis), element.dtype)
+    ):
+        raise TypeCheckError(f"{name}: elements {element} do not make a tensor of shape {shape} along axis {axis}")
     return TensorType(shape, element.dtype)
+
+
+def _without(shape: Sequence[Extent], axis: int) -> tuple[Extent, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _infer_split(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+    tensor, sizes, axis = types[0], types[1], attrs["axis"]
+    if not isinstance(tensor, TensorType) or not 0 <= axis < len(tensor.shape):
+        raise TypeCheckError(f"{name}: expected a tensor with axis {axis}, got {tensor}")
+    if not isinstance(sizes, TensorType) or len(sizes.shape) != 1 or sizes.dtype != "int64":
+        raise TypeCheckError(f"{name}: sizes are a list of int64, not {sizes}")
+    element = TensorType(checked_shape(name, attrs["shape"]), tensor.dtype)
+    others = _without(element.shape, axis) if attrs["keepdims"] else element.shape
+    part = TensorType(_without(tensor.shape, axis), tensor.dtype)
+    if len(element.shape) != len(tensor.shape) - (not attrs["keepdims"]) or not fits(
+        TensorType(others, tensor.dtype), part
+    ):
+        raise TypeCheckError(f"{name}: parts of {tensor} along axis {axis} are no {element}")
+    return ListType(element)
+
+
+def _infer_require(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
+    _element(name, types[0])
+    flag = types[1]
+    if not isinstance(flag, TensorType) or flag.size != 1 or flag.dtype != "bool":
+        raise TypeCheckError(f"{name}: a condition is one bool, not {flag}")
+    return types[0]
+
+
+def _infer_as(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+    element = _element(name, types[0])
+    found = TensorType(checked_shape(name, attrs["shape"]), element.dtype)
+    _check_fits(name, found, element)
+    return ListType(found)
+
+
+def _infer_from(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+    shape = checked_shape(name, attrs["shape"])
+    dtypes.bits(attrs["dtype"])
+    extents, data = types
+    if not isinstance(extents, TensorType) or extents.dtype != "int64" or extents.shape[1:] != (len(shape),):
+        raise TypeCheckError(f"{name}: extents of tensors of {len(shape)} dimensions are no {extents}")
+    if not isinstance(data, TensorType) or data.dtype != "uint8" or len(data.shape) != 1:
+        raise TypeCheckError(f"{name}: bytes are a list of uint8, not {data}")
+    return ListType(TensorType(shape, attrs["dtype"]))
+
+
+def _infer_extents(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+    rank, shape = len(_element(name, types[0]).shape), checked_shape(name, attrs["shape"])
+    if shape[1:] != (rank,):
+        raise TypeCheckError(f"{name}: extents of tensors of {rank} dimensions have no shape {shape}")
+    return TensorType(shape, "int64")
+
+
+def _infer_bytes(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+    _element(name, types[0])
+    shape = checked_shape(name, attrs["shape"])
+    if len(shape) != 1:
+        raise TypeCheckError(f"{name}: bytes have one dimension, not {len(shape)}")
+    return TensorType(shape, "uint8")
 
 
 def _infer_stack(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
@@ -116,5 +179,15 @@ _declare("list_erase", 2, _infer_erase, "A list without the tensor at a position
 _declare("list_get", 2, _infer_get, "The tensor at a position; symbols that are new in its shape are read from it",
          _SHAPE)  # fmt: skip
 _declare("list_length", 1, _infer_length, "How many tensors a list has")
-_declare("list_concat", 1, _infer_concat, "The tensors of a list one after the other along their first axis", _SHAPE)
+_declare("list_concat", 1, _infer_concat, "The tensors of a list one after the other along an axis", _SHAPE,
+         Attr("axis", 0))  # fmt: skip
 _declare("list_stack", 1, _infer_stack, "The tensors of a list along a new first axis", _SHAPE)
+_declare("list_split", 2, _infer_split, "A list of the parts of a tensor along an axis, which have these sizes",
+         _SHAPE, Attr("axis", 0), Attr("keepdims", True))  # fmt: skip
+_declare("list_require", 2, _infer_require, "The same list; the run ends with the message where a bool is false",
+         Attr("message"))  # fmt: skip
+_declare("list_as", 1, _infer_as, "The same list, whose tensors may have more shapes", _SHAPE)
+_declare("list_from", 2, _infer_from, "A list of tensors by their extents, one row each, and their bytes, each from a "
+         "multiple of 64 on", _SHAPE, Attr("dtype"))  # fmt: skip
+_declare("list_extents", 1, _infer_extents, "The extents of the tensors of a list, one row each", _SHAPE)
+_declare("list_bytes", 1, _infer_bytes, "The bytes of the tensors of a list, each from a multiple of 64 on", _SHAPE)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlfc.relay.ir import IRModule, ListType, TensorType, TupleType, Type
+from mlfc.relay.ir import GlobalVar, IRModule, ListType, TensorType, TupleType, Type
+from mlfc.relay.visitor import post_order
 from mlfc.support.dims import Dim, Symbol, symbols_of
 
 
 def is_dynamic(module: IRModule) -> bool:
     """Tell whether extents, branches, loops or lists of a module are left to the run, so that only ``vm`` runs it."""
     main = module.main
-    return len(module.functions) > 1 or "defines" in main.attrs or bool(input_symbols(module))
+    if len(module.functions) > 1 or "defines" in main.attrs or input_symbols(module):
+        return True
+    return any(isinstance(expr.type, ListType) for expr in post_order(main.body) if not isinstance(expr, GlobalVar))
 
 
 def input_symbols(module: IRModule) -> dict[str, Symbol]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from mlfc.errors import InternalError, MlfcError, TypeCheckError
 from mlfc.relay.op import OPERATORS, Kind, Operator
 from mlfc.support import dims, dtypes
+from mlfc.support.containers import Container
 from mlfc.support.cost import spend
 from mlfc.support.dims import Extent, Shape, Symbol
 from mlfc.support.text import Displayed, shortened
@@ -290,6 +291,8 @@ class IRModule(Displayed):
     # inputs of the model that the user gave for good, which ``main`` does not have
     frozen: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     states: tuple[State, ...] = ()  # inputs and outputs of ``main`` that the compiled model keeps to itself
+    # sequences and optionals among the model's inputs and outputs, of which ``main`` has the parts
+    containers: tuple[Container, ...] = ()
 
     @property
     def main(self) -> Function:

@@ -126,7 +126,9 @@ class _Reader:
             if len(facts.output_names) != count:
                 raise self._fault(tree, f"main has {count} results, but {len(facts.output_names)} names for them")
         states = tuple(ir.State(name, output) for name, output in facts.states.items())
-        module = IRModule(functions, facts.output_names, facts.quantization, facts.source, states=states)
+        module = IRModule(
+            functions, facts.output_names, facts.quantization, facts.source, states=states, containers=facts.containers
+        )
         for fault in state_faults(module):
             raise self._fault(tree, fault)
         return module

@@ -22,6 +22,8 @@ from mlfc.errors import TextError
 from mlfc.relay.ir import NO_SPAN, IRModule, Quantization, Span
 from mlfc.relay.text_literals import INTEGERS, STATIC_TYPE
 from mlfc.relay.text_metadata import SECTION
+from mlfc.support.containers import KINDS, Container
+from mlfc.support.dtypes import SCALARS
 
 VERSION = "0.0.5"
 # Deeper nesting than people and printers write; what follows the tree of the text by recursion relies on it.
@@ -207,6 +209,7 @@ class Facts:
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # outputs by the inputs that they are in the next run
+    containers: tuple[Container, ...] = ()
     symbols: Mapping[str, str] = field(default_factory=dict)  # own names of symbols by those in the text
 
 
@@ -246,6 +249,7 @@ def facts_text(module: IRModule, symbols: Mapping[str, str] | None = None) -> st
         "quantization": {name: [float(q.scale), int(q.zero_point)] for name, q in module.quantization.items()},
         "source": dict(module.source),
         "states": {state.input: state.output for state in module.states},
+        "containers": [[item.name, item.kind, item.dtype, item.is_output] for item in module.containers],
         "symbols": dict(symbols or {}),
     }
     known = {key: value for key, value in facts.items() if value}
@@ -261,7 +265,7 @@ def read_facts(comment: str) -> Facts | None:
         document = json.loads(text.removeprefix(_FACTS), parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    keys = ("output_names", "quantization", "source", "states", "symbols")
+    keys = ("output_names", "quantization", "source", "states", "containers", "symbols")
     if not isinstance(document, dict) or not document.keys() <= set(keys):
         raise ValueError(f"expected an object with {', '.join(keys[:-1])} and {keys[-1]}")
     names, scales, source = (
@@ -278,12 +282,17 @@ def read_facts(comment: str) -> Facts | None:
     states, symbols = document.get("states", {}), document.get("symbols", {})
     if not isinstance(states, dict) or not all(isinstance(value, str) for value in states.values()):
         raise ValueError("states must give outputs by inputs")
+    containers = document.get("containers", [])
+    if not isinstance(containers, list) or not all(map(_is_container, containers)):
+        raise ValueError("containers must give a name, a kind, a dtype and whether it is an output")
     if not isinstance(symbols, dict) or not all(isinstance(value, str) for value in symbols.values()):
         raise ValueError("symbols must give their own names by those in the text")
     if len(set(symbols.values())) < len(symbols):
         raise ValueError("two symbols have one name")
     quantization = {name: Quantization(float(pair[0]), pair[1]) for name, pair in scales.items()}
-    return Facts(tuple(names), quantization, source, states, symbols)
+    return Facts(
+        tuple(names), quantization, source, states, tuple(Container(*item) for item in containers), symbols
+    )  # fmt: skip
 
 
 def _json(value: Any) -> str:
@@ -292,6 +301,12 @@ def _json(value: Any) -> str:
 
 def _refuse(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
+
+
+def _is_container(value: Any) -> bool:
+    if not isinstance(value, list) or [type(item) for item in value] != [str, str, str, bool]:
+        return False
+    return value[1] in KINDS and value[2] in SCALARS
 
 
 def _is_quantization(value: Any) -> bool:

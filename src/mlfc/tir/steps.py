@@ -7,8 +7,9 @@ too: `Define` and `Rebind` write them, and every `Dim` of a later step means wha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from mlfc.support.dims import Extent, Symbol
 from mlfc.tir.ir import KernelCall, Program, Value
@@ -112,6 +113,7 @@ class ListStep:
     inputs: tuple[Value, ...]
     output: Value
     fresh: tuple[Symbol, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # Relay's
 
 
 @dataclass(frozen=True, eq=False)

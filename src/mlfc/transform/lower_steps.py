@@ -268,8 +268,9 @@ class _StepBuilder(ProgramBuilder):
         for expr in {expr: None for root in (*wanted, *defining) for expr in post_order(root)}:
             if _defines_extents(expr):
                 for symbol in symbols_of(_extents([expr.type])):
-                    if symbol not in own:
-                        definers.setdefault(symbol, expr)
+                    # what reads a symbol from this very expression comes too late for it
+                    if symbol not in own and (symbol not in definers or expr in children(definers[symbol])):
+                        definers[symbol] = expr
         for expr, symbol in defining.items():
             if expr in frame.values:  # a parameter
                 self._define(symbol, frame.values[expr])
@@ -336,7 +337,7 @@ class _StepBuilder(ProgramBuilder):
         if output.kind == "list":
             fresh = ()
         inputs = tuple(frame.values[arg] for arg in expr.args)
-        self._steps.append(ListStep(name, inputs, output, fresh))
+        self._steps.append(ListStep(name, inputs, output, fresh, expr.attrs))
         self._known.update(fresh)
         frame.values[expr] = output
 
@@ -353,7 +354,8 @@ class _StepBuilder(ProgramBuilder):
         if not isinstance(expr.type, relay.TupleType):
             frame.values[expr] = results[0]
         for value in results:
-            for axis, extent in enumerate(value.shape):
+            # the extents of a list are those of its tensors, each for itself
+            for axis, extent in enumerate(() if value.kind == "list" else value.shape):
                 symbol = extent.symbol if isinstance(extent, Dim) else None
                 if symbol is not None and symbol not in self._known:
                     self._known.add(symbol)
@@ -470,6 +472,8 @@ def _defines_extents(expr: relay.Expr) -> bool:
 def _passed(step: Step) -> Iterator[Value]:
     if isinstance(step, Assign):
         yield from step.sources
+    elif isinstance(step, ListStep):
+        yield from step.inputs
     elif isinstance(step, Return):
         yield from step.outputs
 

@@ -112,6 +112,11 @@ class _Request:
     limit_factor: float
 
     def sets(self, compiled: Computes) -> Sets:
+        if isinstance(compiled, VmModel) and compiled.has_containers:
+            raise OptionError(
+                "expected tensors to compare, got a model whose inputs or outputs are sequences or optionals",
+                next_step="Run it (mlfc run) and compare the files of outputs",
+            )
         if self.inputs is not None:
             return read_sets(self.inputs, compiled.inputs)
         bounds = compiled.extents if isinstance(compiled, VmModel) else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlfc.codegen.vm.lists import joined_extents, put_together
+from mlfc.codegen.vm.lists import ListAssembler
 from mlfc.memory.slots import Slot, SlotPlan, ends_with
 from mlfc.support import bytecode as bc
+from mlfc.support.containers import BYTES, EXTENTS, Container, parts_of
 from mlfc.support.dims import Dim, Extent, Symbol, symbols_of, walked
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.ir import Value
@@ -32,12 +33,12 @@ from mlfc.tir.steps import (
 _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
 
 
-def assemble(stepped: SteppedProgram, plan: SlotPlan, name: str) -> bc.Executable:
-    """Return the bytecode of a planned model; `name` is the module's.
+def assemble(stepped: SteppedProgram, plan: SlotPlan, name: str, containers: Sequence[Container] = ()) -> bc.Executable:
+    """Return the bytecode of a planned model; `name` is the module's, `containers` are made of inputs and outputs.
 
     Kernels and constants are numbered in the order of the program.
     """
-    return _Assembler(stepped, plan, name).run()
+    return _Assembler(stepped, plan, name, containers).run()
 
 
 class _Numbers:
@@ -83,7 +84,7 @@ class _Numbers:
 
 
 class _Assembler:
-    def __init__(self, stepped: SteppedProgram, plan: SlotPlan, name: str) -> None:
+    def __init__(self, stepped: SteppedProgram, plan: SlotPlan, name: str, containers: Sequence[Container]) -> None:
         self._steps = stepped.steps
         self._program = program = stepped.program
         self._plan = plan
@@ -93,10 +94,13 @@ class _Assembler:
             for symbol in symbols_of(value.shape):
                 if symbol not in open_extents:
                     open_extents[symbol] = self._builder.symbol(symbol.name, symbol.low, symbol.high)
+        inputs, outputs = (_parts(containers, is_output=is_output) for is_output in (False, True))
         for value in stepped.inputs:
-            self._builder.input(value.name, value.dtype, [_declared(item, open_extents) for item in value.shape])
+            extents = [_declared(item, open_extents) for item in value.shape]
+            self._builder.input(value.name, value.dtype, extents, inputs.get(value.name))
         for value in stepped.outputs:
-            self._builder.output(value.name, value.dtype, [_declared(item, open_extents) for item in value.shape])
+            extents = [_declared(item, open_extents) for item in value.shape]
+            self._builder.output(value.name, value.dtype, extents, outputs.get(value.name))
         self._kernels = {
             kernel.name: self._builder.kernel(
                 kernel.name,
@@ -115,10 +119,11 @@ class _Assembler:
         self._numbers = _Numbers(self._main)
         self._tensors: dict[Value, bc.TensorRegister] = dict(zip(stepped.inputs, self._main.parameters, strict=True))
         self._lists: dict[Value, bc.ListRegister] = {}
+        self._has_device = any(kernel.device for kernel in program.kernels)
+        self._list_writer = ListAssembler(self._main, self._numbers.register, is_elsewhere=self._has_device)
         self._storages: dict[Slot, bc.StorageRegister] = {}
         # copies of tensors on devices, until their registers may hold others
         self._copies: dict[tuple[bc.Tensor, str | None], bc.TensorRegister] = {}
-        self._has_device = any(kernel.device for kernel in program.kernels)
         self._labels: dict[Label, bc.Label] = {}
         self._last_reads = {value.root: at for at, step in enumerate(self._steps) for value in sources_of(step)}
         self._places: dict[Label, int] = {
@@ -326,6 +331,9 @@ class _Assembler:
         main, output = self._main, step.output
         if step.operator == "list_new":
             main.list(self._list(output))
+        elif step.operator in ("list_from", "list_split"):
+            write = self._list_writer.unpacked if step.operator == "list_from" else self._list_writer.split
+            write(step, self._list(output), *map(self._here, step.inputs))
         elif output.kind == "list":
             self._change(step, at)
         elif step.operator == "list_length":
@@ -346,6 +354,16 @@ class _Assembler:
         else:
             self._main.list_move(self._list(source), self._list(output))
         items = self._list(output)
+        if step.operator == "list_as":
+            return
+        if step.operator == "list_require":
+            passed, failed = self._main.label(), self._main.label()
+            self._main.branch(self._main.element(self._tensor(step.inputs[1]), 0), failed)
+            self._main.jump(passed)
+            self._main.place(failed)
+            self._main.fail(step.attrs["message"])
+            self._main.place(passed)
+            return
         if step.operator == "list_append":
             self._main.append(items, self._typed(step.inputs[1]))
             return
@@ -371,14 +389,14 @@ class _Assembler:
 
     def _join(self, step: ListStep) -> None:
         self._forget_copies()
-        is_stack, items, output = step.operator == "list_stack", self._list(step.inputs[0]), step.output
-        joined_extents(self._main, items, output, step.fresh, self._numbers.register, is_stack=is_stack)
+        items, output = self._list(step.inputs[0]), step.output
+        self._list_writer.joined_extents(step, items)
         for symbol in step.fresh:
             self._checked(symbol)
         register = self._tensor(output)
         assert isinstance(register, bc.TensorRegister)
         self._made(output, self._plan.values[output], register)
-        put_together(self._main, items, output, register, is_stack=is_stack, is_elsewhere=self._has_device)
+        self._list_writer.put_together(step, items, register)
         self._numbers.forget()
 
     def _checked(self, symbol: Symbol) -> None:
@@ -402,3 +420,14 @@ def _declared(extent: Extent, symbols: Mapping[Symbol, bc.OpenExtent]) -> bc.Ext
     if not isinstance(extent, Dim):
         return extent
     return symbols.get(extent.symbol) if extent.symbol is not None else None
+
+
+def _parts(containers: Sequence[Container], *, is_output: bool) -> dict[str, bc.Part]:
+    """Return the parts that inputs or outputs are, by their names."""
+    found = {}
+    for container in containers:
+        details = {EXTENTS: container.kind, BYTES: container.dtype}
+        if container.is_output == is_output:
+            for name, part in zip(container.parts, parts_of(container.kind), strict=True):
+                found[name] = bc.Part(part, details.get(part))
+    return found

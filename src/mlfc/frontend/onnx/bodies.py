@@ -215,6 +215,15 @@ class Bodies(ABC):
         results = found.scan(lambda graph, given: self._turn(graph, given, scope, name))
         self._give(proto, results, scope)
 
+    def _map(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
+        assert self.dynamic is not None
+        self._check_depth(scope, name)
+        values, graph = self._values(proto, scope), graph_of(proto, "body", name)
+        if values is None:
+            return
+        found = loops.Loops(self.dynamic, proto, values, graph, name, self._outer(proto, scope))
+        self._give(proto, found.map(lambda graph, given: self._turn(graph, given, scope, name)), scope)
+
     def _give(self, proto: onnx.NodeProto, results: Sequence[Expr], scope: Scope) -> None:
         assert self.dynamic is not None
         for result, tensor in zip(results, proto.output, strict=False):

@@ -1,7 +1,7 @@
-"""Sequences and optionals: what they hold is known here, so that only the tensors in them are left.
+"""Sequences and optionals: what is known of them here leaves only the tensors in them, the rest is a list.
 
-A sequence is a Relay tuple of its elements. Nothing in a model makes its length depend on data but loops, which are
-not supported; positions in it must be constant.
+A sequence whose length is known is a Relay tuple of its elements, and positions in it are constant. Where only the run
+knows one of these, it is a list. An optional that is known to have a value is that value.
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ from collections.abc import Iterator, Sequence
 import onnx
 
 from mlfc.errors import ModelError
-from mlfc.frontend.dynamic import NOTHING
+from mlfc.frontend.control import as_list, element_shape, is_optional, taken_out
+from mlfc.frontend.dynamic import NOTHING, Dynamic
 from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import importer
-from mlfc.relay.ir import Expr, ListType, Tuple
+from mlfc.relay.ir import Expr, ListType, TensorType, Tuple, Type
 from mlfc.support import cost
+from mlfc.support.dims import Dim, Extent, is_static
 
 _ELEMENT_STEPS = 64  # of work for each element of a sequence that is made
 
 
 def describe(expr: Expr) -> str:
     """Return what an expression that is no tensor stands for, as messages say it."""
-    if not isinstance(expr, Tuple):
-        return "a sequence"
-    return "an optional without a value" if expr is NOTHING else f"a sequence of {len(expr.fields)}"
+    if expr is NOTHING:
+        return "an optional without a value"
+    if is_optional(expr.type):
+        return "an optional"
+    return f"a sequence of {len(expr.fields)}" if isinstance(expr, Tuple) else "a sequence"
 
 
 def tensors_in(values: Sequence[Expr | None]) -> Iterator[Expr]:
     """Yield what is given of these: tensors, and those that are in sequences."""
     for value in values:
-        if value is not None:
+        if value is not None and value is not NOTHING:
             yield from value.fields if isinstance(value, Tuple) else (value,)
 
 
@@ -48,12 +52,43 @@ def _sequence(node: Node, elements: Sequence[Expr]) -> Tuple:
     return Tuple(tuple(elements))
 
 
-def _elements(node: Node, index: int = 0) -> tuple[Expr, ...]:
+def _given(node: Node, index: int = 0) -> Expr:
+    """Return an input that is a sequence."""
     found = node.input(index)
-    if not isinstance(found, Tuple) or found is NOTHING:
-        what = describe(found) if isinstance(found, Tuple) else "a tensor"
+    if isinstance(found.type, TensorType) or is_optional(found.type):
+        what = "a tensor" if isinstance(found.type, TensorType) else describe(found)
         node.wrong(f"expected a sequence as input {index}, got {what}")
-    return found.fields
+    return found
+
+
+def _known(node: Node, index: int = 0) -> tuple[Expr, ...] | None:
+    """Return the elements of an input that is a sequence; None if only the run knows how many there are."""
+    found = _given(node, index)
+    return found.fields if isinstance(found, Tuple) else None
+
+
+def _list(node: Node, index: int, *others: Type) -> Expr:
+    """Return an input that is a sequence as a list, whose tensors may be of the types `others`, too."""
+    return as_list(_dynamic(node), _given(node, index), node.name, *others)
+
+
+def _dynamic(node: Node) -> Dynamic:
+    if node.dynamic is None:
+        node.unsupported("with a length or position that is not constant is not supported here")
+    return node.dynamic
+
+
+def _is_late(node: Node, index: int) -> bool:
+    """Tell whether only the run knows a position."""
+    return node.dynamic is not None and node.has(index) and node.known(index) is None
+
+
+def _late_position(node: Node, index: int) -> Expr:
+    found = node.input(index)
+    kind = found.type
+    if not isinstance(kind, TensorType) or kind.size != 1 or kind.dtype not in ("int32", "int64"):
+        node.wrong(f"a position is one integer, not {kind}")
+    return found
 
 
 def _position(node: Node, index: int, count: int) -> int:
@@ -79,20 +114,32 @@ def _sequence_construct(node: Node) -> Expr:
 
 @importer("SequenceLength", sequences=True)
 def _sequence_length(node: Node) -> Expr:
-    return node.constant(len(_elements(node)), "int64")
+    elements = _known(node)
+    if elements is None:
+        return node.call("list_length", node.input(0))
+    return node.constant(len(elements), "int64")
 
 
 @importer("SequenceAt", sequences=True)
 def _sequence_at(node: Node) -> Expr:
-    elements = _elements(node)
+    elements = _known(node)
+    if elements is None or _is_late(node, 1):
+        if elements == ():
+            node.wrong("an empty sequence has no element")
+        return taken_out(_dynamic(node), _list(node, 0), _late_position(node, 1), node.name)
     return elements[_position(node, 1, len(elements))]
 
 
 @importer("SequenceInsert", sequences=True)
 def _sequence_insert(node: Node) -> Expr:
-    elements, new = _elements(node), node.input(1)
-    if isinstance(new, Tuple):
+    elements, new = _known(node), node.input(1)
+    if not isinstance(new.type, TensorType):
         node.wrong(f"expected a tensor as input 1, got {describe(new)}")
+    if elements is None or _is_late(node, 2):
+        items = _list(node, 0, new.type)
+        if not node.has(2):
+            return node.call("list_append", items, new)
+        return node.call("list_insert", items, _late_position(node, 2), new)
     # behind the last element is a position, too; counted from the end, that is none
     at = len(elements)
     if node.has(2):
@@ -103,9 +150,12 @@ def _sequence_insert(node: Node) -> Expr:
 
 @importer("SequenceErase", sequences=True)
 def _sequence_erase(node: Node) -> Expr:
-    elements = _elements(node)
-    if not elements:
+    elements = _known(node)
+    if elements == ():
         node.wrong("an empty sequence has no element to erase")
+    if elements is None or _is_late(node, 1):
+        position = _late_position(node, 1) if node.has(1) else node.constant(-1, "int64")
+        return node.call("list_erase", _list(node, 0), position)
     at = _position(node, 1, len(elements)) if node.has(1) else len(elements) - 1
     return _sequence(node, (*elements[:at], *elements[at + 1 :]))
 
@@ -115,6 +165,8 @@ def _split_to_sequence(node: Node) -> Expr:
     x, shape = node.input(0), node.shape(0)
     axis = node.axis(node.integer("axis", 0), len(shape))
     keeps = bool(node.integer("keepdims", 1)) or node.has(1)
+    if node.dynamic is not None and (isinstance(shape[axis], Dim) or _is_late(node, 1)):
+        return _late_split(node, node.dynamic, axis, keeps)
     sizes = _sizes(node, shape[axis])
     cost.spend("operators", len(sizes), node.name)
     parts, begin = [], 0
@@ -136,27 +188,75 @@ def _sizes(node: Node, extent: int) -> Sequence[int]:
             node.wrong(f"parts of {size} elements do not divide {extent}")
         cost.require("operators", -(-extent // size), node.name)
         return [min(size, extent - begin) for begin in range(0, extent, size)]
-    if sum(sizes) != extent or min(sizes, default=0) < 0:
+    if not is_static(sizes) or sum(sizes) != extent or min(sizes, default=0) < 0:
         node.wrong(f"sizes {sizes[:8]} do not divide {extent} elements")
     return sizes
 
 
+def _late_split(node: Node, dynamic: Dynamic, axis: int, keeps: bool) -> Expr:
+    """Return a list of the parts; the run checks that their sizes are those of the axis."""
+    shape = node.shape(0)
+    part: Extent = 1
+    sizes = node.filled((shape[axis],), 1, "int64")
+    if node.has(1):
+        split = node.cast(node.input(1), "int64")
+        part = dynamic.varying(node.name)
+        if node.rank(1) > 1:
+            node.wrong(f"sizes are a list of integers, not of {node.rank(1)} dimensions")
+        sizes = split if node.rank(1) else _equal_sizes(node, split, shape[axis])
+    element = (*shape[:axis], part, *shape[axis + 1 :]) if keeps else (*shape[:axis], *shape[axis + 1 :])
+    return node.call("list_split", node.input(0), sizes, shape=element, axis=axis, keepdims=keeps)
+
+
+def _equal_sizes(node: Node, split: Expr, extent: Extent) -> Expr:
+    """Return the sizes of parts that have `split` elements each, but for the last one."""
+    size = node.late(split, 1)
+    count = (extent + size - 1) // size
+    begins = node.call("multiply", node.counted(count), node.constant(size, "int64"))
+    rest = node.call("subtract", node.constant(extent, "int64"), begins)
+    return node.call("minimum", rest, node.constant(size, "int64"))
+
+
 @importer("ConcatFromSequence", sequences=True)
 def _concat_from_sequence(node: Node) -> Expr:
-    elements = _elements(node)
+    elements, stacks = _known(node), bool(node.integer("new_axis", 0))
+    if elements is None:
+        return _late_concat(node, _dynamic(node), stacks)
     if not elements:
         node.wrong("an empty sequence cannot be concatenated")
     rank = len(shape_of(elements[0]))
-    if not node.integer("new_axis", 0):
+    if not stacks:
         return node.concatenate(elements, node.axis(node.integer("axis"), rank))
     axis = node.axis(node.integer("axis"), rank + 1)
     return node.concatenate([node.call("expand_dims", part, axis=axis) for part in elements], axis)
 
 
+def _late_concat(node: Node, dynamic: Dynamic, stacks: bool) -> Expr:
+    items, kind = node.input(0), node.input(0).type
+    assert isinstance(kind, ListType)
+    rank = len(kind.element.shape) + stacks
+    axis = node.axis(node.integer("axis"), rank)
+    has_some = node.call("greater", node.call("list_length", items), node.constant(0, "int64"))
+    items = node.call("list_require", items, has_some, message=f"node '{node.name}': the sequence is empty")
+    shape = list(element_shape(dynamic, kind, node.name))
+    total = dynamic.symbol(node.name).dim
+    if not stacks:
+        shape[axis] = total
+        found = node.call("list_concat", items, shape=tuple(shape), axis=axis)
+        dynamic.noted(found, shape)
+        return found
+    found = node.call("list_stack", items, shape=(total, *shape))
+    dynamic.noted(found, (total, *shape))
+    return node.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, rank)])
+
+
 @importer("SequenceMap", sequences=True)
 def _sequence_map(node: Node) -> list[Expr]:
     """Apply the graph to each element of the first sequence, and of others that are as long; tensors stay."""
-    count = len(_elements(node))
+    elements = _known(node)
+    if elements is None:
+        node.unsupported("of a sequence whose length is not constant is not supported here")
+    count = len(elements)
     given = node.all_inputs()
     lists = [item.fields if isinstance(item, Tuple) else (item,) * count for item in given]
     if any(len(items) != count for items in lists):
@@ -174,11 +274,28 @@ def _optional(node: Node) -> Expr:
 
 @importer("OptionalHasElement", sequences=True)
 def _optional_has_element(node: Node) -> Expr:
-    return node.constant(node.has(0) and node.input(0) is not NOTHING, "bool")
+    value = node.optional(0)
+    if value is not None and is_optional(value.type) and value is not NOTHING:
+        return _has_value(node, value)
+    return node.constant(value is not None and value is not NOTHING, "bool")
+
+
+def _has_value(node: Node, value: Expr) -> Expr:
+    """Return whether an optional has a value, which only the run knows."""
+    assert isinstance(value, Tuple)
+    if len(value.fields) == 2:
+        return value.fields[0]
+    return node.call("greater", node.call("list_length", value.fields[0]), node.constant(0, "int64"))
 
 
 @importer("OptionalGetElement", sequences=True)
 def _optional_get_element(node: Node) -> Expr:
-    if node.input(0) is NOTHING:
+    value = node.input(0)
+    if value is NOTHING:
         node.wrong("the optional has no value")
-    return node.input(0)
+    if not is_optional(value.type):
+        return value
+    assert isinstance(value, Tuple)
+    text = f"node '{node.name}': the optional has no value"
+    items = node.call("list_require", value.fields[-1], _has_value(node, value), message=text)
+    return items if len(value.fields) == 2 else taken_out(_dynamic(node), items, node.constant(0, "int64"), node.name)

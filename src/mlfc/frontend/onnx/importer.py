@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,7 @@ from mlfc.frontend.dynamic import Dynamic, mentions
 from mlfc.frontend.onnx import older, table
 from mlfc.frontend.onnx.bodies import Bodies, graph_of
 from mlfc.frontend.onnx.choices import Choices, Chosen
+from mlfc.frontend.onnx.container_io import container_of, input_value, output_parts, with_ranks
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
 from mlfc.frontend.onnx.conversion import MALFORMED, converted
 from mlfc.frontend.onnx.external import external_calls
@@ -37,6 +40,7 @@ from mlfc.frontend.onnx.inputs import (
     sorted_nodes,
     stated_shapes,
 )
+from mlfc.frontend.onnx.late_broadcast import broadcast_at_run
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.open_loops import is_long
@@ -58,7 +62,9 @@ from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.frontend.python_trace import TRACE, line_in_trace
 from mlfc.ops.rules import TooSmallError, UnequalDimsError
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
+from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
+from mlfc.support.dims import Dim
 
 import_module("mlfc.ops")
 for _family in (
@@ -98,9 +104,10 @@ def import_onnx(
     give_nodes(_tensor_count(model))
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     census = census or Census()
-    replaced: Replaced = {}
-    choices, restarts = Choices(), 0
-    try:
+
+    def imported(shapes: Shapes, census: Census) -> tuple[IRModule, Params]:
+        replaced: Replaced = {}
+        choices, restarts = Choices(), 0
         while True:
             may_restart = restarts < _RESTART_LIMIT
             importer = _Importer(
@@ -111,12 +118,24 @@ def import_onnx(
             restarts += 1
             try:
                 with undone(SameExtents), undone(Chosen):
-                    return importer.run(shapes or {}, values or {}, source)
+                    return importer.run(shapes, values or {}, source)
             except SameExtents as restart:
                 replaced = added(replaced, restart.found)
             except Chosen:
                 replaced = {}
             census.nodes = census.refused = census.unchecked = 0
+
+    def can_import(shapes: Shapes) -> bool:
+        try:
+            with apart():
+                imported(shapes, Census())
+        except (MlfcError, *MALFORMED):
+            return False
+        return True
+
+    try:
+        shapes = with_ranks(model.graph, shapes or {}, can_import) if dynamic else shapes or {}
+        return imported(shapes, census)
     except MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
 
@@ -187,6 +206,7 @@ class _Importer(Bodies):
         scope = Scope({}, opsets, declared=declared, stated=stated_shapes(graph.node, list(declared.values())))
         self.initializers(graph, scope)
         given = self._inputs(shapes, values, scope)
+        containers = self._containers(given, scope)
         for value in graph.input:
             scope.values.setdefault(value.name, given.get(value.name))
         inputs = {name: expr for name, expr in given.items() if isinstance(expr, Var)}
@@ -197,9 +217,8 @@ class _Importer(Bodies):
         outputs = [output.name for output in graph.output]
         self.body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
-        results = [self._result(scope, output) for output in outputs]
-        self._check_ranks(results)
-        titles = numbered(outputs)
+        self._check_ranks([scope.values[output] for output in outputs])
+        results, titles = self._results(scope, outputs, containers)
         quantization = self._quantization(
             [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
         )
@@ -212,8 +231,50 @@ class _Importer(Bodies):
         if self.dynamic is None:
             return finish(variables, results, titles, quantization, source, frozen, runs.states)
         needs = self.dynamic.needs(self.dynamic.frame, variables, results, frozenset())
-        functions = self.dynamic.functions
-        return finish(variables, results, titles, quantization, source, frozen, runs.states, needs.defines, functions)
+        module, params = finish(
+            variables, results, titles, quantization, source, frozen, runs.states, needs.defines, self.dynamic.functions
+        )
+        return replace(module, containers=tuple(containers)), params
+
+    def _containers(self, given: Mapping[str, Var | Constant], scope: Scope) -> list[Container]:
+        """Put the inputs that are sequences or optionals into the scope; return what they are."""
+        found: list[Container] = []
+        for item in self.model.graph.input if self.dynamic is not None else ():
+            container = container_of(item) if item.name not in scope.values else None
+            if container is None:
+                continue
+            found.append(container)
+            parts = [given[name] for name in container.parts if name in given]
+            complete = len(parts) == len(container.parts)
+            assert self.dynamic is not None
+            scope.values[item.name] = input_value(container, parts, self.dynamic) if complete else None
+        return found
+
+    def _results(
+        self, scope: Scope, outputs: Sequence[str], containers: list[Container]
+    ) -> tuple[list[Expr], list[str]]:
+        """Return the results of the model with their names; add those that are no tensors to `containers`."""
+        results: list[Expr] = []
+        titles: list[str] = []
+        for item, title in zip(self.model.graph.output, numbered(outputs), strict=True):
+            value = scope.values[item.name]
+            is_tensor = value is None or (isinstance(value.type, TensorType) and container_of(item) is None)
+            if self.dynamic is None or value is None or is_tensor:
+                results.append(self._result(scope, item.name))
+                titles.append(title)
+                continue
+            for container, name, part in output_parts(value, item, title, self.dynamic):
+                containers += [container] if container not in containers else []
+                results.append(part)
+                titles.append(name)
+        taken = [name for name, count in Counter(titles).items() if count > 1]
+        if taken:
+            raise UnsupportedError(
+                f"the part '{taken[0]}' of a sequence has the name of another output",
+                place=self.name,
+                next_step="Rename the output",
+            )
+        return results, titles
 
     def _inputs(self, shapes: Shapes, values: Values, scope: Scope) -> dict[str, Var | Constant]:
         graph, weights = self.model.graph, set(scope.values)
@@ -287,11 +348,11 @@ class _Importer(Bodies):
             raise InternalError(f"the output '{output}' has no value")
         return result
 
-    def _check_ranks(self, results: Sequence[Expr]) -> None:
+    def _check_ranks(self, results: Sequence[Expr | None]) -> None:
         """Try other branches where those that were chosen give results of other ranks than the model states."""
         for result, output in zip(results, self.model.graph.output, strict=True):
             shape = declared_extents(output)
-            kind = result.type
+            kind = None if result is None else result.type
             if shape is not None and isinstance(kind, TensorType) and len(shape) != len(kind.shape):
                 self.choices.misfit(ModelError(f"the output '{output.name}' has {len(kind.shape)} dimensions"))
 
@@ -349,6 +410,9 @@ class _Importer(Bodies):
             return
         found = None
         if isinstance(problem, UnequalDimsError):
+            difference: Any = problem.extents[0] - problem.extents[1]
+            if isinstance(difference, Dim) and not difference.symbols <= self.input_symbols:
+                return
             found = making_equal(*problem.extents, self.input_symbols)
             if found is None:
                 found = making_multiples(*problem.extents, self.input_symbols)
@@ -395,6 +459,14 @@ class _Importer(Bodies):
             self._loop(proto, scope, name)
         elif (domain, proto.op_type) == ("", "Scan") and self.dynamic is not None and self._is_long(proto, scope):
             self._scan(proto, scope, name)
+        elif (
+            (domain, proto.op_type) == ("", "SequenceMap")
+            and self.dynamic is not None
+            and any(
+                value is not None and isinstance(value.type, ListType) for value in map(scope.values.get, proto.input)
+            )
+        ):
+            self._map(proto, scope, name)
         else:
             self._operator(proto, domain, scope, name)
 
@@ -472,7 +544,14 @@ class _Importer(Bodies):
             name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs,
             self.runs.draw, dynamic=self.dynamic,
         )  # fmt: skip
-        results = converted(node, found, self.advisor, as_opset_7=is_old)
+        try:
+            results = converted(node, found, self.advisor, as_opset_7=is_old)
+        except UnequalDimsError as problem:
+            self.restart(problem)
+            broadcast = None if is_old else broadcast_at_run(node)
+            if broadcast is None:
+                raise
+            results = converted(broadcast, found, self.advisor, as_opset_7=is_old)
         known = named_results(results, proto.output, name)
         if self.dynamic is not None:
             note_quotients(node, known, self.dynamic)

@@ -94,10 +94,15 @@ def declared_extents(item: onnx.ValueInfoProto) -> list[int | str] | None:
 
     Paddle's exporter calls every open dimension ``?``, which is no name.
     """
-    if not item.type.tensor_type.HasField("shape"):
+    return tensor_extents(item.type.tensor_type)
+
+
+def tensor_extents(tensor: onnx.TypeProto.Tensor) -> list[int | str] | None:
+    """Return the extents of a tensor's type, as `declared_extents`."""
+    if not tensor.HasField("shape"):
         return None
     found: list[int | str] = []
-    for dimension in item.type.tensor_type.shape.dim:
+    for dimension in tensor.shape.dim:
         fixed = dimension.WhichOneof("value") == "dim_value" and dimension.dim_value >= 0
         name = str(dimension.dim_param)
         found.append(int(dimension.dim_value) if fixed else "" if name == "?" else name)

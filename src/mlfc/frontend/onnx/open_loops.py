@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from mlfc.errors import ModelError
-from mlfc.frontend.control import Loop, looped
+from mlfc.frontend.control import Loop, as_list, looped, taken_out
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, ListType, Span, TensorType, Tuple
@@ -146,6 +146,32 @@ class Loops:
         found = self._call("list_stack", item, shape=(count, *shape))
         self.dynamic.noted(found, found.type.shape)  # type: ignore[union-attr]  # a tensor
         return found
+
+    # SequenceMap
+
+    def map(self, imported: Import) -> list[Expr]:
+        """Return the results of a SequenceMap: lists of what the graph gives for each element."""
+        values = [value for value in self.values if value is not None]
+        given = [as_list(self.dynamic, v, self.name) if not isinstance(v.type, TensorType) else v for v in values]
+        if len(given) < len(self.values) or not isinstance(given[0].type, ListType):
+            raise self._wrong("expected a sequence as input 0")
+        limit = self._call("list_length", given[0])
+        for index, item in enumerate(given):
+            if index and isinstance(item.type, ListType):
+                is_equal = self._call("equal", self._call("list_length", item), limit)
+                text = f"node '{self.name}': the sequences have different lengths"
+                given[index] = self._call("list_require", item, is_equal, message=text)
+
+        def turn(number: Expr, _go: Expr, _carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
+            items = [
+                taken_out(self.dynamic, item, number, self.name) if isinstance(item.type, ListType) else item
+                for item in given
+            ]
+            return None, [], imported(self.graph, items)
+
+        outer = self.outer | {limit} | {item for item in given if not _is_free(item)}
+        _, lists, _ = looped(self.dynamic, Loop(self.name, [], None, limit, turn, outer))
+        return lists
 
     # Scan
 

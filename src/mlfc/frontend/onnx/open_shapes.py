@@ -14,6 +14,7 @@ import onnx
 from mlfc.errors import ModelError, OptionError, unknown
 from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.dynamic import Dynamic, identifier
+from mlfc.frontend.onnx.container_io import container_of, input_parts
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
 from mlfc.relay.ir import Constant, TensorType, Var
 from mlfc.support.dims import (
@@ -67,6 +68,13 @@ def opened_inputs(
     still_open = []
     for item in inputs:
         with problems.collecting():
+            container = container_of(item)
+            if container is not None:
+                if item.name in values:
+                    raise OptionError(f"{container.kind} cannot have a value for good", place=f"input '{item.name}'")
+                parts = input_parts(item, container, shapes.get(item.name), dynamic)
+                found.update((part.name, part) for part in parts)
+                continue
             dtype = checked_dtype(item)
             declared = declared_extents(item)
             given = _given(item, declared, _spelled_out(item, declared, shapes, named, dynamic))

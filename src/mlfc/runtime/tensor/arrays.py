@@ -9,11 +9,13 @@ import numpy as np
 
 from mlfc.errors import ExchangeError, InputError, OptionError, ProblemsError, unknown
 from mlfc.support.arrays import Array
+from mlfc.support.containers import ContainerInfo
 from mlfc.support.tensor_info import TensorInfo
 
 FILLS = ("random", "zeros", "ones")
 # Wide integers that are not quantized are mostly token numbers and indices, which must stay small.
 _INDEX_END = 8
+_CONTAINED = 3  # extents of tensors in sequences that are made up
 
 
 def by_name(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
@@ -118,8 +120,10 @@ def bound(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo]
     return arrays
 
 
-def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> dict[str, Array]:
+def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> dict[str, Any]:
     """Return an array for each of `infos`: ``zeros``, ``ones`` or ``random``, in the tensor's own dtype.
+
+    A sequence is a list of two tensors, an optional has a value.
 
     Random floats are uniform in [-1, 1), integers of 8 and 16 bits (and quantized ones) cover their whole range, other
     integers are in [0, 8). The seed must not be negative.
@@ -128,10 +132,17 @@ def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> di
         raise OptionError(unknown("fill", kind, FILLS))
     if seed < 0:
         raise OptionError(f"the seed {seed} is negative", next_step="Use 0 or more")
-    if kind != "random":
-        return {info.name: np.full(info.shape, kind == "ones", info.numpy_dtype) for info in infos}
     generator = np.random.default_rng(seed)
-    return {info.name: _random(info, generator) for info in infos}
+
+    def one(info: TensorInfo) -> Any:
+        if isinstance(info, ContainerInfo):
+            element = TensorInfo(info.name, (_CONTAINED,) * len(info.shape), info.dtype)
+            return [one(element), one(element)] if info.is_sequence else one(element)
+        if kind != "random":
+            return np.full(info.shape, kind == "ones", info.numpy_dtype)
+        return _random(info, generator)
+
+    return {info.name: one(info) for info in infos}
 
 
 def _random(info: TensorInfo, generator: np.random.Generator) -> Array:

@@ -18,6 +18,7 @@ import numpy as np
 from mlfc.errors import InputError, ProblemsError
 from mlfc.support.arrays import Array
 from mlfc.support.atomic import atomic_file
+from mlfc.support.containers import ContainerInfo
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tensor_info import TensorInfo
 
@@ -33,14 +34,53 @@ _LONGEST_HEADER = 4096
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError, KeyError, RuntimeError, OSError)
 
 
-def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:
+def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Any]:
     """Read the inputs of a model.
+
+    A sequence ``s`` is the arrays ``s.0``, ``s.1``, ...; none for an empty one. An optional that has no value is not
+    there; an optional sequence without a value is not there, either, so an empty one cannot be written.
 
     Keys are the tensors' names; ``arr_0``, ``arr_1``, ... (what ``numpy.savez`` writes for unnamed arrays) bind by
     position. Arrays of another dtype or shape are rejected by their headers: their data is never read. Raises
     InputError or ProblemsError with all faults at once: missing and unknown keys, dtypes, shapes, broken members.
     """
-    return {name: array.reshape(array.shape[1:]) for name, array in _arrays(path, infos, batched=False).items()}
+    contained = [info for info in infos if isinstance(info, ContainerInfo)]
+    if not contained:
+        return {name: array.reshape(array.shape[1:]) for name, array in _arrays(path, infos, batched=False).items()}
+    with _opened(path, str(path)) as archive:
+        names = list(_members(archive, str(path)))
+    elements = {info.name: _elements(info, names) for info in contained}
+    tensors = [info for info in infos if not isinstance(info, ContainerInfo)]
+    every = [*tensors, *(part for parts in elements.values() for part in parts)]
+    arrays = {name: array.reshape(array.shape[1:]) for name, array in _arrays(path, every, batched=False).items()}
+    for info in contained:
+        found = [arrays.pop(part.name) for part in elements[info.name]]
+        if info.is_sequence:
+            arrays[info.name] = None if info.may_be_none and not found else found  # type: ignore[assignment]
+        else:
+            arrays[info.name] = found[0] if found else None  # type: ignore[assignment]
+    return arrays
+
+
+def _elements(info: ContainerInfo, names: Sequence[str]) -> list[TensorInfo]:
+    """Return what a file has of a sequence or optional."""
+    if not info.is_sequence:
+        return [info.element()] if info.name in names else []
+    count = 0
+    while f"{info.name}.{count}" in names:
+        count += 1
+    return [info.element(index) for index in range(count)]
+
+
+def flattened(values: Mapping[str, Any]) -> dict[str, Array]:
+    """Return arrays by the names that they have in a file: those of a sequence ``s`` are ``s.0``, ``s.1``, ..."""
+    found: dict[str, Array] = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            found.update((f"{name}.{index}", item) for index, item in enumerate(value))
+        elif value is not None:
+            found[name] = value
+    return found
 
 
 def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:

@@ -27,6 +27,7 @@ from mlfc.support.bytecode.executable import (
     Function,
     Kernel,
     OpenExtent,
+    Part,
     Symbol,
     Value,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "Label",
     "ListRegister",
     "OpenExtent",
+    "Part",
     "StorageRegister",
     "Symbol",
     "Tensor",

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from mlfc.errors import InternalError
-from mlfc.support.bytecode.executable import Constant, Executable, Extent, Function, Kernel, OpenExtent, Symbol, Value
+from mlfc.support.bytecode.executable import (
+    Constant,
+    Executable,
+    Extent,
+    Function,
+    Kernel,
+    OpenExtent,
+    Part,
+    Symbol,
+    Value,
+)
 from mlfc.support.bytecode.instructions import (
     BY_NAME,
     CONSTANT_BIT,
@@ -137,13 +147,13 @@ class ExecutableBuilder:
         self._symbols.append(Symbol(name, low, high))
         return OpenExtent(len(self._symbols) - 1)
 
-    def input(self, name: str, dtype: str, extents: Sequence[Extent]) -> None:
+    def input(self, name: str, dtype: str, extents: Sequence[Extent], part: Part | None = None) -> None:
         """Add an input of the model."""
-        self._inputs.append(Value(name, dtype, tuple(extents)))
+        self._inputs.append(Value(name, dtype, tuple(extents), part))
 
-    def output(self, name: str, dtype: str, extents: Sequence[Extent]) -> None:
+    def output(self, name: str, dtype: str, extents: Sequence[Extent], part: Part | None = None) -> None:
         """Add an output of the model; an extent of None is known only when the model runs."""
-        self._outputs.append(Value(name, dtype, tuple(extents)))
+        self._outputs.append(Value(name, dtype, tuple(extents), part))
 
     def kernel(self, name: str, buffers: int, reads: int, numbers: int) -> KernelIndex:
         """Add a kernel, in the order of the native code; it only reads the first `reads` of its buffers."""
@@ -345,6 +355,23 @@ class FunctionBuilder:
     def paste(self, tensor: TensorRegister, start: Integer, source: Tensor) -> None:
         """Copy the bytes of a tensor into another, from any byte of that on; they must fit."""
         self._emit("paste", tensor.index, self._integer(start), _tensor(source))
+
+    def blocks(
+        self,
+        tensor: TensorRegister,
+        source: Tensor,
+        nbytes: Integer,
+        count: Integer = 1,
+        *,
+        start: Integer = 0,
+        step: Integer = 0,
+        origin: Integer = 0,
+        stride: Integer = 0,
+    ) -> None:
+        """Copy blocks of bytes: from `origin` of the source on, to `start` of a tensor on, each that many further."""
+        words = (self._integer(start), self._integer(step), _tensor(source), self._integer(origin))
+        rest = (self._integer(stride), self._integer(nbytes), self._integer(count))
+        self._emit("blocks", tensor.index, *words, *rest)
 
     def drop(self, tensor: TensorRegister) -> None:
         """Forget a tensor."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from mlfc.support.bytecode.instructions import BY_OPCODE, OPEN, Instruction
+from mlfc.support.containers import BYTES, EXTENTS, GIVEN, Container, parts_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,33 @@ class Value:
     name: str
     dtype: str
     extents: tuple[Extent, ...]
+    part: Part | None = None  # where it is a part of a sequence or optional
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which part of a sequence or optional an input or output is: see `mlfc.support.containers`."""
+
+    name: str  # of PARTS
+    detail: str | None = None  # of the extents the kind of the container, of the bytes the dtype of its tensors
+
+
+def container_of(values: Sequence[Value]) -> Container | None:
+    """Return the sequence or optional of which values are the parts; None if they are not."""
+    *_, extents, data = (None, None, *values)
+    if extents is None or extents.part is None or data is None or data.part is None:
+        return None
+    kind, dtype, (name, _, _) = extents.part.detail, data.part.detail, data.name.rpartition(".")
+    if kind is None or dtype is None:
+        return None
+    container = Container(name, kind, dtype)
+    forms = {GIVEN: ("bool", 0), EXTENTS: ("int64", 2), BYTES: ("uint8", 1)}
+    fits = all(
+        value.part is not None and value.part.name == part and (value.dtype, len(value.extents)) == forms[part]
+        for value, part in zip(values, parts_of(kind), strict=False)
+    )
+    fits = fits and tuple(value.name for value in values) == container.parts and isinstance(extents.extents[1], int)
+    return container if fits else None
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,13 @@ from mlfc.support.bytecode.executable import (
     Function,
     Kernel,
     OpenExtent,
+    Part,
     Symbol,
     Value,
 )
 from mlfc.support.bytecode.instructions import DTYPES, MAX_RANK, NUMBERED_DTYPES, VERSION
 from mlfc.support.bytecode.verify import verify
+from mlfc.support.containers import BYTES, EXTENTS, GIVEN, KINDS, PARTS
 
 MAGIC = b"MLFC-VM\n"
 SECTIONS = (
@@ -44,6 +46,9 @@ NO_CONSTANT = 0xFFFFFFFF
 """Of a state that begins as zeros."""
 FIRST_SYMBOL = -2
 """An extent of -2 is the symbol 0, of -3 the symbol 1, and so on."""
+
+_DETAILS: dict[str, tuple[str, ...]] = {GIVEN: ("",), EXTENTS: KINDS, BYTES: DTYPES}
+"""What the detail of each part of a container is a number of."""
 
 T = TypeVar("T")
 _SIZES = {
@@ -69,8 +74,8 @@ def encode(executable: Executable) -> bytes:
         code += len(function.code)
     bodies = {
         "symbols": [SYMBOL.pack(strings.index(each.name), 0, each.low, each.high) for each in executable.symbols],
-        "inputs": [_value(strings, each.name, each.dtype, each.extents) for each in executable.inputs],
-        "outputs": [_value(strings, each.name, each.dtype, each.extents) for each in executable.outputs],
+        "inputs": [_value(strings, each.name, each.dtype, each.extents, each.part) for each in executable.inputs],
+        "outputs": [_value(strings, each.name, each.dtype, each.extents, each.part) for each in executable.outputs],
         "kernels": [
             KERNEL.pack(strings.index(each.name), each.buffers, each.reads, each.numbers) for each in executable.kernels
         ],
@@ -115,13 +120,20 @@ def _words(values: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(values)}I", *values)
 
 
-def _value(strings: _Strings, name: str, dtype: str, extents: Iterable[Extent]) -> bytes:
+def _value(strings: _Strings, name: str, dtype: str, extents: Iterable[Extent], part: Part | None = None) -> bytes:
     numbers = [
         UNKNOWN if extent is None else FIRST_SYMBOL - extent.symbol if isinstance(extent, OpenExtent) else extent
         for extent in extents
     ]
     filled = numbers + [0] * (MAX_RANK - len(numbers))
-    return VALUE.pack(strings.index(name), NUMBERED_DTYPES[dtype], len(numbers), 0, *filled)
+    return VALUE.pack(strings.index(name), NUMBERED_DTYPES[dtype], len(numbers), _part_word(part), *filled)
+
+
+def _part_word(part: Part | None) -> int:
+    """Return which part of a container a value is: its number from 1 on, and in the high byte its detail's."""
+    if part is None:
+        return 0
+    return 1 + PARTS.index(part.name) | (_DETAILS[part.name].index(part.detail or "") << 8)
 
 
 class _Strings:
@@ -248,6 +260,15 @@ class _Reader:
             self._fail("a reserved word is not zero", at + 4)
         return Symbol(self._text(name, at), low, high)
 
+    def _part(self, at: int, word: int) -> Part | None:
+        if not word:
+            return None
+        number, detail = word & 0xFF, word >> 8
+        if not 1 <= number <= len(PARTS) or detail >= len(_DETAILS[PARTS[number - 1]]):
+            self._fail(f"part {number} of kind {detail} of a sequence is unknown", at + 6)
+        name = PARTS[number - 1]
+        return Part(name, _DETAILS[name][detail] or None)
+
     def _typed(self, at: int, name: int, dtype: int, rank: int, zero: int, extents: Any) -> tuple[str, str]:
         if dtype >= len(DTYPES):
             self._fail(f"dtype {dtype} is unknown", at + 4)
@@ -257,13 +278,13 @@ class _Reader:
             self._fail("reserved bytes are not zero", at + 6)
         return self._text(name, at), DTYPES[dtype]
 
-    def _value(self, at: int, name: int, dtype: int, rank: int, zero: int, *extents: int) -> Value:
-        text, kind = self._typed(at, name, dtype, rank, zero, extents)
+    def _value(self, at: int, name: int, dtype: int, rank: int, part: int, *extents: int) -> Value:
+        text, kind = self._typed(at, name, dtype, rank, 0, extents)
         shape = tuple(
             extent if extent >= 0 else None if extent == UNKNOWN else OpenExtent(FIRST_SYMBOL - extent)
             for extent in extents[:rank]
         )
-        return Value(text, kind, shape)
+        return Value(text, kind, shape, self._part(at, part))
 
     def _constant(self, at: int, name: int, dtype: int, rank: int, zero: int, *extents: int) -> Constant:
         text, kind = self._typed(at, name, dtype, rank, zero, extents)

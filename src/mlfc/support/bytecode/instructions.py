@@ -131,6 +131,11 @@ INSTRUCTIONS = (
     _instruction(28, "length d:to_integer list"),
     _instruction(29, "list_move d:to_list source:list"),
     _instruction(30, "paste tensor:tensor_register start:integer source:tensor"),
+    _instruction(
+        31,
+        "blocks tensor:tensor_register start:integer step:integer"
+        " source:tensor origin:integer stride:integer bytes:integer count:integer",
+    ),
 )
 BY_OPCODE = {instruction.opcode: instruction for instruction in INSTRUCTIONS}
 BY_NAME = {instruction.name: instruction for instruction in INSTRUCTIONS}

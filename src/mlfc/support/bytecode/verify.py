@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from mlfc.errors import ArchiveError
 from mlfc.support import dtypes
-from mlfc.support.bytecode.executable import Executable, Function, OpenExtent, Value
+from mlfc.support.bytecode.executable import Executable, Function, OpenExtent, Value, container_of
 from mlfc.support.bytecode.instructions import (
     ALIGNMENT,
     BY_OPCODE,
@@ -29,6 +29,7 @@ from mlfc.support.bytecode.instructions import (
     Operand,
     Tail,
 )
+from mlfc.support.containers import GIVEN
 
 MAX_PASSES = 64
 """Over the blocks of a function until it is known what is written: nested loops need one each, and three."""
@@ -80,6 +81,7 @@ class _Tables:
         for values, kind in ((executable.inputs, "input"), (executable.outputs, "output")):
             for value in values:
                 self._value(value, f"{kind} '{shown(value.name)}'")
+            self._containers(values, kind)
         for constant in executable.constants:
             where = f"constant '{shown(constant.name)}'"
             self._value(Value(constant.name, constant.dtype, constant.shape), where)
@@ -123,6 +125,20 @@ class _Tables:
                 self._require(first < len(executable.constants), f"constant {first} is not known", where)
                 constant = executable.constants[first]
                 self._require((constant.dtype, constant.shape) == kind, "its first value has another type", where)
+
+    def _containers(self, values: Sequence[Value], kind: str) -> None:
+        """Check that the parts of sequences and optionals follow one another."""
+        at = 0
+        while at < len(values):
+            part = values[at].part
+            if part is None:
+                at += 1
+                continue
+            where = f"{kind} '{shown(values[at].name)}'"
+            found = values[at : at + (3 if part.name == GIVEN else 2)]
+            container = container_of(found)
+            self._require(container is not None, "parts of a sequence do not follow one another", where)
+            at += len(found)
 
     def _value(self, value: Value, where: str) -> None:
         self._require(value.dtype in NUMBERED_DTYPES, f"unknown dtype '{value.dtype}'", where)

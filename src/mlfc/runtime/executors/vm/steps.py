@@ -320,6 +320,36 @@ class Decoder:
 
         return step
 
+    def _blocks(
+        self, following: int, tensor: int, start: int, step: int, source: int, origin: int, stride: int, size: int,
+        count: int,
+    ) -> Step:  # fmt: skip
+        def copy(r: Registers) -> int:
+            into, given, nbytes, times = r[tensor], r[source], r[size], r[count]
+            if not into.writable:
+                raise Fault(Code.READ_ONLY, -1)
+            for number in (r[start], r[step], r[origin], r[stride], nbytes, times):
+                if number < 0:
+                    raise Fault(Code.NEGATIVE, number)
+            for device in (into.device, given.device):
+                if device != CPU:
+                    raise Fault(Code.DEVICE, device)
+            if not nbytes or not times:
+                return following
+            # blocks of a tensor never overlap, so their number is bounded by its bytes
+            if times > into.nbytes // nbytes or not _fits(r[start], r[step], nbytes, times, into.nbytes):
+                raise Fault(Code.OUTSIDE, nbytes, into.nbytes)
+            if not _fits(r[origin], r[stride], nbytes, times, given.nbytes):
+                raise Fault(Code.OUTSIDE, nbytes, given.nbytes)
+            to, at = into.address + r[start], given.address + r[origin]
+            for _ in range(times):
+                ctypes.memmove(to, at, nbytes)
+                to += r[step]
+                at += r[stride]
+            return following
+
+        return copy
+
     def _to_device(self, following: int, d: int, tensor: int, device: int) -> Step:
         whole = frozenset(self._tables.constants)
 
@@ -440,6 +470,11 @@ class Decoder:
             raise Fault(Code.FAILED, text=text)
 
         return step
+
+
+def _fits(start: int, step: int, nbytes: int, count: int, room: int) -> bool:
+    """Tell whether blocks of bytes are within memory of `room` bytes."""
+    return start + (count - 1) * step + nbytes <= room
 
 
 def _checked_shape(start: int, dtype: int, extents: list[int]) -> tuple[int, tuple[int, ...], int]:

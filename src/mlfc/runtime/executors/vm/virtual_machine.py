@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mlfc.errors import InputError, OptionError, unknown
 from mlfc.runtime.devices.device import Device, require_device
 from mlfc.runtime.executors.vm.vm_model import TURN_LIMIT, VmModel
@@ -93,7 +95,7 @@ class VirtualMachine(Displayed):
             interpreter=interpreter,
         )
         self._inputs: dict[int, dict[int, Any]] = {}
-        self._results: list[Array | NDArray] | None = None
+        self._results: list[Any] | None = None
         self._device_outputs = device_outputs
 
     def _facts(self) -> Mapping[str, object]:
@@ -105,7 +107,10 @@ class VirtualMachine(Displayed):
         return self.model.executable
 
     def set_input(self, func_name: str, *args: Any, **kwargs: Any) -> None:
-        """Set all arguments of a function: by position, by the names of the model's inputs, or both."""
+        """Set all arguments of a function: by position, by the names of the model's inputs, or both.
+
+        A sequence is a list of arrays, an optional an array or a list, or None.
+        """
         function = self._function(func_name)
         names = self._names(function)
         given: dict[int, Any] = dict(enumerate(args))
@@ -130,7 +135,7 @@ class VirtualMachine(Displayed):
         ((tag, value),) = pairs
         self._inputs.setdefault(function, {})[self._index(function, tag)] = value
 
-    def invoke(self, func_name: str, *args: Any, **kwargs: Any) -> Array | NDArray | list[Array | NDArray]:
+    def invoke(self, func_name: str, *args: Any, **kwargs: Any) -> Any:
         """Run a function; return its result, or a list of several.
 
         Without arguments it runs on those that were set.
@@ -162,17 +167,19 @@ class VirtualMachine(Displayed):
         if len(results) != len(output_args):
             raise InputError(f"expected {len(results)} outputs, got {len(output_args)}", place=func_name)
         for result, target in zip(results, output_args, strict=True):
+            if not isinstance(result, (np.ndarray, NDArray)):
+                raise InputError("an output that is a sequence cannot be copied", place=func_name)
             dtype = to_numpy(result.dtype) if isinstance(result, NDArray) else result.dtype
             if target.shape != result.shape or target.dtype != dtype:
                 raise InputError(f"expected an output of {result.dtype}{list(result.shape)}", place=func_name)
             target[...] = result.numpy() if isinstance(result, NDArray) else result
 
-    def run(self, *args: Any, **kwargs: Any) -> Array | NDArray | list[Array | NDArray]:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; as `invoke` with its function."""
         return self.invoke(self.executable.functions[0].name, *args, **kwargs)
 
-    def get_outputs(self) -> list[Array | NDArray]:
-        """Return the results of the last run; raise InputError if there was none."""
+    def get_outputs(self) -> list[Any]:
+        """Return the results of the last run, a sequence as a list of arrays; raise InputError if there was none."""
         if self._results is None:
             raise InputError("nothing has been run", next_step="Call invoke_stateful first")
         return list(self._results)

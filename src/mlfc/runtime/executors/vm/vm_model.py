@@ -11,6 +11,7 @@ from mlfc.errors import InputError, OptionError, ProblemsError, unknown
 from mlfc.runtime.devices.device import Device, device_of_code
 from mlfc.runtime.executors.states import ModelState
 from mlfc.runtime.executors.vm.c_interpreter import CInterpreter, PreparedCall, serves
+from mlfc.runtime.executors.vm.containers import Signature
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.interpreter import Find, Interpreter, Limits
 from mlfc.runtime.executors.vm.kept import VmStates
@@ -19,7 +20,7 @@ from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
 from mlfc.runtime.tensor.arrays import require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.arrays import Array
-from mlfc.support.bytecode.executable import Executable, Value
+from mlfc.support.bytecode.executable import Executable
 from mlfc.support.bytecode.instructions import CPU
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.tensor_info import TensorInfo
@@ -57,7 +58,7 @@ class VmModel(Displayed):
     Attributes
     ----------
     inputs, outputs : tuple of TensorInfo
-        Open extents are the names of their symbols, or ``?``.
+        Open extents are the names of their symbols, or ``?``. Sequences and optionals are `ContainerInfo`.
     interpreter : str
         Which one runs it.
     """
@@ -75,10 +76,9 @@ class VmModel(Displayed):
         interpreter: str | None = None,
     ) -> None:
         self.executable = executable
-        names = [symbol.name for symbol in executable.symbols]
-        self.inputs = tuple(_info(value, names) for value in executable.given)
-        self.outputs = tuple(_info(value, names) for value in executable.returned)
-        self._names = [info.name for info in self.inputs]
+        self._taken, self._given = (Signature(executable, each) for each in (executable.given, executable.returned))
+        self.inputs, self.outputs = self._taken.infos, self._given.infos
+        self._names = [value.name for value in executable.given]
         self.set_limits(memory_limit, turn_limit)
         tables = self._native(executable, code)
         self._states = VmStates(executable, tables)
@@ -111,7 +111,13 @@ class VmModel(Displayed):
     @property
     def extents(self) -> dict[str, tuple[int, int]]:
         """The least and the largest value of each open extent of the inputs."""
-        return {symbol.name: (symbol.low, symbol.high) for symbol in self.executable.symbols}
+        symbols = [symbol for symbol in self.executable.symbols if symbol.name not in self._taken.counts]
+        return {symbol.name: (symbol.low, symbol.high) for symbol in symbols}
+
+    @property
+    def has_containers(self) -> bool:
+        """Whether some inputs or outputs are sequences or optionals."""
+        return self._taken.has_containers or self._given.has_containers
 
     def _facts(self) -> Mapping[str, object]:
         return {"inputs": self.inputs, "outputs": self.outputs, "interpreter": self.interpreter}
@@ -125,8 +131,10 @@ class VmModel(Displayed):
         """Set all states to what they begin with."""
         self._states.reset()
 
-    def call(self, function: int, arrays: Sequence[Any]) -> list[Array]:
+    def call(self, function: int, values: Sequence[Any]) -> list[Any]:
         """Run a function, by number, on arrays in order; return fresh arrays.
+
+        What is a sequence or optional of the model is a list of arrays, or None.
 
         Raises
         ------
@@ -138,28 +146,31 @@ class VmModel(Displayed):
             If it fails otherwise; the place has the function and the instruction.
         """
         return [
-            found.numpy() if isinstance(found, NDArray) else found for found in self.call_on_device(function, arrays)
+            found.numpy() if isinstance(found, NDArray) else found for found in self.call_on_device(function, values)
         ]
 
-    def call_on_device(self, function: int, arrays: Sequence[Any]) -> list[Array | NDArray]:
+    def call_on_device(self, function: int, values: Sequence[Any]) -> list[Any]:
         """Run a function as `call` does; return tensors that end on a device where they are."""
         expected = self.parameters(function)
-        if len(arrays) != expected:
+        if len(values) != expected:
             results = self.executable.functions[function].results
-            raise run_error(self.executable, Fault(Code.BAD_CALL, function, len(arrays), results), None)
+            raise run_error(self.executable, Fault(Code.BAD_CALL, function, len(values), results), None)
+        arrays = self._taken.parts(values, _readable) if function == 0 else values
         names = self._names if function == 0 else [str(number) for number in range(expected)]
         given = [
             array if self._is_there(array) else _given(array, name) for array, name in zip(arrays, names, strict=True)
         ]
-        if function or not self._states.infos:
+        if function:
             return self._results(function, given)
+        if not self._states.infos:
+            return self._given.values(self._results(function, given))
+        count = len(self.executable.returned)
         with self._states.lock:
             found = self._results(function, [*given, *self._states.arrays])
-            count = len(self.outputs)
             self._states.replace([item.numpy() if isinstance(item, NDArray) else item for item in found[count:]])
-        return found[:count]
+        return self._given.values(found[:count])
 
-    def _results(self, function: int, given: Sequence[Any]) -> list[Array | NDArray]:
+    def _results(self, function: int, given: Sequence[Any]) -> list[Any]:
         if isinstance(self._engine, CInterpreter):
             return [*self._engine.run(function, given, self._limits)]
         return self._engine.results(function, given, self._limits)
@@ -173,7 +184,10 @@ class VmModel(Displayed):
         return len(self.inputs) if function == 0 else self.executable.functions[function].parameters
 
     def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name."""
+        """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name.
+
+        What is a sequence or optional of the model is a list of arrays, or None.
+        """
         given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
         results = self.call(0, self.in_order(given))
         return {info.name: array for info, array in zip(self.outputs, results, strict=True)}
@@ -205,6 +219,10 @@ class VmModel(Displayed):
         """
         sources = dict(zip([info.name for info in self.inputs], self.in_order(inputs), strict=True))
         names = [info.name for info in self.outputs]
+        if outputs is not None and self._given.has_containers:
+            raise InputError(
+                "outputs that are sequences or optionals are new at each call", next_step="Bind the inputs alone"
+            )
         if outputs is None:
             return BoundVm(self, self._engine, self._limits, self._states, sources, None)
         given = outputs if isinstance(outputs, Mapping) else dict(zip(names, outputs, strict=True))
@@ -216,6 +234,8 @@ class VmModel(Displayed):
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs; of extents that are open the least one."""
         lows = [symbol.low for symbol in self.executable.symbols]
+        if self._given.has_containers:
+            raise InputError("outputs that are sequences or optionals are new at each run", next_step="Call run")
         return {
             value.name: np.zeros(
                 [extent if isinstance(extent, int) else 0 if extent is None else lows[extent.symbol]
@@ -280,7 +300,7 @@ class BoundVm(Displayed):
         """Return a run that returns its results, or none if it has written them where they go."""
         targets = None if self._fixed is None else list(self._fixed.values())
         are_contiguous = targets is None or all(target.flags.c_contiguous for target in targets)
-        if not isinstance(self._engine, CInterpreter) or not are_contiguous:
+        if not isinstance(self._engine, CInterpreter) or not are_contiguous or self._model.has_containers:
             return self._run
         states = self._states
         if not states.infos:
@@ -358,14 +378,6 @@ def _require_target(info: TensorInfo, target: Any) -> None:
         )
 
 
-def _info(value: Value, names: Sequence[str]) -> TensorInfo:
-    shape = (
-        extent if isinstance(extent, int) else "?" if extent is None else names[extent.symbol]
-        for extent in value.extents
-    )
-    return TensorInfo(value.name, tuple(shape), value.dtype)
-
-
 def _limit(name: str, value: int | None) -> int:
     """Return a limit as interpreters take it, 0 for none."""
     if value is None:
@@ -381,6 +393,11 @@ def _given(value: Any, name: str) -> Array:
     if number_of(array.dtype) is None:
         raise InputError(f"tensors cannot have the dtype {array.dtype}", place=name)
     return require_readable(array)
+
+
+def _readable(value: Any, name: str) -> Array:
+    """Return a tensor of a sequence as an array that can be copied."""
+    return require_readable(_host_array(value, name))
 
 
 def _host_array(value: Any, name: str) -> Array:

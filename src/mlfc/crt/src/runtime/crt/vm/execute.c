@@ -226,6 +226,42 @@ static int32_t do_paste(struct vm_machine* machine, const uint8_t* at) {
   return MLFC_VM_OK;
 }
 
+/* Whether `count` blocks of `bytes` are within memory of `room` bytes. All are positive or 0, the first two positive. */
+static int blocks_fit(int64_t bytes, int64_t count, int64_t start, int64_t step, int64_t room) {
+  if (bytes > room || start > room - bytes) return 0;
+  return count == 1 || step <= (room - bytes - start) / (count - 1);
+}
+
+/* Blocks of one tensor, each some bytes behind the one before, copied to such of another one. */
+static int32_t do_blocks(struct vm_machine* machine, const uint8_t* at) {
+  static const uint8_t operands[6] = {2, 3, 5, 6, 7, 8};
+  enum { START, STEP, ORIGIN, STRIDE, BYTES, COUNT };
+  struct vm_tensor room;
+  const struct vm_tensor* target;
+  const struct vm_tensor* source;
+  int64_t n[6];
+  TRY(get_tensor(machine, WORD(1), NULL, &target));
+  TRY(get_tensor(machine, WORD(4), &room, &source));
+  for (int i = 0; i < 6; ++i) TRY(get_integer(machine, WORD(operands[i]), &n[i]));
+  if ((target->flags & VM_WRITABLE) == 0) return vm_fail(machine, MLFC_VM_READ_ONLY, -1, 0, 0);
+  for (int i = 0; i < 6; ++i) {
+    if (n[i] < 0) return vm_fail(machine, MLFC_VM_NEGATIVE, n[i], 0, 0);
+  }
+  if (n[BYTES] == 0 || n[COUNT] == 0) return MLFC_VM_OK;
+  /* blocks of the target never overlap, so their number is bounded by its bytes */
+  if (n[COUNT] > target->bytes / n[BYTES] || !blocks_fit(n[BYTES], n[COUNT], n[START], n[STEP], target->bytes)) {
+    return vm_fail(machine, MLFC_VM_OUTSIDE, n[BYTES], target->bytes, 0);
+  }
+  if (!blocks_fit(n[BYTES], n[COUNT], n[ORIGIN], n[STRIDE], source->bytes)) {
+    return vm_fail(machine, MLFC_VM_OUTSIDE, n[BYTES], source->bytes, 0);
+  }
+  for (int64_t i = 0; i < n[COUNT]; ++i) {
+    memmove(target->data + (size_t)(n[START] + i * n[STEP]), source->data + (size_t)(n[ORIGIN] + i * n[STRIDE]),
+            (size_t)n[BYTES]);
+  }
+  return MLFC_VM_OK;
+}
+
 /* Sets a buffer of a kernel: a tensor, or a storage as workspace. */
 static int32_t get_buffer(struct vm_machine* machine, uint32_t word, int is_written, uint32_t number) {
   mlfc_vm_buffer* buffer = &machine->buffers[number];
@@ -482,6 +518,8 @@ static int32_t do_plain(struct vm_machine* machine, const uint8_t* at, uint32_t 
       return do_copy(machine, at);
     case VM_PASTE:
       return do_paste(machine, at);
+    case VM_BLOCKS:
+      return do_blocks(machine, at);
     case VM_DROP:
       vm_drop_tensor(machine, &machine->frame->tensors[WORD(1)]);
       return MLFC_VM_OK;

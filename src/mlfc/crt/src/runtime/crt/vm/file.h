@@ -76,6 +76,7 @@ enum {
   VM_LENGTH,
   VM_LIST_MOVE,
   VM_PASTE,
+  VM_BLOCKS,
   VM_OPCODES
 };
 
@@ -85,6 +86,9 @@ enum { VM_OPERATIONS = VM_OR + 1 };
 /*! \brief Dtypes by number: those of integers and bool come first. */
 enum { VM_BOOL, VM_INT8, VM_INT16, VM_INT32, VM_INT64, VM_UINT8, VM_UINT16, VM_UINT32, VM_UINT64, VM_FLOAT16 };
 enum { VM_DTYPES = 23 };
+
+/*! \brief Of a sequence: whether it is given, the extents of its tensors, and their bytes. */
+enum { VM_PARTS = 3 };
 
 /*! \brief The bytes of an element, by dtype. */
 extern const uint8_t mlfc_vm_dtype_bytes[VM_DTYPES];

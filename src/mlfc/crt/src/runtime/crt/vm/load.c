@@ -86,7 +86,9 @@ static int check_value(const mlfc_vm* vm, const uint8_t* record, int is_constant
   const uint8_t rank = record[5];
   int64_t bytes;
   if (mlfc_vm_u32(record) >= vm->counts[VM_STRINGS] || dtype >= VM_DTYPES || rank > MLFC_VM_MAX_RANK) return 0;
-  if (!is_zero(record + 6, 2) || !is_zero(record + 8 + 8 * rank, (size_t)8 * (MLFC_VM_MAX_RANK - rank))) return 0;
+  /* which part of a sequence a value is matters to those alone who make sequences of them */
+  if (record[6] > (is_constant ? 0 : VM_PARTS) || record[7] >= VM_DTYPES || (record[6] == 0 && record[7] != 0)) return 0;
+  if (!is_zero(record + 8 + 8 * rank, (size_t)8 * (MLFC_VM_MAX_RANK - rank))) return 0;
   bytes = mlfc_vm_dtype_bytes[dtype];
   for (uint8_t axis = 0; axis < rank; ++axis) {
     const int64_t extent = mlfc_vm_i64(record + 8 + 8 * axis);

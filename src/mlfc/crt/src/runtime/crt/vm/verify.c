@@ -13,7 +13,7 @@
  * extents, T tensors, A arguments of a kernel, C of a call, R results.
  */
 static const struct {
-  char operands[5];
+  char operands[9];
   char tail;
 } forms[VM_OPCODES] = {
     {"", 0},     /* no instruction */
@@ -47,6 +47,7 @@ static const struct {
     {"Il", 0},   /* length */
     {"ll", 0},   /* list_move */
     {"ert", 0},  /* paste */
+    {"errtrrrr", 0}, /* blocks */
 };
 
 /* A function while it is checked. */
@@ -159,7 +160,7 @@ static int check_instruction(mlfc_vm* vm, const struct function* function, const
   if (opcode == 0 || opcode >= VM_OPCODES) return 0;
   operands = forms[opcode].operands;
   fixed = 1;
-  while (fixed <= 4 && operands[fixed - 1] != 0) ++fixed;
+  while (operands[fixed - 1] != 0) ++fixed;
   if (length < fixed) return 0;
   for (uint32_t i = 1; i < fixed; ++i) {
     if (!check_operand(function, operands[i - 1], mlfc_vm_u32(at + (size_t)i * 4))) return 0;

@@ -1,0 +1,52 @@
+"""Operands of which only the run knows whether they have one extent: there a 1 is as good, and others are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.relay.ir import Expr, TensorType
+from mlfc.support.dims import Dim, maximum
+
+_OPERATORS = {
+    "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
+    "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
+}  # fmt: skip
+
+
+def broadcast_at_run(node: Node) -> Node | None:
+    """Return a node whose operands were broadcast where their extents may differ; None if it does not broadcast."""
+    operands = node.inputs
+    if node.dynamic is None or node.operator not in _OPERATORS:
+        return None
+    if not all(operand is not None and isinstance(operand.type, TensorType) for operand in operands):
+        return None
+    found = [operand for operand in operands if operand is not None]
+    rank = max(len(shape_of(operand)) for operand in found)
+    for axis in range(rank):
+        extents = [_extent(operand, axis - rank) for operand in found]
+        others = list(dict.fromkeys(extent for extent in extents if extent != 1))
+        if len(others) > 1:
+            fixed = [extent for extent in others if isinstance(extent, int)]
+            wide = fixed[0] if fixed else reduce(maximum, others)
+            found = [_broadcast(node, operand, axis - rank, wide) for operand in found]
+    return replace(node, inputs=[*found])
+
+
+def _extent(operand: Expr, axis: int) -> Any:
+    shape = shape_of(operand)
+    return shape[axis] if -axis <= len(shape) else 1
+
+
+def _broadcast(node: Node, operand: Expr, axis: int, wide: Any) -> Expr:
+    """Return an operand with another extent along an axis, counted from the end, where it has that or 1."""
+    extent = _extent(operand, axis)
+    if not isinstance(extent, Dim) or extent == wide:
+        return operand
+    number = node.constant(extent, "int64")
+    fits = (node.call("equal", number, node.constant(other, "int64")) for other in (wide, 1))
+    node.require(node.call("logical_or", *fits), f"whether the operands of '{node.name}' broadcast")
+    places = node.call("minimum", node.counted(wide), node.constant(extent - 1, "int64"))
+    return node.call("take", operand, places, axis=axis + len(shape_of(operand)))

@@ -1,0 +1,120 @@
+"""Inputs and outputs as callers see them: lists of arrays for sequences, None for optionals without a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import InputError
+from mlfc.runtime.executors.vm.memory import aligned_zeros
+from mlfc.support.arrays import Array
+from mlfc.support.bytecode.executable import Executable, Value, container_of
+from mlfc.support.bytecode.instructions import ALIGNMENT
+from mlfc.support.containers import GIVEN, OPTIONAL_SEQUENCE, ContainerInfo
+from mlfc.support.dtypes import to_numpy
+from mlfc.support.tensor_info import TensorInfo
+
+
+class Signature:
+    """The inputs, or outputs, of a model.
+
+    Attributes
+    ----------
+    infos : tuple of TensorInfo
+        As callers see them.
+    has_containers : bool
+        Whether some are sequences or optionals.
+    """
+
+    def __init__(self, executable: Executable, values: Sequence[Value]) -> None:
+        names = [symbol.name for symbol in executable.symbols]
+        self.infos: tuple[TensorInfo, ...] = ()
+        # symbols that count tensors and bytes of sequences, which no caller chooses
+        self.counts: set[str] = set()
+        at = 0
+        while at < len(values):
+            part = values[at].part
+            count = 1 if part is None else 3 if part.name == GIVEN else 2
+            self.infos += (_info(values[at : at + count], names),)
+            if part is not None:
+                shapes = [_shape(value, names) for value in values[at : at + count]]
+                self.counts |= {extent for shape in shapes for extent in shape if isinstance(extent, str)}
+            at += count
+        self.has_containers = any(isinstance(info, ContainerInfo) for info in self.infos)
+
+    def parts(self, values: Sequence[Any], as_array: Callable[[Any, str], Array]) -> list[Any]:
+        """Return what the model takes for values in order; `as_array` converts the tensors in sequences.
+
+        Raises InputError for what is no sequence or optional of the dtype and rank that the model takes.
+        """
+        found: list[Any] = []
+        for info, value in zip(self.infos, values, strict=True):
+            found += _packed(info, value, as_array) if isinstance(info, ContainerInfo) else [value]
+        return found
+
+    def values(self, parts: Sequence[Array]) -> list[Any]:
+        """Return the values that results of the model are."""
+        rest = iter(parts)
+        return [_unpacked(info, rest) if isinstance(info, ContainerInfo) else next(rest) for info in self.infos]
+
+
+def _shape(value: Value, names: Sequence[str]) -> tuple[int | str, ...]:
+    return tuple(
+        extent if isinstance(extent, int) else "?" if extent is None else names[extent.symbol]
+        for extent in value.extents
+    )
+
+
+def _info(values: Sequence[Value], names: Sequence[str]) -> TensorInfo:
+    container = container_of(values) if len(values) > 1 else None
+    if container is None:
+        (value,) = values
+        return TensorInfo(value.name, _shape(value, names), value.dtype)
+    rank = values[-2].extents[1]
+    assert isinstance(rank, int)
+    return ContainerInfo(container.name, ("?",) * rank, container.dtype, kind=container.kind)
+
+
+def _packed(info: ContainerInfo, value: Any, as_array: Callable[[Any, str], Array]) -> list[Array]:
+    if value is None and not info.may_be_none:
+        raise InputError("expected a list of arrays, got None", place=info.name)
+    items = [] if value is None else value if info.is_sequence else [value]
+    if not isinstance(items, (list, tuple)):
+        raise InputError(
+            f"expected a list of arrays{' or None' if info.may_be_none else ''}, got {type(value).__name__}",
+            place=info.name,
+        )
+    arrays = [_element(info, item, index, as_array) for index, item in enumerate(items)]
+    extents = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(info.shape))
+    starts = np.cumsum([0, *(-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays)])
+    data = aligned_zeros(int(starts[-1]))[: int(starts[-1])]
+    for array, start in zip(arrays, starts[:-1], strict=True):
+        data[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    given = [np.asarray(value is not None)] if info.kind == OPTIONAL_SEQUENCE else []
+    return [*given, extents, data]
+
+
+def _element(info: ContainerInfo, item: Any, index: int, as_array: Callable[[Any, str], Array]) -> Array:
+    place = f"{info.name}.{index}" if info.is_sequence else info.name
+    array = as_array(item, place)
+    wanted = to_numpy(info.dtype)
+    if array.dtype != wanted or array.ndim != len(info.shape):
+        raise InputError(
+            f"expected {info.dtype} of {len(info.shape)} dimensions, got {array.dtype} of {array.ndim}", place=place
+        )
+    return array
+
+
+def _unpacked(info: ContainerInfo, parts: Any) -> Any:
+    is_given = bool(next(parts)) if info.kind == OPTIONAL_SEQUENCE else True
+    extents, data = next(parts), next(parts)
+    dtype, start, found = to_numpy(info.dtype), 0, []
+    for shape in extents.tolist():
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        found.append(data[start : start + size].view(dtype).reshape(shape))
+        start += -(-size // ALIGNMENT) * ALIGNMENT
+    if info.is_sequence:
+        return found if is_given else None
+    return found[0] if found else None

@@ -333,7 +333,7 @@ class _Assembler:
             main.list(self._list(output))
         elif step.operator in ("list_from", "list_split"):
             write = self._list_writer.unpacked if step.operator == "list_from" else self._list_writer.split
-            write(step, self._list(output), *map(self._here, step.inputs))
+            write(step, self._list(output), *(self._on(self._typed(item), item, None) for item in step.inputs))
         elif output.kind == "list":
             self._change(step, at)
         elif step.operator == "list_length":

@@ -78,7 +78,8 @@ class VmModel(Displayed):
         self.executable = executable
         self._taken, self._given = (Signature(executable, each) for each in (executable.given, executable.returned))
         self.inputs, self.outputs = self._taken.infos, self._given.infos
-        self._names = [value.name for value in executable.given]
+        self._names = [info.name for info in self.inputs]
+        self._parts = [value.name for value in executable.given]
         self.set_limits(memory_limit, turn_limit)
         tables = self._native(executable, code)
         self._states = VmStates(executable, tables)
@@ -156,7 +157,7 @@ class VmModel(Displayed):
             results = self.executable.functions[function].results
             raise run_error(self.executable, Fault(Code.BAD_CALL, function, len(values), results), None)
         arrays = self._taken.parts(values, _readable) if function == 0 else values
-        names = self._names if function == 0 else [str(number) for number in range(expected)]
+        names = self._parts if function == 0 else [str(number) for number in range(expected)]
         given = [
             array if self._is_there(array) else _given(array, name) for array, name in zip(arrays, names, strict=True)
         ]

@@ -16,7 +16,7 @@ from mlfc.runtime.executors.vm.interpreter import Interpreter, Limits
 from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES
 from mlfc.support.bytecode import Executable, decode, encode
 from mlfc.support.bytecode.file import HEADER, SECTIONS
-from mlfc.support.bytecode.instructions import NUMBERED_DTYPES
+from mlfc.support.bytecode.instructions import CPU, NUMBERED_DTYPES
 from tests.vm_programs import Program, RandomProgram
 
 _LIMITS = Limits(memory=1 << 20, turns=300, depth=8)
@@ -81,6 +81,7 @@ class _Tables:
         self._memory = np.zeros(8 * _MOST_ELEMENTS + 64, np.uint8)
         start = self._memory.ctypes.data + -self._memory.ctypes.data % 64
         self.kernels = tuple(self._kernel for _ in executable.kernels)
+        self.devices = (CPU,) * len(executable.kernels)
         self.constants = tuple((start, _nbytes(each.dtype, each.shape)) for each in executable.constants)
 
     @staticmethod

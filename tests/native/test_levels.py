@@ -17,6 +17,7 @@ from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.library.toolchain import run_tool
 from mlfc.target.features import LEVELS, native_cpu
+from mlfc.tir.verify import verify
 from tests.conftest import need
 from tests.native.foreign_libraries import without_c_library
 from tests.native.foreign_programs import emulator_of, link_program
@@ -149,11 +150,16 @@ def test_the_size_of_each_level_is_told(x86: Path) -> None:
     assert found["modules"]["digits"]["levels"] == X86
 
 
-def test_levels_share_weights(x86: Path) -> None:
-    """Tiles of different numbers of registers read the same packed weights."""
-    del x86
-    constants = {target: build(target).code.sizes.constants for target in ("c", "c -mcpu=auto -mtriple=x86_64")}
-    assert len(set(constants.values())) == 1, constants
+def test_levels_share_weights_and_the_plan() -> None:
+    """Tiles of different numbers of registers read the same packed weights, within the memory that is planned."""
+    one, several = build("c"), build("c -mcpu=auto -mtriple=x86_64")
+    assert several.code.sizes.constants == one.code.sizes.constants
+    variants = [(kernel, kernel.at(X86[2])) for kernel in several.program.kernels if kernel.variants]
+    assert variants
+    for kernel, variant in variants:
+        verify(variant)
+        assert variant.scratch_bytes <= kernel.scratch_bytes
+        assert variant.inplace == kernel.inplace
 
 
 def test_processors_of_aarch64(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import struct
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import mlfc
+from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.describe.inspect_library import inspect_library
 from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.factory import Factory, library_root
@@ -19,6 +22,7 @@ from mlfc.runtime.modules.blob import SYMBOLS
 from tests.conftest import need
 from tests.native.extracted import imported
 from tests.native.foreign_libraries import without_c_library
+from tests.vm_models import two_layers
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
@@ -70,6 +74,22 @@ def test_the_command_shows_it(library: Path, command: Any) -> None:
     assert "GraphExecutorFactory" in text
     assert "tvmgen_ahead___tvm_main__" in text
     assert json.loads(command("inspect", library, "--json")) == inspect_library(library)
+
+
+@pytest.mark.parametrize("high", [4, None])
+def test_open_extents_are_told_with_their_bounds(high: int | None, tmp_path: Path, command: Any) -> None:
+    module, params = two_layers() if high is None else two_layers(high)
+    factory = mlfc.build(module, "c", params, module_name="net")
+    library = export_library(library_root([factory]), tmp_path / "net.so")
+    found = inspect_library(library)["modules"]["net"]
+    archive = inspect(mlfc.export_model_library_format(factory, tmp_path / "net.tar"))["modules"]["net"]
+    assert found["vm"] == archive["vm"]
+    assert found["vm"]["symbols"] == [{"name": "batch", "low": 1, "high": high}]
+    for key, size in found["memory"].items():
+        assert size == archive["memory"][key]
+    shown = command("inspect", library)
+    assert re.search(r"batch +1 +" + ("no bound" if high is None else "4"), shown)
+    assert ("memory is allocated while it runs" in shown) is (high is None)
 
 
 @pytest.mark.parametrize("suffix", [".a", ".tar"])

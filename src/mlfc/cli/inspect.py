@@ -333,6 +333,8 @@ def _print_library_module(name: str, module: Mapping[str, Any]) -> None:
         for tensor in tensors or ()
     ]
     print_table(f"module {name}: {module['executor']}", ("", "name", "type"), rows)
+    if module["vm"]:
+        _print_vm(module["vm"])
     print_table(
         f"module {name}: memory",
         ("", "bytes"),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.archive.describe.operators import GraphMemory, graph_memory, module_operators, module_peak
+from mlfc.archive.describe.vm import UNBOUNDED, described_vm
 from mlfc.archive.read.bytecode import bytecode_of
 from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, Storage, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
@@ -112,14 +113,7 @@ def _vm(archive: Archive, module: ModuleRecord) -> dict[str, Any] | None:
     if path is None or module.executor != "vm":
         return None
     data, executable = bytecode_of(archive, path)
-    return {
-        **(told or vm_info(executable, len(data))).to_json(),
-        "functions": [
-            {"name": function.name, "instructions": sum(1 for _ in function.instructions())}
-            for function in executable.functions
-        ],
-        "kernels": len(executable.kernels),
-    }
+    return described_vm(executable, told or vm_info(executable, len(data)))
 
 
 def _graph(archive: Archive, module: ModuleRecord) -> GraphMemory | None:
@@ -179,7 +173,7 @@ def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dic
         "io_bytes": sum(tensors) if tensors else sum(main.io_bytes for main in module.main),
     }
     if module.details and module.details.vm and module.details.vm.arena_bytes is None:
-        found |= {"workspace_bytes": None, "io_bytes": None, "workspace_lower_bound_bytes": None}
+        found |= dict.fromkeys(UNBOUNDED)
     return {
         **(found if module.main else dict.fromkeys(found)),
         "scratch_bytes": max(scratch) if scratch else None,

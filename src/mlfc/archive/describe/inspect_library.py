@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mlfc.archive.describe.vm import UNBOUNDED, described_vm
 from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.library.toolchain import OBJECT_SUFFIX
 from mlfc.objfile.elf import section_sizes
 from mlfc.objfile.exports import Export, exports
 from mlfc.objfile.head import ARCHIVE, HEAD, OBJECT, read_head, static_members
+from mlfc.runtime.executors.vm.vm_module import KIND
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, VERSION_SYMBOL, read_description
-from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
+from mlfc.runtime.modules.blob import SYMBOLS, StoredTree, parse_tree
+from mlfc.support.bytecode import decode
 from mlfc.support.content import sha256_stream
 from mlfc.support.former_name import current
 from mlfc.support.levels import LEVEL_SECTION
@@ -23,6 +26,7 @@ from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar
+from mlfc.support.vm_info import vm_info
 
 SHARED, STATIC, SINGLE, TAR = "shared library", "static library", "object", "tar of objects"
 _MAX_DESCRIPTION = 64 << 20
@@ -38,8 +42,8 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
     The path is of a shared or static library, an object, or a tar of objects. Returns ``library``: ``form``,
     ``machine``, ``interface`` (the version of mlfc's), ``functions`` by calling convention, and ``trees`` by generation
     of the blob: a list of ``type_key``, ``bytes`` and ``imports``, the root first. ``modules``: by name what mlfc wrote
-    of each. ``files``: the library. ``levels`` of the library are the bytes of kernels for each level of processors, by
-    name, where it has several and is of ELF.
+    of each, and ``vm``, as of archives. ``files``: the library. ``levels`` of the library are the bytes of kernels for
+    each level of processors, by name, where it has several and is of ELF.
 
     Raises ArchiveError if it is no library, or what it carries breaks its format.
     Raises UnsupportedError if it is of a format that is not read.
@@ -50,8 +54,13 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
             form, codes = _codes(path, view)
             machine = _machine(codes, place)
             symbols = {current(item.name): item for code in codes for item in exports(code)}
-            trees = {abi: _tree(symbols[name].content, abi, place) for abi, name in SYMBOLS.items() if name in symbols}
+            blobs = {
+                abi: parse_tree(symbols[name].content, abi, place=place)
+                for abi, name in SYMBOLS.items()
+                if name in symbols
+            }
             described = _description(symbols, place)
+            machines = _machines(blobs.values(), place)
             levels = _levels(codes)
             version = symbols[VERSION_SYMBOL].content[:_VERSION_BYTES] if VERSION_SYMBOL in symbols else b""
         except ValueError as error:
@@ -67,10 +76,10 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "machine": machine,
                 "interface": int.from_bytes(version, "little") or None,
                 "functions": _functions(symbols, described),
-                "trees": trees,
+                "trees": {abi: _tree(tree) for abi, tree in blobs.items()},
                 "levels": levels,
             },
-            "modules": {name: {key: item.to_json().get(key, []) for key in _KEPT} for name, item in described.items()},
+            "modules": {name: _module(item, machines.get(name)) for name, item in described.items()},
             "files": [{"path": Path(path).name, "bytes": len(view), "sha256": sha256_stream(file)}],
         }
 
@@ -102,8 +111,26 @@ def _machine(codes: Sequence[memoryview], place: str) -> str:
     return str(Platform(heads[0].arches[0], heads[0].system))
 
 
-def _tree(blob: memoryview, abi: str, place: str) -> list[dict[str, Any]]:
-    tree = parse_tree(blob, abi, place=place)
+def _machines(trees: Iterable[StoredTree], place: str) -> dict[str, dict[str, Any]]:
+    """Return what modules of the virtual machine say of themselves, by name."""
+    found = {}
+    for tree in trees:
+        for stored in tree.modules:
+            if stored.kind == KIND and stored.data is not None:
+                executable = decode(bytes(stored.data), place=place)
+                found[executable.name] = described_vm(executable, vm_info(executable, len(stored.data)))
+    return found
+
+
+def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, Any]:
+    told = interface.to_json()
+    found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm}
+    if vm is not None and vm["arena_bytes"] is None:
+        found["memory"] = {**found["memory"], **dict.fromkeys(UNBOUNDED)}
+    return found
+
+
+def _tree(tree: StoredTree) -> list[dict[str, Any]]:
     return [
         {
             "type_key": stored.kind,

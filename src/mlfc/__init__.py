@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import cuda as cuda
     from mlfc.runtime.devices.device import device as device
     from mlfc.runtime.devices.device import opencl as opencl
+    from mlfc.runtime.threads import get_num_threads as get_num_threads
+    from mlfc.runtime.threads import set_num_threads as set_num_threads
     from mlfc.verify.compare import verify as verify
 
 
@@ -64,6 +66,8 @@ _HOMES = {
     "diff": "mlfc.archive",
     "migrate": "mlfc.archive",
     "rebuild": "mlfc.archive",
+    "set_num_threads": "mlfc.runtime.threads",
+    "get_num_threads": "mlfc.runtime.threads",
     "Pool": "mlfc.memory",
     "ConstantPool": "mlfc.memory",
 }

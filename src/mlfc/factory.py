@@ -75,6 +75,18 @@ class Factory(Displayed):
         """The code of the module alone; `link` gives that of several."""
         return codegen.generate(self.unit)
 
+    @cached_property
+    def host_unit(self) -> codegen.Unit:
+        """What is printed for libraries of hosts: kernels share their work among threads."""
+        features = self.unit.target.features
+        is_shared = not (features.is_microcontroller or self.unit.small or self.unit.parallel)
+        return replace(self.unit, parallel=True) if is_shared else self.unit
+
+    @cached_property
+    def host_code(self) -> codegen.GeneratedCode:
+        """The code of the module for libraries of hosts."""
+        return self.code if self.host_unit is self.unit else codegen.generate(self.host_unit)
+
     @property
     def program(self) -> Program:
         """The kernels, and the calls of them in order."""
@@ -115,20 +127,21 @@ class Factory(Displayed):
 
         What it imports goes into archives with it: the kernels of a device, and what external generators made.
         """
-        beside = beside_code([self.unit], [self.code], {self.module_name: self.interface()})
+        unit, files = self.host_unit, self.host_code.files
+        beside = beside_code([unit], [self.host_code], {self.module_name: self.interface()})
         cpu = self.unit.target.mcpu
         if self.unit.target.kind == "llvm":
             from mlfc.library.llvm_library import llvm_library  # LLVM takes long to load
 
-            library: HostLibrary = llvm_library(self.unit, self.code.files, params=self.params, beside=beside, cpu=cpu)
+            library: HostLibrary = llvm_library(unit, files, params=self.params, beside=beside, cpu=cpu)
         else:
             library = HostLibrary(
-                self.code.files,
+                files,
                 params=self.params,
                 beside=beside,
                 cpu=cpu,
-                levels=self.code.levels,
-                at_level=lambda level: codegen.generate(at_level(self.unit, level)).files,
+                levels=self.host_code.levels,
+                at_level=lambda level: codegen.generate(at_level(unit, level)).files,
             )
         if self.code.device is not None:
             library.import_module(device_module(self.code.device, self.target))
@@ -269,11 +282,11 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
     if len(factories) == 1:
         return factories[0].runtime
     sharing = {"share_workspace": share_workspace, "share_weights": share_weights}
-    linked = link(factories, **sharing)
+    linked = codegen.generate_together([factory.host_unit for factory in factories], **sharing)
     described = {
         factory.module_name: factory.interface(code) for factory, code in zip(factories, linked.modules, strict=True)
     }
-    units = [factory.unit for factory in factories]
+    units = [factory.host_unit for factory in factories]
 
     def native() -> Mapping[str, Data]:
         from mlfc.codegen.llvm.code import native_unit

@@ -7,11 +7,12 @@ from string import Template
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
+from mlfc.codegen.c_parallel import FUNCTION, HEADER, Part, part_of, pointer_type, struct_text, task_text
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.prelude import render
 from mlfc.codegen.statements import StatementPrinter, accumulated
-from mlfc.codegen.writer import PIECES, comment_text
+from mlfc.codegen.writer import PIECES, Writer, comment_text
 from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
 from mlfc.support.dims import Dim
@@ -20,6 +21,7 @@ from mlfc.tir.extents import as_index, variable
 from mlfc.tir.forms import C_FORMS
 from mlfc.tir.independence import of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
+from mlfc.tir.parallel import parallelize
 from mlfc.tir.unroll import Unroll
 from mlfc.tir.visitor import loads, walk, walk_expr
 
@@ -40,15 +42,21 @@ class CFunction:
 
     text: str
     needs: Needs
+    parts: tuple[str, ...] = ()  # the text of its parallel parts, which is before it
 
 
-def print_function(prim: PrimFunc, name: str | None = None, aliased: frozenset[int] = frozenset()) -> CFunction:
+def print_function(
+    prim: PrimFunc, name: str | None = None, aliased: frozenset[int] = frozenset(), *, parallel: bool = False
+) -> CFunction:
     """Print a function, under the C name `name` if that is not its own.
 
     `aliased` are positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see
-    `tir.inplace_overlap`.
+    `tir.inplace_overlap`. If `parallel`, it shares its work among the threads of `mlfc_parallel_for`.
     """
-    return _FunctionPrinter(Unroll()(prim), name or sanitize(prim.name), aliased).run()
+    prim = Unroll()(prim)
+    if parallel:
+        prim = parallelize(prim, aliased)
+    return _FunctionPrinter(prim, name or sanitize(prim.name), aliased).run()
 
 
 def print_shared(values: KernelValues, aliased: frozenset[int] = frozenset()) -> CFunction:
@@ -73,13 +81,16 @@ def print_file(functions: list[CFunction]) -> str:
     needs = Needs()
     for function in functions:
         needs.merge(function.needs)
-    return "\n".join([*preamble(needs), "", *(function.text for function in functions)])
+    texts = [text for function in functions for text in (*function.parts, function.text)]
+    return "\n".join([*preamble(needs), "", *texts])
 
 
 def preamble(needs: Needs) -> list[str]:
     """Return includes, types, helpers and macros for functions with these needs."""
     lines = ["#include <math.h>"] if needs.math else []
     lines += ["#include <stdint.h>", "#include <string.h>"]
+    if needs.parallel:
+        lines.append(HEADER)
     body = render(needs.helpers, needs.vectors)
     for need in ("rounds_even", "doubles", "independent_loops", "scalar_loops", "rolled_loops", "fences"):
         if getattr(needs, need):
@@ -107,6 +118,7 @@ class _FunctionPrinter(StatementPrinter):
         self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges)
         self._ranges.know_buffers((*prim.params, *prim.scratch))
         self._words = {var for name in C_FORMS for var in C_FORMS.get(name).words(prim.body)}
+        self._parts: list[str] = []
 
     def run(self) -> CFunction:
         with self._writer.block(self.head()):
@@ -129,7 +141,7 @@ class _FunctionPrinter(StatementPrinter):
                 if id(var) not in self._read:
                     self._writer.line(f"(void){self._names.get(var)};")
             self._writer.line("return 0;")
-        return CFunction(self._writer.text(), self._needs)
+        return CFunction(self._writer.text(), self._needs, tuple(self._parts))
 
     def _read_name(self, node: Var | ir.Buffer) -> str:
         self._read.add(id(node))
@@ -150,8 +162,7 @@ class _FunctionPrinter(StatementPrinter):
             is_output = buffer is self._prim.output
             aliased = bool(shared) if is_output else any(buffer is item for item in shared)
             qualifier = "" if aliased else "restrict "
-            const = "" if is_output else "const "
-            params.append(f"{const}{scalar_type(buffer.dtype)} *{qualifier}{self._names.declare(buffer)}")
+            params.append(f"{pointer_type(buffer, self._prim.output)}{qualifier}{self._names.declare(buffer)}")
         if self._prim.scratch:
             params.append(f"uint8_t *restrict {_WORKSPACE}")
         params += [f"int32_t {self._names.declare(variable(symbol))}" for symbol in self._prim.symbols]
@@ -190,9 +201,29 @@ class _FunctionPrinter(StatementPrinter):
         elif isinstance(stmt, ir.Fence):
             self._needs.fences = True
             self._writer.line(f"MLF_FENCE /* {comment_text(stmt.text)} */")
+        elif isinstance(stmt, ir.Parallel):
+            self._parallel(stmt)
         else:
             return False
         return True
+
+    def _parallel(self, stmt: ir.Parallel) -> None:
+        """Print a parallel part as a function of its own, and the call that shares its pieces out."""
+        part = part_of(self._prim, stmt, f"{self._name}_parallel{len(self._parts)}")
+        needs, texts = _PartPrinter(self, part).texts()
+        self._needs.merge(needs)
+        self._needs.parallel = True
+        self._parts.append("\n".join(texts))
+        given = [self._read_name(item) for item in (*part.buffers, *part.variables)]
+        given += [f"(uint64_t){self._offset(at)}" for _, at in part.open_offsets]
+        nbytes = part.private_bytes
+        text = str(nbytes) if isinstance(nbytes, int) else f"(uint64_t){self._offset(nbytes)}"
+        count, most = self._exprs.expr(stmt.count), self._exprs.expr(part.most_tasks)
+        with self._block("", "}"):
+            self._writer.line(f"const struct {part.name} task = {{{', '.join(given)}}};")
+            call = f"{FUNCTION}({part.name}_task, &task, {count}, {most}, {text})"
+            with self._writer.block(f"if ({call} != 0)"):
+                self._writer.line("return -1;")
 
     def _external(self, stmt: ir.External) -> None:
         buffers = (*self._prim.params, *self._prim.scratch)
@@ -267,3 +298,47 @@ class _FunctionPrinter(StatementPrinter):
         if dtypes.lanes(buffer.dtype) > 1:
             self._needs.vectors.add(buffer.dtype)
         self._writer.line(f"{kind} {self._names.declare(buffer)}[{max(buffer.size, 1)}];")
+
+
+class _PartPrinter(_FunctionPrinter):
+    """Prints a parallel part of a function: what it takes are its parameters, then its first and last piece."""
+
+    def __init__(self, whole: _FunctionPrinter, part: Part) -> None:
+        prim = replace(whole._prim, body=part.stmt.body)
+        super().__init__(prim, part.name, frozenset(), None)
+        self._part, self._whole = part, whole
+        self._aliased, self._independence, self._words = whole._aliased, whole._independence, whole._words
+        self._ranges = whole._ranges
+        self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges)
+
+    def texts(self) -> tuple[Needs, list[str]]:
+        """Return the part and what calls it."""
+        part, output = self._part, self._prim.output
+        writer, self._writer = self._writer, Writer()
+        head = self.head()
+        names = [self._names.get(item) for item in (*part.buffers, *part.variables)]
+        with self._ranges.scope(), self._writer.block(head):
+            count = self._ranges.interval(part.stmt.count).high
+            for var in (part.stmt.first, part.stmt.last):
+                self._ranges.know(var, (0, max(count, 0)))
+            self._stmt(part.stmt.body)
+            for var in map(variable, self._prim.symbols):
+                if id(var) not in self._read:
+                    self._writer.line(f"(void){self._names.get(var)};")
+            self._writer.line("return 0;")
+        body, self._writer = self._writer.text(), writer
+        task = task_text(part, names, output)
+        return self._needs, [struct_text(part, names, output), f"static {body}", task]
+
+    def head(self) -> str:
+        """Return the head of the part's function and give the parameters their names."""
+        shared = {self._prim.inputs[position] for position in self._aliased}
+        aliased = shared | ({self._prim.output} if shared else set())
+        params = []
+        for buffer in self._part.buffers:
+            qualifier = "" if buffer in aliased else "restrict "
+            params.append(f"{pointer_type(buffer, self._prim.output)}{qualifier}{self._names.declare(buffer)}")
+        stmt = self._part.stmt
+        for var in (*self._part.variables, stmt.first, stmt.last):
+            params.append(f"{value_type(var.dtype)} {self._names.declare(var)}")
+        return f"int32_t {self._name}({', '.join(params)})"

@@ -75,6 +75,7 @@ class Needs:
     fences: bool = False
     doubles: bool = False
     rounds_even: bool = False
+    parallel: bool = False
 
     def merge(self, other: Needs) -> None:
         """Add what `other` needs."""

@@ -64,10 +64,12 @@ class OperatorsFile:
         *,
         aliased: frozenset[int] = frozenset(),
         static: bool = False,
+        parallel: bool = False,
     ) -> None:
         """Define the kernel `prim` under the C name `name`; its output may overlap the inputs `aliased`."""
-        printed = print_function(prim, name, aliased)
+        printed = print_function(prim, name, aliased, parallel=parallel)
         self.needs.merge(printed.needs)
+        self.functions += printed.parts
         self.functions.append(_documented(prim, calls, printed, static=static))
 
     def add_shared(self, values: KernelValues, *, aliased: frozenset[int] = frozenset(), static: bool = False) -> None:
@@ -169,8 +171,11 @@ class KernelFunctions:
             elif kernel not in members:
                 printed, aliased = printed_form(self.unit, kernel), self.unit.aliased_inputs(kernel)
                 name, users = self.own[kernel.name], calls.get(kernel.name, [])
-                add = operators.add_levels if operators.levels else operators.add_kernel
-                add(printed, name, users, aliased=aliased, static=static)
+                if operators.levels:
+                    operators.add_levels(printed, name, users, aliased=aliased, static=static)
+                else:
+                    parallel = self.unit.parallel
+                    operators.add_kernel(printed, name, users, aliased=aliased, static=static, parallel=parallel)
             if after is not None:
                 operators.functions.append(after(kernel))
 

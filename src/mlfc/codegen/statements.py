@@ -168,7 +168,10 @@ class StatementPrinter(ABC):
             step = f"++{var}" if stmt.step == 1 else f"{var} += {stmt.step}"
             if hint := self._loop_hint(stmt):
                 self._writer.line(hint)
-            head = f"for (int32_t {var} = 0; {var} < {extent}; {step})"
+            start = "0"
+            if stmt.part is not None:
+                start, extent = (self._exprs.expr(end, 9) for end in stmt.part)
+            head = f"for (int32_t {var} = {start}; {var} < {extent}; {step})"
             tail = "}"
             if stmt.until is not None:
                 if id(stmt.var) in self._used:

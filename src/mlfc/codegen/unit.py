@@ -42,6 +42,7 @@ class Unit:
     # of a target with several levels, the one for whose processors alone the code is; None for all of them
     only_level: str | None = None
     executable: Executable | None = None  # of the virtual machine
+    parallel: bool = False  # kernels share their work among threads
 
     @property
     def target_text(self) -> str:
@@ -79,7 +80,7 @@ class Unit:
 
     def kernel_key(self, kernel: PrimFunc) -> str:
         """Return a text that is the same for kernels, of any module, whose C would be."""
-        return f"{self.contracts};{sorted(self.aliased_inputs(kernel))};{signature(kernel)}"
+        return f"{self.contracts};{self.parallel};{sorted(self.aliased_inputs(kernel))};{signature(kernel)}"
 
     def used_constants(self) -> list[Value]:
         """Return the constants that calls pass on, in the order of first use."""

@@ -76,6 +76,7 @@ class _Rows:
     def emit(self) -> None:
         """Write everything."""
         stmts, work = self.ctx.stmts, self.work
+        stmts.refill(self.scores, self.mixed)
         for index, place in enumerate(self.places):
             sink = work.sink
             stmts.store(self.state, [index, 0], tb.const(-inf, "float32") if sink is None else sink(place.head))

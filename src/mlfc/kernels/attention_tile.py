@@ -116,6 +116,7 @@ class _Panels:
         with stmts.loop(work.batch, "batch") as batch, stmts.loop(work.heads, "head") as head:
             first, length = stmts.let("first", work.first(batch)), stmts.let("length", work.length(batch))
             with stmts.loop(-(-self.panels // self.block), "block") as block:
+                stmts.refill(self.queries, self.mixed, self.tops, self.totals, self.scores)
                 start = block * self.block
                 with self._panels(batch, head, start) as (panel, place):
                     self._begin(panel, place)

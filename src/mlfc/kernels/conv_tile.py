@@ -133,6 +133,7 @@ class TiledConv:
         with stmts.loop(self.conv.batch, "image") as image, self._bands() as (first, rows):
             self.prepare(image)
             if self.stage:
+                stmts.refill(self.stage.buffer)
                 self.stage.fill(image, first, rows)
             with stmts.loop(self.conv.groups, "group") as group:
                 for block, weights, start in blocks:

@@ -123,6 +123,7 @@ class Depthwise:
         channels = Channels(block.width, lambda c: (first + c) // multiplier)
         split = tiling.cut(conv.output[1], min(8, tiling.accumulators(self.ctx.features.vector_registers) - 1))
         if window:
+            stmts.refill(window.buffer)
             window.start(image, channels)
         with stmts.loop(conv.output[0], "row") as row:
             if window:

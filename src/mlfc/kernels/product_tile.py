@@ -147,6 +147,7 @@ class TiledProduct(TiledConv):
         """Write the loops that pack the second matrix of one batch."""
         stmts, sizes = self.ctx.stmts, self.sizes
         batch = self._batch_indices(image)
+        stmts.refill(*(buffer for _, buffer in self._packed))
         for block, buffer in self._packed:
             with stmts.loop(block.count, "block") as number, stmts.loop(sizes.reduction, "k") as k:
                 lanes = block.vectors * LANES

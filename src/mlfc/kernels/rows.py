@@ -57,6 +57,7 @@ class PlainRows:
     def keep(self, name: str, shape: Sequence[int], dtype: str) -> Kept:
         """Return scratch, the same for all rows."""
         buffer = self.ctx.scratch(name, shape, dtype)
+        self.ctx.stmts.refill(buffer)
         return Kept(partial(self.ctx.stmts.store, buffer), partial(tb.load, buffer))
 
 

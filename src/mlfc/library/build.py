@@ -25,12 +25,18 @@ from mlfc.target.features import AUTO, Level
 
 Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
 """Returns the files beside code in exported libraries, from calling conventions and the code."""
+PARALLEL = "mlfc_parallel_for"
+"""The function by which code shares work among threads."""
 _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
+_PARALLEL_PARTS = ("parallel",)
 _VM_PARTS = ("include", "vm_host", "src/runtime/crt/vm")
 # the configuration of libraries comes before that of whole programs
 _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
+_PARALLEL_INCLUDES = (f"{_RUNTIME}/parallel",)
 _RUNTIME_HEADERS = (b"tvm/runtime/",)
+_PARALLEL_HEADERS = (b"<mlfc_parallel.h>",)
+_PARALLEL_SYMBOLS = (f"{PARALLEL}\0".encode(),)
 _VM_HEADERS = (b"<mlfc_vm_code.h>",)
 # the end of the name of the table that a model exports
 _VM_SYMBOLS = (b"_vm_code\0",)
@@ -77,13 +83,22 @@ def buildable(files: Mapping[str, Data], machine: Platform | None = None) -> Bui
 def runtime_code(code: Iterable[Mapping[str, Data]]) -> Buildable:
     """Return the runtime that code needs, in a folder of its own: for packed functions, for the virtual machine."""
     needed: dict[str, bytes] = {}
+    includes: tuple[str, ...] = ()
     for files in code:
         if needs_runtime(files):
             needed.update(runtime_files())
         if _mentions(files, _VM_HEADERS, _VM_SYMBOLS):
             needed.update(vm_files())
+        if mentions_parallel(files):
+            needed.update(crt_files(*_PARALLEL_PARTS))
+            includes = _PARALLEL_INCLUDES
     files = {f"{_RUNTIME}/{name}": data for name, data in sorted(needed.items())}
-    return Buildable(files, _RUNTIME_INCLUDES if needed else ())
+    return Buildable(files, (*_RUNTIME_INCLUDES, *includes) if needed else ())
+
+
+def mentions_parallel(files: Mapping[str, Data]) -> bool:
+    """Tell whether code shares work among threads."""
+    return _mentions(files, _PARALLEL_HEADERS, _PARALLEL_SYMBOLS)
 
 
 def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> dict[str, Data]:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from functools import cache
+from importlib.resources import files as files_of
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -17,6 +18,7 @@ import numpy.typing as npt
 
 from mlfc.codegen.llvm.objects import ConstantsObject
 from mlfc.errors import ToolchainError
+from mlfc.library.parallel import PARALLEL, mentions_parallel, runner_address
 from mlfc.library.toolchain import OBJECT_SUFFIX
 from mlfc.objfile.elf import read_elf, read_symbols
 from mlfc.objfile.head import OBJECT, misfit
@@ -24,6 +26,7 @@ from mlfc.runtime.libraries.library_context import process_functions
 from mlfc.support.content import ArrayContent, Data, ViewContent, to_bytes
 
 _ALIGNMENT = 64
+_SERIAL = "parallel_serial.ll"
 # constants that do not begin at a multiple of 64 are copied for speed, unless that took too much memory
 _LARGEST_COPY = 16 << 20
 # of smaller objects a copy is no matter
@@ -50,9 +53,14 @@ class LinkedObjects:
         builder = llvm.JITLibraryBuilder()
         for symbol, address in process_functions().items():
             builder.import_symbol(symbol, address)
-        for name, data in sorted(files.items(), key=lambda item: item[0]):
-            if not name.endswith(OBJECT_SUFFIX):
-                continue
+        objects = {name: data for name, data in sorted(files.items()) if name.endswith(OBJECT_SUFFIX)}
+        if mentions_parallel(objects):
+            runner = runner_address()
+            if runner is None:
+                builder.add_ir(files_of("mlfc.library").joinpath(_SERIAL).read_text(encoding="utf-8"))
+            else:
+                builder.import_symbol(PARALLEL, runner)
+        for name, data in objects.items():
             constants = _constants(data)
             if constants is None:
                 builder.add_object_img(_sound(data, name))

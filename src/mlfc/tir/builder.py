@@ -206,6 +206,7 @@ class StmtBuilder:
         self._single_trips = single_trips
         self._blocks: list[list[Stmt]] = [[]]
         self._names: dict[str, int] = {}
+        self._fresh: list[Buffer] = []
 
     def unique(self, name: str) -> str:
         """Return `name`, numbered if it was given before in this function."""
@@ -253,10 +254,11 @@ class StmtBuilder:
         if not self._single_trips and isinstance(extent, ir.Const) and 0 < extent.value <= step:
             yield const(0)
             return
-        var = Var(self.unique(name))
+        var, known = Var(self.unique(name)), len(self._fresh)
         with self._block() as stmts:
             yield var
-        self.append(ir.For(var, extent, seq(stmts), kind, step))
+        fresh = tuple(dict.fromkeys(self._fresh[known:]))
+        self.append(ir.For(var, extent, seq(stmts), kind, step, fresh=fresh))
 
     @contextmanager
     def loop_until(self, condition: Expr, most: int, name: str = "i") -> Iterator[None]:
@@ -314,6 +316,10 @@ class StmtBuilder:
         buffer = Buffer(self.unique(name), tuple(shape), dtype, "local")
         self.append(ir.Allocate(buffer, ir.Seq(())))
         return buffer
+
+    def refill(self, *buffers: Buffer) -> None:
+        """Say that scratch holds nothing here that is read again: no open loop passes it from turn to turn."""
+        self._fresh += buffers
 
     def shared(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
         """Give a buffer that the work-items of a group have together, for the rest of the open block."""

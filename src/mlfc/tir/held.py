@@ -83,6 +83,8 @@ class _Survey:
         elif isinstance(stmt, ir.Allocate):
             self._outside[id(stmt.buffer)] = len(self._loops)
             self.stmt(stmt.body)
+        elif isinstance(stmt, ir.Parallel):
+            self.stmt(stmt.body)
         elif isinstance(stmt, ir.Launch):
             self._ranges.enter_launch(stmt)
             self.stmt(stmt.body)

@@ -68,11 +68,23 @@ class Independence:
                 elif isinstance(stmt, ir.Launch):
                     self.ranges.enter_launch(stmt)
 
-    def holds(self, loop: ir.For) -> bool:
-        """Tell whether the iterations of a loop may run in any order."""
+    def holds(self, loop: ir.For, private: frozenset[Buffer] = frozenset()) -> bool:
+        """Tell whether the iterations of a loop may run in any order, where each has the `private` buffers alone."""
+        if private:
+            return self._independent(loop, private)
         if id(loop) not in self._cache:
             self._cache[id(loop)] = self._independent(loop)
         return self._cache[id(loop)]
+
+    def are_apart(self, stmts: Sequence[Stmt]) -> bool:
+        """Tell whether no statement touches what another one writes, in the same iterations of the loops around them."""
+        reaches = [_Reach(self, stmt, self._same) for stmt in stmts]
+        written = frozenset[Buffer]().union(*(reach.written for reach in reaches))
+        if not self._astray.isdisjoint(written):
+            return False
+        return all(
+            reach.is_apart_from(other) for place, reach in enumerate(reaches) for other in reaches[place + 1 :]
+        )
 
     def has_wrapping_address(self, loop: ir.For) -> bool:
         """Tell whether an index below a loop is made of the lower bits of what varies with its variable."""
@@ -82,11 +94,11 @@ class Independence:
     def _wrapping(self) -> set[int]:
         return _wrapping(self._body)
 
-    def _independent(self, loop: ir.For) -> bool:
+    def _independent(self, loop: ir.For, private: frozenset[Buffer] = frozenset()) -> bool:
         stmts = list(walk(loop.body))
         if any(isinstance(stmt, ir.Launch) for stmt in stmts):
             return False
-        own = {stmt.buffer for stmt in stmts if isinstance(stmt, ir.Allocate)}
+        own = {stmt.buffer for stmt in stmts if isinstance(stmt, ir.Allocate)} | private
         written = {stmt.buffer for stmt in stmts if isinstance(stmt, ir.Store)} - own
         if not self._astray.isdisjoint(written):
             return False
@@ -134,6 +146,70 @@ class Independence:
             known = own_factor, frozenset(fixed)
             low, high = (start, end) if position == 0 else (min(low, start), max(high, end))
         return known is not None and high - low < abs(known[0]) * loop.step
+
+
+class _Reach:
+    """What a statement touches of buffers from outside of it."""
+
+    def __init__(self, owner: Independence, stmt: Stmt, same: Mapping[Buffer, Buffer]) -> None:
+        self._table, self._ranges = owner.ranges.table, owner.ranges
+        stmts = list(walk(stmt))
+        own = {item.buffer for item in stmts if isinstance(item, ir.Allocate)}
+        self._inner = {id(item.var) for item in stmts if isinstance(item, (ir.For, ir.Let))}
+        self._accesses: dict[Buffer, list[_Access]] = {}
+        self.written: set[Buffer] = set()
+        for item in stmts:
+            if isinstance(item, ir.Store) and item.buffer not in own:
+                self.written.add(same.get(item.buffer, item.buffer))
+            for access in _accesses(item):
+                if access.buffer not in own:
+                    self._accesses.setdefault(same.get(access.buffer, access.buffer), []).append(access)
+
+    def is_apart_from(self, other: _Reach) -> bool:
+        """Tell whether none of both writes what the other one touches."""
+        common = (self.written & other._accesses.keys()) | (other.written & self._accesses.keys())
+        return all(
+            any(_are_disjoint(self._along(buffer, axis), other._along(buffer, axis)) for axis in range(len(buffer.shape)))
+            for buffer in common
+        )
+
+    def _along(self, buffer: Buffer, axis: int) -> tuple[frozenset[tuple[int, int]], int, int] | None:
+        """Return the range of indices along an axis, beside terms from outside; None where it is not known."""
+        found: tuple[frozenset[tuple[int, int]], int, int] | None = None
+        for access in self._accesses[buffer]:
+            total = self._table.affine(access.indices[axis])
+            start = end = total.constant
+            fixed: list[tuple[int, int]] = []
+            for number, factor in total.terms.items():
+                term = self._table.exprs[number]
+                names = {id(node) for node in walk_expr(term) if isinstance(node, Var)}
+                if names & self._inner:
+                    span = self._ranges.term(term, 0)
+                    ends = (factor * span.low, factor * span.high)
+                    start, end = start + min(ends), end + max(ends)
+                elif any(isinstance(node, ir.Load) for node in walk_expr(term)):
+                    return None
+                else:
+                    fixed.append((number, factor))
+            if axis == len(access.indices) - 1:
+                end += access.lanes - 1
+            key = frozenset(fixed)
+            if found is not None and found[0] != key:
+                return None
+            found = (key, start, end) if found is None else (key, min(found[1], start), max(found[2], end))
+        return found
+
+
+def _are_disjoint(
+    a: tuple[frozenset[tuple[int, int]], int, int] | None, b: tuple[frozenset[tuple[int, int]], int, int] | None
+) -> bool:
+    return a is not None and b is not None and a[0] == b[0] and (a[2] < b[1] or b[2] < a[1])
+
+
+def accessed(stmt: Stmt) -> Iterator[Buffer]:
+    """Yield the buffer of each access of a statement itself."""
+    for access in _accesses(stmt):
+        yield access.buffer
 
 
 def _accesses(stmt: Stmt) -> Iterator[_Access]:

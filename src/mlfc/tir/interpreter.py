@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, TypeAlias
 
@@ -105,6 +105,8 @@ class _Machine:
             return self._branch(stmt)
         if isinstance(stmt, (ir.Let, ir.Allocate)):
             return self._binding(stmt)
+        if isinstance(stmt, ir.Parallel):
+            return self._parallel(stmt)
         if isinstance(stmt, ir.Launch):
             return lambda: run_launch(stmt, self._memory)
         return lambda: None
@@ -153,6 +155,7 @@ class _Machine:
         extent, body, var = compiled([stmt.extent]), self._code(stmt.body), stmt.var
         runs_as_arrays = stmt.kind == "vectorized" and _is_pointwise(stmt)
         until = None if stmt.until is None else compiled([stmt.until])
+        part = None if stmt.part is None else compiled([*stmt.part])
 
         def loop_until() -> None:
             left = int(extent(self._frame)[0])
@@ -164,12 +167,29 @@ class _Machine:
             raise InternalError(f"tir: the loop {var.name} did not end in {left} iterations, as was promised")
 
         def loop() -> None:
-            indices = np.arange(0, int(extent(self._frame)[0]), stmt.step, dtype=np.int32)
+            first, last = (0, int(extent(self._frame)[0])) if part is None else map(int, part(self._frame))
+            indices = np.arange(first, last, stmt.step, dtype=np.int32)
             for index in [indices] if runs_as_arrays and indices.size else indices:
                 self._env[var] = index
                 body()
 
         return loop if until is None else loop_until
+
+    def _parallel(self, stmt: ir.Parallel) -> _Run:
+        count, body = compiled([stmt.count]), self._code(stmt.body)
+
+        def run() -> None:
+            for first, last in self.ranges(int(count(self._frame)[0])):
+                for buffer in stmt.private:
+                    self._memory[buffer] = undefined(buffer)
+                self._env[stmt.first], self._env[stmt.last] = np.int32(first), np.int32(last)
+                body()
+
+        return run
+
+    def ranges(self, count: int) -> Iterable[tuple[int, int]]:
+        """Return the ranges of pieces that the threads of a parallel part take, one after another."""
+        return [(0, count)]
 
     def _store(self, stmt: ir.Store) -> _Run:
         buffer, dtype = stmt.buffer, stmt.value.dtype

@@ -178,6 +178,8 @@ class For:
     ``parallel`` (iterations are independent); ``rolled`` (the compiler must not spell it out).
     `until`: a bool that is asked after each iteration, and ends the loop where it holds. Its maker knows that it holds
     after `extent` iterations at the latest, so printers need not count what the body does not; serial loops only.
+    `fresh`: scratch of which no iteration reads what another one wrote.
+    `part`: the loop runs from the first of these on, to before the second, which may lie beyond its range's ends.
     """
 
     var: Var
@@ -186,6 +188,8 @@ class For:
     kind: str = "serial"
     step: int = 1
     until: Expr | None = None
+    fresh: tuple[Buffer, ...] = ()
+    part: tuple[Expr, Expr] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +296,23 @@ class Barrier:
     """
 
 
-Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment | Launch | Barrier | External"
+@dataclass(frozen=True, eq=False)
+class Parallel:
+    """Run `body`, which computes the pieces from `first` on, before `last`, for ranges that make up ``[0, count)``.
+
+    In any order and side by side: no piece touches what another one writes, but for `private` scratch, of which each
+    thread has its own. `tir.parallel` makes them, and what printers do not know as such runs as one range.
+    """
+
+    count: Expr
+    first: Var
+    last: Var
+    body: Stmt
+    private: tuple[Buffer, ...]
+    work: float | Expr  # of all pieces; see `tir.work`
+
+
+Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment | Launch | Barrier | External | Parallel"
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,7 @@ class Unroll:
                 return ir.Seq(tuple(self._stmt(stmt.body, {**env, stmt.var: tb.const(value)}) for value in values))
         var = ir.Var(stmt.var.name, stmt.var.dtype)
         until = None if stmt.until is None else substitute(stmt.until, env)
-        return ir.For(var, extent, self._stmt(stmt.body, {**env, stmt.var: var}), stmt.kind, stmt.step, until)
+        return replace(stmt, var=var, extent=extent, body=self._stmt(stmt.body, {**env, stmt.var: var}), until=until)
 
 
 def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:

@@ -57,7 +57,8 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
         return ir.Seq(tuple(map(change, stmt.stmts)))
     if isinstance(stmt, ir.For):
         until = None if stmt.until is None else expr(stmt.until)
-        return ir.For(stmt.var, expr(stmt.extent), change(stmt.body), stmt.kind, stmt.step, until)
+        part = None if stmt.part is None else (expr(stmt.part[0]), expr(stmt.part[1]))
+        return replace(stmt, extent=expr(stmt.extent), body=change(stmt.body), until=until, part=part)
     if isinstance(stmt, ir.Let):
         return ir.Let(stmt.var, expr(stmt.value), change(stmt.body))
     if isinstance(stmt, ir.Store):
@@ -65,7 +66,7 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
     if isinstance(stmt, ir.If):
         condition, then = expr(stmt.condition), change(stmt.then)
         return ir.If(condition, then, None if stmt.otherwise is None else change(stmt.otherwise))
-    return replace(stmt, body=change(stmt.body)) if isinstance(stmt, (ir.Allocate, ir.Launch)) else stmt
+    return replace(stmt, body=change(stmt.body)) if isinstance(stmt, (ir.Allocate, ir.Launch, ir.Parallel)) else stmt
 
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:
@@ -88,7 +89,7 @@ def below(stmt: Stmt) -> tuple[Stmt, ...]:
     """Return the statements directly below a statement, in program order."""
     if isinstance(stmt, ir.Seq):
         return stmt.stmts
-    if isinstance(stmt, (ir.For, ir.Let, ir.Allocate, ir.Launch)):
+    if isinstance(stmt, (ir.For, ir.Let, ir.Allocate, ir.Launch, ir.Parallel)):
         return (stmt.body,)
     if isinstance(stmt, ir.If):
         return (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise)
@@ -107,13 +108,15 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     """Return the expressions that stand in the statement itself, not in statements below it."""
     if isinstance(stmt, ir.For):
-        return (stmt.extent,) if stmt.until is None else (stmt.extent, stmt.until)
+        return (stmt.extent, *(() if stmt.until is None else (stmt.until,)), *(stmt.part or ()))
     if isinstance(stmt, ir.Store):
         return (*stmt.indices, stmt.value)
     if isinstance(stmt, ir.If):
         return (stmt.condition,)
     if isinstance(stmt, ir.Let):
         return (stmt.value,)
+    if isinstance(stmt, ir.Parallel):
+        return (stmt.count,) if isinstance(stmt.work, float) else (stmt.count, stmt.work)
     return ()
 
 

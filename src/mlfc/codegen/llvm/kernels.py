@@ -17,7 +17,8 @@ from mlfc.codegen.operators import printed_form
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.tir.extents import as_index, variable
 from mlfc.tir.independence import of_function
-from mlfc.tir.ir import PrimFunc
+from mlfc.tir.ir import PrimFunc, Stmt
+from mlfc.tir.parallel import parallelize
 from mlfc.tir.unroll import Unroll
 
 
@@ -35,6 +36,7 @@ def emit_kernel(
     machine: Machine,
     contracts: bool,
     aliased: frozenset[int] = frozenset(),
+    parallel: bool = False,
 ) -> Value:
     """Define a kernel in a module.
 
@@ -49,6 +51,8 @@ def emit_kernel(
         within an expression, so the result does not depend on what else is optimized.
     aliased : frozenset of int
         Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
+    parallel : bool
+        Whether it shares its work among the threads of ``mlfc_parallel_for``.
 
     Returns
     -------
@@ -56,6 +60,8 @@ def emit_kernel(
         Returning int32 0. The caller may change its linkage.
     """
     prim = Unroll()(prim)
+    if parallel:
+        prim = parallelize(prim, aliased)
     function = declare_kernel(module, prim, name)
     _describe(function, prim, aliased)
     builder = ll.IRBuilder(function.append_basic_block("entry"))
@@ -68,7 +74,15 @@ def emit_kernel(
     _place_scratch(context, prim, function.args[len(prim.params)] if prim.scratch else None)
     body = builder.append_basic_block("body")
     builder.position_at_end(body)
-    StmtEmitter(context, of_function(prim, aliased)).run(prim.body)
+    independence = of_function(prim, aliased)
+    overlapped = {prim.inputs[position] for position in aliased.union(prim.inplace)}
+    overlapped |= {prim.output} if overlapped else set()
+
+    def write(inside: Context, stmt: Stmt) -> None:
+        StmtEmitter(inside, independence).run(stmt)
+
+    parts = Parts(prim, name, frozenset(overlapped), write)
+    StmtEmitter(context, independence, parts).run(prim.body)
     builder.ret(ll.Constant(INT32, 0))
     with builder.goto_block(function.entry_basic_block):
         builder.branch(body)
@@ -143,6 +157,7 @@ def emit_kernels(
             machine=machine,
             contracts=unit.contracts,
             aliased=unit.aliased_inputs(kernel),
+            parallel=unit.parallel,
         )
         if internal:
             function.linkage = "internal"

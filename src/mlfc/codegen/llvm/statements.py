@@ -11,6 +11,7 @@ from mlfc.codegen.llvm.context import Context, alignment, local_alignment
 from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value, memory_type, resized
 from mlfc.codegen.llvm.metadata import access_group, loop_properties
+from mlfc.codegen.llvm.parallel import Parts
 from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, reducible_addresses
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
@@ -25,8 +26,9 @@ _VECTORIZABLE = 8
 class StmtEmitter:
     """Writes the instructions of statements at the context's builder."""
 
-    def __init__(self, context: Context, independence: Independence) -> None:
+    def __init__(self, context: Context, independence: Independence, parts: Parts | None = None) -> None:
         self._context = context
+        self._parts = parts
         self._independence = independence
         self._exprs = ExprEmitter(context)
 
@@ -46,6 +48,8 @@ class StmtEmitter:
         elif isinstance(stmt, ir.Allocate):
             self._allocate(stmt.buffer)
             self.run(stmt.body)
+        elif isinstance(stmt, ir.Parallel) and self._parts is not None:
+            self._parts.call(self._context, stmt)
         elif isinstance(stmt, ir.Fence):
             self._context.builder.fence("seq_cst", "singlethread")  # orders the compiler, not the processor
         elif not isinstance(stmt, ir.Comment):
@@ -97,23 +101,24 @@ class StmtEmitter:
         if stmt.until is not None:
             self._loop_until(stmt)
             return
-        places = reducible_addresses(stmt, context.machine.fills_registers)
+        places = reducible_addresses(stmt, context.machine.fills_registers) if stmt.part is None else ()
         if places:
             self._reduced_loop(stmt, places)
             return
-        extent = self._exprs.value(stmt.extent)
+        start, extent = ll.Constant(INT32, 0), self._exprs.value(stmt.extent)
+        if stmt.part is not None:
+            start, extent = map(self._exprs.value, stmt.part)
         body, after = builder.append_basic_block(stmt.var.name), builder.append_basic_block()
-        zero = ll.Constant(INT32, 0)
-        if isinstance(stmt.extent, ir.Const) and stmt.extent.value > 0:
+        if stmt.part is None and isinstance(stmt.extent, ir.Const) and stmt.extent.value > 0:
             builder.branch(body)
         else:
-            builder.cbranch(builder.icmp_signed("<", zero, extent), body, after)
+            builder.cbranch(builder.icmp_signed("<", start, extent), body, after)
         before = builder.block
         apart = stmt.kind in ("vectorized", "parallel") and self._independence.holds(stmt)
         group = access_group(context.module) if apart else None
         with context.block(body):
             counter = builder.phi(INT32)
-            counter.add_incoming(zero, before)
+            counter.add_incoming(start, before)
             context.variables[id(stmt.var)] = counter
             context.ranges.enter_loop(stmt)
             if group is not None:

@@ -18,6 +18,7 @@ from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
+from mlfc.runtime.threads import address_in, share_pool
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.locks import ForkSafeLock
@@ -324,7 +325,9 @@ def function_of(library: str | os.PathLike[str] | NativeCode, symbol: str, resul
     if not isinstance(library, (str, os.PathLike)):
         return _function_in_memory(library, symbol, result)
     try:
-        function = getattr(ctypes.CDLL(os.fspath(library)), symbol)
+        loaded = ctypes.CDLL(os.fspath(library))
+        share_pool(lambda name: address_in(loaded, name))
+        function = getattr(loaded, symbol)
     except (OSError, AttributeError) as error:
         raise ToolchainError(
             f"the compiled model does not load: {error}",

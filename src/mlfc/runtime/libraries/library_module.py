@@ -25,6 +25,7 @@ from mlfc.runtime.libraries.library_context import (
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, read_description
 from mlfc.runtime.libraries.packed_aot_module import PackedAotModule, tables_of
 from mlfc.runtime.modules.module import MAIN, Function, Module
+from mlfc.runtime.threads import share_pool
 from mlfc.support.former_name import former
 from mlfc.support.levels import LEVEL_VARIABLE, level_function
 
@@ -73,6 +74,7 @@ class LibraryModule(Module):
                 self.library = _opened(self.path)
         self._environment = environment
         fill_context(self.address, environment or self, self)
+        share_pool(self.address)
         if asked := os.environ.get(LEVEL_VARIABLE):
             self._check_level(asked)
 

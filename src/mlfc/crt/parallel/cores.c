@@ -1,0 +1,138 @@
+/* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/* How many cores a process may use. */
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+
+#include "mlfc_parallel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(__linux__)
+#include <sched.h>
+#elif defined(__unix__)
+#include <unistd.h>
+#endif
+
+#if defined(__linux__)
+
+/* The first number in a file, or -1. */
+static long first_number(const char* path) {
+  long number = -1;
+  FILE* const file = fopen(path, "r");
+  if (file == NULL) return -1;
+  if (fscanf(file, "%ld", &number) != 1) number = -1;
+  fclose(file);
+  return number;
+}
+
+/* The processors of a quota in a folder of the second version of control groups, rounded up; 0 for none. */
+static long quota_in(const char* folder) {
+  char path[600];
+  char text[64];
+  long quota, period, cores = 0;
+  FILE* file;
+  snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", folder);
+  file = fopen(path, "r");
+  if (file == NULL) return 0;
+  if (fscanf(file, "%63s %ld", text, &period) == 2 && period > 0 && strcmp(text, "max") != 0) {
+    quota = strtol(text, NULL, 10);
+    cores = quota > 0 ? (quota + period - 1) / period : 0;
+  }
+  fclose(file);
+  return cores;
+}
+
+/* The smallest quota of the process's control group and of those around it; 0 for none. */
+static long quota_of_group(void) {
+  char line[512];
+  long least = quota_in("");
+  FILE* const file = fopen("/proc/self/cgroup", "r");
+  if (file != NULL) {
+    while (fgets(line, (int)sizeof line, file) != NULL) {
+      char* const folder = line + 3;
+      if (strncmp(line, "0::/", 4) != 0) continue;
+      folder[strcspn(folder, "\n")] = '\0';
+      while (folder[0] != '\0' && folder[1] != '\0') {
+        const long cores = quota_in(folder);
+        if (cores > 0 && (least == 0 || cores < least)) least = cores;
+        *strrchr(folder, '/') = '\0';
+      }
+    }
+    fclose(file);
+  }
+  if (least == 0) {
+    const long quota = first_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+    const long period = first_number("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+    if (quota > 0 && period > 0) least = (quota + period - 1) / period;
+  }
+  return least;
+}
+
+static long allowed_cores(void) {
+  cpu_set_t allowed;
+  long cores = 0, threads = 0;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    char path[96];
+    long core, package;
+    int is_known = 0;
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    ++threads;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/core_id", cpu);
+    core = first_number(path);
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", cpu);
+    package = first_number(path);
+    for (int other = 0; other < cpu && core >= 0 && !is_known; ++other) {
+      if (!CPU_ISSET(other, &allowed)) continue;
+      snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/core_id", other);
+      if (first_number(path) != core) continue;
+      snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", other);
+      is_known = first_number(path) == package;
+    }
+    cores += !is_known;
+  }
+  return cores > 0 ? cores : threads;
+}
+
+#endif
+
+int32_t mlfc_cores(void) {
+  long cores = 1;
+#if defined(_WIN32)
+  SYSTEM_LOGICAL_PROCESSOR_INFORMATION* found;
+  DWORD bytes = 0;
+  DWORD_PTR allowed = 0, all = 0;
+  GetLogicalProcessorInformation(NULL, &bytes);
+  found = malloc(bytes ? bytes : 1);
+  if (found != NULL && GetProcessAffinityMask(GetCurrentProcess(), &allowed, &all) &&
+      GetLogicalProcessorInformation(found, &bytes)) {
+    cores = 0;
+    for (DWORD place = 0; place < bytes / sizeof *found; ++place) {
+      cores += found[place].Relationship == RelationProcessorCore && (found[place].ProcessorMask & allowed) != 0;
+    }
+  }
+  free(found);
+#elif defined(__APPLE__)
+  int number = 1;
+  size_t bytes = sizeof number;
+  if (sysctlbyname("hw.perflevel0.physicalcpu", &number, &bytes, NULL, 0) == 0 ||
+      sysctlbyname("hw.physicalcpu", &number, &bytes, NULL, 0) == 0) {
+    cores = number;
+  }
+#elif defined(__linux__)
+  const long quota = quota_of_group();
+  cores = allowed_cores();
+  if (quota > 0 && quota < cores) cores = quota;
+#elif defined(__unix__)
+  cores = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+  return cores < 1 ? 1 : cores > 1024 ? 1024 : (int32_t)cores;
+}

@@ -1,0 +1,61 @@
+/* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/*! \brief The threads that share the work of kernels: one pool for a process, whatever models it runs */
+#ifndef MLFC_PARALLEL_H_
+#define MLFC_PARALLEL_H_
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define MLFC_POOL_API __declspec(dllexport)
+#elif defined(__GNUC__)
+#define MLFC_POOL_API __attribute__((visibility("default")))
+#else
+#define MLFC_POOL_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*!
+ * \brief Computes the pieces from first on, before last.
+ * \param scratch The thread's own memory, aligned to 64 bytes; NULL where the arguments have the memory to use.
+ */
+typedef int32_t mlfc_task(const void* arguments, int32_t first, int32_t last, void* scratch);
+
+/*!
+ * \brief Computes the pieces from 0 to count, in any order, on several threads; returns when all are done.
+ *
+ * A caller that finds the threads busy computes everything itself, and so does a task.
+ * \param most Threads that the work is worth.
+ * \param scratch_bytes The size of the memory of its own that each thread but the caller's gets.
+ * \return 0, or what the first task that failed returned.
+ */
+MLFC_POOL_API int32_t mlfc_parallel_for(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
+                                        uint64_t scratch_bytes);
+
+/*! \brief What a pool does for the libraries of a process. */
+typedef struct {
+  int32_t version;
+  int32_t (*run)(mlfc_task*, const void*, int32_t, int32_t, uint64_t);
+  /*! \brief Chooses how many threads run a kernel at most, 1 to 1024; 0 for as many as there are cores. */
+  void (*set_threads)(int32_t);
+  int32_t (*threads)(void);
+  /*! \brief How many times work was shared so far. */
+  uint64_t (*launches)(void);
+} mlfc_pool;
+
+/*! \brief The pool that a library brings. */
+extern MLFC_POOL_API const mlfc_pool mlfc_own_pool;
+
+/*! \brief The pool that it uses: its own until the loader of a second library sets that of the first. */
+extern MLFC_POOL_API const mlfc_pool* mlfc_used_pool;
+
+/*! \brief The cores that this process may use, each once however many threads it runs, and not more than its quota. */
+int32_t mlfc_cores(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* MLFC_PARALLEL_H_ */

@@ -1,0 +1,393 @@
+/* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
+/*
+ * A pool of threads that share out pieces of work by a counter.
+ *
+ * `door` is open while there are pieces left, and counts the workers inside. A worker enters by adding itself while it
+ * is open; the caller closes it when no pieces are left, and waits for those inside. So nobody waits for a worker that
+ * wakes too late, and the description of the work, which the caller changes only while the door is closed and nobody
+ * inside, is never read while it changes.
+ *
+ * Workers watch `round` for a while after they have done something, then sleep. They are made when they are first
+ * needed, live as long as the process, and do not exist in the child of a fork, which makes its own.
+ */
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+
+#include "mlfc_parallel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#elif defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+#endif
+
+#if defined(__has_include)
+#if __has_include(<tvm/runtime/c_backend_api.h>)
+#define HAS_TVM_INTERFACE
+#include <tvm/runtime/c_backend_api.h>
+/* Set by TVM where it loaded the library; mlfc's loader leaves it alone. */
+extern TVM_DLL int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int);
+#endif
+#endif
+
+#define MOST_THREADS 1024
+#define OPEN 0x40000000
+#define ALIGNMENT 64
+#define CHUNKS 4        /* ranges that each thread takes at most, so that a slow one holds up the others less */
+#define WATCH_NS 100000 /* how long a worker watches before it sleeps: about as long as the gaps between kernels */
+#define LOOKS 64        /* between two looks at the clock */
+
+#define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+#define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
+#define ADD(place, value) __atomic_fetch_add(&(place), value, __ATOMIC_SEQ_CST)
+
+#if defined(__x86_64__) || defined(__i386__)
+#define PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__) || defined(__arm__)
+#define PAUSE() __asm__ volatile("yield")
+#else
+#define PAUSE() __asm__ volatile("" ::: "memory")
+#endif
+
+typedef struct {
+  void* memory; /* aligned, and where it was allocated */
+  void* start;
+  uint64_t bytes;
+} scratch_space;
+
+static struct {
+  /* of the work: changed by the caller while nobody is inside */
+  mlfc_task* task;
+  const void* arguments;
+  int32_t count, chunk, workers;
+  uint64_t scratch_bytes;
+  char gap[64];
+  int64_t next;   /* the first piece that nobody has taken */
+  int32_t status; /* of the first task that failed */
+  char other_gap[64];
+  int32_t door;
+  uint32_t round;
+  char last_gap[64];
+  int32_t busy;    /* a caller has the pool */
+  int32_t started; /* workers that exist */
+  int32_t sleeping;
+  int32_t threads; /* as chosen; 0 until somebody asks */
+  int32_t is_over;
+  uint64_t launches;
+} pool;
+
+static __thread int is_inside; /* this thread computes a piece: what it calls runs alone */
+
+/* system ---------------------------------------------------------------------------------------------------- */
+
+#if defined(_WIN32)
+
+static SRWLOCK lock = SRWLOCK_INIT;
+static CONDITION_VARIABLE changed = CONDITION_VARIABLE_INIT;
+
+#define LOCK() AcquireSRWLockExclusive(&lock)
+#define UNLOCK() ReleaseSRWLockExclusive(&lock)
+#define WAIT() ((void)SleepConditionVariableSRW(&changed, &lock, INFINITE, 0))
+#define WAKE() WakeAllConditionVariable(&changed)
+#define GIVE_WAY() ((void)SwitchToThread())
+
+static int64_t nanoseconds(void) {
+  LARGE_INTEGER ticks, rate;
+  QueryPerformanceCounter(&ticks);
+  QueryPerformanceFrequency(&rate);
+  return (int64_t)((double)ticks.QuadPart * 1e9 / (double)rate.QuadPart);
+}
+
+static void work(intptr_t index);
+
+static DWORD WINAPI run_worker(LPVOID index) {
+  work((intptr_t)index);
+  return 0;
+}
+
+static int start_worker(intptr_t index) {
+  HMODULE self;
+  HANDLE thread;
+  /* the code of a thread must stay */
+  GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, (LPCSTR)&run_worker, &self);
+  thread = CreateThread(NULL, 0, run_worker, (LPVOID)index, 0, NULL);
+  if (thread == NULL) return 0;
+  CloseHandle(thread);
+  return 1;
+}
+
+#elif defined(__unix__) || defined(__APPLE__)
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_t workers[MOST_THREADS];
+
+#define LOCK() ((void)pthread_mutex_lock(&lock))
+#define UNLOCK() ((void)pthread_mutex_unlock(&lock))
+#define WAIT() ((void)pthread_cond_wait(&changed, &lock))
+#define WAKE() ((void)pthread_cond_broadcast(&changed))
+#define GIVE_WAY() ((void)sched_yield())
+
+static int64_t nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void work(intptr_t index);
+
+static void* run_worker(void* index) {
+  work((intptr_t)index);
+  return NULL;
+}
+
+/* A child has none of the workers, and whatever the pool did at the fork it does not do there. */
+static void forget(void) {
+  const int32_t threads = pool.threads;
+  memset(&pool, 0, sizeof pool);
+  pool.threads = threads;
+  pthread_mutex_init(&lock, NULL);
+  pthread_cond_init(&changed, NULL);
+}
+
+static int start_worker(intptr_t index) {
+  static int is_registered;
+  sigset_t all, before;
+  int is_made;
+  if (!is_registered) is_registered = pthread_atfork(NULL, NULL, forget) == 0;
+  if (!is_registered) return 0;
+  /* signals are the business of the program's own threads */
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  is_made = pthread_create(&workers[index], NULL, run_worker, (void*)index) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return is_made;
+}
+
+/* At the end of the process, or where its library is unloaded, nobody may stay in this code. */
+__attribute__((destructor)) static void end_workers(void) {
+  int32_t expected = 0;
+  while (!__atomic_compare_exchange_n(&pool.busy, &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+    expected = 0;
+    if (is_inside) return;
+    GIVE_WAY();
+  }
+  STORE(pool.is_over, 1);
+  LOCK();
+  ADD(pool.round, 1);
+  WAKE();
+  UNLOCK();
+  for (int32_t index = 0; index < pool.started; ++index) pthread_join(workers[index], NULL);
+  pool.started = 0;
+}
+
+#else /* no threads, or none that this could know */
+
+#define LOCK() ((void)0)
+#define UNLOCK() ((void)0)
+#define WAIT() ((void)0)
+#define WAKE() ((void)0)
+#define GIVE_WAY() ((void)0)
+
+static int64_t nanoseconds(void) { return 0; }
+static int start_worker(intptr_t index) {
+  (void)index;
+  return 0;
+}
+
+#endif
+
+/* work -------------------------------------------------------------------------------------------------------- */
+
+/* Takes pieces until none is left. */
+static void take(void* scratch) {
+  const int32_t count = pool.count, chunk = pool.chunk;
+  is_inside = 1;
+  for (;;) {
+    const int64_t place = ADD(pool.next, chunk);
+    const int32_t first = place < count ? (int32_t)place : count;
+    int32_t status, expected = 0;
+    if (first >= count) break;
+    status = pool.task(pool.arguments, first, count - first < chunk ? count : first + chunk, scratch);
+    if (status != 0) {
+      __atomic_compare_exchange_n(&pool.status, &expected, status, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+      STORE(pool.next, count);
+    }
+  }
+  is_inside = 0;
+}
+
+/* Returns memory of at least so many bytes, or NULL. */
+static void* grown(scratch_space* space, uint64_t bytes) {
+  if (bytes > space->bytes) {
+    free(space->start);
+    space->bytes = 0;
+    space->start = bytes > SIZE_MAX - ALIGNMENT ? NULL : malloc((size_t)bytes + ALIGNMENT);
+    if (space->start == NULL) return NULL;
+    space->memory = (void*)(((uintptr_t)space->start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    space->bytes = bytes;
+  }
+  return space->memory;
+}
+
+/* Waits until the round is no longer `seen`; returns which one it is. */
+static uint32_t watch(uint32_t seen) {
+  const int64_t end = nanoseconds() + WATCH_NS;
+  uint32_t round;
+  do {
+    for (int look = 0; look < LOOKS; ++look) {
+      round = LOAD(pool.round);
+      if (round != seen) return round;
+      PAUSE();
+    }
+  } while (nanoseconds() < end);
+  LOCK();
+  ADD(pool.sleeping, 1);
+  while ((round = __atomic_load_n(&pool.round, __ATOMIC_SEQ_CST)) == seen) WAIT();
+  ADD(pool.sleeping, -1);
+  UNLOCK();
+  return round;
+}
+
+static void work(intptr_t index) {
+  scratch_space own = {NULL, NULL, 0};
+  uint32_t round = 0;
+  while (!LOAD(pool.is_over)) {
+    int32_t door = LOAD(pool.door);
+    while (door & OPEN) {
+      if (!__atomic_compare_exchange_n(&pool.door, &door, door + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) continue;
+      /* inside, so the work stays what it is until this thread leaves */
+      if (index < pool.workers) {
+        void* const scratch = pool.scratch_bytes ? grown(&own, pool.scratch_bytes) : NULL;
+        if (scratch != NULL || pool.scratch_bytes == 0) take(scratch);
+      }
+      ADD(pool.door, -1);
+      break;
+    }
+    round = watch(round);
+  }
+  free(own.start);
+}
+
+static int32_t threads_asked(const char* variable) {
+  const char* const text = getenv(variable);
+  const long number = text == NULL ? 0 : strtol(text, NULL, 10);
+  return number < 0 ? 0 : number > MOST_THREADS ? MOST_THREADS : (int32_t)number;
+}
+
+static int32_t threads(void) {
+  int32_t count = LOAD(pool.threads);
+  if (count == 0) {
+    count = threads_asked("TVM_NUM_THREADS");
+    if (count == 0) count = threads_asked("OMP_NUM_THREADS");
+    if (count == 0) count = mlfc_cores();
+    STORE(pool.threads, count);
+  }
+  return count;
+}
+
+static void set_threads(int32_t count) {
+  STORE(pool.threads, count < 0 ? 1 : count > MOST_THREADS ? MOST_THREADS : count);
+}
+
+static uint64_t launches(void) { return __atomic_load_n(&pool.launches, __ATOMIC_RELAXED); }
+
+/* Shares the work out; the pool is the caller's. */
+static int32_t share(mlfc_task* task, const void* arguments, int32_t count, int32_t helpers, uint64_t scratch_bytes) {
+  const int64_t chunks = (int64_t)(helpers + 1) * CHUNKS;
+  while (pool.started < helpers && start_worker(pool.started)) ++pool.started;
+  pool.task = task;
+  pool.arguments = arguments;
+  pool.count = count;
+  pool.chunk = (int32_t)((count + chunks - 1) / chunks);
+  pool.workers = helpers;
+  pool.scratch_bytes = scratch_bytes;
+  pool.status = 0;
+  STORE(pool.next, 0);
+  STORE(pool.door, OPEN);
+  ADD(pool.round, 1);
+  if (ADD(pool.sleeping, 0) > 0) {
+    LOCK();
+    WAKE();
+    UNLOCK();
+  }
+  take(NULL);
+  __atomic_fetch_and(&pool.door, ~OPEN, __ATOMIC_SEQ_CST);
+  for (int64_t look = 0; LOAD(pool.door) != 0; ++look) {
+    if (look < 20000) {
+      PAUSE();
+    } else {
+      GIVE_WAY();
+    }
+  }
+  return pool.status;
+}
+
+static int32_t run(mlfc_task* task, const void* arguments, int32_t count, int32_t most, uint64_t scratch_bytes) {
+  int32_t helpers = most < count ? most : count, expected = 0, status;
+  if (helpers > 1 && !is_inside) {
+    const int32_t chosen = threads();
+    helpers = (helpers < chosen ? helpers : chosen) - 1;
+    if (helpers > 0 && __atomic_compare_exchange_n(&pool.busy, &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+      __atomic_store_n(&pool.launches, pool.launches + 1, __ATOMIC_RELAXED);
+      status = share(task, arguments, count, helpers, scratch_bytes);
+      STORE(pool.busy, 0);
+      return status;
+    }
+  }
+  return task(arguments, 0, count, NULL);
+}
+
+const mlfc_pool mlfc_own_pool = {1, run, set_threads, threads, launches};
+
+const mlfc_pool* mlfc_used_pool = &mlfc_own_pool;
+
+/* TVM's own threads ----------------------------------------------------------------------------------------------- */
+
+#if defined(HAS_TVM_INTERFACE)
+
+typedef struct {
+  mlfc_task* task;
+  const void* arguments;
+  int32_t count;
+  uint64_t scratch_bytes;
+} tvm_work;
+
+static int run_tvm_task(int task_id, TVMParallelGroupEnv* group, void* data) {
+  const tvm_work* const given = (const tvm_work*)data;
+  const int32_t tasks = group->num_task;
+  const int32_t first = (int32_t)((int64_t)given->count * task_id / tasks);
+  const int32_t last = (int32_t)((int64_t)given->count * (task_id + 1) / tasks);
+  void* start = NULL;
+  void* memory = NULL;
+  int32_t status;
+  if (first == last) return 0;
+  if (given->scratch_bytes > 0 && task_id > 0) {
+    start = malloc((size_t)given->scratch_bytes + ALIGNMENT);
+    if (start == NULL) return -1;
+    memory = (void*)(((uintptr_t)start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+  }
+  status = given->task(given->arguments, first, last, memory);
+  free(start);
+  return status;
+}
+
+#endif
+
+int32_t mlfc_parallel_for(mlfc_task* task, const void* arguments, int32_t count, int32_t most, uint64_t scratch_bytes) {
+#if defined(HAS_TVM_INTERFACE)
+  if (__TVMBackendParallelLaunch != NULL && most > 1 && count > 1) {
+    tvm_work work_ = {task, arguments, count, scratch_bytes};
+    return __TVMBackendParallelLaunch(run_tvm_task, &work_, 0);
+  }
+#endif
+  return mlfc_used_pool->run(task, arguments, count, most, scratch_bytes);
+}

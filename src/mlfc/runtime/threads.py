@@ -1,0 +1,106 @@
+"""The threads that share the work of kernels: one pool for the process, which the first library with one brings."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from mlfc.errors import OptionError
+from mlfc.support.locks import ForkSafeLock
+
+MOST_THREADS = 1024
+USED_POOL, _OWN_POOL = "mlfc_used_pool", "mlfc_own_pool"
+_VERSION = 1
+_ADDRESS = ctypes.c_void_p
+
+
+class _Pool(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_int32),
+        ("run", _ADDRESS),
+        ("set_threads", _ADDRESS),
+        ("threads", _ADDRESS),
+        ("launches", _ADDRESS),
+    )
+
+
+class _Process:
+    """What this process has: the pool, and what was asked of it before there was one."""
+
+    def __init__(self) -> None:
+        self.lock = ForkSafeLock()
+        self.pool: _Pool | None = None
+        self.chosen: int | None = None
+
+    def apply(self) -> None:
+        if self.pool is not None and self.chosen is not None:
+            ctypes.CFUNCTYPE(None, ctypes.c_int32)(self.pool.set_threads)(self.chosen)
+
+
+_process = _Process()
+
+
+def address_in(library: ctypes.CDLL, name: str) -> int | None:
+    """Return the address of a variable of a library, None if it has none of that name."""
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(library, name))
+    except ValueError:
+        return None
+
+
+def share_pool(address_of: Callable[[str], int | None]) -> None:
+    """Let a library use the pool of this process; the first one brings it. `address_of` returns those of its symbols."""
+    used = address_of(USED_POOL)
+    if used is None:
+        return
+    with _process.lock:
+        if _process.pool is None:
+            own = address_of(_OWN_POOL)
+            pool = None if own is None else _Pool.from_address(own)
+            if pool is not None and pool.version == _VERSION:
+                _process.pool = pool
+                _process.apply()
+        if _process.pool is not None:
+            _ADDRESS.from_address(used).value = ctypes.addressof(_process.pool)
+
+
+def pool_function() -> int | None:
+    """Return the address of the function by which code linked into this process shares work; None without a pool."""
+    return None if _process.pool is None else _process.pool.run
+
+
+def set_num_threads(count: int) -> None:
+    """Choose how many threads a kernel runs on at most, in this process and from its next kernel on.
+
+    Results are the same bits for any number. A child process made by a fork keeps the choice.
+
+    Parameters
+    ----------
+    count : int
+        1 to 1024; 0 for the default: the environment's ``TVM_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the cores
+        that the process may use.
+
+    Raises
+    ------
+    OptionError
+        For other numbers.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_THREADS:
+        raise OptionError(f"expected a number of threads from 0 to {MOST_THREADS}, got {count!r}", place="threads")
+    with _process.lock:
+        _process.chosen = count
+        _process.apply()
+
+
+def get_num_threads() -> int:
+    """Return how many threads a kernel runs on at most; 0 until a library with a pool is loaded or a number was set."""
+    with _process.lock:
+        if _process.pool is None:
+            return _process.chosen or 0
+        return int(ctypes.CFUNCTYPE(ctypes.c_int32)(_process.pool.threads)())
+
+
+def count_launches() -> int:
+    """Return how many times kernels shared their work among threads in this process."""
+    pool = _process.pool
+    return 0 if pool is None else int(ctypes.CFUNCTYPE(ctypes.c_uint64)(pool.launches)())

@@ -1,0 +1,233 @@
+"""Which parts of a host's function several threads may share, as `Parallel` statements.
+
+A part is a statement whose loops are proven independent. Its innermost proven iterations, the *pieces*, are numbered
+through in the order in which one thread runs them, and the statement becomes one that runs the pieces from ``first`` to
+``last``. So one thread does what it did before, in the same order, and results are the same bits however the pieces
+are shared out: no sum is split.
+
+Scratch that every iteration of a loop fills before it reads it (`For.fresh`) is private: threads other than the
+caller's have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir import ir
+from mlfc.tir.independence import Independence, accessed, of_function
+from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
+from mlfc.tir.unroll import with_values
+from mlfc.tir.visitor import below, own_exprs, rebuilt_stmt, walk, walk_expr
+from mlfc.tir.work import GRAIN, Work, as_number, trips, work_of
+
+PIECES = 64
+"""Pieces that suffice: more would only cost."""
+FEW_PIECES = 12
+"""Fewer pieces share badly among threads; parts inside may do better."""
+_INNER_SHARE = 0.7
+_STRIP = 4096
+"""Iterations of a long vectorized loop that stay together."""
+
+
+def parallelize(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> PrimFunc:
+    """Return a function of the host with its parallel parts; `aliased` as for `independence.of_function`.
+
+    Parts too small to be worth a second thread stay as they are.
+    """
+    if prim.external is not None or prim.device is not None:
+        return prim
+    prim = replace(prim, body=_stripped(prim.body))
+    return replace(prim, body=_Finder(prim, of_function(prim, aliased)).found(prim.body))
+
+
+@dataclass(frozen=True, eq=False)
+class _Nest:
+    """A statement as numbered pieces: how many, and the statement that runs those from one number to another."""
+
+    count: Any  # int or Expr
+    stmt: Stmt
+    inner: tuple[_Nest, ...] = ()  # of a loop its body, of a sequence its statements
+
+
+class _Finder:
+    def __init__(self, prim: PrimFunc, independence: Independence) -> None:
+        self._prim, self._independence = prim, independence
+        self._users: dict[Buffer, int] = {}
+        for stmt in walk(prim.body):
+            for buffer in accessed(stmt):
+                self._users[buffer] = self._users.get(buffer, 0) + 1
+
+    def found(self, stmt: Stmt) -> Stmt:
+        """Return a statement with its parallel parts."""
+        work = work_of(stmt)
+        if isinstance(work, float) and work < 2 * GRAIN:
+            return stmt
+        part = self._part(stmt, work)
+        if part is None:
+            return self._below(stmt)
+        if isinstance(part.count, ir.Const):
+            if part.count.value >= FEW_PIECES:
+                return part
+            inner = self._below(stmt)
+            return inner if _shared_work(inner) >= _INNER_SHARE * as_number(work) else part
+        inner = self._below(stmt)
+        if not any(isinstance(item, ir.Parallel) for item in walk(inner)):
+            return part
+        return ir.If(tb.binary("ge", part.count, FEW_PIECES), part, inner)
+
+    def _below(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, ir.For) and (stmt.until is not None or stmt.kind == "vectorized"):
+            return stmt
+        return rebuilt_stmt(stmt, self.found)
+
+    def _part(self, stmt: Stmt, work: Work) -> ir.Parallel | None:
+        """Return a statement as one part, None where it has no pieces or takes what other threads cannot have."""
+        if not isinstance(stmt, (ir.For, ir.Seq)):
+            return None
+        nest = self._nest(stmt, frozenset())
+        if nest is None or nest.count == 1:
+            return None
+        private = self._private(nest.stmt)
+        if private is None:
+            return None
+        first, last = Var("first"), Var("last")
+        body = _numbered(nest, first, last)
+        part = ir.Parallel(tb.as_expr(nest.count), first, last, body, private, work)
+        return part if all(dtypes.lanes(var.dtype) == 1 for var in captured(part)) else None
+
+    def _private(self, stmt: Stmt) -> tuple[Buffer, ...] | None:
+        """Return the scratch that each thread needs for itself; None where a part reaches what lies on the stack."""
+        inside = list(walk(stmt))
+        own = {item.buffer for item in inside if isinstance(item, ir.Allocate)}
+        uses: dict[Buffer, int] = {}
+        for item in inside:
+            for buffer in accessed(item):
+                uses[buffer] = uses.get(buffer, 0) + 1
+        if any(buffer.scope == "local" and buffer not in own for buffer in uses):
+            return None
+        fresh = {buffer: None for item in inside if isinstance(item, ir.For) for buffer in item.fresh}
+        private = tuple(buffer for buffer in fresh if buffer in uses)
+        if any(uses[buffer] != self._users[buffer] for buffer in private):
+            return None  # somebody reads what the last iteration left
+        return private
+
+    def _nest(self, stmt: Stmt, bound: frozenset[Var]) -> _Nest | None:
+        """Return a statement as pieces, None where it is none; `bound` are variables of the loops around it."""
+        if isinstance(stmt, ir.Let):
+            inner = self._nest(stmt.body, bound | {stmt.var})
+            return inner and _Nest(inner.count, stmt, (inner,))
+        if isinstance(stmt, ir.For):
+            return self._loop(stmt, bound)
+        if isinstance(stmt, ir.Seq):
+            return self._sequence(stmt, bound)
+        return None
+
+    def _loop(self, stmt: ir.For, bound: frozenset[Var]) -> _Nest | None:
+        if stmt.until is not None or stmt.step != 1 or stmt.kind in ("vectorized", "unrolled"):
+            return None
+        if _depends(stmt.extent, bound) or not self._independence.holds(stmt, private=frozenset(stmt.fresh)):
+            return None
+        count = int(stmt.extent.value) if isinstance(stmt.extent, ir.Const) else stmt.extent
+        if count == 0:
+            return None
+        is_enough = isinstance(count, int) and count >= PIECES
+        is_small = as_number(work_of(stmt.body)) < GRAIN / 4
+        inner = None if is_enough or is_small else self._nest(stmt.body, bound | {stmt.var})
+        if inner is None:
+            return _Nest(count, stmt)
+        return _Nest(count * inner.count, stmt, (inner,))
+
+    def _sequence(self, stmt: ir.Seq, bound: frozenset[Var]) -> _Nest | None:
+        """Return a sequence whose statements touch different elements as the pieces of all."""
+        if not any(isinstance(item, ir.For) for item in stmt.stmts):
+            return None
+        items = [item for item in stmt.stmts if not isinstance(item, ir.Comment)]
+        if not self._independence.are_apart(items):
+            return None
+        parts = [self._nest(item, bound) or _Nest(1, item) for item in items]
+        total = sum((part.count for part in parts[1:]), parts[0].count)
+        return _Nest(total, ir.Seq(tuple(items)), tuple(parts))
+
+
+def _shared_work(stmt: Stmt) -> float:
+    """Return the work that is done in parallel parts."""
+    if isinstance(stmt, ir.Parallel):
+        return as_number(stmt.work)
+    total = sum(map(_shared_work, below(stmt)), 0.0)
+    return total * as_number(trips(stmt)) if isinstance(stmt, ir.For) and total else total
+
+
+def _depends(expr: Expr, bound: frozenset[Var]) -> bool:
+    return any(isinstance(node, ir.Load) or node in bound for node in walk_expr(expr))
+
+
+def captured(part: ir.Parallel) -> tuple[Var, ...]:
+    """Return the variables that a part takes from outside, in the order of their first use."""
+    bound = {part.first, part.last}
+    used: dict[Var, None] = {}
+    for stmt in walk(part.body):
+        if isinstance(stmt, (ir.For, ir.Let)):
+            bound.add(stmt.var)
+        for expr in own_exprs(stmt):
+            used.update(dict.fromkeys(node for node in walk_expr(expr) if isinstance(node, Var)))
+    return tuple(var for var in used if var not in bound)
+
+
+def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
+    """Return the statement that runs a nest's pieces from `low` on, those below `high`; `low` is not negative."""
+    stmt = nest.stmt
+    if isinstance(stmt, ir.Let):
+        return ir.Let(stmt.var, stmt.value, _numbered(nest.inner[0], low, high))
+    if isinstance(stmt, ir.For):
+        if not nest.inner:
+            return replace(stmt, part=(low, high))
+        each = nest.inner[0].count
+        begin, end = Var("begin"), Var("end")
+        body = tb.seq([
+            _let(begin, tb.maximum(low - stmt.var * each, 0)),
+            _let(end, tb.minimum(high - stmt.var * each, each)),
+            _numbered(nest.inner[0], begin, end),
+        ])  # fmt: skip
+        # where `high` is below zero, it matters not how the quotient is rounded: the loop has no iteration
+        return replace(stmt, body=body, part=(low // each, tb.binary("truncdiv", high + (each - 1), each)))
+    if isinstance(stmt, ir.Seq) and nest.inner:
+        return _numbered_sequence(nest, low, high)
+    return ir.If(tb.binary("lt", low, high), stmt)
+
+
+def _numbered_sequence(nest: _Nest, low: Expr, high: Expr) -> Stmt:
+    stmts: list[Stmt] = []
+    start: Any = 0
+    for item in nest.inner:
+        begin, end = Var("begin"), Var("end")
+        stmts.append(tb.seq([
+            _let(begin, tb.maximum(low - start, 0)),
+            _let(end, tb.minimum(high - start, item.count)),
+            _numbered(item, begin, end),
+        ]))  # fmt: skip
+        start = item.count + start
+    return ir.Seq(tuple(stmts))
+
+
+def _let(var: Var, value: Expr) -> Stmt:
+    return ir.Let(var, value, ir.Seq(()))  # `seq` moves what follows into the body
+
+
+def _stripped(stmt: Stmt) -> Stmt:
+    """Return a statement whose long vectorized loops outside of all others are loops over strips of them."""
+    if isinstance(stmt, ir.For):
+        if stmt.kind != "vectorized" or stmt.step != 1 or not isinstance(stmt.extent, ir.Const):
+            return stmt
+        total = int(stmt.extent.value)
+        if total < 2 * _STRIP:
+            return stmt
+        strip, inner = Var("strip"), Var(stmt.var.name)
+        env: Mapping[Var, Expr] = {stmt.var: strip * _STRIP + inner}
+        left = tb.const(_STRIP) if total % _STRIP == 0 else tb.minimum(_STRIP, total - strip * _STRIP)
+        loop = ir.For(inner, left, with_values(stmt.body, env), "vectorized")
+        return ir.For(strip, tb.const(-(-total // _STRIP)), loop)
+    return rebuilt_stmt(stmt, _stripped) if isinstance(stmt, (ir.Seq, ir.Let, ir.If)) else stmt

@@ -214,7 +214,7 @@ class _FunctionPrinter(StatementPrinter):
         self._needs.merge(needs)
         self._needs.parallel = True
         self._parts.append("\n".join(texts))
-        given = [self._read_name(item) for item in (*part.buffers, *part.variables)]
+        given = [*map(self._read_name, part.buffers), *map(self._read_name, part.variables)]
         given += [f"(uint64_t){self._offset(at)}" for _, at in part.open_offsets]
         nbytes = part.private_bytes
         text = str(nbytes) if isinstance(nbytes, int) else f"(uint64_t){self._offset(nbytes)}"
@@ -316,7 +316,7 @@ class _PartPrinter(_FunctionPrinter):
         part, output = self._part, self._prim.output
         writer, self._writer = self._writer, Writer()
         head = self.head()
-        names = [self._names.get(item) for item in (*part.buffers, *part.variables)]
+        names = [*map(self._names.get, part.buffers), *map(self._names.get, part.variables)]
         with self._ranges.scope(), self._writer.block(head):
             count = self._ranges.interval(part.stmt.count).high
             for var in (part.stmt.first, part.stmt.last):

@@ -1,7 +1,7 @@
 """Printing the parallel parts of functions in C: each a function of its own, which the threads of a pool call.
 
-The kernel packs what its part needs into a struct. `mlfc_parallel_for` calls the part's task with that struct and ranges
-of pieces; the task unpacks it again, so that the part itself has pointers as parameters, which compilers know apart.
+The kernel packs what its part needs into a struct. `mlfc_parallel_for` calls the part's task with that struct and
+ranges of pieces; the task unpacks it again, so that the part has pointers as parameters, which compilers know apart.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.writer import Writer
-from mlfc.tir import ir
 from mlfc.support.dims import Dim, Extent
+from mlfc.tir import ir
 from mlfc.tir.builder import binary, cast, const
 from mlfc.tir.extents import variable
 from mlfc.tir.independence import accessed
@@ -113,4 +113,3 @@ def pointer_type(buffer: Buffer, output: Buffer) -> str:
     """Return the C type of a pointer to a buffer."""
     const_ = "" if buffer is output or buffer.scope != "param" else "const "
     return f"{const_}{scalar_type(buffer.dtype)} *"
-

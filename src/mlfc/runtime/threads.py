@@ -49,7 +49,7 @@ def address_in(library: ctypes.CDLL, name: str) -> int | None:
 
 
 def share_pool(address_of: Callable[[str], int | None]) -> None:
-    """Let a library use the pool of this process; the first one brings it. `address_of` returns those of its symbols."""
+    """Let a library, by the addresses of its symbols, use the pool of this process; the first one brings it."""
     used = address_of(USED_POOL)
     if used is None:
         return

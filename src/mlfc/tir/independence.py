@@ -77,14 +77,12 @@ class Independence:
         return self._cache[id(loop)]
 
     def are_apart(self, stmts: Sequence[Stmt]) -> bool:
-        """Tell whether no statement touches what another one writes, in the same iterations of the loops around them."""
+        """Tell whether no statement touches what another one writes, in one iteration of the loops around them."""
         reaches = [_Reach(self, stmt, self._same) for stmt in stmts]
         written = frozenset[Buffer]().union(*(reach.written for reach in reaches))
         if not self._astray.isdisjoint(written):
             return False
-        return all(
-            reach.is_apart_from(other) for place, reach in enumerate(reaches) for other in reaches[place + 1 :]
-        )
+        return all(reach.is_apart_from(other) for place, reach in enumerate(reaches) for other in reaches[place + 1 :])
 
     def has_wrapping_address(self, loop: ir.For) -> bool:
         """Tell whether an index below a loop is made of the lower bits of what varies with its variable."""
@@ -169,7 +167,10 @@ class _Reach:
         """Tell whether none of both writes what the other one touches."""
         common = (self.written & other._accesses.keys()) | (other.written & self._accesses.keys())
         return all(
-            any(_are_disjoint(self._along(buffer, axis), other._along(buffer, axis)) for axis in range(len(buffer.shape)))
+            any(
+                _are_disjoint(self._along(buffer, axis), other._along(buffer, axis))
+                for axis in range(len(buffer.shape))
+            )
             for buffer in common
         )
 

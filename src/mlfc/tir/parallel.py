@@ -51,6 +51,7 @@ class _Nest:
     count: Any  # int or Expr
     stmt: Stmt
     inner: tuple[_Nest, ...] = ()  # of a loop its body, of a sequence its statements
+    is_whole: bool = False  # a single piece, whatever the statement
 
 
 class _Finder:
@@ -148,7 +149,7 @@ class _Finder:
         items = [item for item in stmt.stmts if not isinstance(item, ir.Comment)]
         if not self._independence.are_apart(items):
             return None
-        parts = [self._nest(item, bound) or _Nest(1, item) for item in items]
+        parts = [self._nest(item, bound) or _Nest(1, item, is_whole=True) for item in items]
         total = sum((part.count for part in parts[1:]), parts[0].count)
         return _Nest(total, ir.Seq(tuple(items)), tuple(parts))
 
@@ -180,6 +181,8 @@ def captured(part: ir.Parallel) -> tuple[Var, ...]:
 def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
     """Return the statement that runs a nest's pieces from `low` on, those below `high`; `low` is not negative."""
     stmt = nest.stmt
+    if nest.is_whole:
+        return ir.If(tb.binary("lt", low, high), stmt)
     if isinstance(stmt, ir.Let):
         return ir.Let(stmt.var, stmt.value, _numbered(nest.inner[0], low, high))
     if isinstance(stmt, ir.For):
@@ -194,9 +197,7 @@ def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
         ])  # fmt: skip
         # where `high` is below zero, it matters not how the quotient is rounded: the loop has no iteration
         return replace(stmt, body=body, part=(low // each, tb.binary("truncdiv", high + (each - 1), each)))
-    if isinstance(stmt, ir.Seq) and nest.inner:
-        return _numbered_sequence(nest, low, high)
-    return ir.If(tb.binary("lt", low, high), stmt)
+    return _numbered_sequence(nest, low, high)
 
 
 def _numbered_sequence(nest: _Nest, low: Expr, high: Expr) -> Stmt:

@@ -190,6 +190,8 @@ class _Signature:
             return f"let {self.expr(node.var)}={exprs};{self.stmt(node.body)}"
         if isinstance(node, ir.Allocate):
             return f"{self.declaration(node.buffer)};{self.stmt(node.body)}"
+        if isinstance(node, ir.Parallel):
+            raise InternalError("functions are compared before their work is shared")
         otherwise = self.stmt(node.otherwise) if node.otherwise is not None else ""
         return f"if {exprs}{{{self.stmt(node.then)}}}{{{otherwise}}}"
 

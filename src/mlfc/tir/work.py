@@ -81,13 +81,15 @@ def trips(loop: ir.For, bound: Set[Var] = frozenset()) -> Work:
 def _plus(a: Work, b: Work) -> Work:
     if isinstance(a, float) and isinstance(b, float):
         return a + b
-    return _expr(a) + _expr(b)
+    total: Expr = _expr(a) + _expr(b)
+    return total
 
 
 def _times(a: Work, b: Work) -> Work:
     if isinstance(a, float) and isinstance(b, float):
         return a * b
-    return _expr(a) * _expr(b)
+    product: Expr = _expr(a) * _expr(b)
+    return product
 
 
 def _expr(work: Work) -> Any:

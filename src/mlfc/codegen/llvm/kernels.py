@@ -12,6 +12,7 @@ from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value
 from mlfc.codegen.llvm.machine import Machine
 from mlfc.codegen.llvm.metadata import separate_scopes
+from mlfc.codegen.llvm.parallel import Parts
 from mlfc.codegen.llvm.statements import StmtEmitter
 from mlfc.codegen.operators import printed_form
 from mlfc.codegen.unit import Shared, Unit

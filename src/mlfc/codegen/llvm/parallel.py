@@ -72,9 +72,7 @@ class Parts:
         # inlined, it would lose what its arguments promise
         function.attributes.add("noinline")
         builder = ll.IRBuilder(function.append_basic_block("entry"))
-        context = replace(
-            outer, builder=builder, variables={}, buffers={}, scopes=outer.scopes, independent=[]
-        )
+        context = replace(outer, builder=builder, variables={}, buffers={}, scopes=outer.scopes, independent=[])
         for buffer, argument in zip(part.buffers, function.args, strict=False):
             context.buffers[id(buffer)] = argument
             argument.name = buffer.name

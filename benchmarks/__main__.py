@@ -31,6 +31,7 @@ from benchmarks import (
     open_models,
     packed_weights,
     recurrent,
+    threads,
     verify_public,
     vm,
 )
@@ -67,6 +68,7 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
         "dynamic": lambda: [dynamic.table(min(seconds, 0.5)), dynamic_models.table(seconds)],
         "halves": lambda: [halves.table()],
         "vm": lambda: [vm.table(folder)],
+        "threads": lambda: [threads.table(models, seconds)],
         PUBLIC: lambda: [verify_public.table(models)],
         OPEN: lambda: [open_models.table(models)],
     }

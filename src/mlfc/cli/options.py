@@ -160,6 +160,11 @@ OPTIONS = {
     "tensors": _option("With --host-driven: write every operator's output to this .npz file."),
     "test_vectors": _archive("Random inputs with their outputs, for the demo to check. Default: none."),
     "timeout": _option("Stop firmware that has not ended after so many seconds."),
+    "threads": _option(
+        "Threads that a kernel of a shared library, or of a model compiled here, runs on at most. Default:"
+        " TVM_NUM_THREADS, else the cores that the process may use.",
+        "N",
+    ),
     "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),
     "triple": _library(
         "The machine of a library, such as aarch64-linux-gnu; the ziglang wheel compiles. Default: this one."
@@ -374,3 +379,14 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
             raise OptionError(f"two models have the name '{name}'", next_step="Name them: NAME=FILE")
         models[name] = Path(path)
     return models
+
+
+def choose_threads(count: int | None, *, on_board: bool) -> None:
+    """Set the number of threads that kernels run on, where one is given; raise OptionError for code of a board."""
+    if count is None:
+        return
+    if on_board:
+        raise OptionError("firmware has no threads", place="--threads", next_step="Remove --threads or the board")
+    from mlfc.runtime.threads import set_num_threads
+
+    set_num_threads(count)

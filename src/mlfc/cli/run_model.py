@@ -13,7 +13,7 @@ import typer
 
 from mlfc.cli.artifacts import begin_state, compiled_model, core_warnings, given_inputs, is_compiled, save_state
 from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_driven, run_firmware
-from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.options import Inputs, choose_threads, chosen_board
 from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import MlfcError, OptionError, RunError
@@ -72,11 +72,13 @@ def run_model(
     state_out: Path | None = None,
     memory_limit: int | None = None,
     turn_limit: int | None = None,
+    threads: int | None = None,
     as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
     from mlfc.support.atomic import check_writable
 
+    choose_threads(threads, on_board=board is not None or host_driven or selftest)
     runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
     if runs < 1 or top < 0:
         raise OptionError("--repeat must be at least 1, and --top at least 0")

@@ -1,0 +1,106 @@
+"""One and two threads, beside the same code without threads (an archive's) and the peers with as many threads."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+import mlfc
+from benchmarks.dynamic_models import encoder
+from benchmarks.models import Model as ModelFile
+from benchmarks.models import find, peers, random_inputs
+
+NAMES = ("resnet50", "mobilenet_v2_quantized_1x3x224x224")
+TARGET = "c -mcpu=native"
+THREADS = 2
+_LENGTH = 128
+_WARM_SECONDS = 0.05  # until the system has given each thread a core, and threads of others have gone to sleep
+_RUNS = 5
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A model file and what fixes its shapes."""
+
+    name: str
+    path: Path
+    shapes: dict[str, tuple[int, ...]] | None = None
+
+
+def _cases(names: Sequence[str], folder: Path) -> list[_Case]:
+    cases = [_Case(model.name, model.path) for model in find(list(names or NAMES))]
+    if not names:
+        path = folder / "encoder.onnx"
+        path.write_bytes(encoder(layers=6, length=_LENGTH))
+        cases.append(_Case("encoder, 6 layers of 256, 128 positions", path))
+    return cases
+
+
+def table(names: Sequence[str], seconds: float) -> Table:
+    """Return the table of medians in milliseconds; all runners of a model take turns."""
+    result = Table(title=f"threads, {TARGET}: milliseconds", caption="scaling: of one thread to two")
+    columns = ("without threads", "1 thread", "2 threads", "scaling", "peer", "peer, 1", "peer, 2")
+    result.add_column("model")
+    for column in columns:
+        result.add_column(column, justify="right")
+    with tempfile.TemporaryDirectory() as folder:
+        for case in _cases(names, Path(folder)):
+            result.add_row(case.name, *_row(case, Path(folder), seconds))
+    return result
+
+
+def _row(case: _Case, folder: Path, seconds: float) -> list[str]:
+    compiled = mlfc.compile(str(case.path), target=TARGET, shapes=case.shapes)
+    archive = folder / "model.tar"
+    compiled.export(archive)
+    inputs = random_inputs(compiled.inputs)
+    # tokens
+    inputs = {name: value % 1000 if value.dtype == np.int64 else value for name, value in inputs.items()}
+    file = ModelFile(case.name, case.path)
+    runners: dict[str, tuple[int, Callable[[], Any]]] = {
+        "without": (1, _bound(mlfc.load(archive), inputs)),
+        "one": (1, _bound(compiled, inputs)),
+        "two": (THREADS, _bound(compiled, inputs)),
+    }
+    for threads in (1, THREADS):
+        for name, run in peers(file, inputs, threads=threads).items():
+            runners[f"{name} {threads}"] = (1, run)
+    times = _medians(runners, seconds)
+    peer = next(name for name in runners if name.endswith(" 1")).removesuffix(" 1")
+    return [
+        *(f"{times[name]:.2f}" for name in ("without", "one", "two")),
+        f"{times['one'] / times['two']:.2f}",
+        peer,
+        *(f"{times[f'{peer} {threads}']:.2f}" for threads in (1, THREADS)),
+    ]
+
+
+def _bound(model: Any, inputs: dict[str, Any]) -> Callable[[], Any]:
+    outputs = {info.name: np.empty(info.shape, info.dtype) for info in model.outputs}
+    bound: Callable[[], Any] = model.bind(inputs, outputs)
+    return bound
+
+
+def _medians(runners: dict[str, tuple[int, Callable[[], Any]]], seconds: float) -> dict[str, float]:
+    """Return milliseconds; each runner warms up before it is timed."""
+    found: dict[str, list[float]] = {name: [] for name in runners}
+    end = time.perf_counter() + seconds * len(runners)
+    while time.perf_counter() < end or len(found["two"]) < 5:
+        for name, (threads, run) in runners.items():
+            mlfc.set_num_threads(threads)
+            warm = time.perf_counter() + _WARM_SECONDS
+            while time.perf_counter() < warm:
+                run()
+            for _ in range(_RUNS):
+                start = time.perf_counter()
+                run()
+                found[name].append((time.perf_counter() - start) * 1e3)
+    mlfc.set_num_threads(0)
+    return {name: float(np.median(times)) for name, times in found.items()}

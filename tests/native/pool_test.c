@@ -1,0 +1,51 @@
+/* Many shared works from two threads at once, each piece counted; prints nothing unless something is wrong. */
+#include <mlfc_parallel.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PIECES = 1000, ROUNDS = 200 };
+
+static int32_t add(const void* arguments, int32_t first, int32_t last, void* scratch) {
+  int32_t* const counts = *(int32_t* const*)arguments;
+  if (scratch != NULL) memset(scratch, 1, 100);
+  for (int32_t piece = first; piece < last; ++piece) ++counts[piece];
+  return 0;
+}
+
+static int32_t fail(const void* arguments, int32_t first, int32_t last, void* scratch) {
+  (void)arguments, (void)scratch;
+  return first <= 500 && 500 < last ? 7 : 0;
+}
+
+static int32_t nest(const void* arguments, int32_t first, int32_t last, void* scratch) {
+  (void)first, (void)last, (void)scratch;
+  return mlfc_parallel_for(add, arguments, 10, 10, 0);
+}
+
+static void* run(void* unused) {
+  int32_t counts[PIECES] = {0};
+  int32_t* const place = counts;
+  (void)unused;
+  for (int round = 0; round < ROUNDS; ++round) {
+    mlfc_used_pool->set_threads(1 + round % 5);
+    if (mlfc_parallel_for(add, &place, PIECES, PIECES, 100) != 0) puts("failed");
+  }
+  for (int piece = 0; piece < PIECES; ++piece) {
+    if (counts[piece] != ROUNDS) printf("piece %d: %d times\n", piece, (int)counts[piece]);
+  }
+  return NULL;
+}
+
+int main(void) {
+  pthread_t other;
+  int32_t counts[10] = {0};
+  int32_t* const place = counts;
+  pthread_create(&other, NULL, run, NULL);
+  run(NULL);
+  pthread_join(other, NULL);
+  mlfc_used_pool->set_threads(3);
+  if (mlfc_parallel_for(fail, NULL, PIECES, PIECES, 0) != 7) puts("the failure is lost");
+  if (mlfc_parallel_for(nest, &place, 1, 1, 0) != 0) puts("failed in a task");
+  return 0;
+}

@@ -14,8 +14,8 @@ from rich.table import Table
 
 import mlfc
 from benchmarks.dynamic_models import encoder
-from benchmarks.peers import runners as peers
 from benchmarks.models import find, random_inputs
+from benchmarks.peers import runners as peers
 
 NAMES = ("resnet50", "mobilenet_v2_quantized_1x3x224x224")
 TARGET = "c -mcpu=native"

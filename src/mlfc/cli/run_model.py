@@ -82,14 +82,7 @@ def run_model(
     runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
     if runs < 1 or top < 0:
         raise OptionError("--repeat must be at least 1, and --top at least 0")
-    if host_driven and (selftest or memory):
-        raise OptionError(
-            "option --host-driven excludes --selftest and --memory: the host runs single operators",
-            place="--host-driven",
-            next_step="Remove --selftest and --memory",
-        )
-    if not host_driven and (port is not None or tensors is not None):
-        raise OptionError("options --port and --tensors require --host-driven", next_step="Add --host-driven")
+    _check_driving(host_driven, selftest or memory, port is not None or tensors is not None)
     on_board = chosen_board(board or (_THIS_MACHINE if host_driven or selftest else None), trust_board)
     devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
     warnings = {} if on_board is None else core_warnings(artifact, on_board, board or _THIS_MACHINE, module)
@@ -178,6 +171,18 @@ def _limited(model: Loaded, limits: Mapping[str, int]) -> Loaded:
         )
     model.set_limits(**limits)
     return model
+
+
+def _check_driving(host_driven: bool, on_its_own: bool, is_connected: bool) -> None:
+    """Raise OptionError for options that only a device driven by the host has, or one that runs on its own."""
+    if host_driven and on_its_own:
+        raise OptionError(
+            "option --host-driven excludes --selftest and --memory: the host runs single operators",
+            place="--host-driven",
+            next_step="Remove --selftest and --memory",
+        )
+    if not host_driven and is_connected:
+        raise OptionError("options --port and --tensors require --host-driven", next_step="Add --host-driven")
 
 
 def _steps(

@@ -57,7 +57,7 @@ def table(names: Sequence[str], seconds: float) -> Table:
 
 
 def _row(case: _Case, folder: Path, seconds: float) -> list[str]:
-    compiled = mlfc.compile(str(case.path), target=TARGET, shapes=case.shapes)
+    compiled = mlfc.compile(str(case.path), target=TARGET, shapes=case.shapes, parallel=True)
     archive = folder / "model.tar"
     compiled.export(archive)
     inputs = random_inputs(compiled.inputs)

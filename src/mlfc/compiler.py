@@ -22,7 +22,7 @@ from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
 from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
-from mlfc.target.target import parse_host, parse_target
+from mlfc.target.target import Target, parse_host, parse_target
 
 
 def build(
@@ -42,6 +42,7 @@ def build(
     limit_factor: float = 1.0,
     dry_run: bool = False,
     specialize: Sequence[Mapping[str, int]] = (),
+    parallel: bool = False,
 ) -> Factory:
     """Compile a Relay module.
 
@@ -83,6 +84,9 @@ def build(
     specialize : sequence of mapping
         Values of open dimensions, ``[{"batch": 1}, {"batch": 8}]``: the virtual machine runs code of its own for each,
         which is faster and gives the same bits.
+    parallel : bool
+        Kernels of libraries, and of models that run in this process, share their work among threads: those of
+        `mlfc.set_num_threads`. For hosts, the executors ``aot`` and ``graph``, and ``optimize="speed"``.
     dry_run : bool
         Stop before the code is printed: all that can be refused has been by then.
 
@@ -105,11 +109,13 @@ def build(
     if executor is not None:  # before the work is done
         codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
     if executor == "vm":
+        _check_parallel(parallel, executor, host)
         unit = stepped_unit(mod, values, name, (chosen, host), specialize, limit_factor)
         beside = host if chosen.device else None
         stepped = Factory(name, chosen, executor, mod, values, unit, target_host=beside, specialize=tuple(specialize))
         return _made(stepped, dry_run)
     _require_fixed(mod, executor, specialize)
+    _check_parallel(parallel, executor, host)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))
@@ -143,7 +149,8 @@ def build(
         packed_constants=small and not host.features.vector_bytes,
         device_target=chosen if chosen.device else None,
     )
-    made = Factory(name, chosen, executor, mod, values, unit, memory_options, host if chosen.device else None)
+    beside = host if chosen.device else None
+    made = Factory(name, chosen, executor, mod, values, unit, memory_options, beside, parallel=parallel)
     return _made(made, dry_run)
 
 
@@ -159,6 +166,21 @@ def _require_fixed(module: IRModule, executor: str | None, specialize: Sequence[
             "specializing requires open dimensions and the virtual machine",
             place="specialize",
             next_step="Leave it out, or leave the dimensions open",
+        )
+
+
+def _check_parallel(parallel: bool, executor: str | None, host: Target) -> None:
+    """Raise OptionError where kernels cannot share their work among threads."""
+    features = host.features
+    reasons = {
+        "on microcontrollers": features.is_microcontroller,
+        "with --optimize size": features.optimize == "size",
+        "in the virtual machine, which open dimensions and loops require": executor == "vm",
+    }
+    found = [reason for reason, applies in reasons.items() if parallel and applies]
+    if found:
+        raise OptionError(
+            f"kernels do not share their work among threads {found[0]}", place="parallel", next_step="Leave it out"
         )
 
 

@@ -56,6 +56,7 @@ class Factory(Displayed):
     memory_options: memory.MemoryOptions = field(default_factory=memory.MemoryOptions)
     target_host: Target | None = None  # of the code beside a device's
     specialize: tuple[Mapping[str, int], ...] = ()  # values of open extents that have code of their own
+    parallel: bool = False  # kernels of libraries share their work among threads
 
     def _facts(self) -> Mapping[str, object]:
         return {"name": self.module_name, "target": ", ".join(map(str, self.targets)), "executor": self.executor}
@@ -77,10 +78,8 @@ class Factory(Displayed):
 
     @cached_property
     def host_unit(self) -> codegen.Unit:
-        """What is printed for libraries of hosts: kernels share their work among threads."""
-        features = self.unit.target.features
-        is_shared = not (features.is_microcontroller or self.unit.small or self.unit.parallel)
-        return replace(self.unit, parallel=True) if is_shared else self.unit
+        """What is printed for libraries: kernels share their work among threads, if that was asked for."""
+        return replace(self.unit, parallel=True) if self.parallel and not self.unit.parallel else self.unit
 
     @cached_property
     def host_code(self) -> codegen.GeneratedCode:

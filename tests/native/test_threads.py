@@ -63,14 +63,14 @@ def _assert_same_bits(model: Any, inputs: Any) -> None:
 @pytest.mark.parametrize(("family", "target"), [("nn", "c"), ("nn", "llvm"), ("indexing", "llvm"), ("pool", "c")])
 def test_operators(family: str, target: str) -> None:
     module, inputs = module_of(FAMILIES[family]())
-    _assert_same_bits(load_factory(mlfc.build(module, target, module_name="tested")), inputs)
+    _assert_same_bits(load_factory(mlfc.build(module, target, module_name="tested", parallel=True)), inputs)
 
 
 @pytest.mark.usefixtures("_any_work_is_shared")
 @pytest.mark.parametrize("model", ["kws_ref_model", "vww_96_int8", "trained_lstm_int8", "pretrainedResnet"])
 def test_models(model: str, models: Path) -> None:
     module, params = mlfc.import_model(models / f"{model}.tflite")
-    loaded = load_factory(mlfc.build(module, "llvm", params))
+    loaded = load_factory(mlfc.build(module, "llvm", params, parallel=True))
     _assert_same_bits(loaded, seeded_inputs(loaded.inputs, 5))
 
 
@@ -136,7 +136,9 @@ def _random(rng: np.random.Generator, buffer: Any) -> Any:
 @pytest.mark.usefixtures("_any_work_is_shared")
 def test_two_models_at_once_and_in_a_child(models: Path) -> None:
     module, params = mlfc.import_model(models / "kws_ref_model.tflite")
-    first, second = (load_factory(mlfc.build(module, "llvm", params, module_name=name)) for name in ("one", "two"))
+    first, second = (
+        load_factory(mlfc.build(module, "llvm", params, module_name=name, parallel=True)) for name in ("one", "two")
+    )
     inputs = seeded_inputs(first.inputs, 5)
     mlfc.set_num_threads(1)
     expected = first.run(inputs)
@@ -165,6 +167,18 @@ def test_two_models_at_once_and_in_a_child(models: Path) -> None:
 def test_numbers_of_threads_that_there_are_not(count: Any) -> None:
     with pytest.raises(OptionError, match="number of threads"):
         mlfc.set_num_threads(count)
+
+
+def test_the_command_line_asks_for_threads(tmp_path: Path, models: Path, command: Any) -> None:
+    library, before = tmp_path / "kws.so", count_launches()
+    command("compile", models / "kws_ref_model.tflite", "--parallel", "-o", library)
+    command("run", library, "--fill", "random", "--threads", 2)
+    assert count_launches() > before
+    for output in ("kws.tar", "kws.c"):
+        with pytest.raises(OptionError, match="--parallel requires models, and a library"):
+            command("compile", models / "kws_ref_model.tflite", "--parallel", "-o", tmp_path / output)
+    with pytest.raises(OptionError, match="among threads on microcontrollers"):
+        mlfc.compile(models / "kws_ref_model.tflite", "c -mcpu=cortex-m4", parallel=True)
 
 
 def test_pool_has_no_race(tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def is_compiled(artifact: Path, module: str | None, given: Inputs, *, takes_shap
     return False
 
 
-def compiled_model(model: Path, given: Inputs, target: str = "c", executor: str | None = None) -> Factory:
+def compiled_model(
+    model: Path, given: Inputs, target: str = "c", executor: str | None = None, *, parallel: bool = False
+) -> Factory:
     """Compile a model file as a module named after it."""
     from mlfc.compiler import build
     from mlfc.frontend import import_for_run
@@ -47,7 +49,7 @@ def compiled_model(model: Path, given: Inputs, target: str = "c", executor: str 
     asked = given.arguments()
     dynamic = leaves_to_run(executor, target, asked.get("shapes"))
     mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
-    return build(mod, target, params, executor=executor)
+    return build(mod, target, params, executor=executor, parallel=parallel)
 
 
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:

@@ -93,6 +93,7 @@ def compile_models(
     trust_board: bool = False,
     limit_factor: float = 1.0,
     specialize: list[str] | None = None,
+    parallel: bool = False,
     workspace_io: bool | None = None,
     external_workspace: bool | None = None,
     pool: list[str] | None = None,
@@ -155,6 +156,14 @@ def compile_models(
         workspace_io, pool or (), constants or (), load_constants or (), on_board, board_pools=board_pools
     )
     chosen, limit = (target, ram) if on_board is None else board_asks(on_board, target, ram)
+    if parallel and (form not in LIBRARIES or archives):
+        raise OptionError(
+            "option --parallel requires models, and a library for what comes out",
+            place="--parallel",
+            next_step="Add --emit so, or leave it out",
+        )
+    if parallel and chosen is None:
+        chosen = "c -mcpu=native" if triple is None else "c"
     if chosen is None and not archives:
         chosen = library_target(form, triple, cc)
     if ram is None and memories.get("pools"):
@@ -171,6 +180,7 @@ def compile_models(
         byoc,
         target_host,
         limit_factor,
+        parallel,
         specialize,
     )
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)

@@ -36,6 +36,7 @@ class BuildOptions:
     byoc: Sequence[str] | None = None  # external code generators
     target_host: str | None = None  # of the code beside a device's
     limit_factor: float = 1.0  # of what a model may cost
+    parallel: bool = False  # kernels share their work among threads
     specialize: Sequence[str] | None = None  # ``batch=1``: values of open dimensions that get code of their own
 
 
@@ -111,6 +112,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     ram=options.ram if len(named) == 1 else None,
                     limit_factor=options.limit_factor,
                     specialize=special[name],
+                    parallel=options.parallel,
                     **(options.memory_options if is_placed else {}),
                 )
             )

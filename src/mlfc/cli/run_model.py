@@ -79,6 +79,7 @@ def run_model(
     from mlfc.support.atomic import check_writable
 
     choose_threads(threads, on_board=board is not None or host_driven or selftest)
+    parallel = threads is not None and threads != 1
     runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
     if runs < 1 or top < 0:
         raise OptionError("--repeat must be at least 1, and --top at least 0")
@@ -130,12 +131,12 @@ def run_model(
         )
     elif profile:
         with stage(f"loading {artifact}"):
-            profiled = _limited(_profiled(artifact, module, fixed, devices), limits)
+            profiled = _limited(_profiled(artifact, module, fixed, devices, parallel), limits)
         measured = profiled.profile(given(profiled.inputs, *_sizes(profiled, artifact, fixed)), runs)
         _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
-            compiled = _limited(_load(artifact, module, fixed, devices, inputs), limits)
+            compiled = _limited(_load(artifact, module, fixed, devices, inputs, parallel), limits)
         begin_state(compiled, state_in)
         if len(compiled.state) and inputs is not None:
             results, times = _steps(compiled, inputs, runs, artifact)
@@ -254,7 +255,7 @@ def _sizes(
 
 
 def _load(
-    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], inputs: Path | None
+    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], inputs: Path | None, parallel: bool
 ) -> Runnable:
     """Return what is to run; a model whose open shapes cannot be compiled gets those of the inputs in a file."""
     from mlfc.archive.read.load import load, load_factory
@@ -262,22 +263,22 @@ def _load(
     if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load(artifact, module, devices)
     try:
-        return load_factory(compiled_model(artifact, fixed, _target(devices)), devices)
+        return load_factory(compiled_model(artifact, fixed, _target(devices), parallel=parallel), devices)
     except MlfcError:
         shaped = None if inputs is None else fixed.with_shapes_of(inputs)
         if shaped is None:
             raise
-        return load_factory(compiled_model(artifact, shaped, _target(devices), "aot"), devices)
+        return load_factory(compiled_model(artifact, shaped, _target(devices), "aot", parallel=parallel), devices)
 
 
 def _profiled(
-    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device]
+    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], parallel: bool
 ) -> ProfiledModule | GraphModule | ProfiledVm:
     from mlfc.archive.describe.profile import load_profiled, profiled_factory
 
     if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load_profiled(artifact, module, devices)
-    return profiled_factory(compiled_model(artifact, fixed, _target(devices)), devices)
+    return profiled_factory(compiled_model(artifact, fixed, _target(devices), parallel=parallel), devices)
 
 
 def _report(

@@ -11,7 +11,7 @@ import typer
 
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Inputs, choose_threads, chosen_board
+from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
@@ -64,7 +64,6 @@ def verify(
     state_init: str | None = None,
     byoc: list[str] | None = None,
     limit_factor: float = 1.0,
-    threads: int | None = None,
     as_json: bool = False,
 ) -> None:
     """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
@@ -79,7 +78,6 @@ def verify(
     """
     from mlfc.verify import verify as compare
 
-    choose_threads(threads, on_board=board is not None)
     settings: dict[str, Any] = {
         "target": target or "c",
         "optimize": optimize or "speed",

@@ -93,7 +93,6 @@ def compile_models(
     trust_board: bool = False,
     limit_factor: float = 1.0,
     specialize: list[str] | None = None,
-    parallel: bool = False,
     workspace_io: bool | None = None,
     external_workspace: bool | None = None,
     pool: list[str] | None = None,
@@ -115,6 +114,7 @@ def compile_models(
     abi: str | None = None,
     triple: str | None = None,
     cc: str | None = None,
+    parallel: bool = False,
     test_vectors: int | None = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of these inputs. Default: 0.", rich_help_panel="Archive")

@@ -121,10 +121,10 @@ def times(case: Case, seconds: float) -> Iterator[tuple[tuple[int, ...], dict[st
     data, rng = case.make(), np.random.default_rng(0)
     model = onnx.load_from_string(data)
     name = model.graph.input[0].name
-    general: Any = mlfc.compile(data, "c", module_name="general").model
+    general: Any = mlfc.compile(data, module_name="general").model
     for shape, extents in case.shapes:
         value = rng.integers(0, case.tokens, shape) if case.tokens else rng.standard_normal(shape).astype(np.float32)
-        static: Any = mlfc.compile(data, "c", module_name="static", shapes={name: shape}).model
+        static: Any = mlfc.compile(data, module_name="static", shapes={name: shape}).model
         static_call = static.bind({name: value})
         room = {output: np.empty_like(array) for output, array in static_call.outputs.items()}
         open_call = general.bind({name: value}, room)

@@ -24,6 +24,7 @@ from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
+from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
@@ -88,6 +89,7 @@ class _Pieces:
 class TiledConv:
     """Writes the loops of one convolution over (height, width); the output is indexed as the input, `source`."""
 
+    is_measured = True  # whether measurements may choose its parameters
     joins = True  # whether blocks can be computed together
     packs_once = True  # whether weights are packed here, and read by `PackedBlock.place`
     panel = 0  # vectors of output channels whose weights are side by side, if not those of a tile
@@ -100,7 +102,10 @@ class TiledConv:
         contiguous = conv.groups == 1 and conv.dilation[1] == 1 and conv.kernel[1] > 1
         few = contiguous and conv.channels < FEW_CHANNELS
         self.stage: Band | None = None
-        if how.must_stage or conv.padded or few:
+        must = how.must_stage or conv.padded
+        # a run of a row is added up in other pieces than its taps
+        same = not contiguous or bounds(conv.kernel[1] * conv.channels)[1] <= PIECE
+        if must or ctx.choose("stage", int(few), lambda: [0, 1] if same else [int(few)]):
             form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
             self.stage = Band(ctx, conv, source, form, how.weights.nbytes)
         self.as_runs = contiguous and self.stage is not None
@@ -108,18 +113,59 @@ class TiledConv:
         self.long = is_long(how.accumulator, self.steps)
         band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = self.choose_tile(band)
+        self.order, self.unroll = "blocks", 1
+        if self.is_measured:
+            self.order = str(ctx.choose("order", self.order, self._orders))
+            self.unroll = int(str(ctx.choose("unroll", self.unroll, self._unrolls)))
 
     def choose_tile(self, band: Extent) -> Tile:
         """Return the tiling of a band of rows, which may have the weights of tiles of more registers."""
         features = self.ctx.features
         if not self.packs_once or not features.packing_registers:
-            return self.fitting_tile(band, features.vector_registers)
-        self.panel = self.fitting_tile(band, features.packing_registers).vectors
-        return self.fitting_tile(band, features.vector_registers, tiling.divisors(self.panel))
+            return self._measured_tile(band, features.vector_registers)
+        self.panel = self._measured_tile(band, features.packing_registers, packing=True).vectors
+        return self._measured_tile(band, features.vector_registers, tiling.divisors(self.panel))
+
+    def _measured_tile(
+        self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS, *, packing: bool = False
+    ) -> Tile:
+        """Return the tiling for so many registers, or the one that measurements chose.
+
+        `packing`: that of the processor in whose order weights are packed.
+        """
+        found, width, filters = (
+            self.fitting_tile(band, registers, allowed),
+            self.conv.output[1],
+            self.conv.group_filters,
+        )
+        if not self.is_measured or isinstance(band, Dim) or isinstance(width, Dim) or isinstance(filters, Dim):
+            return found
+        usual, plane = tiling.sizes(found), (band, width, filters, registers)
+
+        def measured() -> Sequence[Value]:
+            vectors = tiling.MEASURED_VECTORS if allowed == tiling.VECTORS else allowed
+            return [usual, *(tile for tile in tiling.fitting(*plane, vectors) if tile != usual)]
+
+        chosen = self.ctx.choose("tile", usual, measured, packing=packing)
+        if chosen == usual or not isinstance(chosen, tuple):
+            return found
+        tall, wide, count = chosen
+        return Tile(tiling.balanced(band, tall), tiling.balanced(width, wide), count)
 
     def fitting_tile(self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS) -> Tile:
         """Return the tiling for so many registers."""
         return tiling.choose(band, self.conv.output[1], self.conv.group_filters, registers, allowed)
+
+    def _orders(self) -> Sequence[Value]:
+        """Return whether blocks of channels are outside of pixels, or inside."""
+        is_open = isinstance(self.tile.rows, tiling.OpenSplit) or isinstance(self.tile.columns, tiling.OpenSplit)
+        return ["blocks"] if is_open or isinstance(self.conv.group_filters, Dim) else ["blocks", "pixels"]
+
+    def _unrolls(self) -> Sequence[Value]:
+        """Return into how many steps of the reduction its innermost loop may be cut."""
+        steps = self.run[1]
+        whole = not self.long and not isinstance(steps, Dim)
+        return [1, *(count for count in (2, 4) if whole and steps % count == 0 and steps > count)]
 
     def emit(self) -> None:
         """Write everything."""
@@ -136,7 +182,9 @@ class TiledConv:
                 stmts.refill(self.stage.buffer)
                 self.stage.fill(image, first, rows)
             with stmts.loop(self.conv.groups, "group") as group:
-                for block, weights, start in blocks:
+                if self.order == "pixels":
+                    self._all_blocks((image, group, first), blocks)
+                for block, weights, start in blocks if self.order == "blocks" else ():
                     with stmts.loop(block.count, "block") as number:
                         self._plane((image, group, first, rows), (block, number, weights, start))
                     self._few_pixels((image, group, first), (block, weights, start))
@@ -188,6 +236,20 @@ class TiledConv:
                         continue
                     with column as x:
                         self.write_tile(TilePosition(image, group, first + band_row, x, band_row, tall, wide), *block)
+
+    def _all_blocks(
+        self, band: tuple[Expr, Expr, Expr], blocks: Sequence[tuple[PackedBlock, Buffer, Buffer | None]]
+    ) -> None:
+        """Write the tiles of one band, each for all blocks of channels: pixels are read once, weights for each tile."""
+        image, group, first = band
+        for row, tall in self._pieces(self.tile.rows, "ty"):
+            with row as band_row:
+                for column, wide in self._pieces(self.tile.columns, "tx"):
+                    with column as x:
+                        place = TilePosition(image, group, first + band_row, x, band_row, tall, wide)
+                        for block, weights, start in blocks:
+                            with self.ctx.stmts.loop(block.count, "block") as number:
+                                self.write_tile(place, block, number, weights, start)
 
     def _together(self, block: PackedBlock, wide: int) -> int:
         """Return how many blocks are computed together for a piece of `wide` pixels.
@@ -296,13 +358,23 @@ class TiledConv:
         by_row = pieces is not None and bounds(taps * steps)[1] <= PIECE
         with stmts.loop(self.conv.kernel[0], "ky") as ky:
             with stmts.loop(taps, "kx") as kx, piece(self.ctx, steps, pieces is None) as (first, extent):
-                with stmts.loop(extent, "k") as offset:
+                with self._reduction(extent) as offset:
                     k = first + offset
                     yield (ky * taps + kx) * steps + k, (ky, kx, k * self.how.step)
                 if pieces and not by_row:
                     pieces.add()
             if pieces and by_row:
                 pieces.add()
+
+    @contextmanager
+    def _reduction(self, extent: Any) -> Iterator[Expr]:
+        if self.unroll == 1:
+            with self.ctx.stmts.loop(extent, "k") as k:
+                yield k
+            return
+        with self.ctx.stmts.loop(extent // self.unroll, "k") as k:
+            with self.ctx.stmts.loop(self.unroll, "step", "unrolled") as step:
+                yield k * self.unroll + step
 
     def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
         """Hand the tile's elements to the output, channel by channel, so that fused operators are vectorized."""

@@ -19,6 +19,8 @@ from mlfc.kernels.staging import Channels, Form, StagedWindow
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, channel_blocks
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim
+from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
@@ -80,6 +82,15 @@ class Depthwise:
         self.weights = ctx.constant("weights", self._packed(centered))
         start = self._start(centered)
         self.start = None if start is None else ctx.constant("start", start)
+        held = tiling.accumulators(ctx.features.vector_registers)
+        self.pixels = int(str(ctx.choose("strip", min(8, held - 1), lambda: self._strips(held))))
+        self.vectors = int(str(ctx.choose("vectors", VECTORS, lambda: [VECTORS, 1, 4])))
+
+    def _strips(self, held: int) -> list[Value]:
+        """Return how many pixels may be computed at once."""
+        usual, width = min(8, held - 1), self.conv.output[1]
+        most = usual if isinstance(width, Dim) else min(14, width, max(1, held - 1))
+        return [usual, *(size for size in range(2, most + 1) if size != usual)]
 
     def _packed(self, centered: Array) -> Array:
         """Return weights as (vectors of channels, taps, lanes) of float32."""
@@ -102,7 +113,7 @@ class Depthwise:
         """Write everything."""
         stmts, conv = self.ctx.stmts, self.conv
         with stmts.loop(conv.batch, "image") as image:
-            for block in channel_blocks(conv.filters, VECTORS):
+            for block in channel_blocks(conv.filters, self.vectors):
                 with stmts.loop(block.count, "block") as number:
                     self._block(image, block, number)
 
@@ -121,7 +132,7 @@ class Depthwise:
         multiplier = conv.filters // conv.channels
         first = number * block.width + block.first
         channels = Channels(block.width, lambda c: (first + c) // multiplier)
-        split = tiling.cut(conv.output[1], min(8, tiling.accumulators(self.ctx.features.vector_registers) - 1))
+        split = tiling.cut(conv.output[1], self.pixels)
         if window:
             stmts.refill(window.buffer)
             window.start(image, channels)

@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 from mlfc.kernels.geometry import Conv, Frame
 from mlfc.support import dims, dtypes
 from mlfc.support.dims import Dim, Extent
+from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
 
 LEAST_BAND_BYTES = 4 * 1024  # smaller copies save no memory worth having and repeat too many rows
+MOST_MEASURED_BYTES = 1024 * 1024  # of a copy that is worth measuring
 MOST_BAND_BYTES = 192 * 1024  # a band stays in the second-level cache beside the weights
 
 Source: TypeAlias = "tuple[Buffer, Frame]"
@@ -115,7 +117,7 @@ class Band(_Rows):
         limit = min(max(weight_bytes, LEAST_BAND_BYTES), MOST_BAND_BYTES)
         height, most = conv.output[0], limit // (self.length * dtypes.nbytes(form.dtype))
         self.is_open = isinstance(height, Dim) or isinstance(self.length, Dim)
-        self.rows: Any = self._open(height, most) if self.is_open else self._fitting(most)
+        self.rows: Any = self._open(height, most) if self.is_open else self._chosen(self._fitting(most))
         self.buffer = ctx.scratch("staged", (self._input_rows(self.rows), self.length), form.dtype)
 
     def _input_rows(self, rows: Any) -> Any:
@@ -129,6 +131,18 @@ class Band(_Rows):
         height = self.conv.output[0]
         divisors = (height // count for count in range(1, height + 1) if height % count == 0)
         return next((rows for rows in divisors if self._input_rows(rows) <= most), 1)
+
+    def _chosen(self, usual: int) -> int:
+        """Return the rows of a band that measurements chose, or the usual number."""
+        height, row = self.conv.output[0], self.length * dtypes.nbytes(self.form.dtype)
+
+        def measured() -> list[Value]:
+            fitting = (rows for rows in range(height, 0, -1) if height % rows == 0)
+            some = [rows for rows in fitting if self._input_rows(rows) * row <= MOST_MEASURED_BYTES]
+            return [usual, *(rows for rows in some[:8] if rows != usual)]
+
+        chosen = self.ctx.choose("band", usual, measured)
+        return chosen if isinstance(chosen, int) else usual
 
     def fill(self, image: Expr, first: Expr, count: Any) -> None:
         """Write the loops that copy the input of `count` output rows from `first` on."""

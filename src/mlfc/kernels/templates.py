@@ -6,7 +6,7 @@ template; what no other family has or takes gets the plain one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from mlfc.registry import Registry
 from mlfc.support import dtypes
 from mlfc.support.dims import UndecidedError, is_static
 from mlfc.target.features import Features
+from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr, Stmt
@@ -91,12 +92,28 @@ def families(features: Features) -> tuple[str, ...]:
 
 def emit(kind: str, ctx: Context, *args: Any) -> None:
     """Write the loops of `kind` with the first template of the target's families that accepts."""
-    for key in (f"{kind}/{name}" for name in families(ctx.features)):
+    taking = _taking(kind, ctx, *args)
+    family, entry = next(taking, (None, None))
+    if family is None or entry is None:
+        raise InternalError(f"no template of '{kind}' takes these sizes")
+
+    def others() -> list[Value]:
+        # a device's kernels are launched by its own templates
+        return [family, *(() if ctx.features.gpu else dict.fromkeys(name for name, _ in _taking(kind, ctx, *args)))]
+
+    chosen = ctx.choose("template", family, others)
+    if chosen != family:
+        entry = next(other for name, other in taking if name == chosen)
+    entry.emit(ctx, *args)
+
+
+def _taking(kind: str, ctx: Context, *args: Any) -> Iterator[tuple[str, KernelTemplate]]:
+    """Yield the templates that serve the arguments with their families, the best first."""
+    for name in families(ctx.features):
+        key = f"{kind}/{name}"
         for entry in TEMPLATES.get(key) if key in TEMPLATES else ():
             if _takes(entry, key, ctx, *args):
-                entry.emit(ctx, *args)
-                return
-    raise InternalError(f"no template of '{kind}' takes these sizes")
+                yield name, entry
 
 
 def _takes(entry: KernelTemplate, key: str, ctx: Context, *args: Any) -> bool:

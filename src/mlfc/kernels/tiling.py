@@ -15,6 +15,9 @@ LANES = 16  # 32-bit lanes of the vectors that templates write with
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
 MOST_PIXELS = 8  # pixels are a power of two apart where channels are: more of them than cache ways evict each other
 VECTORS = (1, 2, 4, 7)  # of output channels that a tile may have
+MEASURED_VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)  # of tiles that are measured
+MOST_MEASURED_PIXELS = 14
+MOST_MEASURED = 24  # tilings of a layer that are worth measuring
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
 LONG = 1 << 12  # what an extent is taken for that the run decides: so long that its end hardly matters
 
@@ -161,6 +164,32 @@ def choose(height: Extent, width: Extent, filters: Extent, registers: int, allow
                 best = cost, tile
     assert best is not None
     return best[1]
+
+
+def fitting(
+    height: int, width: int, filters: int, registers: int, allowed: tuple[int, ...] = MEASURED_VECTORS
+) -> tuple[tuple[int, int, int], ...]:
+    """Return tilings as (rows, columns, vectors), the one with the least estimated time first, to be measured.
+
+    Unlike `choose` they include tiles of more pixels and other numbers of vectors, for which the estimate is too rough.
+    """
+    found: dict[Tile, float] = {}
+    for vectors in allowed:
+        most = max(1, accumulators(registers) // vectors)
+        if (vectors > max(1, -(-filters // LANES)) and len(allowed) > 1) or vectors > accumulators(registers):
+            continue
+        for tall in range(1, min(height, most, MOST_PIXELS) + 1):
+            for wide in {min(width, most // tall), min(width, max(1, MOST_PIXELS // tall)), min(width, 4), 1}:
+                if tall * wide <= min(most, MOST_MEASURED_PIXELS):
+                    tile = Tile(balanced(height, tall), balanced(width, wide), vectors)
+                    found[tile] = _cost(tile, filters, parts(registers))
+    ranked = sorted(found, key=lambda tile: (found[tile], sizes(tile)))
+    return tuple(dict.fromkeys(map(sizes, ranked)))[:MOST_MEASURED]
+
+
+def sizes(tile: Tile) -> tuple[int, int, int]:
+    """Return the rows, columns and vectors of a tiling's largest tile."""
+    return tile.rows.largest, tile.columns.largest, tile.vectors
 
 
 def _cost(tile: Tile, filters: int, width: int) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.support.levels import LEVEL_VARIABLE
+from mlfc.target.tuned import Tuned
 
 LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
 """How target strings describe a machine to LLVM, in the order in which `target.llvm` names them."""
@@ -87,6 +88,7 @@ class Features:
     optimize: str = "speed"  # ``speed`` or ``size``
     # by level, what processors can do for which a library has kernels beside those for all of its architecture
     levels: tuple[tuple[str, Features], ...] = ()
+    tuned: Tuned | None = None  # what measurements chose for kernels, instead of what templates' rules say
 
     @property
     def is_microcontroller(self) -> bool:

@@ -19,6 +19,7 @@ from mlfc.errors import InternalError
 from mlfc.support import cost, dtypes
 from mlfc.support.dims import Shape
 from mlfc.target.features import Features
+from mlfc.target.tuned import Choices, Parameter, Value
 from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, Expr
 
@@ -85,6 +86,10 @@ class Context:
     stmts: tb.StmtBuilder = field(init=False)
     constants: list[tuple[Buffer, npt.NDArray[Any]]] = field(default_factory=list)
     scratch_buffers: list[Buffer] = field(default_factory=list)
+    choices: Choices = field(default_factory=dict)  # what measurements chose for this kernel
+    packing: Choices = field(default_factory=dict)  # and for the processor in whose order its weights are packed
+    parameters: dict[str, Parameter] = field(default_factory=dict)  # what templates asked for, and their rules' answers
+    refused: bool = False  # whether a choice is none of a parameter's values
 
     def __post_init__(self) -> None:
         self.stmts = tb.StmtBuilder(single_trips=self.small)
@@ -96,6 +101,23 @@ class Context:
         Functions that differ in sizes alone become one later (`tir.merge_kernels`), if their structure is the same.
         """
         return self.features.optimize == "size"
+
+    def choose(
+        self, name: str, default: Value, allowed: Callable[[], Sequence[Value]], *, packing: bool = False
+    ) -> Value:
+        """Return the value of a parameter of the template: `default`, unless measurements chose another one.
+
+        `allowed` are its values; all give the same bits. `packing`: that of the processor whose order weights are in.
+        """
+        chosen = self.packing if packing else self.choices
+        if not packing:
+            self.parameters.setdefault(name, Parameter(default, allowed))
+        if name not in chosen:
+            return default
+        if chosen[name] in allowed():
+            return chosen[name]
+        self.refused = True
+        return default
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> Buffer:
         """Add a constant made at compile time (packed weights, multipliers); the same array is added once."""

@@ -6,6 +6,7 @@ in the group is computed where it reads, what comes after it is computed where i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from mlfc.relay.op import Kind
 from mlfc.relay.visitor import post_order
 from mlfc.support import dims, dtypes
 from mlfc.target.features import Features
+from mlfc.target.tuned import Parameter
 from mlfc.tir import builder as tb
 from mlfc.tir import visitor
 from mlfc.tir.bind import bind
@@ -27,6 +29,7 @@ from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
 from mlfc.tir.split_stores import split_stores
+from mlfc.transform.kernel_key import kernel_key
 from mlfc.transform.matching import flat_args, macs_of, operator_of
 from mlfc.transform.variants import with_variants
 
@@ -42,6 +45,7 @@ class LoweredGroup:
     label: str
     used: tuple[int, ...]
     constants: tuple[npt.NDArray[Any], ...]
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # which its template has
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
@@ -111,11 +115,25 @@ class _GroupLowering:
 
     def __post_init__(self) -> None:
         self.ctx = Context(self.features)
+        self._take_choices()
         self.calls = [expr for expr in post_order(self.function.body) if isinstance(expr, relay.Call)]
         self.uses: dict[int, int] = {}
         for call in self.calls:
             for arg in flat_args(call):
                 self.uses[id(arg)] = self.uses.get(id(arg), 0) + 1
+
+    def _take_choices(self) -> None:
+        tuned = self.features.tuned
+        if tuned is not None and (key := kernel_key(self.function)) is not None:
+            self.ctx.choices, self.ctx.packing = tuned.kernels.get(key, {}), tuned.packing.get(key, {})
+
+    def _note_choices(self) -> None:
+        tuned = self.features.tuned
+        if tuned is not None and self.ctx.choices:
+            key = kernel_key(self.function) or ""
+            tuned.used.add(key)
+            if self.ctx.refused or set(self.ctx.choices) - set(self.ctx.parameters):
+                tuned.refused.add(key)
 
     @property
     def names(self) -> str:
@@ -253,7 +271,8 @@ class _GroupLowering:
         )  # fmt: skip
         main = next((call for call in self.calls if operator_of(call).emit is not None), self.calls[0])
         label = operator_of(main).name.rpartition(".")[2]
-        return LoweredGroup(prim, label, used, tuple(array for _, array in constants))
+        self._note_choices()
+        return LoweredGroup(prim, label, used, tuple(array for _, array in constants), self.ctx.parameters)
 
     def _fitted(self, body: Stmt) -> Stmt:
         """Return the body in the form that suits the target."""

@@ -100,7 +100,8 @@ class PairedSums:
                         add([pair, pixel, 0], value, low)
                         add([pair, pixel, 1], value, both)
 
-        most = STEPS_IN_SMALL_CODE if self._ctx.small else STEPS_AT_ONCE
+        usual = STEPS_IN_SMALL_CODE if self._ctx.small else STEPS_AT_ONCE
+        most = int(str(self._ctx.choose("unroll", usual, lambda: [usual, *({2, 4, 8, 16} - {usual})])))
         repeat(self._ctx, self._steps // self._group, most // self._group, "k", steps)
         return sums
 

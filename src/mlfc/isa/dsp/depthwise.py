@@ -111,7 +111,10 @@ class _Depthwise:
         height = self.conv.output[0]
         fitting = [rows for rows in range(1, height + 1) if 2 * self.length * self._input_rows(rows) <= STACK_BYTES]
         most = max([min(height, _LEAST_ROWS), *fitting])
-        return -(-height // -(-height // most))
+        usual = -(-height // -(-height // most))
+        whole = [rows for rows in (height, -(-height // 2), -(-height // 4)) if rows != usual]
+        # small code has one form of each band
+        return self.ctx.choose("band", usual, lambda: [usual] if self.ctx.small else [usual, *dict.fromkeys(whole)])
 
     def _by_filter(self, centered: Array) -> Array:
         """Return (filters, taps): a quarter less than in words for a kernel of three columns."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import opencl as opencl
     from mlfc.runtime.threads import get_num_threads as get_num_threads
     from mlfc.runtime.threads import set_num_threads as set_num_threads
+    from mlfc.tuning.tune import tune as tune
     from mlfc.verify.compare import verify as verify
 
 
@@ -66,6 +67,7 @@ _HOMES = {
     "diff": "mlfc.archive",
     "migrate": "mlfc.archive",
     "rebuild": "mlfc.archive",
+    "tune": "mlfc.tuning.tune",
     "set_num_threads": "mlfc.runtime.threads",
     "get_num_threads": "mlfc.runtime.threads",
     "Pool": "mlfc.memory",

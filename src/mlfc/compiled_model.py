@@ -193,7 +193,8 @@ class CompiledModel(Displayed, HasModel):
         if self.factory.target.mcpu != AUTO:
             return self.factory
         params = dict(self.factory.source_params)
-        return build(self.factory.module, "c", params, module_name=self.name, **self._built)
+        options = {name: value for name, value in self._built.items() if name != "tuned"}  # of this processor
+        return build(self.factory.module, "c", params, module_name=self.name, **options)
 
     def _specialized(self, extents: Mapping[str, int]) -> Runnable:
         """Return the model for certain extents, in this process without a C compiler; the bits are the same."""

@@ -23,6 +23,7 @@ from mlfc.relay.ir import IRModule
 from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
 from mlfc.target.target import Target, parse_host, parse_target
+from mlfc.target.tuning_log import Log, opened_log
 
 
 def build(
@@ -43,6 +44,7 @@ def build(
     dry_run: bool = False,
     specialize: Sequence[Mapping[str, int]] = (),
     parallel: bool = False,
+    tuned: Log | None = None,
 ) -> Factory:
     """Compile a Relay module.
 
@@ -87,6 +89,8 @@ def build(
     parallel : bool
         Kernels of libraries, and of models that run in this process, share their work among threads: those of
         `mlfc.set_num_threads`. For hosts, the executors ``aot`` and ``graph``, and ``optimize="speed"``.
+    tuned : path or TuningLog, optional
+        What `mlfc tune` wrote: kernels that it measured take the values that were fastest, and give the same bits.
     dry_run : bool
         Stop before the code is printed: all that can be refused has been by then.
 
@@ -103,6 +107,10 @@ def build(
     memory_options = memory.MemoryOptions(workspace_io, tuple(pools), tuple(constants))
     chosen = parse_target(target, optimize)
     host = parse_host(target_host, optimize) if chosen.device else chosen
+    if tuned is not None:
+        log = opened_log(tuned)
+        host = log.applied(host)
+        chosen = chosen if chosen.device else host
     name = checked_module_name(module_name)
     if executor is None and is_dynamic(mod):
         executor = "vm"
@@ -113,6 +121,8 @@ def build(
         unit = stepped_unit(mod, values, name, (chosen, host), specialize, limit_factor)
         beside = host if chosen.device else None
         stepped = Factory(name, chosen, executor, mod, values, unit, target_host=beside, specialize=tuple(specialize))
+        if tuned is not None:
+            log.note(host)
         return _made(stepped, dry_run)
     _require_fixed(mod, executor, specialize)
     _check_parallel(parallel, executor, host)
@@ -132,6 +142,8 @@ def build(
             ram=ram if executor == "aot" else None,
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
+    if tuned is not None:
+        log.note(host)
     if program.tiling is not None:
         memory_options = replace(memory_options, ram=ram)
     small = optimize == "size"

@@ -29,8 +29,9 @@ LAYERS = (
     ("library",),
     ("factory", "stepped", "compiler", "problems"),
     ("archive",),
-    ("micro",),
+    ("micro", "cluster"),
     ("verify", "specializing", "compiled_model", "onnx_backend"),
+    ("tuning",),
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}

@@ -39,7 +39,13 @@ def is_compiled(artifact: Path, module: str | None, given: Inputs, *, takes_shap
 
 
 def compiled_model(
-    model: Path, given: Inputs, target: str = "c", executor: str | None = None, *, parallel: bool = False
+    model: Path,
+    given: Inputs,
+    target: str = "c",
+    executor: str | None = None,
+    *,
+    parallel: bool = False,
+    tuned: Path | None = None,
 ) -> Factory:
     """Compile a model file as a module named after it."""
     from mlfc.compiler import build
@@ -49,7 +55,7 @@ def compiled_model(
     asked = given.arguments()
     dynamic = leaves_to_run(executor, target, asked.get("shapes"))
     mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
-    return build(mod, target, params, executor=executor, parallel=parallel)
+    return build(mod, target, params, executor=executor, parallel=parallel, tuned=tuned)
 
 
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def built_firmware(
-    artifact: Path, board: Board, module: str | None, inputs: Inputs, *, profile: bool
+    artifact: Path, board: Board, module: str | None, inputs: Inputs, *, profile: bool, tuned: Path | None = None
 ) -> EmulatedModule:
     """Return an archive's module, or a model compiled for the board, as firmware for it."""
     from mlfc.micro.run.emulator import emulated_archive, emulated_factory
@@ -35,7 +35,7 @@ def built_firmware(
     with stage(f"building firmware of {artifact} for {board.name}"):
         if is_compiled(artifact, module, inputs):
             return emulated_archive(artifact, board, module, profile=profile)
-        return emulated_factory(compiled_model(artifact, inputs, board.target), board, profile=profile)
+        return emulated_factory(compiled_model(artifact, inputs, board.target, tuned=tuned), board, profile=profile)
 
 
 def run_firmware(

@@ -46,6 +46,7 @@ EXAMPLES = (
     'mlfc compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
     "mlfc compile kws.tflite --emit c -o kws_code",
     "mlfc compile kws.tflite -o kws.so",
+    "mlfc compile resnet18.onnx --tuned tune.jsonl -o resnet18.so",
     "mlfc compile resnet.onnx --executor graph --emit so --triple aarch64-linux-gnu -o resnet_arm.so",
     "mlfc compile kws.tflite --emit o --board nucleo_l4r5zi -o kws_objects",
     "CC='arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb' mlfc compile kws.tflite --emit o -o kws_objects",
@@ -93,6 +94,7 @@ def compile_models(
     trust_board: bool = False,
     limit_factor: float = 1.0,
     specialize: list[str] | None = None,
+    tuned: Path | None = None,
     workspace_io: bool | None = None,
     external_workspace: bool | None = None,
     pool: list[str] | None = None,
@@ -181,6 +183,7 @@ def compile_models(
         target_host,
         limit_factor,
         parallel,
+        tuned,
         specialize,
     )
     factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)

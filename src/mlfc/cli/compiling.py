@@ -37,6 +37,7 @@ class BuildOptions:
     target_host: str | None = None  # of the code beside a device's
     limit_factor: float = 1.0  # of what a model may cost
     parallel: bool = False  # kernels share their work among threads
+    tuned: Path | None = None  # a log of mlfc tune
     specialize: Sequence[str] | None = None  # ``batch=1``: values of open dimensions that get code of their own
 
 
@@ -69,6 +70,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
             ram=options.ram,
             byoc=options.byoc,
             limit_factor=options.limit_factor,
+            tuned=options.tuned,
             specialize=parse_extents(options.specialize, None)[""] if options.specialize else None,
             **options.memory_options,
         )
@@ -79,11 +81,13 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     from mlfc.compiler import build
     from mlfc.frontend import import_for_run
     from mlfc.frontend.shapes import leaves_to_run
+    from mlfc.target.tuning_log import opened_log
 
     inputs = options.inputs.by_model(list(named))
     executors = parse_executors(options.executors, list(named))
     special = parse_extents(options.specialize or (), list(named))
     factories = []
+    log = None if options.tuned is None else opened_log(options.tuned)
     for name, path in named.items():
         with stage(f"compiling {path}"):
             executor = executors.get(name) or executors.get("")
@@ -113,6 +117,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
                     limit_factor=options.limit_factor,
                     specialize=special[name],
                     parallel=options.parallel,
+                    tuned=log,
                     **(options.memory_options if is_placed else {}),
                 )
             )

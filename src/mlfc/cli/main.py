@@ -15,7 +15,7 @@ from typing import Any, cast
 import typer
 
 import mlfc
-from mlfc.cli import archives, boards, check, compile_models, diff, inspect, listings, project, run_model, verify
+from mlfc.cli import archives, boards, check, compile_models, diff, inspect, listings, project, run_model, tune, verify
 from mlfc.cli.options import GroupedCommand, with_options
 from mlfc.errors import InternalError, MlfcError, OutputError
 from mlfc.support.atomic import temporary_error
@@ -36,6 +36,7 @@ COMMANDS = (
     ("compile", compile_models.compile_models, compile_models.EXAMPLES),
     ("run", run_model.run_model, run_model.EXAMPLES),
     ("verify", verify.verify, verify.EXAMPLES),
+    ("tune", tune.tune, tune.EXAMPLES),
     ("inspect", inspect.inspect, inspect.EXAMPLES),
     ("diff", diff.diff, diff.EXAMPLES),
     ("validate", archives.validate, archives.VALIDATE_EXAMPLES),

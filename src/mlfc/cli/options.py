@@ -159,6 +159,9 @@ OPTIONS = {
         " every processor."
     ),
     "target_host": _code("The target of the host's code beside a device's. Default: c."),
+    "scheduler": _option(
+        "A dask scheduler: workers with the resource BUILD build, those with MEASURE measure.", "tcp://HOST:PORT"
+    ),
     "template": _option("A template of mlfc project list.", "NAME"),
     "tensors": _option("With --host-driven: write every operator's output to this .npz file."),
     "test_vectors": _archive("Random inputs with their outputs, for the demo to check. Default: none."),
@@ -169,6 +172,7 @@ OPTIONS = {
         "N",
     ),
     "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),
+    "tuned": _code("The log of mlfc tune: kernels take what was fastest, and give the same bits.", "LOG"),
     "triple": _library(
         "The machine of a library, such as aarch64-linux-gnu; the ziglang wheel compiles. Default: this one."
     ),

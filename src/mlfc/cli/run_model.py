@@ -16,6 +16,7 @@ from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_dri
 from mlfc.cli.options import Inputs, choose_threads, chosen_board
 from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
 from mlfc.cli.tables import print_json, print_table
+from mlfc.cli.tune import require_tunable
 from mlfc.errors import MlfcError, OptionError, RunError
 from mlfc.support.progress import stage
 
@@ -34,6 +35,7 @@ EXAMPLES = (
     "mlfc run wakeword.tar --inputs frames.npz --outputs scores.npz",
     "mlfc run kws.tar --profile --repeat 100 --top 5",
     "mlfc run resnet18.onnx --device opencl",
+    "mlfc run resnet18.onnx --tuned tune.jsonl --repeat 100",
     "mlfc run kws.tflite --board mps2-an386 --profile",
     "mlfc run kws.tar --board mps3-an547 --selftest",
     "mlfc run kws_graph.tar --board mps2-an386 --host-driven --profile",
@@ -73,13 +75,15 @@ def run_model(
     memory_limit: int | None = None,
     turn_limit: int | None = None,
     threads: int | None = None,
+    tuned: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
     from mlfc.support.atomic import check_writable
 
+    require_tunable(artifact, tuned)
     choose_threads(threads, on_board=board is not None or host_driven or selftest)
-    parallel = threads is not None and threads != 1
+    compiling = {"parallel": threads is not None and threads != 1, "tuned": tuned}
     runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
     if runs < 1 or top < 0:
         raise OptionError("--repeat must be at least 1, and --top at least 0")
@@ -119,7 +123,7 @@ def run_model(
     elif on_board is not None:
         if repeat is not None:
             raise OptionError("option --repeat has no effect under an emulator: every run takes the same instructions")
-        firmware = built_firmware(artifact, on_board, module, fixed, profile=profile)
+        firmware = built_firmware(artifact, on_board, module, fixed, profile=profile, tuned=tuned)
         run_firmware(
             firmware,
             given(firmware.inputs),
@@ -131,12 +135,12 @@ def run_model(
         )
     elif profile:
         with stage(f"loading {artifact}"):
-            profiled = _limited(_profiled(artifact, module, fixed, devices, parallel), limits)
+            profiled = _limited(_profiled(artifact, module, fixed, devices, compiling), limits)
         measured = profiled.profile(given(profiled.inputs, *_sizes(profiled, artifact, fixed)), runs)
         _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
-            compiled = _limited(_load(artifact, module, fixed, devices, inputs, parallel), limits)
+            compiled = _limited(_load(artifact, module, fixed, devices, inputs, compiling), limits)
         begin_state(compiled, state_in)
         if len(compiled.state) and inputs is not None:
             results, times = _steps(compiled, inputs, runs, artifact)
@@ -238,10 +242,10 @@ def _devices(text: str | None, *, elsewhere: bool) -> tuple[Device, ...]:
     return (device(kind, int(index or 0)),)
 
 
-def _target(devices: Sequence[Device]) -> str:
-    """Return the target of a model that is to run on these devices."""
+def _target(devices: Sequence[Device], compiling: Mapping[str, Any]) -> str:
+    """Return the target of a model that is to run on these devices; logs are of one processor."""
     kinds = [device.kind for device in devices if device.kind != "cpu"]
-    return kinds[0] if kinds else "c"
+    return kinds[0] if kinds else "c" if compiling["tuned"] is None else "c -mcpu=auto"
 
 
 def _sizes(
@@ -255,7 +259,12 @@ def _sizes(
 
 
 def _load(
-    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], inputs: Path | None, parallel: bool
+    artifact: Path,
+    module: str | None,
+    fixed: Inputs,
+    devices: Sequence[Device],
+    inputs: Path | None,
+    compiling: Mapping[str, Any],
 ) -> Runnable:
     """Return what is to run; a model whose open shapes cannot be compiled gets those of the inputs in a file."""
     from mlfc.archive.read.load import load, load_factory
@@ -263,22 +272,22 @@ def _load(
     if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load(artifact, module, devices)
     try:
-        return load_factory(compiled_model(artifact, fixed, _target(devices), parallel=parallel), devices)
+        return load_factory(compiled_model(artifact, fixed, _target(devices, compiling), **compiling), devices)
     except MlfcError:
         shaped = None if inputs is None else fixed.with_shapes_of(inputs)
         if shaped is None:
             raise
-        return load_factory(compiled_model(artifact, shaped, _target(devices), "aot", parallel=parallel), devices)
+        return load_factory(compiled_model(artifact, shaped, _target(devices, compiling), "aot", **compiling), devices)
 
 
 def _profiled(
-    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], parallel: bool
+    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], compiling: Mapping[str, Any]
 ) -> ProfiledModule | GraphModule | ProfiledVm:
     from mlfc.archive.describe.profile import load_profiled, profiled_factory
 
     if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load_profiled(artifact, module, devices)
-    return profiled_factory(compiled_model(artifact, fixed, _target(devices), parallel=parallel), devices)
+    return profiled_factory(compiled_model(artifact, fixed, _target(devices, compiling), **compiling), devices)
 
 
 def _report(

@@ -98,8 +98,11 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
         raise InternalError(f"no template of '{kind}' takes these sizes")
 
     def others() -> list[Value]:
-        # a device's kernels are launched by its own templates
-        return [family, *(() if ctx.features.gpu else dict.fromkeys(name for name, _ in _taking(kind, ctx, *args)))]
+        # a device's kernels are launched by its own templates, and vectors beat plain loops
+        if ctx.features.gpu:
+            return [family]
+        slow = {family, "plain"} if ctx.features.vector_bytes else {family}
+        return [family, *dict.fromkeys(name for name, _ in _taking(kind, ctx, *args) if name not in slow)]
 
     chosen = ctx.choose("template", family, others)
     if chosen != family:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -17,3 +17,24 @@ def stage(text: str) -> Iterator[None]:
 
     with Console(stderr=True).status(text):
         yield
+
+
+@contextmanager
+def bar(text: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a bar on a terminal while the block runs; yield what sets it: done, of how many, and a note."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total, _note: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn(text),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(text, total=None, note="")
+        yield lambda done, total, note: shown.update(task, completed=done, total=total, note=note)

@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Value: TypeAlias = "int | str | tuple[int, ...]"
-Choices: TypeAlias = Mapping[str, Value]
-"""Values by the names of a template's parameters."""
+Choices: TypeAlias = Mapping[str, str]
+"""Values, as `text_of` writes them, by the names of a template's parameters."""
+
+
+def text_of(value: Value) -> str:
+    """Return a value as logs have it: ``8``, ``1x7x4``, ``pixels``."""
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True)
@@ -28,3 +33,7 @@ class Tuned:
     packing: Mapping[str, Choices] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)  # keys of kernels that were asked for
     refused: set[str] = field(default_factory=set)  # those of which a template had no such value
+
+
+TEMPLATES = 1
+"""The version of the templates' parameters: to be raised when one of them means something else."""

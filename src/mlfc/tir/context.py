@@ -19,7 +19,7 @@ from mlfc.errors import InternalError
 from mlfc.support import cost, dtypes
 from mlfc.support.dims import Shape
 from mlfc.target.features import Features
-from mlfc.target.tuned import Choices, Parameter, Value
+from mlfc.target.tuned import Choices, Parameter, Value, text_of
 from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, Expr
 
@@ -114,10 +114,9 @@ class Context:
             self.parameters.setdefault(name, Parameter(default, allowed))
         if name not in chosen:
             return default
-        if chosen[name] in allowed():
-            return chosen[name]
-        self.refused = True
-        return default
+        values = {text_of(value): value for value in (default, *allowed())}
+        self.refused = self.refused or chosen[name] not in values
+        return values.get(chosen[name], default)
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> Buffer:
         """Add a constant made at compile time (packed weights, multipliers); the same array is added once."""

@@ -20,6 +20,7 @@ from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.support.module_info import BuildInfo, ImportedModule, ModuleInfo
 from mlfc.target.target import parse_target
+from mlfc.target.tuning_log import Log
 
 
 def rebuild(
@@ -37,6 +38,7 @@ def rebuild(
     byoc: Sequence[str] | None = None,
     limit_factor: float | None = None,
     specialize: Sequence[Mapping[str, int]] | None = None,
+    tuned: Log | None = None,
 ) -> list[Factory]:
     """Compile every module of an archive again.
 
@@ -45,7 +47,7 @@ def rebuild(
     path : path
         An archive that mlfc wrote with source parameters.
     target, target_host, executor, optimize, external_workspace, workspace_io, pools, constants, ram, byoc,
-    limit_factor, specialize
+    limit_factor, specialize, tuned
         As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
         chosen again: importing the model decided it.
 
@@ -75,6 +77,7 @@ def rebuild(
         "byoc": byoc,
         "limit_factor": limit_factor,
         "specialize": specialize,
+        "tuned": tuned,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     with open_archive(path) as archive:
@@ -131,7 +134,7 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
         asked["executor"] = "graph"
     if asked["executor"] != "aot":
         # the graph executor has no workspace that could be passed in, or placed
-        kept = ("target", "target_host", "executor", "optimize", "limit_factor", "specialize")
+        kept = ("target", "target_host", "executor", "optimize", "limit_factor", "specialize", "tuned")
         asked = {key: asked[key] for key in kept if key in asked}
     module = replace(module, numerics=recorded.numerics, byoc=byoc)
     factory = build(module, params=params, module_name=name, **asked)

@@ -1,0 +1,164 @@
+"""``mlfc tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mlfc.cli.compiling import board_asks
+from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.tables import print_json, print_table
+from mlfc.errors import OptionError
+from mlfc.support.progress import bar
+from mlfc.support.text import printable
+
+if TYPE_CHECKING:
+    from mlfc.tuning.tune import Progress, TuningResult
+
+EXAMPLES = (
+    "mlfc tune resnet18.onnx -o tune.jsonl",
+    "mlfc tune kws.tflite --budget 300 --plot search.html",
+    "mlfc tune kws.tflite --board mps2-an386 -o kws_m4.jsonl",
+    "mlfc tune resnet.onnx --shape input=1,3,224,224 --trials 40 --seed 7",
+    "mlfc tune resnet18.onnx --scheduler tcp://10.0.0.5:8786",
+    "mlfc compile resnet18.onnx --emit so --tuned tune.jsonl",
+)
+_SHOWN = 10
+
+
+def tune(
+    model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
+    *,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="The log, JSON lines. An existing one goes on: nothing in it is measured again."
+        ),
+    ] = Path("tune.jsonl"),
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="A target of this machine. Default: this processor, as libraries for every processor use it."
+        ),
+    ] = None,
+    board: str | None = None,
+    trust_board: bool = False,
+    shape: list[str] | None = None,
+    value: list[str] | None = None,
+    state: list[str] | None = None,
+    state_init: str | None = None,
+    optimize: str | None = None,
+    numerics: str | None = None,
+    limit_factor: float = 1.0,
+    trials: Annotated[int, typer.Option(help="Most candidates of each kernel.", metavar="N")] = 24,
+    budget: Annotated[
+        float | None, typer.Option(help="Begin no measurement after so many seconds.", metavar="SECONDS")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of candidates that are drawn at random, and of inputs.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a page with a plot of the search.", metavar="FILE.html")
+    ] = None,
+    scheduler: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """Search kernel configurations by measuring, and write the log that compile --tuned reads.
+
+    Kernels that are equal but for their weights are measured once. Every candidate's results are compared with those of
+    the default to the bit, and one wins only if it is clearly faster. The search may be interrupted, and goes on where
+    it was.
+    """
+    from mlfc.support.atomic import check_writable, write_bytes
+    from mlfc.tuning.plot import page
+    from mlfc.tuning.tune import tune as search
+
+    on_board = chosen_board(board, trust_board)
+    if on_board is not None:
+        target = board_asks(on_board, target, None)[0]
+    if plot is not None:
+        check_writable(plot)
+    given: dict[str, Any] = Inputs.of(shape, value, state, state_init).arguments()
+    if target is not None:
+        given["target"] = target
+    with bar(f"tuning {model.name}") as show:
+
+        def progress(now: Progress) -> None:
+            show(now.done, now.kernels, f"{now.trials} candidates, best so far {100 * (now.ratio - 1):+.1f} %")
+
+        found = search(
+            model,
+            output=output,
+            board=on_board,
+            optimize=optimize or "speed",
+            numerics=numerics or "litert",
+            limit_factor=limit_factor,
+            trials=trials,
+            budget=budget,
+            seed=seed,
+            scheduler=scheduler,
+            progress=progress,
+            **given,
+        )
+    if plot is not None:
+        from mlfc.tuning.log import LogFile
+
+        entries = LogFile(output).current(found.target, optimize or "speed", found.measured)
+        write_bytes(plot, page(f"{model.name} for {found.target}", entries).encode())
+    _report(found, as_json)
+
+
+def _report(found: TuningResult, as_json: bool) -> None:
+    if as_json:
+        kernels = [
+            {"kernel": item.kernel, "calls": item.calls, "values": dict(item.values), "ratio": item.ratio}
+            for item in found.kernels
+        ]
+        print_json(
+            {
+                "log": str(found.log),
+                "target": found.target,
+                "measured": found.measured,
+                "complete": found.is_complete,
+                "trials": found.trials,
+                "known": found.known,
+                "ratio": found.ratio,
+                "model_ratio": found.model_ratio,
+                "kernels": kernels,
+            }
+        )
+        return
+    better = sorted((item for item in found.kernels if item.values), key=lambda item: item.ratio)
+    rows = [
+        (
+            item.kernel[:70],
+            item.calls,
+            " ".join(f"{k}={v}" for k, v in sorted(item.values.items())),
+            round(item.ratio, 3),
+        )
+        for item in better[:_SHOWN]
+    ]
+    if rows:
+        title = f"{found.log}: {len(better)} of {len(found.kernels)} kernels have faster values for {found.target}"
+        print_table(title, ("kernel", "calls", "values", "ratio"), rows)
+    else:
+        typer.echo(printable(f"{found.log}: the default is best for all of {len(found.kernels)} kernels"))
+    typer.echo(
+        f"{found.trials} candidates measured, {found.known} known; these kernels take {found.ratio:.3f} times as long"
+    )
+    if found.model_ratio is not None:
+        typer.echo(f"the whole model takes {found.model_ratio:.3f} times as long")
+    if not found.is_complete:
+        typer.echo("the budget ended the search; the same command goes on with it")
+
+
+def require_tunable(artifact: Path, tuned: Path | None) -> None:
+    """Raise OptionError for a log beside what is compiled already."""
+    from mlfc.archive.read.load import artifact_kind
+
+    if tuned is not None and artifact_kind(artifact) != "model":
+        raise OptionError(
+            "option --tuned requires a model",
+            place="--tuned",
+            next_step="Compile the model with --tuned, or leave it out",
+        )

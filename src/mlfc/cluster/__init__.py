@@ -1,0 +1,10 @@
+"""Where builds and measurements run: on this machine, or on the workers of a dask cluster."""
+
+from __future__ import annotations
+
+from mlfc.cluster.opening import opened_workers as opened_workers
+from mlfc.cluster.workers import BUILD as BUILD
+from mlfc.cluster.workers import MEASURE as MEASURE
+from mlfc.cluster.workers import LocalWorkers as LocalWorkers
+from mlfc.cluster.workers import Outcome as Outcome
+from mlfc.cluster.workers import Workers as Workers

@@ -1,0 +1,181 @@
+"""Logs of measured kernels: JSON lines, each a trial of some values or the choice for a kernel. Logs are untrusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, TypeAlias
+
+from mlfc.errors import ArchiveError, InputError, OptionError
+from mlfc.support.json_text import parse_json
+from mlfc.support.plain_file import open_plain
+from mlfc.support.records import Limits, Record, RecordError
+from mlfc.target.features import Features
+from mlfc.target.target import Target
+from mlfc.target.tuned import TEMPLATES, Choices, Tuned
+
+MOST_BYTES, MOST_LINE, MOST_LINES = 64 << 20, 64 << 10, 200_000
+FORM = 1
+_AGAIN = "Tune again: mlfc tune MODEL -o LOG"
+
+Short: TypeAlias = Annotated[str, Limits(max_length=200)]
+Size: TypeAlias = Annotated[int, Limits(minimum=0, maximum=1 << 31)]
+
+
+@dataclass(frozen=True)
+class KernelFacts(Record):
+    """What the loops of a kernel compute: see `transform.kernel_key`."""
+
+    operator: Short
+    inputs: Annotated[tuple[Annotated[str, Limits(max_length=1000)], ...], Limits(max_items=64)]
+    attributes: Mapping[str, Annotated[str, Limits(max_length=1000)]]
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the kernel."""
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Entry(Record):
+    """A line of a log."""
+
+    form: Size  # of the line
+    templates: Size  # the version of their parameters
+    kind: Annotated[str, Limits(enum=("trial", "choice"))]
+    target: Short  # of one processor
+    optimize: Annotated[str, Limits(enum=("speed", "size"))]
+    kernel: KernelFacts
+    values: Mapping[str, Short]  # by parameter; what is not there is as the template's rule says
+    outcome: Annotated[str, Limits(enum=("right", "wrong", "failed"))]  # the results, compared with the rule's
+    ratio: float | None  # its time or instructions over the rule's
+    measured: Short  # ``time``, or the board whose instructions or cycles were counted
+    cost: float | None = None  # of the rule's values: seconds, or instructions or cycles
+    reason: Annotated[str, Limits(max_length=400)] = ""  # why it failed
+
+    @property
+    def values_key(self) -> str:
+        """The values as a text."""
+        return values_key(self.values)
+
+
+def values_key(values: Mapping[str, Any]) -> str:
+    """Return values as a text that is the same for equal ones."""
+    return json.dumps({name: values[name] for name in sorted(values)}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, eq=False)
+class TuningLog:
+    """The entries of a log that fit this version's templates."""
+
+    entries: tuple[Entry, ...]
+    place: str = "tuning log"
+
+    def choices(self, target: str, optimize: str) -> dict[str, Choices]:
+        """Return the choices for a processor by kernel; the last one of several counts."""
+        return {
+            entry.kernel.key: entry.values
+            for entry in self.entries
+            if entry.kind == "choice" and entry.target == target and entry.optimize == optimize
+        }
+
+    def applied(self, target: Target) -> Target:
+        """Return a target for which templates take the choices of the log."""
+        features = target.features
+        own = self.choices(str(target), features.optimize)
+        levels = target.levels
+        if levels is None:
+            return replace(target, features=replace(features, tuned=Tuned(own)))
+        by_level = {
+            level.name: self.choices(f"{target.kind} -mcpu={level.name}", features.optimize) for level in levels.levels
+        }
+        # the weights of all levels are in the order of the highest one's tiles
+        packing = by_level[levels.levels[-1].name]
+
+        def tuned(name: str, of: Features) -> Features:
+            return replace(of, tuned=Tuned(by_level[name], packing))
+
+        higher = tuple((name, tuned(name, each)) for name, each in features.levels)
+        return replace(target, features=replace(tuned(levels.levels[0].name, features), levels=higher))
+
+    def note(self, target: Target) -> None:
+        """Warn once of choices that templates do not have, and of a log that has nothing for the target."""
+        features = [target.features, *(each for _, each in target.features.levels)]
+        tuned = [each.tuned for each in features if each.tuned is not None]
+        refused = {key for each in tuned for key in each.refused}
+        if refused:
+            warnings.warn(
+                f"{self.place}: {len(refused)} kernels have no such parameters any more and are as their templates'"
+                f" rules say. {_AGAIN}",
+                stacklevel=3,
+            )
+        elif self.entries and not any(each.kernels for each in tuned):
+            known = ", ".join(sorted({entry.target for entry in self.entries})[:8])
+            warnings.warn(f"{self.place}: nothing was tuned for '{target}', only for: {known}", stacklevel=3)
+
+
+Log: TypeAlias = "str | os.PathLike[str] | TuningLog"
+
+
+def opened_log(log: Log) -> TuningLog:
+    """Return a log: itself, or the one in a file; entries of other versions are left out with a warning."""
+    if isinstance(log, TuningLog):
+        return log
+    if not isinstance(log, (str, os.PathLike)):
+        raise OptionError(f"expected a tuning log or its path, got {type(log).__name__}", place="tuned")
+    entries, _ = read_log(log)
+    kept = tuple(entry for entry in entries if entry.form == FORM and entry.templates == TEMPLATES)
+    if len(kept) < len(entries):
+        warnings.warn(
+            f"{log}: {len(entries) - len(kept)} entries are of another version and ignored. {_AGAIN}", stacklevel=3
+        )
+    return TuningLog(kept, str(log))
+
+
+def read_log(path: str | os.PathLike[str]) -> tuple[list[Entry], int]:
+    """Return the entries of a file, and the bytes up to the end of the last whole line.
+
+    The last line may be cut off: whoever wrote it was interrupted. Raises InputError for anything else that is no log.
+    """
+    try:
+        with open_plain(path) as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", place=str(path), next_step=_AGAIN) from error
+    if len(data) > MOST_BYTES:
+        raise InputError(f"the log exceeds {MOST_BYTES:,} bytes", place=str(path), next_step=_AGAIN)
+    whole = data.rfind(b"\n") + 1
+    lines = data[:whole].splitlines()
+    if len(lines) > MOST_LINES:
+        raise InputError(f"the log exceeds {MOST_LINES:,} lines", place=str(path), next_step=_AGAIN)
+    if data and not whole and not data.startswith(b"{"):
+        raise InputError("expected JSON lines of mlfc tune, got something else", place=str(path), next_step=_AGAIN)
+    return [_entry(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()], whole
+
+
+def _entry(line: bytes, place: str) -> Entry:
+    if len(line) > MOST_LINE:
+        raise InputError(f"the line exceeds {MOST_LINE:,} bytes", place=place, next_step=_AGAIN)
+    try:
+        value = parse_json(line, place)
+        if isinstance(value, dict) and value.get("form") not in (None, FORM):
+            return _of_another_form(value)
+        return Entry.from_json(value)
+    except ArchiveError as error:
+        raise InputError(error.cause, place=place, next_step=_AGAIN) from None
+    except RecordError as fault:
+        raise InputError(
+            f"{fault.cause}{f' at {fault.path}' if fault.path else ''}", place=place, next_step=_AGAIN
+        ) from None
+
+
+def _of_another_form(value: Mapping[str, Any]) -> Entry:
+    """Return what stands for a line of another version, of which nothing else is known."""
+    form = value["form"]
+    if not isinstance(form, int) or isinstance(form, bool) or form < 0:
+        raise RecordError("expected a whole number for 'form'")
+    return Entry(form, 0, "trial", "", "speed", KernelFacts("", (), {}), {}, "failed", None, "")

@@ -1,0 +1,129 @@
+"""The kernels of a model that can be tuned, and the code of each with some values of its template's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy.typing as npt
+
+from mlfc import codegen, memory, transform
+from mlfc.errors import OptionError
+from mlfc.factory import Factory
+from mlfc.relay import ir as relay
+from mlfc.relay.dynamic import is_dynamic
+from mlfc.relay.visitor import post_order
+from mlfc.support.module_info import ModuleInterface
+from mlfc.target.features import level_here
+from mlfc.target.target import Target, parse_target
+from mlfc.target.tuned import Choices, Tuned, text_of
+from mlfc.target.tuning_log import KernelFacts
+from mlfc.transform.kernel_key import kernel_facts
+from mlfc.transform.lower_group import lower_group
+
+MOST_CONSTANTS = 32 << 20
+"""Bytes of constants of a kernel that is tuned: one with more waits for memory, whatever its loops are."""
+NAME = "tuned"
+
+
+@dataclass(eq=False)
+class TunableKernel:
+    """Loops of a model that have parameters; `calls` of its groups have them."""
+
+    facts: KernelFacts
+    group: relay.Function
+    target: Target
+    macs: int
+    calls: int = 1
+
+    def parameters(self, values: Choices) -> dict[str, tuple[str, ...]]:
+        """Return the values of each parameter, the rule's first, where others have `values`."""
+        lowered = lower_group(self.group, self._features(values).features)
+        found = {}
+        for name, parameter in lowered.parameters.items():
+            found[name] = tuple(dict.fromkeys(map(text_of, (parameter.default, *parameter.allowed()))))
+        return found
+
+    def _features(self, values: Choices) -> Target:
+        features = replace(self.target.features, levels=(), tuned=Tuned({self.facts.key: values}))
+        return replace(self.target, features=features)
+
+    def factory(self, values: Choices) -> Factory:
+        """Return the group alone as a module."""
+        target = self._features(values)
+        params = tuple(relay.Var(f"x{index}", param.type) for index, param in enumerate(self.group.params))
+        call = relay.call_function(self.group, params)
+        module = relay.IRModule({"main": relay.Function(params, call)})
+        small = target.features.optimize == "size"
+        program, plan = memory.choose_plan(
+            transform.lower(module, target.features, NAME), memory.MemoryOptions(), reorder=False
+        )
+        unit = codegen.Unit(
+            program, plan, NAME, target=target, small=small,
+            packed_constants=small and not target.features.vector_bytes,
+        )  # fmt: skip
+        return Factory(NAME, target, "aot", module, {}, unit)
+
+    @property
+    def title(self) -> str:
+        """What people see."""
+        return f"{self.facts.operator} {' x '.join(self.facts.inputs)}"
+
+
+def measured_target(text: str, optimize: str) -> Target:
+    """Return the target whose code is measured: of several levels of processors, the one of this machine."""
+    target = parse_target(text, optimize)
+    if target.device:
+        raise OptionError(
+            f"expected a target of hosts or microcontrollers, got the device '{target}'",
+            place="--target",
+            next_step="Tune for c, 'c -mcpu=native' or a board",
+        )
+    if target.levels is not None:
+        level, _ = level_here(target.levels)
+        return parse_target(f"c -mcpu={level.name}", optimize)
+    return target
+
+
+def tunable_kernels(
+    module: relay.IRModule, params: Mapping[str, npt.NDArray[Any]], target: Target, limit_factor: float = 1.0
+) -> list[TunableKernel]:
+    """Return the distinct kernels of a model that have parameters, the one with the most work first.
+
+    Raises OptionError for a model whose shapes the run decides.
+    """
+    if is_dynamic(module):
+        raise OptionError(
+            "tuning requires fixed shapes and no control flow",
+            next_step="Fix the shapes of inputs: --shape NAME=1,3,224,224",
+        )
+    values = transform.checked_params(module, params)
+    found: dict[str, TunableKernel] = {}
+    with transform.within_limits(module, values, limit_factor):
+        fused = transform.run(module, values)
+        for call in post_order(fused.main.body):
+            if isinstance(call, relay.Call) and isinstance(call.op, relay.Function) and "Compiler" not in call.op.attrs:
+                _add(found, call.op, target)
+    return sorted(found.values(), key=lambda kernel: -kernel.macs * kernel.calls)
+
+
+def _add(found: dict[str, TunableKernel], group: relay.Function, target: Target) -> None:
+    facts = kernel_facts(group)
+    if facts is None:
+        return
+    known = KernelFacts.from_json(facts)
+    if known.key in found:
+        found[known.key].calls += 1
+        return
+    lowered = lower_group(group, replace(target.features, levels=()))
+    if sum(array.nbytes for array in lowered.constants) > MOST_CONSTANTS:
+        return
+    if any(len(set(parameter.allowed())) > 1 for parameter in lowered.parameters.values()):
+        found[known.key] = TunableKernel(known, group, target, lowered.prim.macs)
+
+
+def interface_of(factory: Factory) -> dict[str, Any]:
+    """Return what callers of a module must know, as plain data."""
+    found: ModuleInterface = factory.interface()
+    return found.to_json()

@@ -1,0 +1,119 @@
+"""Which values of a kernel's parameters are tried, in which order, and which of them wins.
+
+The parameter that matters most comes first (the tile): the values that the rule's cost model likes best, and some
+drawn at random. Then each other parameter is varied alone beside the best so far, and the first one again if that
+changed what suits it. The best is measured once more beside the rule's values alone: of many noisy measurements the
+smallest one is too small.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mlfc.target.tuned import Choices
+from mlfc.target.tuning_log import values_key
+
+LEADING = ("tile", "strip")
+_AGAIN = 5  # values of the leading parameter that are tried again beside others
+LAST = 3  # the round in which the best is confirmed
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a candidate: its cost over that of the rule's values."""
+
+    values: Choices
+    outcome: str  # right, wrong or failed
+    ratio: float | None = None
+    upper: float | None = None
+    reason: str = ""
+
+
+@dataclass(eq=False)
+class KernelSearch:
+    """The search for one kernel. `parameters` returns the values of each parameter beside given ones, the rule's first.
+
+    `margin`: how much faster a candidate must be to win.
+    """
+
+    parameters: Callable[[Choices], Mapping[str, Sequence[str]]]
+    trials: int
+    margin: float
+    draw: random.Random
+    round: int = 0
+    best: Choices = field(default_factory=dict)
+    best_ratio: float = 1.0
+    done: dict[str, Trial] = field(default_factory=dict)  # by `values_key`
+    confirmed: Trial | None = None
+
+    def candidates(self) -> list[Choices]:
+        """Return the values to try in this round, without those that were tried."""
+        if self.round == LAST:
+            return [self.best] if self.best else []
+        found = {values_key(values): values for values in map(self._pruned, self._proposed())}
+        left = max(0, self.trials - len(self.done))
+        new = [values for key, values in found.items() if key not in self.done and key != values_key({})]
+        return new[:left]
+
+    def _pruned(self, values: Choices) -> Choices:
+        """Return values without those of parameters that others have made meaningless: no copy has no rows."""
+        if len(values) < 2:
+            return values
+        parameters = self.parameters(values)
+        return {name: value for name, value in values.items() if value in parameters.get(name, ())}
+
+    def _proposed(self) -> list[Choices]:
+        parameters = self.parameters(self.best)
+        leading = next((name for name in LEADING if name in parameters), next(iter(parameters), ""))
+        values = list(parameters.get(leading, ()))[1:]
+        if self.round == 0:
+            count = max(1, self.trials // 2)
+            likely, rest = values[: count - count // 4], values[count - count // 4 :]
+            return [{leading: value} for value in (*likely, *self.draw.sample(rest, min(len(rest), count // 4)))]
+        if self.round == 1:
+            others = {name: allowed for name, allowed in parameters.items() if name != leading}
+            return [
+                with_value(self.best, name, value, allowed[0])
+                for name, allowed in others.items()
+                for value in allowed
+                if value != self.best.get(name, allowed[0])
+            ]
+        if set(self.best) - {leading}:
+            usual = parameters[leading][0] if leading in parameters else ""
+            return [with_value(self.best, leading, value, usual) for value in values[:_AGAIN]]
+        return []
+
+    def take(self, trials: Sequence[Trial]) -> None:
+        """Take the round's results, and go on to the next round."""
+        for trial in trials:
+            if self.round == LAST:
+                self.confirmed = trial
+                continue
+            self.done[values_key(trial.values)] = trial
+            if trial.outcome == "right" and trial.ratio is not None and trial.ratio < self.best_ratio:
+                self.best, self.best_ratio = trial.values, trial.ratio
+        self.round += 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to try."""
+        return self.round > LAST
+
+    @property
+    def choice(self) -> Trial:
+        """The winner: the best, if it was clearly faster when it was measured alone; else the rule's values."""
+        found = self.confirmed
+        if found is None or found.outcome != "right" or found.ratio is None or found.upper is None:
+            return Trial({}, "right", 1.0)
+        is_better = found.ratio <= 1 - self.margin and found.upper < 1
+        return found if is_better else Trial({}, "right", 1.0)
+
+
+def with_value(values: Choices, name: str, value: str, usual: str) -> Choices:
+    """Return values with another one of a parameter; the rule's value is left out."""
+    found = {**values, name: value}
+    if value == usual:
+        del found[name]
+    return found

@@ -1,0 +1,291 @@
+"""Tuning a model: which values of its kernels' parameters are fastest, found by measuring, and written to a log."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlfc.cluster import BUILD, MEASURE, opened_workers
+from mlfc.compiled_model import EVERY_CPU
+from mlfc.compiler import build
+from mlfc.errors import OptionError
+from mlfc.frontend import Model, import_model
+from mlfc.support.text import Displayed, shortened
+from mlfc.target.target import Target
+from mlfc.target.tuned import TEMPLATES, Choices
+from mlfc.target.tuning_log import FORM, Entry, TuningLog, values_key
+from mlfc.tuning.bench import Bench, BoardBench, HostBench
+from mlfc.tuning.jobs import plain_code
+from mlfc.tuning.kernels import TunableKernel, interface_of, measured_target, tunable_kernels
+from mlfc.tuning.log import LogFile, require_log_name
+from mlfc.tuning.search import LAST, KernelSearch, Trial
+
+if TYPE_CHECKING:
+    from mlfc.micro.board.board import Board
+
+TRIALS = 24
+_LONGEST_REASON = 400
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is."""
+
+    kernels: int  # of the model
+    done: int  # of them
+    trials: int  # that were measured, this time and before
+    ratio: float  # estimated time of the model's tunable kernels with the best so far, over that by the rules
+
+
+@dataclass(frozen=True)
+class KernelResult:
+    """What was found for a kernel."""
+
+    kernel: str
+    calls: int
+    macs: int  # of a call
+    values: Choices  # empty where the template's rule is best
+    ratio: float  # of time or counts, to those by the rule
+    cost: float | None  # seconds by the rule, or instructions or cycles
+
+
+@dataclass(frozen=True, repr=False)
+class TuningResult(Displayed):
+    """What `tune` found."""
+
+    log: Path
+    target: str
+    measured: str  # ``time``, or the board whose instructions or cycles were counted
+    kernels: tuple[KernelResult, ...]
+    trials: int  # measured now
+    known: int  # that the log had already
+    is_complete: bool  # False where the budget ended the search
+    ratio: float  # estimated from the kernels
+    model_ratio: float | None  # of the whole model, measured; None where nothing changed, and for boards
+
+    def _facts(self) -> Mapping[str, object]:
+        better = sum(bool(item.values) for item in self.kernels)
+        return {"target": self.target, "kernels": len(self.kernels), "faster": better, "ratio": round(self.ratio, 3)}
+
+
+def tune(
+    model: Model,
+    target: str = EVERY_CPU,
+    *,
+    output: str | os.PathLike[str],
+    board: Board | None = None,
+    optimize: str = "speed",
+    trials: int = TRIALS,
+    budget: float | None = None,
+    seed: int = 0,
+    scheduler: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    bench: Bench | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    **imported: Any,
+) -> TuningResult:
+    """Measure kernels of a model with other values of their parameters, and write a log that `build` reads.
+
+    Parameters
+    ----------
+    model : str, Path, bytes or onnx.ModelProto
+        As for `compile`.
+    target : str
+        A target of this machine. ``c -mcpu=auto`` and ``native``: the processor that this runs on.
+    output : path
+        The log. An existing one goes on: what it has is not measured again.
+    board : Board, optional
+        Count the instructions or cycles of the board's emulator; the target is the board's.
+    optimize : str
+        ``speed`` or ``size``, as for `build`.
+    trials : int
+        Most candidates of each kernel.
+    budget : float, optional
+        Seconds after which no further measurements begin.
+    seed : int
+        Of the candidates that are drawn at random, and of the inputs.
+    scheduler : str, optional
+        The address of a dask scheduler, whose workers with the resource ``BUILD`` build and those with ``MEASURE``
+        measure; all of these must have one kind of processor.
+    progress : callable, optional
+        Called with a `Progress` after each round.
+    bench : Bench, optional
+        What measures, instead of this machine or the board.
+    clock : callable
+        Seconds, for the budget.
+    **imported
+        Options of `import_model`: ``shapes``, ``values``, ``numerics``, ``limit_factor``, ...
+
+    Returns
+    -------
+    TuningResult
+
+    Raises
+    ------
+    MlfcError
+        For models and options that cannot be tuned, logs that are none, and schedulers that do not answer.
+
+    Examples
+    --------
+    >>> mlfc.tune("kws.tflite", output="tune.jsonl", budget=300)   # doctest: +SKIP
+    >>> mlfc.compile("kws.tflite", tuned="tune.jsonl")             # doctest: +SKIP
+    """
+    if trials < 1 or seed < 0 or (budget is not None and not budget > 0):
+        raise OptionError("expected at least 1 trial, a budget above 0 and a seed of at least 0")
+    require_log_name(output)
+    chosen = measured_target(target if board is None else board.target, optimize)
+    if board is None and bench is None and chosen.features.is_microcontroller:
+        raise OptionError(
+            f"the target '{chosen}' does not run here", place="--target", next_step="Name a board: --board mps2-an386"
+        )
+    module, params = import_model(model, target=str(chosen), **imported)
+    kernels = tunable_kernels(module, params, chosen, imported.get("limit_factor", 1.0))
+    limit = None if budget is None else clock() + budget
+    tags = (BUILD,) if board is not None else (BUILD, MEASURE)
+    if bench is not None:
+        found = _Tuning(kernels, bench, LogFile(output), (chosen, optimize), trials, seed, progress)
+        return found.run(lambda: limit is not None and clock() >= limit, None)
+    with opened_workers(scheduler, *tags) as workers:
+        host = None if board is not None else HostBench(workers, seed)
+        used: Bench = host if host is not None else BoardBench(workers, _required(board), _required(board).name, seed)
+        found = _Tuning(kernels, used, LogFile(output), (chosen, optimize), trials, seed, progress)
+        options = {"limit_factor": imported.get("limit_factor", 1.0), "optimize": optimize}
+
+        def whole(choices: Sequence[Entry]) -> float | None:
+            if host is None or not any(entry.values for entry in choices):
+                return None
+            made = [
+                build(module, str(chosen), params, tuned=log, **options) for log in (None, TuningLog(tuple(choices)))
+            ]
+            codes = [plain_code(factory.code.built_files) for factory in made]
+            return host.compare(codes, [interface_of(factory) for factory in made])
+
+        return found.run(lambda: limit is not None and clock() >= limit, whole)
+
+
+def _required(board: Board | None) -> Board:
+    assert board is not None  # the caller has one
+    return board
+
+
+class _Tuning:
+    """One search over the kernels of a model."""
+
+    def __init__(
+        self,
+        kernels: Sequence[TunableKernel],
+        bench: Bench,
+        log: LogFile,
+        target: tuple[Target, str],
+        trials: int,
+        seed: int,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._kernels, self._bench, self._log, self._progress = kernels, bench, log, progress
+        self._target, self._optimize = str(target[0]), target[1]
+        self._trials, self._seed = trials, seed
+        known = log.current(self._target, self._optimize, bench.name)
+        self._known = {(entry.kernel.key, values_key(entry.values)): entry for entry in known if entry.kind == "trial"}
+        self._choices = {entry.kernel.key: entry for entry in known if entry.kind == "choice"}
+        self._costs: dict[str, float | None] = {entry.kernel.key: entry.cost for entry in known if entry.cost}
+        self._measured = self._reused = 0
+        self._best: dict[str, float] = {key: entry.ratio or 1.0 for key, entry in self._choices.items()}
+
+    def run(self, is_over: Callable[[], bool], whole: Callable[[Sequence[Entry]], float | None] | None) -> TuningResult:
+        """Search until all kernels have a choice, or the budget is spent."""
+        self._reused = sum(kernel.facts.key in self._choices for kernel in self._kernels)
+        left = [kernel for kernel in self._kernels if kernel.facts.key not in self._choices]
+        self._report()
+        for start in range(0, len(left), self._bench.at_once):
+            if is_over():
+                break
+            self._wave(left[start : start + self._bench.at_once], is_over)
+        own = [self._choices[kernel.facts.key] for kernel in self._kernels if kernel.facts.key in self._choices]
+        model_ratio = whole(own) if whole is not None else None
+        return TuningResult(
+            Path(self._log.path),
+            self._target,
+            self._bench.name,
+            tuple(map(self._result, self._kernels)),
+            self._measured,
+            self._reused,
+            len(own) == len(self._kernels),
+            self._ratio(),
+            model_ratio,
+        )
+
+    def _wave(self, kernels: Sequence[TunableKernel], is_over: Callable[[], bool]) -> None:
+        """Search for some kernels together, round by round."""
+        searches = {kernel: self._search(kernel) for kernel in kernels}
+        while any(not search.is_over for search in searches.values()) and not is_over():
+            alive = [(kernel, search) for kernel, search in searches.items() if not search.is_over]
+            known: dict[TunableKernel, list[Trial]] = {}
+            batches: list[tuple[TunableKernel, list[Choices]]] = []
+            for kernel, search in alive:
+                candidates = search.candidates()
+                known[kernel] = [] if search.round == LAST else self._replayed(kernel, candidates)
+                done = {values_key(trial.values) for trial in known[kernel]}
+                fresh = [values for values in candidates if values_key(values) not in done]
+                if fresh:
+                    batches.append((kernel, fresh))
+            measured: dict[TunableKernel, tuple[Trial, ...]] = {}
+            for result in self._bench.measure(batches) if batches else ():
+                kernel = batches[result.index][0]
+                measured[kernel] = result.trials
+                self._costs[kernel.facts.key] = result.cost
+                if searches[kernel].round < LAST:
+                    for trial in result.trials:
+                        self._write("trial", kernel, trial)
+                self._measured += len(result.trials)
+            for kernel, search in alive:
+                search.take([*known[kernel], *measured.get(kernel, ())])
+                self._best[kernel.facts.key] = search.best_ratio
+                if search.is_over:
+                    self._write("choice", kernel, search.choice)
+                    self._best[kernel.facts.key] = search.choice.ratio or 1.0
+            self._report()
+
+    def _search(self, kernel: TunableKernel) -> KernelSearch:
+        draw = random.Random(f"{self._seed} {kernel.facts.key}")  # noqa: S311 (no secret)
+        return KernelSearch(kernel.parameters, self._trials, self._bench.margin, draw)
+
+    def _replayed(self, kernel: TunableKernel, candidates: Sequence[Choices]) -> list[Trial]:
+        """Return the trials of candidates that the log has already."""
+        found = [self._known.get((kernel.facts.key, values_key(values))) for values in candidates]
+        entries = [entry for entry in found if entry is not None]
+        self._reused += len(entries)
+        return [Trial(entry.values, entry.outcome, entry.ratio, entry.ratio, entry.reason) for entry in entries]
+
+    def _write(self, kind: str, kernel: TunableKernel, trial: Trial) -> None:
+        entry = Entry(
+            FORM, TEMPLATES, kind, self._target, self._optimize, kernel.facts, trial.values, trial.outcome,
+            None if trial.ratio is None else round(trial.ratio, 5), self._bench.name, self._costs.get(kernel.facts.key),
+            shortened(trial.reason, _LONGEST_REASON) if trial.reason else "",
+        )  # fmt: skip
+        self._log.add(entry)
+        if kind == "choice":
+            self._choices[kernel.facts.key] = entry
+
+    def _ratio(self) -> float:
+        """Return the estimated cost of all kernels with what is best so far, over that by the rules."""
+        before = after = 0.0
+        for kernel in self._kernels:
+            cost = (self._costs.get(kernel.facts.key) or 0.0) * kernel.calls
+            before, after = before + cost, after + cost * self._best.get(kernel.facts.key, 1.0)
+        return after / before if before else 1.0
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            done = sum(kernel.facts.key in self._choices for kernel in self._kernels)
+            self._progress(Progress(len(self._kernels), done, self._measured + self._reused, self._ratio()))
+
+    def _result(self, kernel: TunableKernel) -> KernelResult:
+        entry = self._choices.get(kernel.facts.key)
+        values, ratio = (entry.values, entry.ratio or 1.0) if entry else ({}, 1.0)
+        cost = self._costs.get(kernel.facts.key)
+        return KernelResult(kernel.title, kernel.calls, kernel.macs, values, ratio, cost)

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from rich.table import Table
 
 import mlfc
-from benchmarks.peak import Peak
 from benchmarks.recurrent import interleaved
+from mlfc.library.peaks import machine_peaks
 
 TARGETS = ("c -mcpu=native", "llvm -mcpu=native")
 
@@ -118,7 +118,7 @@ def table(seconds: float) -> Table:
     )
     for name in columns:
         result.add_column(name, justify="right" if name else "left")
-    peak = Peak.measured().float32
+    peak = machine_peaks().float32
     for size in SIZES:
         found, memory = runners(size)
         times = interleaved(found, seconds)

@@ -25,8 +25,8 @@ from rich.table import Table
 
 import mlfc
 from benchmarks.models import ROOT, Model, random_inputs
-from benchmarks.peak import Peak
 from benchmarks.peers import PEERS, runners
+from mlfc.library.peaks import Peaks, machine_peaks
 
 RESULTS = ROOT / "benchmarks" / "results"
 README = ROOT / "README.md"
@@ -91,7 +91,7 @@ def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dic
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def measure(model: Model, folder: Path, peak: Peak, seconds: float) -> Row:
+def measure(model: Model, folder: Path, peak: Peaks, seconds: float) -> Row:
     """Return the times of one model."""
     archive = folder / f"{model.name}.tar"
     mod, params = mlfc.import_model(model.path)
@@ -109,7 +109,7 @@ def measure(model: Model, folder: Path, peak: Peak, seconds: float) -> Row:
 
 def table(models: list[Model], folder: Path, seconds: float, save: str | None = None) -> Table:
     """Return the table of all models; keep its figures as ``results/latency-NAME.json`` if `save` is a name."""
-    peak = Peak.measured()
+    peak = machine_peaks()
     rows = [measure(model, folder, peak, seconds) for model in models]
     if save is not None:
         RESULTS.mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ def _peak(peak: Mapping[str, float]) -> str:
     return f"{peak['float32'] / 1e9:.0f} G float32 and {peak['int8'] / 1e9:.0f} G int8 multiply-accumulates a second"
 
 
-def _machine(peak: Peak) -> dict[str, Any]:
+def _machine(peak: Peaks) -> dict[str, Any]:
     """Describe this machine, its compiler and the peers."""
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None

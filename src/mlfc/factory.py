@@ -12,6 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from mlfc import codegen, memory
+from mlfc.codegen.call_info import call_info
 from mlfc.library.device_modules import beside_code, device_module
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
@@ -219,10 +220,7 @@ class Factory(Displayed):
 
     def _timed(self, code: codegen.GeneratedCode) -> tuple[OperatorInfo, ...]:
         """Return what profiles tell of the operators of a graph; code compiled ahead of time is one function."""
-        return tuple(
-            OperatorInfo(code.function_of(call.kernel.name), tuple(call.nodes), call.kernel.macs)
-            for call in self.program.calls
-        )
+        return tuple(call_info(call, code.function_of(call.kernel.name)) for call in self.program.calls)
 
     def _state(self, state: StateValue) -> StateInfo:
         known = self._tensor(state.before)

@@ -20,7 +20,7 @@ _IN_C = b"""
 static uint64_t readings = 0;
 uint64_t mlfc_trace_nanoseconds(void) {
   readings++;
-  return readings * readings;
+  return latest = readings * readings;
 }
 
 """

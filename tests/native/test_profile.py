@@ -16,6 +16,7 @@ from mlfc.factory import Factory
 from mlfc.library.toolchain import compile_cached
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
+from mlfc.support.dims import Symbol
 from tests.harness import interface, module_of
 from tests.native import counting_clocks
 from tests.native.counting_clocks import passed
@@ -63,6 +64,11 @@ def test_the_clock_is_read_before_and_after_each_operator(target: str, monkeypat
     assert [item.nanoseconds for item in profile.operators] == times
     assert [item.share for item in profile.operators] == pytest.approx(np.asarray(times) / sum(times))
     assert profile.runs == (passed(1), passed(2))
+    timeline = profile.timeline
+    assert timeline is not None
+    begun = [(2 * (number + i) + 1) ** 2 for i in range(2 * number)]
+    assert timeline.start.tolist() == [reading - begun[0] for reading in begun]
+    assert timeline.duration.tolist() == [passed(number + i) for i in range(2 * number)]
 
 
 def test_speed_is_work_by_time(archive: Path) -> None:
@@ -70,6 +76,23 @@ def test_speed_is_work_by_time(archive: Path) -> None:
     assert dense.macs == 64 * 256 * 256
     assert dense.gmacs_per_second == pytest.approx(dense.macs / dense.nanoseconds)
     assert [item.gmacs_per_second for item in others] == [None] * len(others)
+
+
+def test_work_of_the_virtual_machine_is_that_of_the_run(tmp_path: Path) -> None:
+    batch = Symbol("batch", 1, 64)
+    x = ir.Var("x", ir.TensorType((batch.dim, 256), "float32"))
+    module = ir.IRModule({"main": ir.Function((x,), two_layers({"x": x}))}, ("y",))
+    path = mlfc.export_model_library_format(mlfc.build(module, module_name="profiled"), tmp_path / "vm.tar")
+    model = load_profiled(path)
+    for rows in (3, 64):
+        profile = model.profile({"x": X[:rows]}, repeat=2)
+        dense = profile.operators[0]
+        assert dense.macs == rows * 256 * 256
+        assert dense.nbytes is not None
+        assert rows * 2048 + 256 * 256 * 4 <= dense.nbytes < rows * 2048 + 256 * 256 * 4 + 4096
+        assert dense.tensors[0] == dense.tensors[-1] == f"float32[{rows},256]"
+        assert profile.timeline is not None
+        assert len(profile.timeline) == 2 * len(profile.operators)
 
 
 def test_the_profiled_module_computes_the_same_and_runs_like_any(archive: Path) -> None:
@@ -90,6 +113,9 @@ def test_a_library_of_a_graph_is_profiled_like_an_archive(tmp_path: Path, monkey
     profile = load_profiled(made.export_library(tmp_path / "graph.so")).profile({"x": X}, repeat=2)
     told = [[(item.function, item.nodes, item.macs) for item in each.operators] for each in (profile, known)]
     assert told[0] == told[1]
+    assert profile.operators[0].tensors[0] == "float32[64,256]"
+    assert profile.timeline is not None
+    assert profile.timeline.run.tolist() == [0] * len(profile.operators) + [1] * len(profile.operators)
     assert sum(item.macs for item in profile.operators) > 0
     # of one run that is not counted and two that are, behind three of the archive's
     number = len(profile.operators)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mlfc import memory
 from mlfc.codegen import GeneratedCode
+from mlfc.codegen.call_info import call_info
 from mlfc.support.content import ArrayContent, sha256_of_each
-from mlfc.support.dims import LARGEST, Extent, most, substituted, symbols_of
+from mlfc.support.dims import most
 from mlfc.support.module_info import (
     BlockInfo,
     CallInfo,
@@ -54,24 +55,14 @@ def full_module_info(factory: Factory, code: GeneratedCode | None = None) -> Mod
 
 
 def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> CallInfo:
-    touched = dict.fromkeys(value.root for value in (*call.inputs, *call.constants, call.output))
-    nbytes: Any = sum(value.nbytes for value in touched)
+    known = call_info(call, code.function_of(call.kernel.name))
     return CallInfo(
-        function=code.function_of(call.kernel.name),
-        nodes=tuple(call.nodes),
+        **{item.name: getattr(known, item.name) for item in fields(known)},
         # a device's scratch is among the tensors of the graph
         workspace_bytes=(most(call.kernel.scratch_bytes) or 0) if call.kernel.device is None else 0,
-        macs=_at_most(call.kernel.macs),
-        nbytes=most(nbytes),
         live_bytes=factory.plan.live[index] if factory.executor != VM else None,
         device=(call.output.root.device or "cpu") if code.device else None,
     )
-
-
-def _at_most(count: Extent) -> int:
-    """Return a number that depends on open extents, for the largest ones; those without a bound count as 1."""
-    sizes = {symbol: symbol.high if symbol.high < LARGEST else 1 for symbol in symbols_of([count])}
-    return max(0, int(substituted(count, sizes)))
 
 
 def _peak(factory: Factory, code: GeneratedCode) -> PeakInfo | None:

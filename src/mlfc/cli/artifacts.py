@@ -94,7 +94,14 @@ def given_inputs(
     if made_up := {name: value for name, value in chosen.items() if name not in stated}:
         shown = ", ".join(f"{name}={value}" for name, value in made_up.items())
         typer.echo(printable(f"open dimensions of the inputs that were made up: {shown}"), err=True)
-    return filled([info.at({**chosen, **stated}) for info in infos], fill, seed)
+    made = [info.at({**chosen, **stated}) for info in infos]
+    for info in made:
+        if not info.is_static:
+            raise OptionError(
+                f"extents of the input {info} follow from others in a way that its name does not tell",
+                next_step=f"Give its shape: --shape {info.name}=..., or give the inputs: --inputs FILE.npz",
+            )
+    return filled(made, fill, seed)
 
 
 def _stated(

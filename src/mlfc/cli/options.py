@@ -103,7 +103,11 @@ OPTIONS = {
     "picture": _option("Draw the memory map during each call.", "FILE.svg"),
     "pool": _memory("A memory for the workspace; repeatable, the fastest first.", "NAME[=BYTES]"),
     "port": _option("With --host-driven: the serial port of a board that has the firmware, such as /dev/ttyACM0."),
-    "profile": _option("Time every operator: medians over the runs, after one to warm up."),
+    "profile": _option(
+        "Time every operator: medians over the runs, after one to warm up; with the share of this machine's peak."
+    ),
+    "profile_html": _option("Write the profile as one page: a picture by stages, and a table.", "FILE.html"),
+    "trace": _option("Write every call of an operator, for Perfetto or chrome://tracing.", "FILE.json"),
     "ram": _option(
         "Tile layers by rows to keep workspace, inputs and outputs within so many bytes; fail if the workspace,"
         " with --board everything in RAM, exceeds them."

@@ -14,6 +14,7 @@ import typer
 from mlfc.cli.artifacts import begin_state, compiled_model, core_warnings, given_inputs, is_compiled, save_state
 from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_driven, run_firmware
 from mlfc.cli.options import Inputs, choose_threads, chosen_board
+from mlfc.cli.profiling import ProfileFiles, known_peaks
 from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
 from mlfc.cli.tables import print_json, print_table
 from mlfc.cli.tune import require_tunable
@@ -21,6 +22,7 @@ from mlfc.errors import MlfcError, OptionError, RunError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
+    from mlfc.library.peaks import Peaks
     from mlfc.micro.board.board import Board
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
@@ -34,6 +36,7 @@ EXAMPLES = (
     "mlfc run kws.tflite --top 3",
     "mlfc run wakeword.tar --inputs frames.npz --outputs scores.npz",
     "mlfc run kws.tar --profile --repeat 100 --top 5",
+    "mlfc run resnet18.onnx --threads 2 --profile-html profile.html --trace trace.json",
     "mlfc run resnet18.onnx --device opencl",
     "mlfc run resnet18.onnx --tuned tune.jsonl --repeat 100",
     "mlfc run kws.tflite --board mps2-an386 --profile",
@@ -57,6 +60,8 @@ def run_model(
         typer.Option(help=f"Run so many times and show how long it took. Default: 1, with --profile {_PROFILED_RUNS}."),
     ] = None,
     profile: bool = False,
+    profile_html: Path | None = None,
+    trace: Path | None = None,
     top: int = 0,
     device: str | None = None,
     board: str | None = None,
@@ -79,14 +84,12 @@ def run_model(
     as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
-    from mlfc.support.atomic import check_writable
-
     require_tunable(artifact, tuned)
     choose_threads(threads, on_board=board is not None or host_driven or selftest)
     compiling = {"parallel": threads is not None and threads != 1, "tuned": tuned}
-    runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
-    if runs < 1 or top < 0:
-        raise OptionError("--repeat must be at least 1, and --top at least 0")
+    files = ProfileFiles.of(profile_html, trace, elsewhere=board is not None or host_driven or selftest)
+    profile = profile or files.are_asked
+    runs = _counted_runs(repeat, top, profile)
     _check_driving(host_driven, selftest or memory, port is not None or tensors is not None)
     on_board = chosen_board(board or (_THIS_MACHINE if host_driven or selftest else None), trust_board)
     devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
@@ -106,9 +109,7 @@ def run_model(
             place="--memory",
             next_step="Add --board, or remove --profile",
         )
-    for path in (outputs, tensors, state_out):
-        if path is not None:
-            check_writable(path)
+    _check_writable(outputs, tensors, state_out, profile_html, trace)
     if (state_in or state_out) and (on_board is not None or profile):
         raise OptionError(
             "options --state-in and --state-out require a run on this machine without --profile",
@@ -137,7 +138,9 @@ def run_model(
         with stage(f"loading {artifact}"):
             profiled = _limited(_profiled(artifact, module, fixed, devices, compiling), limits)
         measured = profiled.profile(given(profiled.inputs, *_sizes(profiled, artifact, fixed)), runs)
-        _report(profiled, measured.outputs, measured.runs, measured.operators, outputs, top, as_json)
+        peaks = known_peaks(devices)
+        files.write(artifact.name, measured, peaks)
+        _report(profiled, measured.outputs, measured.runs, (measured.operators, peaks), outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
             compiled = _limited(_load(artifact, module, fixed, devices, inputs, compiling), limits)
@@ -150,6 +153,22 @@ def run_model(
         if state_out is not None:
             save_state(compiled, state_out)
         _report(compiled, results, times, None, outputs, top, as_json)
+
+
+def _check_writable(*files: Path | None) -> None:
+    from mlfc.support.atomic import check_writable
+
+    for path in files:
+        if path is not None:
+            check_writable(path)
+
+
+def _counted_runs(repeat: int | None, top: int, profile: bool) -> int:
+    """Return how often to run; raise OptionError if that or `top` is no number of things."""
+    runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
+    if runs < 1 or top < 0:
+        raise OptionError("--repeat must be at least 1, and --top at least 0")
+    return runs
 
 
 def _limits(memory_limit: int | None, turn_limit: int | None, board: Board | None) -> dict[str, int]:
@@ -294,7 +313,7 @@ def _report(
     compiled: Runnable,
     results: Mapping[str, Array],
     times: Sequence[float],
-    operators: Sequence[OperatorTime] | None,
+    operators: tuple[Sequence[OperatorTime], Peaks | None] | None,
     outputs: Path | None,
     top: int,
     as_json: bool,
@@ -328,13 +347,15 @@ def _report(
         if steps:
             document["steps"] = steps.pop()
         if operators is not None:
-            document["operators"] = as_rows(operators, top)
+            times_of, peaks = operators
+            document["operators"] = as_rows(times_of, top, peaks)
+            document["peaks"] = peaks and peaks.to_json()
         print_json(document)
         return
     if steps:
         typer.echo(f"{steps.pop()} steps; of the last one:")
     print_outputs(tensors)
     if operators is not None:
-        print_profile(operators, top)
+        print_profile(operators[0], top, operators[1])
     if len(times) > 1:
         print_table("time", ("runs", "median ms", "smallest ms", "mean ms"), [tuple(milliseconds.values())])

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mlfc.cli.tables import describe_tensor, print_table
+import typer
+
+from mlfc.cli.tables import cell_text, describe_tensor, distinct, print_table, terminal_width
 
 if TYPE_CHECKING:
+    from mlfc.library.peaks import Limit, Peaks
     from mlfc.runtime import OperatorTime, TensorInfo
     from mlfc.support.arrays import Array
     from mlfc.support.module_info import OperatorInfo
 
-_TIMES = ("#", "function", "nodes", "MACs", "median us", "share %", "GMAC/s")
+# in the order in which narrow terminals lose them: names and times stay
+_LOST = ("function", "GB/s", "GMAC/s", "bytes", "MACs", "balance %")
+_LEAST_NAME, _NAME = 24, 64
 _COUNTS = ("#", "function", "nodes", "MACs", "instructions", "share %", "per MAC")
 
 
@@ -59,30 +64,44 @@ def _summary(info: TensorInfo, array: Array, top: int) -> dict[str, Any]:
     }
 
 
-def as_rows(operators: Sequence[OperatorTime], top: int) -> list[dict[str, Any]]:
+def as_rows(operators: Sequence[OperatorTime], top: int, peaks: Peaks | None = None) -> list[dict[str, Any]]:
     """Return the slowest `top` operators for JSON, all of them where `top` is 0; the slowest comes first."""
-    return [
-        {
-            "index": item.index,
-            "function": item.function,
-            "nodes": list(item.nodes),
-            "macs": item.macs,
-            "median_us": item.nanoseconds / 1e3,
-            "share": item.share,
-            "gmacs_per_second": item.gmacs_per_second,
-        }
-        for item in _slowest(operators, top)
-    ]
+    from mlfc.archive.describe.profile_rows import operator_row
+
+    return [operator_row(item, peaks) for item in _slowest(operators, top)]
 
 
-def print_profile(operators: Sequence[OperatorTime], top: int) -> None:
+def print_profile(operators: Sequence[OperatorTime], top: int, peaks: Peaks | None = None) -> None:
     """Print the slowest `top` operators, all of them where `top` is 0; the slowest comes first."""
     shown = _slowest(operators, top)
     total = sum(item.nanoseconds for item in operators) / 1e3
     title = f"operators: {len(operators)} take {total:.6g} us together"
     if len(shown) < len(operators):
         title += f"; the slowest {len(shown)} take {sum(item.share for item in shown):.1%}"
-    print_table(title, _TIMES, [_cells(item) for item in shown])
+    rows = [_cells(item, None if peaks is None else peaks.limit(item)) for item in shown]
+    columns = [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else ["#"]
+    width = terminal_width()
+    for name in _LOST if width is not None else ():
+        if _room(columns, rows, width or 0) < _LEAST_NAME and name in columns:
+            columns.remove(name)
+    room = _NAME if width is None else max(8, min(_NAME, _room(columns, rows, width)))
+    for name in {"function", "nodes"} & {*columns}:
+        for row, text in zip(rows, distinct([str(row[name]) for row in rows], room), strict=True):
+            row[name] = text
+    print_table(title, columns, [[row[name] for name in columns] for row in rows])
+    if peaks is not None:
+        threads = f"{peaks.threads} threads" if peaks.threads > 1 else "one thread"
+        typer.echo(
+            f"  peaks with {threads}: {peaks.float32 / 1e9:,.0f} G float32 and {peaks.int8 / 1e9:,.0f} G int8 MAC/s,"
+            f" {peaks.bandwidth[0][1] / 1e9:,.0f} GB/s from cache, {peaks.bandwidth[-1][1] / 1e9:,.0f} GB/s from memory"
+        )
+
+
+def _room(columns: Sequence[str], rows: Sequence[Mapping[str, object]], width: int) -> int:
+    """Return how wide a column of names may be if a table of all columns is to be so wide."""
+    names = [name for name in columns if name in ("function", "nodes")]
+    others = (max(len(name), *(len(cell_text(row[name])) for row in rows)) + 3 for name in columns if name not in names)
+    return (width - 1 - sum(others)) // max(1, len(names)) - 3
 
 
 def _slowest(operators: Sequence[OperatorTime], top: int) -> list[OperatorTime]:
@@ -90,17 +109,25 @@ def _slowest(operators: Sequence[OperatorTime], top: int) -> list[OperatorTime]:
     return sorted(operators, key=lambda item: -item.nanoseconds)[: top or None]
 
 
-def _cells(item: OperatorTime) -> tuple[object, ...]:
-    rate = item.gmacs_per_second
-    return (
-        item.index,
-        item.function,
-        ", ".join(item.nodes),
-        item.macs,
-        round(item.nanoseconds / 1e3, 2),
-        round(item.share * 100, 1),
-        None if rate is None else round(rate, 2),
-    )
+def _cells(item: OperatorTime, limit: Limit | None) -> dict[str, object]:
+    return {
+        "#": item.index,
+        "function": item.function,
+        "nodes": ", ".join(item.nodes),
+        "MACs": item.macs,
+        "bytes": item.nbytes,
+        "median us": round(item.nanoseconds / 1e3, 2),
+        "share %": round(item.share * 100, 1),
+        "GMAC/s": _rounded(item.gmacs_per_second, 1, 2),
+        "GB/s": _rounded(item.gbytes_per_second, 1, 2),
+        "bound": limit and limit.bound,
+        "of peak %": limit and _rounded(limit.share, 100, 1),
+        "balance %": _rounded(item.balance, 100, 0),
+    }
+
+
+def _rounded(value: float | None, factor: int, digits: int) -> float | None:
+    return None if value is None else round(value * factor, digits)
 
 
 def instruction_rows(

@@ -34,7 +34,7 @@ LEVELS_TITLE = "kernels for levels of processors, of which one is chosen on load
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows; columns of numbers are aligned right."""
-    texts = [[_text(cell) for cell in row] for row in rows]
+    texts = [[cell_text(cell) for cell in row] for row in rows]
     numeric = [
         bool(rows) and all(row[index] is None or isinstance(row[index], (int, float)) for row in rows)
         for index in range(len(columns))
@@ -74,7 +74,40 @@ def bar(part: int, whole: int, width: int = 20) -> str:
     return ("\N{FULL BLOCK}" if wide else "#") * filled
 
 
-def _text(cell: object) -> str:
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that tables are printed to; None where they go elsewhere."""
+    if not sys.stdout.isatty():
+        return None
+    from rich.console import Console
+
+    return Console().width
+
+
+def distinct(names: Sequence[str], width: int) -> list[str]:
+    """Return names of at most so many characters; different names stay different.
+
+    What all begin with up to a ``/`` or ``_`` is left out where names are too long, then what is in the middle; what is
+    still the same gets a number.
+    """
+    if len({*names}) > 1 and max(map(len, names)) > width:
+        first, last = min(names), max(names)
+        same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), 0)
+        cut = (first.rfind("/", 0, same) + 1) or (first.rfind("_", 0, same) + 1)
+        names = [name[cut:] for name in names]
+    shown: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        text, number = shortened(name, width), 2
+        while name not in shown and text in taken:
+            mark = f"~{number}"
+            text, number = shortened(name, width - len(mark)) + mark, number + 1
+        shown.setdefault(name, text)
+        taken.add(text)
+    return [shown[name] for name in names]
+
+
+def cell_text(cell: object) -> str:
+    """Return what a table shows of a value."""
     if cell is None:
         return "-"
     if isinstance(cell, int) and not isinstance(cell, bool):

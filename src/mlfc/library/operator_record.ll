@@ -48,7 +48,9 @@ record:
   %passed = sub i64 %end, %start
   %table = load ptr, ptr @recorded
   %place = getelementptr i64, ptr %table, i32 %index
-  store i64 %passed, ptr %place
+  store i64 %start, ptr %place
+  %behind = getelementptr i64, ptr %place, i32 %count
+  store i64 %passed, ptr %behind
   br label %recorded
 recorded:
   %function = load ptr, ptr @observer

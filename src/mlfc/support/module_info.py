@@ -107,14 +107,25 @@ class OperatorInfo(Record):
     function: Text
     nodes: Annotated[tuple[Text, ...], Says("of the original model")]
     macs: Annotated[Bytes, Says("multiply-accumulates")]
+    nbytes: Annotated[Bytes | None, Says("of all tensors it reads and writes", omitted=True)] = None
+    tensors: Annotated[
+        tuple[Text, ...],
+        Says(
+            "the types of what it reads, then of what it writes: `float32[1,64]`; a number that the run decides in"
+            " reverse Polish notation, such as `n0 64 *`, in which `n0` is the kernel's first number",
+            omitted=True,
+        ),
+    ] = ()
+    run_macs: Annotated[
+        Text | None, Says("`macs` of a run, where the run decides them: as in `tensors`", omitted=True)
+    ] = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CallInfo(OperatorInfo):
     """One call of a generated function, with what it costs."""
 
     workspace_bytes: Annotated[Bytes, Says("its scratch")]
-    nbytes: Annotated[Bytes | None, Says("of all tensors it reads and writes", omitted=True)] = None
     live_bytes: Annotated[Bytes | None, Says("of the workspace during the call", omitted=True)] = None
     device: Annotated[
         Text | None,

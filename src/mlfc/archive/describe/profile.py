@@ -17,7 +17,6 @@ from mlfc.runtime.executors.profile import TRACE_FLAGS, ProfiledModule, record_f
 from mlfc.runtime.executors.vm.profiled import ProfiledVm
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.executors.vm.vm_module import VmModule
-from mlfc.support.module_info import OperatorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +76,7 @@ def load_profiled(
     parts = read_parts(path, module)
     if parts.bytecode is not None:
         known = parts.record.details.operators if parts.record.details is not None else ()
-        return VmModule(parts.bytecode, host_library(parts)).profiled(_timed(known))
+        return VmModule(parts.bytecode, host_library(parts)).profiled(known)
     if parts.executor == "graph":
         return load_graph(parts, host_library(parts), devices)
     details = parts.record.details
@@ -104,7 +103,7 @@ def profiled_factory(
     from mlfc.archive.read.load import load_factory
 
     if isinstance(factory.runtime, VmModule):
-        return factory.runtime.profiled(_timed(module_info(factory).operators))
+        return factory.runtime.profiled(module_info(factory).operators)
     model = load_factory(factory, devices) if factory.graph_json else None
     if isinstance(model, GraphModule):
         return model
@@ -115,11 +114,6 @@ def profiled_factory(
 
         return ProfiledModule(traced_code(factory.unit), details, loaded)
     return ProfiledModule(_library(factory.code.files, flags), details, loaded)
-
-
-def _timed(operators: Sequence[OperatorInfo]) -> list[OperatorInfo]:
-    """Return operators without their MACs, which differ with the extents of a run."""
-    return [OperatorInfo(item.function, item.nodes, 0) for item in operators]
 
 
 def _library(code: Mapping[str, Data], flags: Sequence[str] = ()) -> Path:

@@ -366,8 +366,8 @@ def _bytes_of(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
 
 
-def timed_call(device: Device, call: Callable[[], int]) -> tuple[int, Callable[[], int]]:
-    """Run an operator that returns its status; return that and a function for its nanoseconds once the device is done.
+def timed_call(device: Device, call: Callable[[], int]) -> tuple[int, int, Callable[[], int]]:
+    """Run an operator; return its status, when it was called, and a function for its nanoseconds once the device ended.
 
     The CPU is done when the call ends; other devices mark its start and end in their queues.
     """
@@ -375,9 +375,10 @@ def timed_call(device: Device, call: Callable[[], int]) -> tuple[int, Callable[[
         start = time.perf_counter_ns()
         status = call()
         passed = time.perf_counter_ns() - start
-        return status, lambda: passed
+        return status, start, lambda: passed
     api = device.api
+    start = time.perf_counter_ns()
     first = api.mark()
     status = call()
     last = api.mark()
-    return status, lambda: api.nanoseconds(first, last)
+    return status, start, lambda: api.nanoseconds(first, last)

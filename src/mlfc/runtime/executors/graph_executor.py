@@ -339,7 +339,11 @@ class GraphExecutor(Displayed):
         return times
 
     def timed_run(self) -> list[int]:
-        """Run, and return the nanoseconds of each operator.
+        """Run, and return the nanoseconds of each operator; as `timed_calls`."""
+        return [passed for _, passed in self.timed_calls()]
+
+    def timed_calls(self) -> list[tuple[int, int]]:
+        """Run, and return for each operator when it was called, by this process's clock, and its nanoseconds.
 
         Operators here are timed by this process's clock, the call from Python included; those on a device by its own,
         while the work before them is still running, as in any run.
@@ -350,12 +354,12 @@ class GraphExecutor(Displayed):
             if device.kind == "cpu":
                 # waiting for a device is not the time of the operator that has to wait
                 self._memory.synchronize()
-            status, nanoseconds = timed_call(device, call)
+            status, start, nanoseconds = timed_call(device, call)
             if status:
                 raise self._failure(node, status)
-            elapsed.append(nanoseconds)
+            elapsed.append((start, nanoseconds))
         self._memory.synchronize()
-        return [nanoseconds() for nanoseconds in elapsed]
+        return [(start, nanoseconds()) for start, nanoseconds in elapsed]
 
     def _failure(self, node: Node, status: int) -> RunError:
         failure = getattr(self._functions[self.graph.nodes.index(node)], "failure", None)

@@ -14,6 +14,7 @@ from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
 from mlfc.runtime.executors.states import GraphStates, ModelState
+from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
 from mlfc.support.arrays import Array
@@ -57,13 +58,13 @@ class BoundGraph(Displayed):
             self._executor.get_output(index, out)
         return 0
 
-    def timed(self) -> tuple[int, list[int]]:
-        """Run the model; return the status and the nanoseconds of each operator."""
+    def timed(self) -> list[tuple[int, int]]:
+        """Run the model; return what `GraphExecutor.timed_calls` does."""
         self._copy_inputs()
-        times = self._executor.timed_run()
+        times = self._executor.timed_calls()
         for index, out in enumerate(self._results):
             self._executor.get_output(index, out)
-        return 0, times
+        return times
 
     def _copy_inputs(self) -> None:
         """Copy inputs to devices that cannot read them in place."""
@@ -195,20 +196,29 @@ class GraphModule(Displayed):
         rows, seconds = [], []
         for _ in range(repeat + 1):
             start = time.perf_counter()
-            _, times = call.timed()
+            times = call.timed()
             seconds.append(time.perf_counter() - start)
             rows.append(times)
-        return Profile(self.operator_times(rows[1:]), tuple(seconds[1:]), call.outputs)
+        starts, passed = np.moveaxis(np.asarray(rows[1:], np.int64).reshape(repeat, -1, 2), 2, 0)
+        timeline = Timeline.of_rows(starts, passed)
+        return Profile(self.operator_times(passed), tuple(seconds[1:]), call.outputs, timeline)
 
-    def operator_times(self, rows: Sequence[Sequence[float]]) -> tuple[OperatorTime, ...]:
+    def operator_times(self, rows: Any) -> tuple[OperatorTime, ...]:
         """Return the median time of each operator; `rows` has the nanoseconds of each run."""
+        from mlfc.support.module_info import OperatorInfo
+
         called = [node for node, _ in self.executor.calls()]
         known = self._operators
         if known is None or len(known) != len(called):
-            from mlfc.support.module_info import OperatorInfo
-
             known = [OperatorInfo(node.function or "", (node.name,), 0) for node in called]
-        return operator_times(known, rows)
+        entries = self.executor.graph.entries
+        described = []
+        for item, node in zip(known, called, strict=True):
+            touched = [entries[index] for index in (*node.inputs, *node.outputs)]
+            tensors = tuple(f"{entry.dtype}[{','.join(map(str, entry.shape))}]" for entry in touched)
+            nbytes = sum(entry.nbytes for entry in touched)
+            described.append(OperatorInfo(item.function, item.nodes, item.macs, nbytes, tensors))
+        return operator_times(described, rows)
 
 
 def _fit(described: Iterable[TensorInfo], known: Iterable[TensorInfo]) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from mlfc.errors import OptionError
 from mlfc.runtime.executors.aot_module import AotModule, function_of
+from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.support.content import Data
@@ -41,11 +42,25 @@ class OperatorTime(Displayed):
     macs: int  # multiply-accumulates
     nanoseconds: float  # the median over the runs, with some 20 to 50 ns for reading the clock
     share: float  # of the time of all operators together, 0 to 1
+    nbytes: int | None = None  # of all tensors that it reads and writes
+    tensors: tuple[str, ...] = ()  # the types of what it reads, then of what it writes
+    threads: tuple[float, ...] = ()  # the medians of what each thread worked for it, the caller's first
 
     @property
     def gmacs_per_second(self) -> float | None:
         """Billions of multiply-accumulates a second; None for an operator without any."""
         return self.macs / self.nanoseconds if self.macs and self.nanoseconds else None
+
+    @property
+    def gbytes_per_second(self) -> float | None:
+        """Billions of bytes a second; None where the bytes are not known."""
+        return self.nbytes / self.nanoseconds if self.nbytes and self.nanoseconds else None
+
+    @property
+    def balance(self) -> float | None:
+        """How evenly threads share the work: the mean of their times by the longest; None of one thread."""
+        longest = max(self.threads, default=0.0)
+        return sum(self.threads) / len(self.threads) / longest if len(self.threads) > 1 and longest else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,6 +70,7 @@ class Profile(Displayed):
     operators: tuple[OperatorTime, ...]  # in the order of execution
     runs: tuple[float, ...]  # seconds of each whole run, as the caller sees it
     outputs: Mapping[str, Any]  # of the last run, by name
+    timeline: Timeline | None = None  # when each call ran; None of a device that times single operators
 
     def _facts(self) -> Mapping[str, object]:
         median = f"{float(np.median(self.runs)) * 1e3:.4g} ms" if self.runs else "-"
@@ -69,13 +85,35 @@ class Profile(Displayed):
         return html_table("Profile", header, rows)
 
 
-def operator_times(operators: Sequence[OperatorInfo], nanoseconds: Any) -> tuple[OperatorTime, ...]:
-    """Return the median time of each operator; `nanoseconds` has a row for each run and a column for each operator."""
+def operator_times(
+    operators: Sequence[OperatorInfo], nanoseconds: Any, threads: Any = None
+) -> tuple[OperatorTime, ...]:
+    """Return the median time of each operator.
+
+    Parameters
+    ----------
+    operators : sequence of OperatorInfo
+    nanoseconds : array of numbers
+        A row for each run and a column for each operator.
+    threads : array of numbers, optional
+        What threads worked: by run, operator and thread.
+    """
     medians = np.median(np.asarray(nanoseconds).reshape(-1, len(operators)), axis=0) if len(operators) else []
     total = float(sum(medians)) or 1.0
+    worked = np.median(threads, axis=0) if threads is not None else np.zeros((len(operators), 0))
     return tuple(
-        OperatorTime(index, entry.function, entry.nodes, entry.macs, float(median), float(median) / total)
-        for index, (entry, median) in enumerate(zip(operators, medians, strict=True))
+        OperatorTime(
+            index,
+            entry.function,
+            entry.nodes,
+            entry.macs,
+            float(median),
+            float(median) / total,
+            entry.nbytes,
+            entry.tensors,
+            tuple(map(float, spent)),
+        )
+        for index, (entry, median, spent) in enumerate(zip(operators, medians, worked, strict=True))
     )
 
 
@@ -122,20 +160,23 @@ class ProfiledModule(AotModule):
         if repeat < 1:
             raise OptionError(f"{repeat} runs are too few", next_step="Use 1 or more")
         call = self.bind(inputs)
-        nanoseconds = np.zeros((repeat, len(self._operators)), np.uint64)
+        # starts, then what passed
+        nanoseconds = np.zeros((repeat, 2, len(self._operators)), np.uint64)
         seconds = []
         with self._lock:
             try:
                 for index in range(-1, repeat):
                     row = nanoseconds[max(index, 0)]
-                    self._time(ctypes.c_void_p(row.ctypes.data), ctypes.c_int32(row.size))
+                    self._time(ctypes.c_void_p(row.ctypes.data), ctypes.c_int32(row.shape[1]))
                     start = time.perf_counter()
                     status = call()
                     seconds.append(time.perf_counter() - start)
                     require_success(status)
             finally:
                 self._time(None, ctypes.c_int32(0))
-        return Profile(operator_times(self._operators, nanoseconds), tuple(seconds[1:]), call.outputs)
+        starts, passed = nanoseconds[:, 0], nanoseconds[:, 1]
+        times = operator_times(self._operators, passed)
+        return Profile(times, tuple(seconds[1:]), call.outputs, Timeline.of_rows(starts, passed))
 
     def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any]) -> tuple[bytes, ...]:
         """Run once, and return the bytes of every operator's output when it ended; raise as `run` does."""

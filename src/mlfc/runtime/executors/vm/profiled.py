@@ -11,11 +11,24 @@ import numpy as np
 
 from mlfc.errors import OptionError
 from mlfc.runtime.executors.profile import Profile, operator_times
+from mlfc.runtime.executors.timeline import MOST_EVENTS, Recorder
 from mlfc.runtime.executors.vm.interpreter import Find
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, Launch, NativeTables
 from mlfc.runtime.executors.vm.vm_model import PYTHON, VmModel
 from mlfc.support.bytecode.executable import Executable
+from mlfc.support.call_shapes import counted, tensor_in_call
 from mlfc.support.module_info import OperatorInfo
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a kernel at one of the places of the bytecode that call one."""
+
+    place: int
+    start: int
+    nanoseconds: int
+    buffers: bytes
+    numbers: bytes
 
 
 @dataclass(eq=False)
@@ -24,7 +37,8 @@ class _TimedKernels(Sequence[Launch]):
 
     kernels: Sequence[Launch]
     places: list[int]  # the kernel of each place
-    nanoseconds: list[int]  # that the calls of each place took together
+    calls: list[_Call]  # of the run, by their ends
+    nanoseconds: list[int]  # that the calls of each place took together, those beyond `MOST_EVENTS` included
 
     def __len__(self) -> int:
         return len(self.kernels)
@@ -39,17 +53,25 @@ class _TimedKernels(Sequence[Launch]):
     def __getitem__(self, number: int | slice) -> Launch | Sequence[Launch]:
         if isinstance(number, slice):
             return self.kernels[number]
-        place, launch, spent = len(self.places), self.kernels[number], self.nanoseconds
+        place, launch, spent, calls = len(self.places), self.kernels[number], self.nanoseconds, self.calls
         self.places.append(number)
         spent.append(0)
 
         def timed(buffers: bytes, numbers: bytes) -> int:
             start = time.perf_counter_ns()
             status = launch(buffers, numbers)
-            spent[place] += time.perf_counter_ns() - start
+            passed = time.perf_counter_ns() - start
+            spent[place] += passed
+            if len(calls) < MOST_EVENTS:
+                calls.append(_Call(place, start, passed, buffers, numbers))
             return status
 
         return timed
+
+    def begin_run(self) -> None:
+        """Forget the calls of the run before."""
+        self.calls.clear()
+        self.nanoseconds[:] = [0] * len(self.nanoseconds)
 
 
 class ProfiledVm(VmModel):
@@ -81,24 +103,47 @@ class ProfiledVm(VmModel):
 
     def _native(self, executable: Executable, code: HasSymbols) -> NativeTables:
         tables = super()._native(executable, code)
-        self._timed = _TimedKernels(tables.kernels, [], [])
+        self._timed = _TimedKernels(tables.kernels, [], [], [])
         tables.kernels = self._timed
         return tables
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
         """Time every operator over `repeat` runs, after one that warms caches up and is not counted.
 
-        Calls of one operator in the turns of a loop count together; an operator that did not run has the time 0. Each
-        call counts with about a microsecond for reaching it from Python. Raises as `ProfiledModule.profile`.
+        Calls of one operator in the turns of a loop count together, as do their bytes and multiply-accumulates; an
+        operator that did not run has the time 0. Each call counts with about a microsecond for reaching it from
+        Python. Raises as `ProfiledModule.profile`.
         """
         if repeat < 1:
             raise OptionError(f"{repeat} runs are too few", next_step="Use 1 or more")
         call = self.bind(inputs)
+        recorder = Recorder()
         rows, seconds = [], []
-        for _ in range(repeat + 1):
-            self._timed.nanoseconds[:] = [0] * len(self._timed.nanoseconds)
+        for run in range(-1, repeat):
+            self._timed.begin_run()
             start = time.perf_counter()
             call()
             seconds.append(time.perf_counter() - start)
             rows.append(list(self._timed.nanoseconds))
-        return Profile(operator_times(self._operators, np.asarray(rows[1:])), tuple(seconds[1:]), call.outputs)
+            for item in self._timed.calls if run >= 0 else ():
+                recorder.add(run, item.place, 0, item.start, item.nanoseconds)
+        times = operator_times(self._operators_of_run(), np.asarray(rows[1:]))
+        return Profile(times, tuple(seconds[1:]), call.outputs, recorder.timeline())
+
+    def _operators_of_run(self) -> list[OperatorInfo]:
+        """Return the operators with the work of the last run: of all calls together, and the types of the last."""
+        count = len(self._operators)
+        macs, nbytes, tensors = [0] * count, [0] * count, [item.tensors for item in self._operators]
+        for call in self._timed.calls:
+            known = self._operators[call.place]
+            numbers = np.frombuffer(call.numbers, np.int64).tolist()
+            addresses, sizes = np.frombuffer(call.buffers, np.int64).reshape(-1, 2).T
+            # a memory that two arguments share counts once
+            nbytes[call.place] += sum(dict(zip(addresses.tolist(), sizes.tolist(), strict=True)).values())
+            work = known.macs if known.run_macs is None else counted(known.run_macs, numbers)
+            macs[call.place] += max(0, work or 0)
+            tensors[call.place] = tuple(tensor_in_call(text, numbers) for text in known.tensors)
+        return [
+            OperatorInfo(item.function, item.nodes, macs[place], nbytes[place], tensors[place])
+            for place, item in enumerate(self._operators)
+        ]

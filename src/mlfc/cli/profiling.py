@@ -1,0 +1,68 @@
+"""What `mlfc run --profile` shows beyond times: the machine's peaks, and files for browsers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from mlfc.errors import OptionError, ToolchainError
+from mlfc.support.progress import stage
+
+if TYPE_CHECKING:
+    from mlfc.library.peaks import Peaks
+    from mlfc.runtime import Profile
+    from mlfc.runtime.devices.device import Device
+
+
+def known_peaks(devices: Sequence[Device]) -> Peaks | None:
+    """Return what this machine can do at most; None for a device, and without a C compiler to measure it."""
+    from mlfc.library.peaks import machine_peaks
+    from mlfc.runtime.threads import get_num_threads
+
+    if any(device.kind != "cpu" for device in devices):
+        return None
+    with stage("measuring this machine, once"):
+        try:
+            return machine_peaks(max(1, get_num_threads()))
+        except ToolchainError as error:
+            typer.echo(f"shares of the machine's peak are not known: {error}", err=True)
+            return None
+
+
+@dataclass(frozen=True)
+class ProfileFiles:
+    """The files that a user wants of a profile."""
+
+    page: Path | None
+    trace: Path | None
+
+    @classmethod
+    def of(cls, page: Path | None, trace: Path | None, *, elsewhere: bool) -> ProfileFiles:
+        """Take ``--profile-html`` and ``--trace``; raise OptionError for a run that is `elsewhere`."""
+        files = cls(page, trace)
+        if files.are_asked and elsewhere:
+            raise OptionError(
+                "options --profile-html and --trace require a run on this machine",
+                next_step="Remove them, or --board, --host-driven and --selftest",
+            )
+        return files
+
+    @property
+    def are_asked(self) -> bool:
+        """Whether there are any."""
+        return self.page is not None or self.trace is not None
+
+    def write(self, model: str, profile: Profile, peaks: Peaks | None) -> None:
+        """Write them."""
+        from mlfc.archive.describe.profile_page import profile_page
+        from mlfc.archive.describe.profile_rows import trace_text
+        from mlfc.support.atomic import atomic_file
+
+        for path, make in ((self.page, profile_page), (self.trace, trace_text)):
+            if path is not None:
+                with atomic_file(path) as file:
+                    file.write(make(model, profile, peaks).encode())

@@ -1,0 +1,181 @@
+"""What this machine can do at most, and how near an operator comes to that."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import platform
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import OutputError
+from mlfc.library.cache import find_entry, store_entry
+from mlfc.library.toolchain import NATIVE, compile_cached
+from mlfc.runtime.executors.aot_module import aligned
+from mlfc.runtime.executors.profile import OperatorTime
+from mlfc.support.call_shapes import dtype_of
+from mlfc.support.version import __version__
+from mlfc.target.features import native_cpu
+
+COMPUTE, MEMORY = "compute", "memory"
+_SIZES = tuple(1 << power for power in range(14, 27))
+_SUFFIX = ".json"
+_TRIES = 7
+_NANOSECONDS = 3e6  # of one measurement, long enough to get two threads going
+_BYTE_DTYPES = ("int8", "uint8")
+# multiply-accumulates for one of float32, in the same registers
+_DENSITY = {"float64": 0.5, "int64": 0.5, "int16": 2.0, "uint16": 2.0}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How an operator compares with the machine.
+
+    Attributes
+    ----------
+    bound : str
+        What would take longer at the machine's peak: ``compute`` (multiply-accumulates) or ``memory`` (bytes).
+    compute, memory : float or None
+        The share of the machine's peak that it reached; None without multiply-accumulates or known bytes.
+    """
+
+    bound: str
+    compute: float | None
+    memory: float | None
+
+    @property
+    def share(self) -> float:
+        """The share of the peak that is its bound."""
+        return (self.compute if self.bound == COMPUTE else self.memory) or 0.0
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The most that a number of threads reach together, in multiply-accumulates and bytes a second.
+
+    Attributes
+    ----------
+    processor : str
+    threads : int
+    float32, int8 : float
+    bandwidth : tuple of (int, float)
+        By the size of the memory that is read again and again, ascending: that of caches, then of the machine's memory.
+    """
+
+    processor: str
+    threads: int
+    float32: float
+    int8: float
+    bandwidth: tuple[tuple[int, float], ...]
+
+    def compute(self, dtype: str) -> float:
+        """Return the multiply-accumulates a second of a dtype."""
+        return self.int8 if dtype in _BYTE_DTYPES else self.float32 * _DENSITY.get(dtype, 1.0)
+
+    def memory(self, nbytes: int) -> float:
+        """Return the bytes a second of work on so many bytes."""
+        return next((rate for size, rate in self.bandwidth if nbytes <= size), self.bandwidth[-1][1])
+
+    def limit(self, item: OperatorTime) -> Limit | None:
+        """Compare an operator with the machine; None for one without a time, or of which nothing else is known."""
+        if item.nanoseconds <= 0:
+            return None
+        seconds = item.nanoseconds * 1e-9
+        compute = (
+            item.macs / self.compute(dtype_of(item.tensors[0]) if item.tensors else "float32") / seconds
+            if item.macs
+            else None
+        )
+        memory = item.nbytes / self.memory(item.nbytes) / seconds if item.nbytes else None
+        if compute is None and memory is None:
+            return None
+        return Limit(COMPUTE if (compute or 0.0) >= (memory or 0.0) else MEMORY, compute, memory)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return asdict(self)
+
+
+def machine_peaks(threads: int = 1) -> Peaks:
+    """Return the peaks of this machine for so many threads: measured once, in a second, and kept in the cache.
+
+    Raises ToolchainError if there is no C compiler.
+    """
+    processor = _processor()
+    key = hashlib.sha256(f"{processor}\0{native_cpu()}\0{__version__}\0{threads}".encode()).hexdigest()[:40]
+    found = find_entry(f"peaks-{key}", _SUFFIX)
+    if found is not None:
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            known = json.loads(found.read_text(encoding="utf-8"))
+            return Peaks(**{**known, "bandwidth": tuple((int(size), float(rate)) for size, rate in known["bandwidth"])})
+    made = measured_peaks(processor, threads)
+    with suppress(OutputError):
+        store_entry(f"peaks-{key}", _SUFFIX, json.dumps(made.to_json()).encode())
+    return made
+
+
+def measured_peaks(processor: str, threads: int) -> Peaks:
+    """Measure what so many threads reach together: the best of several tries."""
+    source = files("mlfc.library").joinpath("peak.c").read_bytes()
+    library = ctypes.CDLL(str(compile_cached({"peak.c": source}, (NATIVE,))))
+    for name in ("peak_float32_macs", "peak_int8_macs", "peak_block_bytes"):
+        getattr(library, name).restype = ctypes.c_int64
+    with ThreadPoolExecutor(threads) as pool:
+
+        def rate(amount: int, run: Callable[[int, ctypes.c_int64], object]) -> float:
+            return _rate(pool, threads, amount, run)
+
+        float32 = rate(library.peak_float32_macs(), lambda _, steps: library.peak_float32(steps))
+        byte_macs = library.peak_int8_macs()
+        # without a product of bytes, int8 work runs on the 16-bit multiply-add
+        int8 = rate(byte_macs, lambda _, steps: library.peak_int8(steps)) if byte_macs else 2 * float32
+        bandwidth = []
+        for size in _SIZES:
+            memories = [aligned(size) for _ in range(threads)]
+            for memory in memories:
+                memory[:] = np.uint8(0)
+            blocks = ctypes.c_int64(size // library.peak_block_bytes())
+
+            def read(thread: int, rounds: ctypes.c_int64, memories: Any = memories, blocks: Any = blocks) -> None:
+                library.peak_read(ctypes.c_void_p(memories[thread].ctypes.data), blocks, rounds)
+
+            bandwidth.append((size * threads, rate(size, read)))
+    return Peaks(processor, threads, float32, int8, tuple(bandwidth))
+
+
+def _rate(pool: ThreadPoolExecutor, threads: int, amount: int, run: Callable[[int, ctypes.c_int64], object]) -> float:
+    """Return the most a second of something of which a thread does `amount` in each step of `run`."""
+
+    def timed(steps: int) -> float:
+        start = time.perf_counter_ns()
+        for done in [pool.submit(run, thread, ctypes.c_int64(steps)) for thread in range(threads)]:
+            done.result()
+        return float(time.perf_counter_ns() - start)
+
+    timed(1)  # which starts the threads
+    steps = 1
+    while (passed := min(timed(steps) for _ in range(3))) < _NANOSECONDS / 4:
+        steps *= 4
+    steps = max(1, int(steps * _NANOSECONDS / max(passed, 1.0)))
+    best = min(timed(steps) for _ in range(_TRIES))
+    return steps * amount * threads / best * 1e9
+
+
+def _processor() -> str:
+    """Return the processor's name."""
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"model name\s*: (.*)", text)
+        if found is not None:
+            return found[1]
+    return platform.processor() or platform.machine()

@@ -129,7 +129,7 @@ class Factory(Displayed):
         """
         unit, files = self.host_unit, self.host_code.files
         beside = beside_code([unit], [self.host_code], {self.module_name: self.interface()})
-        cpu = self.unit.target.mcpu
+        cpu = self.unit.target.library_cpu
         if self.unit.target.kind == "llvm":
             from mlfc.library.llvm_library import llvm_library  # LLVM takes long to load
 
@@ -293,7 +293,7 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
 
     beside = beside_code(units, linked.modules, described)
     has_objects = any(unit.target.kind == "llvm" for unit in units)
-    cpus = [unit.target.mcpu for unit in units]
+    cpus = [unit.target.library_cpu for unit in units]
     code = HostLibrary(
         linked.files,
         beside=beside,

@@ -339,7 +339,8 @@ def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tup
     if any(cpu.startswith(start) and machine.arch == LIBRARY_CPUS.get(start) for start in LIBRARY_CPUS):
         if compiler.is_zig:
             return (f"-mcpu={cpu.replace('-', '_')}",)
-        return (f"-march={cpu}",) if machine.arch == "x86_64" else (f"-mcpu={cpu}",)
+        name, *more = cpu.split("+")
+        return (f"-march={name}", *(f"-m{item}" for item in more)) if machine.arch == "x86_64" else (f"-mcpu={cpu}",)
     here = this_platform()
     if compiler.target is None and (machine.arch, machine.system) == (here.arch, here.system):
         return (NATIVE,)

@@ -165,17 +165,26 @@ LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
 
 def native_cpu() -> str:
     """Return the key of CPUS that fits the machine this runs on."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return "generic"
-    try:
-        flags = next(
-            line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("flags")
-        ).split()
-    except (OSError, StopIteration):
-        return "generic"
-    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= set(flags):
+    flags = _processor_flags()
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
         return "x86-64-v4"
-    return "x86-64-v3" if "avx2" in flags else "x86-64"
+    return "generic" if not flags else "x86-64-v3" if "avx2" in flags else "x86-64"
+
+
+def native_products() -> str:
+    """Return the instruction set for products of bytes that the machine this runs on has beside those of its level."""
+    return "avx512vnni" if native_cpu() == "x86-64-v4" and "avx512_vnni" in _processor_flags() else ""
+
+
+def _processor_flags() -> set[str]:
+    """Return what Linux says of an x86-64 processor; nothing of others."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return set()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return set(next(line for line in lines if line.startswith("flags")).split())
+    except (OSError, StopIteration):
+        return set()
 
 
 def level_here(levels: Levels) -> tuple[Level, bool]:

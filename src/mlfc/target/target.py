@@ -11,13 +11,15 @@ from functools import partial
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.support.platforms import arch_named, parse_platform, this_platform
-from mlfc.target.features import AUTO, CPUS, LEVELS, LLVM_OPTIONS, Features, Levels, native_cpu
+from mlfc.target.features import AUTO, CPUS, LEVELS, LLVM_OPTIONS, Features, Levels, native_cpu, native_products
 
 # options of TVM's that the compiler ignores
 _SILENT = ("-keys", "-model", "-march", "-device")
 
 MOST_ITEMS, MOST_SHARED = "-max_num_threads", "-max_shared_memory_per_block"
 """Options of devices: most work-items of a group, and most bytes that they have together; kernels take no more."""
+# products of bytes; old compilers lack the second, so -mcpu=native leaves it to them
+_PRODUCTS = {"+avx512vnni", "+avxvnni"}
 # the least that templates need
 _FEWEST_ITEMS, _LEAST_SHARED = 32, 4096
 
@@ -36,6 +38,8 @@ class TargetKind:
 
 TRIPLE = "-mtriple"
 """The option of ``c -mcpu=auto`` for the architecture whose levels it has."""
+ATTRIBUTES = "-mattr"
+"""The option for instructions that processors of one level have or not; of ``c`` for those of x86."""
 
 
 def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
@@ -52,6 +56,14 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
             next_step="Name the processor with -mcpu, or compile with llvm",
         )
     name = native_cpu() if mcpu == "native" else mcpu
+    if mcpu == "native" and (found := native_products()) and ATTRIBUTES not in options:
+        options = {**options, ATTRIBUTES: f"+{found}"}
+    if ATTRIBUTES in options and not (name.startswith("x86-64") and set(options[ATTRIBUTES].split(",")) <= _PRODUCTS):
+        raise OptionError(
+            f"target c has the option {ATTRIBUTES} for processors of x86-64 only, with {' or '.join(sorted(_PRODUCTS))}"
+            f"; got {ATTRIBUTES}={options[ATTRIBUTES][:80]} for {name}",
+            next_step="Leave it out, or compile with llvm",
+        )
     return name, options, CPUS.get(name).features
 
 
@@ -114,7 +126,7 @@ def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -
 
 
 KINDS: Registry[TargetKind] = Registry("target kind")
-KINDS.add("c", TargetKind("c", (TRIPLE,), read=_read_c))
+KINDS.add("c", TargetKind("c", (TRIPLE, ATTRIBUTES), read=_read_c))
 KINDS.add("llvm", TargetKind("llvm", LLVM_OPTIONS, read=_read_llvm))
 
 
@@ -146,6 +158,12 @@ class Target:
     def device(self) -> str | None:
         """The kind of device that runs the code beside a host; None for code of a host."""
         return KINDS.get(self.kind).device
+
+    @property
+    def library_cpu(self) -> str:
+        """The processor of a library, with the instructions that it needs beside: ``x86-64-v4+avx512vnni``."""
+        products = self.options.get(ATTRIBUTES, "") if self.kind == "c" else ""
+        return self.mcpu + products.replace(",", "")
 
     @property
     def levels(self) -> Levels | None:

@@ -32,6 +32,7 @@ from benchmarks import (
     packed_weights,
     recurrent,
     threads,
+    tuning,
     verify_public,
     vm,
 )
@@ -44,6 +45,9 @@ COUNTED = ["digits_int8", "kws_ref_model", "densenet121"]
 PUBLIC = "public"
 # the same models, with open dimensions: minutes
 OPEN = "open"
+# searches kernels' parameters; takes up to an hour
+TUNING = "tuning"
+LONG = (PUBLIC, OPEN, TUNING)
 
 
 def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[], Sequence[Table]]]:
@@ -71,6 +75,7 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
         "threads": lambda: [threads.table(models, seconds)],
         PUBLIC: lambda: [verify_public.table(models)],
         OPEN: lambda: [open_models.table(models)],
+        TUNING: lambda: [tuning.table(models, folder)],
     }
 
 
@@ -78,12 +83,13 @@ def main() -> None:
     """Run the chosen benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = [*_tables(argparse.Namespace(models=[], seconds=0, save=None), Path())]
-    named = ", ".join(name for name in names if name not in (PUBLIC, OPEN))
+    named = ", ".join(name for name in names if name not in LONG)
     parser.add_argument(
         "tables",
         nargs="*",
         metavar="TABLE",
-        help=f"{named}; default: all of these. {PUBLIC}: verify on models from packages; {OPEN}: at several sizes",
+        help=f"{named}; default: all of these. {PUBLIC}: verify on models from packages; {OPEN}: at several sizes;"
+        f" {TUNING}: mlfc tune",
     )
     parser.add_argument("--models", nargs="+", default=[], help="names without suffix, or files; default: all")
     parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="for the table mcu")
@@ -101,7 +107,7 @@ def main() -> None:
     console = Console(width=180)
     with tempfile.TemporaryDirectory() as folder:
         for name, make in _tables(options, Path(folder)).items():
-            if name in options.tables if options.tables else name not in (PUBLIC, OPEN):
+            if name in options.tables if options.tables else name not in LONG:
                 for table in make():
                     if options.markdown:
                         table.box = box.MARKDOWN

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from typer import Context
 from typer.models import ArgumentInfo, OptionInfo
 
 import mlfc.ops
@@ -117,6 +118,8 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, ArgumentInf
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints[name]
+        if hint is Context:  # typer's own
+            continue
         if get_origin(hint) is not Annotated:
             # a default of None makes older Pythons wrap the annotation: Optional[Annotated[...]]
             hint = next(item for item in get_args(hint) if get_origin(item) is Annotated)
@@ -129,7 +132,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, ArgumentInf
 def _spelled(name: str, kind: Any, info: ArgumentInfo | OptionInfo, default: Any) -> str:
     if isinstance(info, ArgumentInfo):
         text = info.metavar or name.upper()
-        text = f"{text}..." if get_origin(kind) is list else text
+        text = f"{text}..." if list in {get_origin(kind), *map(get_origin, get_args(kind))} else text
         return text if default is inspect.Parameter.empty else f"[{text}]"
     # in annotations typer takes the first flag for a default, as in its older style
     given = [flag for flag in (info.default, *(info.param_decls or ())) if isinstance(flag, str)]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mlfc.compiler import build as build
     from mlfc.frontend import import_model as import_model
     from mlfc.frontend.shapes import Dim as Dim
+    from mlfc.matrix.compile_matrix import compile_matrix as compile_matrix
     from mlfc.memory import ConstantPool as ConstantPool
     from mlfc.memory import Pool as Pool
     from mlfc.problems import check as check
@@ -67,6 +68,7 @@ _HOMES = {
     "diff": "mlfc.archive",
     "migrate": "mlfc.archive",
     "rebuild": "mlfc.archive",
+    "compile_matrix": "mlfc.matrix.compile_matrix",
     "tune": "mlfc.tuning.tune",
     "set_num_threads": "mlfc.runtime.threads",
     "get_num_threads": "mlfc.runtime.threads",

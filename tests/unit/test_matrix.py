@@ -1,0 +1,111 @@
+"""Sets of models, targets and options: the file, the rows, the index, and one failing row among good ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import mlfc
+from mlfc.cli.main import app
+from mlfc.errors import MlfcError, OptionError, ProblemsError
+from mlfc.matrix.jobs import job_of
+from mlfc.matrix.rows import read_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+_MATRIX = """
+[models]
+digits = {file = "digits.onnx", value = ["unused=mask.npy"]}
+net = "digits_int8.tflite"
+gone = "gone.onnx"
+[targets]
+m4 = "c -mcpu=cortex-m4"
+board = {board = "mps2-an386", numerics = "tflm"}
+[[exclude]]
+model = "digits"
+target = "board"
+[[exclude]]
+model = "gone"
+target = "m4"
+"""
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    for name in ("digits.onnx", "digits_int8.tflite"):
+        shutil.copy(ROOT / "examples" / "digits" / name, tmp_path)
+    (tmp_path / "mask.npy").write_bytes(b"not read before the row is compiled")
+    path = tmp_path / "matrix.toml"
+    path.write_text(_MATRIX)
+    return path
+
+
+def test_failing_rows_do_not_stop_the_others_and_are_listed_at_the_end(matrix: Path, tmp_path: Path) -> None:
+    seen = []
+    made = mlfc.compile_matrix(matrix, tmp_path / "all.tar", progress=lambda *now: seen.append(now))
+    status = {item["row"]: item["status"] for item in made.entries}
+    assert status == {"digits-m4": "failed", "net-m4": "ok", "net-board": "ok", "gone-board": "failed"}
+    assert sorted(number for number, _, _ in seen) == [1, 2, 3, 4]
+    unused, gone = map(str, made.problems)
+    assert unused.startswith("digits-m4: ")
+    assert "cannot be read as .npy" in unused
+    assert "gone-board" in gone
+    assert "No such file" in gone
+    with tarfile.open(tmp_path / "all.tar") as tar:
+        names = {name.removeprefix("./") for name in tar.getnames()} - {"."}
+        index = json.load(tar.extractfile("./index.json"))  # type: ignore[arg-type]
+        page = tar.extractfile("./index.html").read().decode()  # type: ignore[union-attr]
+    assert names == {"index.json", "index.html", "net-m4.tar", "net-board.tar"}
+    (board,) = (item for item in index["rows"] if item["row"] == "net-board")
+    assert board["modules"]["net"]["memory"]["constants_bytes"] > 0
+    assert {region["name"] for region in board["board"]["regions"]} >= {"flash", "ram"}
+    assert '<a href="net-m4.tar">' in page
+    assert "No such file" in page
+    # a folder of the good ones, and nothing of what the rows have is an option beside the matrix
+    (tmp_path / "gone.onnx").write_bytes((tmp_path / "digits.onnx").read_bytes())
+    matrix.write_text('[models]\ngone = "gone.onnx"\n[options]\nsmall = {optimize = "size", emit = "c"}\n')
+    result = CliRunner().invoke(app, ["compile", "--matrix", str(matrix), "-o", str(tmp_path / "all"), "--json"])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "all" / "gone-small" / "src" / "gone_lib1.c").is_file()
+    for options, text in ((["--ram", "9"], "excludes --ram"), (["model.onnx"], "excludes MODEL")):
+        result = CliRunner().invoke(app, ["compile", "--matrix", str(matrix), "-o", "x", *options])
+        assert isinstance(result.exception, OptionError)
+        assert text in str(result.exception)
+
+
+def test_rows_carry_their_files(matrix: Path) -> None:
+    row = next(row for row in read_rows(matrix) if row.name == "digits-m4")
+    model, output, files, name = job_of(row)
+    assert (model, output, name) == ("digits=0_digits.onnx", "digits-m4.tar", "digits-m4")
+    assert set(files) == {"0_digits.onnx", "1_mask.npy", "build.toml"}
+    assert b'"value" = ["unused=1_mask.npy"]' in files["build.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("models = 3", ["expected a table 'models'"]),
+        ("[modles]\n", ["unknown table 'modles'; nearest: 'models'"]),
+        ("", ["expected a table 'models'"]),
+        ("[models]\nx = {}\n[targets]\n'../y' = 'c'\nz = 3\n", ["model's file", "for a name", "table of options"]),
+        ("[models]\nx = 'x'\n[options]\na = {output = 'x'}\nb = {ram = [1]}\n", ["'output'", "strings for 'ram'"]),
+        ("[models]\nx = 'x'\n[[exclude]]\nmodel = 'y'\nboard = 'z'\n", ["unknown model 'y'", "unknown key 'board'"]),
+        ("[models]\nx = 'x'\n[[exclude]]\nmodel = 'x'\n", ["all are excluded"]),
+        ("[models]\na='x'\nb='y'\n[targets]\n" + "".join(f"t{i} = 'c'\n" for i in range(6000)), ["10,000 rows"]),
+        ("[models\n", ["expected TOML"]),
+    ],
+)
+def test_what_is_wrong_with_a_matrix_is_said_at_once(tmp_path: Path, text: str, problems: list[str]) -> None:
+    path = tmp_path / "matrix.toml"
+    path.write_text(text)
+    with pytest.raises(MlfcError) as caught:
+        read_rows(path)
+    found = list(caught.value.problems) if isinstance(caught.value, ProblemsError) else [caught.value]
+    assert len(found) == len(problems)
+    for error, wanted in zip(found, problems, strict=True):
+        assert wanted in str(error)
+        assert str(path) in str(error)

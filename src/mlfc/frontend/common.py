@@ -35,7 +35,7 @@ from mlfc.relay.ir import (
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order, rewrite
 from mlfc.support import dtypes
-from mlfc.support.dims import Symbol, bounds
+from mlfc.support.dims import Symbol, bounds, is_static
 
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
 Values: TypeAlias = Mapping[str, npt.ArrayLike]
@@ -294,6 +294,8 @@ def _without_empty(expr: Expr) -> Expr:
     """Return a constant in place of a computed tensor without elements; refuse what would divide by their number."""
     if not isinstance(expr, Call) or not isinstance(expr.type, TensorType) or not isinstance(expr.op, Operator):
         return expr
+    if expr.type.size == 0 and not is_static(expr.type.shape):
+        return ir.call("zeros", [], shape=expr.type.shape, dtype=expr.type.dtype, span=expr.span)
     if expr.type.size == 0:
         return Constant(np.zeros(expr.type.shape, dtypes.to_numpy(expr.type.dtype)), None, expr.span)
     empty = [arg for arg in expr.args if isinstance(arg.type, TensorType) and arg.type.size == 0]

@@ -259,7 +259,7 @@ class TiledConv:
         """
         is_row = isinstance(self.tile.columns, tiling.OpenSplit) and self.conv.output[0] == 1
         sums = wide * block.vectors * tiling.parts(self.ctx.features.vector_registers)
-        if not is_row or not self.joins or isinstance(block.count, Dim) or block.count == 1:
+        if not is_row or not self.joins or isinstance(block.count, Dim) or block.count <= 1:
             return 1
         return max(1, tiling.FMA_SLOTS // sums)
 

@@ -84,7 +84,7 @@ class Resize:
             raise TypeCheckError(f"{name} interpolates floats, not {data.dtype}")
         # float32 coordinates do not count further
         ends = [bounds(target) for target in self.target]
-        if any(low < 1 or (low == high and high >= 1 << 24) for low, high in ends) or any(
+        if any(high < 1 or low < 0 or (low == high and high >= 1 << 24) for low, high in ends) or any(
             data.shape[axis] < 1 for axis in self.axes
         ):
             raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be resized to {self.target}")
@@ -220,7 +220,11 @@ def _interpolated(
         element = read(at)
         if weight is not None:
             element = tb.cast(element, weight.dtype) * weight
-        total = element if total is None else total + element
+        if total is None:
+            # the sum of two products becomes one operation with either: code of other extents might choose the other
+            total = element if weight is None else tb.binary("add", tb.const(0.0, element.dtype), element)
+        else:
+            total = total + element
     assert total is not None
     value = converted(total, dtype)
     for source in chosen:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from mlfc.errors import UnsupportedError
 from mlfc.ops.resampling import AxisResize
 from mlfc.tir import builder as tb
@@ -15,6 +17,7 @@ from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr
 
 _FLOAT = "float32"
+_BEYOND = 2.0**100  # what products of weights and distances never reach
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +53,15 @@ def linear(ctx: Context, axis: AxisResize, name: str) -> OpenTaps:
 
 def cubic(ctx: Context, axis: AxisResize, alpha: float, name: str, *, exclude_outside: bool) -> OpenTaps:
     """Write the tables of the four neighbours of each element and of the weights of Keys' kernel."""
-    a = tb.const(alpha, _FLOAT)
+    a = np.float32(alpha)
+    four, five, eight, inner, outer = (float(factor) for factor in (4 * a, 5 * a, 8 * a, a + 2, a + 3))
 
     def weight(distance: Expr) -> Expr:
         d = ctx.stmts.let("distance", distance)
-        far = ((a * d - alpha * 5) * d + alpha * 8) * d - alpha * 4
-        near = ((alpha + 2) * d - (alpha + 3)) * d * d + 1.0
-        inner = tb.select(tb.binary("lt", d, 1.0), near, far)
-        return ctx.stmts.let("weight", tb.select(tb.binary("eq", d, 1.0), tb.const(0.0, _FLOAT), inner))
+        far = _rounded((_rounded((_rounded(d * float(a)) - five) * d) + eight) * d) - four
+        near = _rounded((_rounded(d * inner) - outer) * d * d) + 1.0
+        found = tb.select(tb.binary("lt", d, 1.0), near, far)
+        return ctx.stmts.let("weight", tb.select(tb.binary("eq", d, 1.0), tb.const(0.0, _FLOAT), found))
 
     def taps(x: Expr) -> tuple[list[Expr], list[Expr]]:
         let = ctx.stmts.let
@@ -76,6 +80,11 @@ def cubic(ctx: Context, axis: AxisResize, alpha: float, name: str, *, exclude_ou
         return [tb.clamp(place, 0, axis.extent - 1) for place in places], weights
 
     return _tables(ctx, axis, name, taps)
+
+
+def _rounded(product: Expr) -> Expr:
+    """Return a product that no compiler makes one operation with a sum: tables of known extents are without."""
+    return tb.clamp(product, -_BEYOND, _BEYOND)
 
 
 def _tables(

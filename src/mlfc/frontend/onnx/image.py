@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
-from mlfc.frontend.onnx.open_resize import OpenAxis, late_scaled, resized, scaled, within_sizes
+from mlfc.frontend.onnx.open_resize import OpenAxis, late_scaled, resized, scaled, weighted, within_sizes
+from mlfc.frontend.onnx.resize_method import Method
 from mlfc.frontend.onnx.table import importer
 from mlfc.ops.resampling import AxisResize, nearest_taps
 from mlfc.relay.ir import Expr
@@ -38,18 +39,7 @@ class Axis:
     out: int  # extent after
     scale: Fraction  # as the model gives it, exactly; `out` may be rounded from it
     roi: tuple[float, float] = (0.0, 1.0)
-
-
-@dataclass(frozen=True)
-class Method:
-    """How elements between the given ones are made."""
-
-    mode: str
-    coordinates: str
-    nearest: str = "round_prefer_floor"
-    cubic_a: float = -0.75
-    exclude_outside: bool = False
-    antialias: bool = False
+    is_ratio: bool = True  # whether the scale is the ratio of the extents, and would be of any others
 
 
 @dataclass(frozen=True)
@@ -147,8 +137,6 @@ def _cubic(distance: Floats, a: float) -> Floats:
 _SIZE_LIMIT = 1 << 24
 # of an element of a resized axis while its neighbours and their weights are worked out
 _TAP_BYTES = 64
-# What image.resize2d computes just as ONNX does, where the scale is exactly the ratio of the sizes.
-_SHARED_COORDINATES = ("half_pixel", "align_corners", "asymmetric")
 
 
 @importer("Upsample")
@@ -227,7 +215,8 @@ def _scaled_axes(node: Node, scales: Sequence[float], axes: Sequence[int]) -> li
         node.wrong(f"scales {tuple(scales)} do not fit the axes {tuple(axes)} of a tensor of shape {shape}")
     found = [Axis(size, size, Fraction(1)) for size in shape]
     for axis, scale in zip(axes, scales, strict=True):
-        found[axis] = Axis(shape[axis], math.floor(shape[axis] * scale), Fraction(scale))
+        exact = Fraction(scale)
+        found[axis] = Axis(shape[axis], math.floor(shape[axis] * exact), exact, is_ratio=exact.denominator == 1)
     return found
 
 
@@ -244,7 +233,7 @@ def _sized_axes(node: Node, sizes: Sequence[int], axes: Sequence[int], policy: s
         node.wrong(f"keep_aspect_ratio_policy '{policy}' is not known")
     found = [Axis(size, size, Fraction(1)) for size in shape]
     for axis, size, ratio in zip(axes, sizes, ratios, strict=True):
-        found[axis] = Axis(shape[axis], size, ratio)
+        found[axis] = Axis(shape[axis], size, ratio, is_ratio=policy == "stretch")
     return found
 
 
@@ -264,7 +253,7 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
     if any(not 0 < axis.out < _SIZE_LIMIT for axis in axes):
         node.wrong(f"a tensor of shape {node.shape(0)} cannot become {tuple(axis.out for axis in axes)}")
     if _is_plain_image(axes, method) and is_float(x):
-        return _as_image(node, x, axes, method)
+        return method.as_image(node, x, (axes[2].out, axes[3].out))
     dtype = dtype_of(x)
     if method.mode != "nearest":
         x = node.cast(x, "float32")
@@ -276,15 +265,12 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
 
 def _is_plain_image(axes: Sequence[Axis], method: Method) -> bool:
     """Tell whether ``image.resize2d`` computes the same."""
-    exact = all(axis.scale * axis.size == axis.out for axis in axes)
-    return (
-        len(axes) == 4
-        and exact
-        and all(axis.out == axis.size for axis in axes[:2])
-        and method.coordinates in _SHARED_COORDINATES
-        and (method.mode != "nearest" or all(_is_nearest_alike(axis, method) for axis in axes[2:]))
-        and not (method.exclude_outside or method.antialias)
-    )
+    if method.mode == "nearest":
+        exact = all(axis.scale * axis.size == axis.out for axis in axes)
+        exact = exact and all(_is_nearest_alike(axis, method) for axis in axes[2:])
+    else:
+        exact = all(axis.is_ratio for axis in axes)  # whatever the size is, as code of open extents has to know
+    return exact and all(axis.out == axis.size for axis in axes[:2]) and method.is_image(len(axes))
 
 
 def _is_nearest_alike(axis: Axis, method: Method) -> bool:
@@ -293,27 +279,18 @@ def _is_nearest_alike(axis: Axis, method: Method) -> bool:
     return np.array_equal(nearest_taps(plan, method.nearest).indices, taps(axis, method).positions)
 
 
-def _as_image(node: Node, x: Expr, axes: Sequence[Axis], method: Method) -> Expr:
-    return node.call(
-        "image.resize2d", x, size=(axes[2].out, axes[3].out), roi=(0.0, 0.0, 0.0, 0.0), layout="NCHW",
-        method={"nearest": "nearest_neighbor"}.get(method.mode, method.mode), cubic_alpha=method.cubic_a,
-        cubic_exclude=0, coordinate_transformation_mode=method.coordinates,
-        rounding_method=method.nearest if method.mode == "nearest" else "",
-    )  # fmt: skip
-
-
 def _along(node: Node, x: Expr, index: int, axis: Axis, method: Method, extrapolated: float) -> Expr:
     """Resize one axis: gather the neighbours of every element and add them, weighted."""
     cost.require("constants", _TAP_BYTES * axis.out, node.name)
     found = taps(axis, method)
     column = [axis.out if position == index else 1 for position in range(len(shape_of(x)))]
-    result: Expr | None = None
-    for k in range(found.positions.shape[1]):
-        part = node.call("take", x, node.constant(found.positions[:, k], "int32"), axis=index)
-        if method.mode != "nearest":
-            part = node.call("multiply", part, node.constant(found.weights[:, k].reshape(column), dtype_of(x)))
-        result = part if result is None else node.call("add", result, part)
-    assert result is not None
+    if method.mode == "nearest":
+        result = node.call("take", x, node.constant(found.positions[:, 0], "int32"), axis=index)
+    else:
+        places, weights = (
+            node.constant(table, dtype) for table, dtype in ((found.positions, "int32"), (found.weights, dtype_of(x)))
+        )
+        result = weighted(node, x, index, places, weights)
     if method.coordinates == "tf_crop_and_resize" and found.outside.any():
         outside = node.constant(found.outside.reshape(column), "bool")
         result = node.call("where", outside, node.like(extrapolated, result), result)

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
 from math import prod
-from typing import TYPE_CHECKING
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
+from mlfc.frontend.onnx.resize_method import Method
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import Dim, Extent, bounds, maximum, minimum
-
-if TYPE_CHECKING:
-    from mlfc.frontend.onnx.image import Method
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,12 @@ class OpenAxis:
     def stays(self) -> bool:
         """Whether nothing is to be done."""
         return self.size == self.out and self.over == self.under
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the scale is the ratio of the extents, of which there are some."""
+        is_whole = isinstance(self.under, int) and self.under == 1 and isinstance(self.over, int)
+        return bounds(self.size)[0] > 0 and (is_whole or (self.over == self.out and self.under == self.size))
 
 
 def scaled(size: Extent, scale: float) -> OpenAxis:
@@ -95,6 +98,10 @@ def resized(node: Node, axes: Sequence[OpenAxis], method: Method) -> Expr:
     if any(bounds(axis.out)[1] < 1 for axis in axes):
         node.wrong(f"a tensor of shape {node.shape(0)} cannot become {tuple(axis.out for axis in axes)}")
     x = node.input(0)
+    # neighbours that are added must be so in the order of fixed sizes
+    is_image = method.mode != "nearest" and method.is_image(len(axes)) and is_float(x)
+    if is_image and all(axis.stays for axis in axes[:2]) and all(axis.is_ratio for axis in axes[2:]):
+        return method.as_image(node, x, (axes[2].out, axes[3].out))
     dtype = dtype_of(x)
     if method.mode != "nearest":
         x = node.cast(x, "float32")
@@ -102,6 +109,18 @@ def resized(node: Node, axes: Sequence[OpenAxis], method: Method) -> Expr:
         if not axis.stays:
             x = _Resizing(node, axis, method).along(x, index)
     return node.cast(x, dtype)
+
+
+def weighted(node: Node, x: Expr, index: int, places: Expr, weights: Expr) -> Expr:
+    """Return the weighted sums of the elements of an axis at places, of shape (elements of the result, taps).
+
+    A sum of two products becomes one operation with either of them, code of other extents might choose the other: a
+    reduction has one order.
+    """
+    rank = len(shape_of(x))
+    elements = node.call("take", x, places, axis=index)
+    factors = node.reshape(weights, (*shape_of(weights), *(1,) * (rank - index - 1)))
+    return node.call("sum", node.call("multiply", elements, factors), axis=(index + 1,))
 
 
 @dataclass(frozen=True)
@@ -128,14 +147,11 @@ class _Resizing:
         weights = [self._weight(fraction, step) for step in steps]
         if self.method.exclude_outside:
             weights = self._inside(places, weights)
-        column = [self.axis.out if place == index else 1 for place in range(len(shape_of(x)))]
-        result: Expr | None = None
-        for place, weight in zip(places, weights, strict=True):
-            factor = self.node.reshape(self.node.cast(weight, "float32"), column)
-            part = self._op("multiply", self._taken(x, place, index), factor)
-            result = part if result is None else self._op("add", result, part)
-        assert result is not None
-        return result
+        factors = self.node.cast(self._table(weights), "float32")
+        return weighted(self.node, x, index, self._table([self._limited(place) for place in places]), factors)
+
+    def _table(self, columns: Sequence[Expr]) -> Expr:
+        return self.node.concatenate([self.node.call("expand_dims", column, axis=1) for column in columns], 1)
 
     def _op(self, operator: str, *args: Expr) -> Expr:
         return self.node.call(operator, *args)
@@ -182,10 +198,11 @@ class _Resizing:
             return self._op("greater_equal", twice, denominator)
         return self._op("greater", rest, self._int(0)) if self.method.nearest == "ceil" else None
 
+    def _limited(self, places: Expr) -> Expr:
+        return self._op("minimum", self._op("maximum", places, self._int(0)), self._int(self.axis.size - 1))
+
     def _taken(self, x: Expr, places: Expr, index: int) -> Expr:
-        last = self._int(self.axis.size - 1)
-        within = self._op("minimum", self._op("maximum", places, self._int(0)), last)
-        return self.node.call("take", x, within, axis=index)
+        return self.node.call("take", x, self._limited(places), axis=index)
 
     def _weight(self, fraction: Expr, step: int) -> Expr:
         distance = self._op("abs", self._op("subtract", self._real(float(step)), fraction))

@@ -155,8 +155,9 @@ def _split(node: Node) -> list[Expr]:
         sizes = node.int_values(1, "split")
     else:
         count = node.integer("num_outputs", count)
-        if not 1 <= count <= max(bounds(extent)[1], 1):
+        if count < 1:
             node.wrong(f"dimension {axis} of {shape_of(x)} cannot be split into {count}")
+        cost.require("operators", count, node.name)
         part = -(-extent // count)
         sizes = tuple(maximum(0, minimum(part, extent - part * index)) for index in range(count))
     low, high = bounds(sum(sizes) - extent)

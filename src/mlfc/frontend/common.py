@@ -294,9 +294,9 @@ def _without_empty(expr: Expr) -> Expr:
     """Return a constant in place of a computed tensor without elements; refuse what would divide by their number."""
     if not isinstance(expr, Call) or not isinstance(expr.type, TensorType) or not isinstance(expr.op, Operator):
         return expr
-    if expr.type.size == 0 and not is_static(expr.type.shape):
-        return ir.call("zeros", [], shape=expr.type.shape, dtype=expr.type.dtype, span=expr.span)
     if expr.type.size == 0:
+        if not is_static(expr.type.shape):
+            return expr  # an extent may come of what the expression reads
         return Constant(np.zeros(expr.type.shape, dtypes.to_numpy(expr.type.dtype)), None, expr.span)
     empty = [arg for arg in expr.args if isinstance(arg.type, TensorType) and arg.type.size == 0]
     if empty and (expr.op.kind is Kind.ANCHOR or expr.op.name == "mean"):

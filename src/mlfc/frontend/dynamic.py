@@ -86,7 +86,7 @@ class Dynamic:
         if base in self._symbols:
             chosen = unique_name(f"{base}_{len(self._symbols)}", self._symbols)
         self._symbols.add(chosen)
-        return Symbol(chosen, low, high)
+        return Symbol(chosen, min(low, LARGEST), min(high, LARGEST))  # bounds of products may be larger
 
     def take(self, symbol: Symbol) -> None:
         """Note that a symbol of the user's is in use."""

@@ -57,7 +57,7 @@ class Conv:
     @property
     def padded(self) -> bool:
         """Whether any window reads outside the input."""
-        return any(before or after for before, after in self.padding)
+        return any(pad != 0 for pads in self.padding for pad in pads)
 
     @property
     def macs(self) -> Any:

@@ -11,6 +11,7 @@ from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
+from mlfc.support.dims import typical
 
 _ADVICE = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
 
@@ -77,7 +78,7 @@ def _joined(node: Node, collected: Sequence[Sequence[Expr]]) -> list[Expr]:
             node.unsupported("with results of several shapes is not supported")
         axis = node.axis(place, len(shape) + 1)
         lying = (*shape[:axis], 1, *shape[axis:])
-        cost.require("constants", math.prod(lying), node.name)
+        cost.require("constants", math.prod(map(typical, lying)), node.name)
         parts = [node.reshape(result, lying) for result in (reversed(results) if back else results)]
         joined.append(node.concatenate(parts, axis))
     return joined

@@ -47,8 +47,8 @@ class Channels:
 def inside(index: Expr, size: Extent, padding: tuple[int, int]) -> list[Expr]:
     """Return the conditions under which an index is inside a range that is padded before and behind."""
     before, behind = padding
-    checks = [tb.binary("ge", index, 0)] * bool(before)
-    return checks + [tb.binary("lt", index, size)] * bool(behind)
+    checks = [tb.binary("ge", index, 0)] * (before != 0)
+    return checks + [tb.binary("lt", index, size)] * (behind != 0)
 
 
 def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:

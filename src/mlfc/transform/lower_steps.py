@@ -128,7 +128,14 @@ class _StepBuilder(ProgramBuilder):
             self._steps.append(Mark(other))
             self._known = set(bound)
         self._module = general
-        outputs = self._function("main", inputs, _Tail())
+        written = self._function("main", inputs, _Tail())
+        # extents that are those of one branch alone are not the model's
+        kinds = [item.type for item in results_of(main)]
+        kinds = list(kinds[0].fields) if isinstance(kinds[0], relay.TupleType) else kinds
+        outputs = tuple(
+            replace(value, shape=kind.shape) if isinstance(kind, relay.TensorType) else value
+            for value, kind in zip(written, kinds, strict=True)
+        )
         calls = tuple(step.call for step in self._steps if isinstance(step, Invoke))
         read = {value.root for call in calls for value in (*call.inputs, *call.constants)}
         read |= {value.root for step in self._steps for value in _passed(step)}

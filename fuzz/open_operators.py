@@ -115,6 +115,8 @@ def _extent(graph: Graph, x: Value, axis: int) -> str:
 
 def _reshape(graph: Graph) -> None:
     x = graph.value(lambda value: value.rank > 0)
+    if not all(array.size for array in x.arrays):
+        raise ImpossibleError  # a 0 of a shape stands for another extent
     axis = graph.number(0, x.rank - 1)
     kind = graph.number(0, 3)
     if kind == 0:
@@ -173,7 +175,8 @@ def _window(graph: Graph) -> None:
     """Add a convolution or a pool over the last one or two sides."""
     x = graph.value(_has_rank(3, 4))
     sides = x.rank - 2
-    kernel = [graph.number(1, 3) for _ in range(sides)]
+    # where a window does not fit, ONNX Runtime rounds towards zero and gives one result
+    kernel = [graph.number(1, min(3, max(1, x.least(axis)))) for axis in range(2, x.rank)]
     attrs = {"kernel_shape": kernel, "strides": [graph.number(1, 3) for _ in range(sides)]}
     if graph.chance(0.7):
         attrs["pads"] = [graph.number(0, min(kernel) - 1) for _ in range(2 * sides)]
@@ -254,12 +257,16 @@ def _pad(graph: Graph) -> None:
 
 def _resize(graph: Graph) -> None:
     x = graph.value(_has_rank(4, 4))
+    if not all(array.size for array in x.arrays):
+        raise ImpossibleError
     mode = graph.pick(("nearest", "linear", "cubic"))
     places = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
     attrs = {"mode": mode, "coordinate_transformation_mode": graph.pick(places)}
     if mode == "nearest":
         attrs["nearest_mode"] = graph.pick(("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"))
     scales = [1, 1, *(graph.pick((0.5, 1, 1.5, 2, 3)) for _ in range(2))]
+    if any(scales[axis] * x.least(axis) < 1 for axis in (2, 3)):
+        raise ImpossibleError
     if graph.chance(0.7):
         graph.add("Resize", [x.name, "", graph.constant(scales, "float32")], exact=mode == "nearest", **attrs)
         return

@@ -59,7 +59,7 @@ def test_what_is_known_becomes_an_integer() -> None:
     assert math.prod((n, 3, m)) == 3 * m * n
     assert type(n - n) is int
     assert {n + 1: 1}[1 + n] == 1
-    assert [str(2 * n - 3), str((n + 1) // 2), str(-(-n // 64))] == ["2 * n - 3", "(n + 1) // 2", "-((-n) // 64)"]
+    assert [str(2 * n - 3), str((n + 1) // 2), str(-(-n // 64))] == ["2 * n - 3", "(n + 1) // 2", "(n + 63) // 64"]
 
 
 def test_choices_have_one_form_and_close_bounds() -> None:

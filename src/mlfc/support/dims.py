@@ -423,6 +423,11 @@ def _quotient(a: Extent, b: Extent) -> Any:
         if parts is not None:
             kind, one, other = parts
             return quotient + _chosen(kind, one // b, other // b)
+        if rest.terms[0][1] < 0:  # rounded up in one form only
+            return quotient - (b - 1 - rest) // b
+        constant = next((count for factors, count in rest.terms if not factors), 0)
+        if not 0 <= constant < b:
+            return quotient + constant // b + (rest - constant + constant % b) // b
     return quotient + (rest // b if isinstance(rest, int) and isinstance(b, int) else _atom("//", rest, b))
 
 

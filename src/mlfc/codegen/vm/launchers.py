@@ -25,6 +25,9 @@ _SAFE = 1 << 62
 _MOST = 1 << 31
 """Larger terms and factors are refused where they could leave an int64: no tensor has so many elements."""
 
+_LARGEST_NUMBER = LARGEST - (1 << 16)
+"""Of a kernel's numbers, so that what rounds them up, as ``(n + 63) // 64``, stays an int32."""
+
 
 def launcher(kernel: PrimFunc, name: str, compute: str) -> Function:
     """Return the function `name` that checks what a kernel is given and calls its function `compute`."""
@@ -54,7 +57,7 @@ def require_numbers(body: Body, kernel: PrimFunc) -> None:
     if not kernel.symbols:
         body.add(host.Unused(numbers))
     for index, symbol in enumerate(kernel.symbols):
-        low, high = number(max(symbol.low, -LARGEST)), number(min(symbol.high, LARGEST))
+        low, high = number(max(symbol.low, -_LARGEST_NUMBER)), number(min(symbol.high, _LARGEST_NUMBER))
         body.fails_where((numbers[index] < low) | (numbers[index] > high))
 
 

@@ -84,11 +84,19 @@ def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dic
     times: dict[str, list[float]] = {name: [] for name in runners}
     for _ in range(rounds):
         for name, run in runners.items():
-            start = time.perf_counter()
-            for _ in range(batch):
-                run()
-            times[name].append((time.perf_counter() - start) / batch)
+            times[name].append(_batch(run, batch) / batch)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _batch(run: Callable[[], object], count: int) -> float:
+    """Return the seconds of so many runs; those in another process count them there."""
+    timed = getattr(run, "timed", None)
+    if timed is not None:
+        return float(timed(count))
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    return time.perf_counter() - start
 
 
 def measure(model: Model, folder: Path, peak: Peaks, seconds: float) -> Row:

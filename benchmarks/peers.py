@@ -1,10 +1,24 @@
-"""The runtimes that are compared with: each runs a model file on a number of threads, or says that it cannot."""
+"""The runtimes that are compared with: each runs a model file on a number of threads, or says that it cannot.
+
+IREE and Apache TVM take hundreds of MB and packages of other versions than ours, so they have environments of their
+own, which `peer_worker` runs in:
+
+    python -m venv iree && iree/bin/pip install iree-base-compiler[onnx] iree-base-runtime
+    python -m venv tvm && tvm/bin/pip install apache-tvm onnx
+    MLFC_BENCH_IREE=iree/bin/python MLFC_BENCH_TVM=tvm/bin/python python -m benchmarks latency --models resnet50
+
+ExecuTorch is no peer here: it runs modules of PyTorch, and reads neither ONNX nor TFLite files.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +26,7 @@ import numpy as np
 
 Inputs = Mapping[str, np.ndarray]
 Runner = Callable[[], object]
+_WORKER = Path(__file__).with_name("peer_worker.py")
 
 
 @dataclass(frozen=True)
@@ -22,10 +37,13 @@ class Peer:
     package: str
     suffixes: tuple[str, ...]
     prepare: Callable[[Path, Inputs, int], Runner]
+    environment: str | None = None  # its name, if it has one of its own
 
-    @property
+    @cached_property
     def version(self) -> str | None:
         """The version that is installed; None where it is not."""
+        if self.environment is not None:
+            return _version_elsewhere(self.environment, self.package)
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
@@ -74,10 +92,61 @@ def _openvino(path: Path, inputs: Inputs, threads: int) -> Runner:
     return request.infer  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True)
+class _Elsewhere:
+    """A peer in a process with another Python; it is waited for, so that it runs when its turn comes."""
+
+    process: subprocess.Popen[str]
+
+    def timed(self, count: int) -> float:
+        """Run so often; return the seconds without those of the way there."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(count, file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+    def __call__(self) -> None:
+        self.timed(1)
+
+
+def _python(name: str) -> str | None:
+    return os.environ.get(f"MLFC_BENCH_{name.upper()}")
+
+
+def _elsewhere(name: str) -> Callable[[Path, Inputs, int], Runner]:
+    def prepare(path: Path, inputs: Inputs, threads: int) -> Runner:
+        python = _python(name)
+        assert python is not None
+        with tempfile.TemporaryDirectory() as folder:
+            np.savez(Path(folder) / "inputs.npz", *inputs.values())
+            command = [python, str(_WORKER), name, str(path), f"{folder}/inputs.npz", str(threads)]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            assert process.stdout is not None
+            answer = process.stdout.readline().strip()
+        if answer != "ready":
+            process.wait()
+            raise RuntimeError(answer or f"it ended with status {process.returncode}")
+        return _Elsewhere(process)
+
+    return prepare
+
+
+def _version_elsewhere(name: str, package: str) -> str | None:
+    python = _python(name)
+    if python is None:
+        return None
+    code = f"import importlib.metadata; print(importlib.metadata.version('{package}'))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
 PEERS = (
     Peer("LiteRT", "ai-edge-litert", (".tflite",), _litert),
     Peer("ONNX Runtime", "onnxruntime", (".onnx",), _onnxruntime),
     Peer("OpenVINO", "openvino", (".onnx", ".tflite"), _openvino),
+    Peer("IREE", "iree-base-compiler", (".onnx",), _elsewhere("iree"), "iree"),
+    Peer("TVM, not tuned", "apache-tvm", (".onnx",), _elsewhere("tvm"), "tvm"),
 )
 
 
@@ -89,5 +158,5 @@ def runners(path: Path, inputs: Inputs, threads: int = 1) -> dict[str, Runner]:
             try:
                 found[peer.name] = peer.prepare(path, inputs, threads)
             except (RuntimeError, ValueError) as error:  # what they raise for operators that they lack
-                print(f"{path.name}: {peer.name} declines: {str(error).splitlines()[0][:150]}")
+                print(f"{path.name}: {peer.name} declines: {(str(error).splitlines() or ['?'])[0][:150]}")
     return found

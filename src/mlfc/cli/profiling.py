@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 def known_peaks(devices: Sequence[Device]) -> Peaks | None:
     """Return what this machine can do at most; None for a device, and without a C compiler to measure it."""
     from mlfc.library.peaks import machine_peaks
-    from mlfc.runtime.threads import get_num_threads
+    from mlfc.runtime.threads import get_num_threads, pool_function
 
     if any(device.kind != "cpu" for device in devices):
         return None
     with stage("measuring this machine, once"):
         try:
-            return machine_peaks(max(1, get_num_threads()))
+            # without a pool, no code that is loaded shares its work
+            return machine_peaks(1 if pool_function() is None else get_num_threads())
         except ToolchainError as error:
             typer.echo(f"shares of the machine's peak are not known: {error}", err=True)
             return None

@@ -9,8 +9,8 @@ from mlfc.archive.read.load import artifact_kind, host_library, load, load_graph
 from mlfc.archive.read.module_parts import read_parts
 from mlfc.crt import trace_headers
 from mlfc.errors import OptionError
-from mlfc.library.build import has_only_objects
-from mlfc.library.toolchain import NATIVE, compile_cached
+from mlfc.library.build import build_library, has_only_objects
+from mlfc.library.toolchain import NATIVE
 from mlfc.runtime.executors.aot_module import loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import TRACE_FLAGS, ProfiledModule, record_file
@@ -108,15 +108,17 @@ def profiled_factory(
     if isinstance(model, GraphModule):
         return model
     details = module_info(factory)
-    loaded = loaded_pools(details, factory.code.files)
-    if has_only_objects(factory.code.files):
+    # kernels that share their work, if that was asked for
+    code = factory.host_code.files
+    loaded = loaded_pools(details, code)
+    if has_only_objects(code):
         from mlfc.library.llvm_library import traced_code
 
-        return ProfiledModule(traced_code(factory.unit), details, loaded)
-    return ProfiledModule(_library(factory.code.files, flags), details, loaded)
+        return ProfiledModule(traced_code(factory.host_unit), details, loaded)
+    return ProfiledModule(_library(code, flags), details, loaded)
 
 
 def _library(code: Mapping[str, Data], flags: Sequence[str] = ()) -> Path:
     files = {**code, "trace/operator_record.c": record_file()}
     files.update({f"trace/{name}": data for name, data in trace_headers().items()})
-    return compile_cached(files, (NATIVE, *TRACE_FLAGS, *flags))
+    return build_library(files, (NATIVE, *TRACE_FLAGS, *flags))

@@ -22,7 +22,7 @@ from mlfc.archive.describe.profile import profiled_factory
 from mlfc.archive.read.load import load_factory
 from mlfc.codegen import c_parallel
 from mlfc.errors import OptionError
-from mlfc.runtime.threads import count_launches
+from mlfc.runtime.threads import count_launches, thread_times, time_threads
 from mlfc.tir import interpreter, ir, parallel
 from mlfc.tir.parallel import parallelize
 from mlfc.tir.unroll import Unroll
@@ -50,8 +50,11 @@ def _any_work_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def _assert_same_bits(model: Any, inputs: Any) -> None:
     mlfc.set_num_threads(1)
     before = count_launches()
+    time_threads(True)
     expected = model.run(inputs)
     assert count_launches() == before, "one thread needs no other"
+    assert thread_times()[0] > 0
+    time_threads(False)
     for count in (2, 3, 7):
         mlfc.set_num_threads(count)
         assert mlfc.get_num_threads() == count

@@ -10,7 +10,7 @@ from mlfc.support.locks import ForkSafeLock
 
 MOST_THREADS = 1024
 USED_POOL, _OWN_POOL = "mlfc_used_pool", "mlfc_own_pool"
-_VERSION = 1
+_VERSION = 2
 _ADDRESS = ctypes.c_void_p
 
 
@@ -21,6 +21,8 @@ class _Pool(ctypes.Structure):
         ("set_threads", _ADDRESS),
         ("threads", _ADDRESS),
         ("launches", _ADDRESS),
+        ("set_timed", _ADDRESS),
+        ("time_of", _ADDRESS),
     )
 
 
@@ -104,3 +106,25 @@ def count_launches() -> int:
     """Return how many times kernels shared their work among threads in this process."""
     pool = _process.pool
     return 0 if pool is None else int(ctypes.CFUNCTYPE(ctypes.c_uint64)(pool.launches)())
+
+
+def time_threads(is_timed: bool) -> None:
+    """Begin, or end, to take the time that each thread spends in the parallel parts of kernels.
+
+    It counts from zero each time that this begins. Without a pool, because no loaded library has one, it does nothing.
+    """
+    pool = _process.pool
+    if pool is not None:
+        ctypes.CFUNCTYPE(None, ctypes.c_int32)(pool.set_timed)(int(is_timed))
+
+
+def thread_times() -> list[float]:
+    """Return the seconds that each thread spent in parallel parts since `time_threads(True)`, the caller's first.
+
+    Differences of two calls give the balance of what ran between them. It is empty without a pool.
+    """
+    pool = _process.pool
+    if pool is None:
+        return []
+    time_of = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int32)(pool.time_of)
+    return [time_of(thread) / 1e9 for thread in range(get_num_threads())]

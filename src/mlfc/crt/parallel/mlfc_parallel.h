@@ -43,6 +43,10 @@ typedef struct {
   int32_t (*threads)(void);
   /*! \brief How many times work was shared so far. */
   uint64_t (*launches)(void);
+  /*! \brief Whether the time that each thread spends in tasks is taken; it counts from 0 each time that this begins. */
+  void (*set_timed)(int32_t);
+  /*! \brief Nanoseconds that a thread spent in tasks while that was taken; 0 is the caller's, whoever that was. */
+  uint64_t (*time_of)(int32_t);
 } mlfc_pool;
 
 /*! \brief The pool that a library brings. */

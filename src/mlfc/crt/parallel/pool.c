@@ -8,7 +8,8 @@
  * inside, is never read while it changes.
  *
  * Workers watch `round` for a while after they have done something, then sleep. They are made when they are first
- * needed, live as long as the process, and do not exist in the child of a fork, which makes its own.
+ * needed, live as long as the process, and do not exist in the child of a fork, which makes its own: it knows by the
+ * number of its process, because not every C library has `pthread_atfork` where it is linked statically.
  */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
@@ -17,7 +18,6 @@
 #include "mlfc_parallel.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #if defined(_WIN32)
 #define WIN32_LEAN_AND_MEAN
@@ -27,6 +27,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 #endif
 
 #if defined(__has_include)
@@ -41,7 +42,8 @@ extern TVM_DLL int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int)
 #define MOST_THREADS 1024
 #define OPEN 0x40000000
 #define ALIGNMENT 64
-#define CHUNKS 4        /* ranges that each thread takes at most, so that a slow one holds up the others less */
+#define SHARE 2         /* a thread takes this part of what each would get of the pieces left: 1 / 2 */
+#define CHUNKS 16       /* but not less than this part of what each gets of all, because each range begins anew */
 #define WATCH_NS 100000 /* how long a worker watches before it sleeps: about as long as the gaps between kernels */
 #define LOOKS 64        /* between two looks at the clock */
 
@@ -67,7 +69,7 @@ static struct {
   /* of the work: changed by the caller while nobody is inside */
   mlfc_task* task;
   const void* arguments;
-  int32_t count, chunk, workers;
+  int32_t count, least, workers;
   uint64_t scratch_bytes;
   char gap[64];
   int64_t next;   /* the first piece that nobody has taken */
@@ -81,8 +83,14 @@ static struct {
   int32_t sleeping;
   int32_t threads; /* as chosen; 0 until somebody asks */
   int32_t is_over;
+  int32_t is_timed;
+  int32_t process; /* whose workers these are */
+  int32_t claimed; /* the process in which a thread makes the pool its own */
   uint64_t launches;
 } pool;
+
+/* Nanoseconds that each thread spent in tasks while that was asked for, the caller's first. */
+static uint64_t spent[MOST_THREADS];
 
 static __thread int is_inside; /* this thread computes a piece: what it calls runs alone */
 
@@ -112,6 +120,10 @@ static DWORD WINAPI run_worker(LPVOID index) {
   work((intptr_t)index);
   return 0;
 }
+
+static int32_t this_process(void) { return 1; }
+
+static void renew_lock(void) {}
 
 static int start_worker(intptr_t index) {
   HMODULE self;
@@ -149,21 +161,17 @@ static void* run_worker(void* index) {
   return NULL;
 }
 
-/* A child has none of the workers, and whatever the pool did at the fork it does not do there. */
-static void forget(void) {
-  const int32_t threads = pool.threads;
-  memset(&pool, 0, sizeof pool);
-  pool.threads = threads;
+static int32_t this_process(void) { return (int32_t)getpid(); }
+
+/* Whatever the threads of the process before a fork did with it does not end here. */
+static void renew_lock(void) {
   pthread_mutex_init(&lock, NULL);
   pthread_cond_init(&changed, NULL);
 }
 
 static int start_worker(intptr_t index) {
-  static int is_registered;
   sigset_t all, before;
   int is_made;
-  if (!is_registered) is_registered = pthread_atfork(NULL, NULL, forget) == 0;
-  if (!is_registered) return 0;
   /* signals are the business of the program's own threads */
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -175,6 +183,7 @@ static int start_worker(intptr_t index) {
 /* At the end of the process, or where its library is unloaded, nobody may stay in this code. */
 __attribute__((destructor)) static void end_workers(void) {
   int32_t expected = 0;
+  if (LOAD(pool.process) != this_process()) return;
   while (!__atomic_compare_exchange_n(&pool.busy, &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
     expected = 0;
     if (is_inside) return;
@@ -198,6 +207,8 @@ __attribute__((destructor)) static void end_workers(void) {
 #define GIVE_WAY() ((void)0)
 
 static int64_t nanoseconds(void) { return 0; }
+static int32_t this_process(void) { return 1; }
+static void renew_lock(void) {}
 static int start_worker(intptr_t index) {
   (void)index;
   return 0;
@@ -207,22 +218,36 @@ static int start_worker(intptr_t index) {
 
 /* work -------------------------------------------------------------------------------------------------------- */
 
-/* Takes pieces until none is left. */
-static void take(void* scratch) {
-  const int32_t count = pool.count, chunk = pool.chunk;
+/* Takes the next pieces from the counter; returns whether there were any. */
+static int32_t take_range(int32_t* first, int32_t* last) {
+  const int64_t count = pool.count, shares = (int64_t)(pool.workers + 1) * SHARE;
+  int64_t place = LOAD(pool.next), end;
+  do {
+    if (place >= count) return 0;
+    end = (count - place) / shares;
+    end = place + (end > pool.least ? end : pool.least);
+    if (end > count) end = count;
+  } while (!__atomic_compare_exchange_n(&pool.next, &place, end, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE));
+  *first = (int32_t)place;
+  *last = (int32_t)end;
+  return 1;
+}
+
+/* Takes pieces until none is left, as the thread of a number. */
+static void take(intptr_t thread, void* scratch) {
+  const int64_t start = LOAD(pool.is_timed) ? nanoseconds() : 0;
+  int32_t first, last;
   is_inside = 1;
-  for (;;) {
-    const int64_t place = ADD(pool.next, chunk);
-    const int32_t first = place < count ? (int32_t)place : count;
-    int32_t status, expected = 0;
-    if (first >= count) break;
-    status = pool.task(pool.arguments, first, count - first < chunk ? count : first + chunk, scratch);
+  while (take_range(&first, &last)) {
+    const int32_t status = pool.task(pool.arguments, first, last, scratch);
+    int32_t expected = 0;
     if (status != 0) {
       __atomic_compare_exchange_n(&pool.status, &expected, status, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-      STORE(pool.next, count);
+      STORE(pool.next, pool.count);
     }
   }
   is_inside = 0;
+  if (start != 0) __atomic_fetch_add(&spent[thread], (uint64_t)(nanoseconds() - start), __ATOMIC_RELAXED);
 }
 
 /* Returns memory of at least so many bytes, or NULL. */
@@ -267,7 +292,7 @@ static void work(intptr_t index) {
       /* inside, so the work stays what it is until this thread leaves */
       if (index < pool.workers) {
         void* const scratch = pool.scratch_bytes ? grown(&own, pool.scratch_bytes) : NULL;
-        if (scratch != NULL || pool.scratch_bytes == 0) take(scratch);
+        if (scratch != NULL || pool.scratch_bytes == 0) take(index + 1, scratch);
       }
       ADD(pool.door, -1);
       break;
@@ -300,14 +325,28 @@ static void set_threads(int32_t count) {
 
 static uint64_t launches(void) { return __atomic_load_n(&pool.launches, __ATOMIC_RELAXED); }
 
+static void set_timed(int32_t is_timed) {
+  if (is_timed && !LOAD(pool.is_timed)) {
+    for (int32_t thread = 0; thread < MOST_THREADS; ++thread) {
+      __atomic_store_n(&spent[thread], (uint64_t)0, __ATOMIC_RELAXED);
+    }
+  }
+  STORE(pool.is_timed, is_timed);
+}
+
+static uint64_t time_of(int32_t thread) {
+  return thread >= 0 && thread < MOST_THREADS ? __atomic_load_n(&spent[thread], __ATOMIC_RELAXED) : 0;
+}
+
 /* Shares the work out; the pool is the caller's. */
 static int32_t share(mlfc_task* task, const void* arguments, int32_t count, int32_t helpers, uint64_t scratch_bytes) {
   const int64_t chunks = (int64_t)(helpers + 1) * CHUNKS;
+  const int64_t least = count / chunks;
   while (pool.started < helpers && start_worker(pool.started)) ++pool.started;
   pool.task = task;
   pool.arguments = arguments;
   pool.count = count;
-  pool.chunk = (int32_t)((count + chunks - 1) / chunks);
+  pool.least = least > 0 ? (int32_t)least : 1;
   pool.workers = helpers;
   pool.scratch_bytes = scratch_bytes;
   pool.status = 0;
@@ -319,7 +358,7 @@ static int32_t share(mlfc_task* task, const void* arguments, int32_t count, int3
     WAKE();
     UNLOCK();
   }
-  take(NULL);
+  take(0, NULL);
   __atomic_fetch_and(&pool.door, ~OPEN, __ATOMIC_SEQ_CST);
   for (int64_t look = 0; LOAD(pool.door) != 0; ++look) {
     if (look < 20000) {
@@ -331,22 +370,48 @@ static int32_t share(mlfc_task* task, const void* arguments, int32_t count, int3
   return pool.status;
 }
 
+/* Tells whether the pool is this process's; in the child of a fork, one thread empties it meanwhile. */
+static int own_pool(void) {
+  const int32_t process = this_process();
+  int32_t claimed = LOAD(pool.claimed);
+  if (LOAD(pool.process) == process) return 1;
+  if (claimed == process ||
+      !__atomic_compare_exchange_n(&pool.claimed, &claimed, process, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    return 0;
+  }
+  STORE(pool.door, 0);
+  STORE(pool.busy, 0);
+  STORE(pool.sleeping, 0);
+  pool.started = 0;
+  renew_lock();
+  STORE(pool.process, process);
+  return 1;
+}
+
+/* Computes all pieces in the caller's thread. */
+static int32_t alone(mlfc_task* task, const void* arguments, int32_t count) {
+  const int64_t start = LOAD(pool.is_timed) && !is_inside ? nanoseconds() : 0;
+  const int32_t status = task(arguments, 0, count, NULL);
+  if (start != 0) __atomic_fetch_add(&spent[0], (uint64_t)(nanoseconds() - start), __ATOMIC_RELAXED);
+  return status;
+}
+
 static int32_t run(mlfc_task* task, const void* arguments, int32_t count, int32_t most, uint64_t scratch_bytes) {
   int32_t helpers = most < count ? most : count, expected = 0, status;
   if (helpers > 1 && !is_inside) {
     const int32_t chosen = threads();
     helpers = (helpers < chosen ? helpers : chosen) - 1;
-    if (helpers > 0 && __atomic_compare_exchange_n(&pool.busy, &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+    if (helpers > 0 && own_pool() && __atomic_compare_exchange_n(&pool.busy, &expected, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
       __atomic_store_n(&pool.launches, pool.launches + 1, __ATOMIC_RELAXED);
       status = share(task, arguments, count, helpers, scratch_bytes);
       STORE(pool.busy, 0);
       return status;
     }
   }
-  return task(arguments, 0, count, NULL);
+  return alone(task, arguments, count);
 }
 
-const mlfc_pool mlfc_own_pool = {1, run, set_threads, threads, launches};
+const mlfc_pool mlfc_own_pool = {2, run, set_threads, threads, launches, set_timed, time_of};
 
 const mlfc_pool* mlfc_used_pool = &mlfc_own_pool;
 

@@ -22,6 +22,7 @@ from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
 from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
+from mlfc.target.shipped import shipped_log
 from mlfc.target.target import Target, parse_host, parse_target
 from mlfc.target.tuning_log import Log, opened_log
 
@@ -91,6 +92,7 @@ def build(
         `mlfc.set_num_threads`. For hosts, the executors ``aot`` and ``graph``, and ``optimize="speed"``.
     tuned : path or TuningLog, optional
         What `mlfc tune` wrote: kernels that it measured take the values that were fastest, and give the same bits.
+        Default: what was measured for well-known models on this kind of processor; ``none``: nothing.
     dry_run : bool
         Stop before the code is printed: all that can be refused has been by then.
 
@@ -107,8 +109,8 @@ def build(
     memory_options = memory.MemoryOptions(workspace_io, tuple(pools), tuple(constants))
     chosen = parse_target(target, optimize)
     host = parse_host(target_host, optimize) if chosen.device else chosen
-    if tuned is not None:
-        log = opened_log(tuned)
+    log = shipped_log(host) if tuned is None else opened_log(tuned)
+    if log is not None:
         host = log.applied(host)
         chosen = chosen if chosen.device else host
     name = checked_module_name(module_name)
@@ -121,7 +123,7 @@ def build(
         unit = stepped_unit(mod, values, name, (chosen, host), specialize, limit_factor)
         beside = host if chosen.device else None
         stepped = Factory(name, chosen, executor, mod, values, unit, target_host=beside, specialize=tuple(specialize))
-        if tuned is not None:
+        if log is not None and tuned is not None:
             log.note(host)
         return _made(stepped, dry_run)
     _require_fixed(mod, executor, specialize)
@@ -142,7 +144,7 @@ def build(
             ram=ram if executor == "aot" else None,
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
-    if tuned is not None:
+    if log is not None and tuned is not None:
         log.note(host)
     if program.tiling is not None:
         memory_options = replace(memory_options, ram=ram)

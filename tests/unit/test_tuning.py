@@ -16,6 +16,7 @@ import mlfc
 from mlfc.errors import InputError, OptionError, OutputError
 from mlfc.runtime.executors.aot_module import AotModule
 from mlfc.runtime.tensor.arrays import fill
+from mlfc.target.shipped import shipped_log
 from mlfc.target.target import parse_target
 from mlfc.target.tuning_log import TuningLog, opened_log, values_key
 from mlfc.tuning.bench import Batch, BatchResult
@@ -191,10 +192,36 @@ def test_a_build_takes_the_choices_of_a_log_and_says_which_it_cannot(tmp_path: P
             made = mlfc.compile(_network(), TARGET, tuned=log).factory
         assert len(caught) == 1
         assert made.lib.get_source() == plain.lib.get_source()
+    # a processor's own instructions do not make it another one
+    log.write_text(json.dumps(chosen) + "\n")
+    native = mlfc.compile(_network(), f"{TARGET} -mattr=+avx512vnni", tuned=log).factory
+    assert native.lib.get_source() != mlfc.compile(_network(), f"{TARGET} -mattr=+avx512vnni").factory.lib.get_source()
     # the choices for the highest level decide the order of the weights of all
     every = mlfc.compile(_network(), "c -mcpu=auto -mtriple=x86_64", tuned=TuningLog((_entry(chosen),))).factory
     constants = sum(value.nbytes for value in every.program.constants)
     assert constants <= 1.4 * sum(value.nbytes for value in plain.program.constants)
+
+
+@pytest.mark.parametrize("name", ["kws_ref_model", "ad01_int8"])
+def test_the_log_that_comes_with_mlfc_fits_the_templates(name: str) -> None:
+    """If a template has other values now: `python -m benchmarks.tuning FOLDER` measures again."""
+    path = Path(__file__).resolve().parents[3] / "shared" / "models" / f"{name}.tflite"
+    if not path.is_file():
+        pytest.skip(f"{path} is missing")
+    target = parse_target(TARGET)
+    log = shipped_log(target)
+    assert log is not None
+    assert shipped_log(parse_target("c -mcpu=auto -mtriple=x86_64")) is log
+    assert shipped_log(parse_target("c -mcpu=cortex-m4")) is None
+    module, params = mlfc.import_model(path)
+    factory = mlfc.build(module, TARGET, params)
+    tuned = factory.unit.target.features.tuned
+    assert tuned is not None
+    assert len(tuned.used) >= 2
+    assert not tuned.refused
+    untuned = mlfc.build(module, TARGET, params, tuned="none")
+    assert untuned.lib.get_source() != factory.lib.get_source()
+    assert mlfc.build(module, TARGET, params).lib.get_source() == factory.lib.get_source()
 
 
 def _entry(line: dict[str, Any]) -> Any:
@@ -241,6 +268,8 @@ def test_misuse_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with pytest.raises(OptionError, match="does not run here"):
         tune(_network(), "c -mcpu=cortex-m4", output=log)
+    with pytest.raises(OptionError, match="open one for 'x'"):
+        tune(_network(), output=log, shapes={"x": (mlfc.Dim("batch", 1, 4), 20, 8, 10)})
     with pytest.raises(OptionError, match="device"):
         tune(_network(), "opencl", output=log)
     with pytest.raises(OptionError, match="at least 1 trial"):

@@ -183,7 +183,11 @@ OPTIONS = {
         "N",
     ),
     "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),
-    "tuned": _code("The log of mlfc tune: kernels take what was fastest, and give the same bits.", "LOG"),
+    "tuned": _code(
+        "The log of mlfc tune: kernels take what was fastest, and give the same bits. Default: a log that comes with"
+        " mlfc; none: no log.",
+        "LOG",
+    ),
     "triple": _library(
         "The machine of a library, such as aarch64-linux-gnu; the ziglang wheel compiles. Default: this one."
     ),

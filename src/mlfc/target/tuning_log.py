@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from mlfc.errors import ArchiveError, InputError, OptionError
@@ -20,6 +21,8 @@ from mlfc.target.tuned import TEMPLATES, Choices, Tuned
 
 MOST_BYTES, MOST_LINE, MOST_LINES = 64 << 20, 64 << 10, 200_000
 FORM = 1
+NONE = "none"
+"""Instead of a log: the rules of templates alone."""
 _AGAIN = "Tune again: mlfc tune MODEL -o LOG"
 
 Short: TypeAlias = Annotated[str, Limits(max_length=200)]
@@ -86,7 +89,7 @@ class TuningLog:
     def applied(self, target: Target) -> Target:
         """Return a target for which templates take the choices of the log."""
         features = target.features
-        own = self.choices(str(target), features.optimize)
+        own = self.choices(processor_of(target), features.optimize)
         levels = target.levels
         if levels is None:
             return replace(target, features=replace(features, tuned=Tuned(own)))
@@ -118,6 +121,13 @@ class TuningLog:
             warnings.warn(f"{self.place}: nothing was tuned for '{target}', only for: {known}", stacklevel=3)
 
 
+def processor_of(target: Target) -> str:
+    """Return what logs call a target: of C the processor alone, whatever else its level has."""
+    if target.kind != "c":
+        return str(target)
+    return target.kind if target.mcpu == "generic" else f"{target.kind} -mcpu={target.mcpu}"
+
+
 Log: TypeAlias = "str | os.PathLike[str] | TuningLog"
 
 
@@ -127,6 +137,9 @@ def opened_log(log: Log) -> TuningLog:
         return log
     if not isinstance(log, (str, os.PathLike)):
         raise OptionError(f"expected a tuning log or its path, got {type(log).__name__}", place="tuned")
+    path = Path(log)
+    if path.name == NONE and not path.exists():
+        return TuningLog(())
     entries, _ = read_log(log)
     kept = tuple(entry for entry in entries if entry.form == FORM and entry.templates == TEMPLATES)
     if len(kept) < len(entries):

@@ -18,7 +18,7 @@ from mlfc.frontend import Model, import_model
 from mlfc.support.text import Displayed, shortened
 from mlfc.target.target import Target
 from mlfc.target.tuned import TEMPLATES, Choices
-from mlfc.target.tuning_log import FORM, Entry, TuningLog, values_key
+from mlfc.target.tuning_log import FORM, Entry, TuningLog, processor_of, values_key
 from mlfc.tuning.bench import Bench, BoardBench, HostBench
 from mlfc.tuning.jobs import plain_code
 from mlfc.tuning.kernels import TunableKernel, interface_of, measured_target, tunable_kernels
@@ -143,6 +143,10 @@ def tune(
         raise OptionError(
             f"the target '{chosen}' does not run here", place="--target", next_step="Name a board: --board mps2-an386"
         )
+    shapes = (imported.get("shapes") or {}).items()
+    for name, shape in shapes:
+        if any(not isinstance(extent, int) for extent in shape):
+            raise OptionError(f"tuning requires fixed shapes, got an open one for '{name}'", place="--shape")
     module, params = import_model(model, target=str(chosen), **imported)
     kernels = tunable_kernels(module, params, chosen, imported.get("limit_factor", 1.0))
     limit = None if budget is None else clock() + budget
@@ -160,7 +164,8 @@ def tune(
             if host is None or not any(entry.values for entry in choices):
                 return None
             made = [
-                build(module, str(chosen), params, tuned=log, **options) for log in (None, TuningLog(tuple(choices)))
+                build(module, str(chosen), params, tuned=log, **options)
+                for log in (TuningLog(()), TuningLog(tuple(choices)))
             ]
             codes = [plain_code(factory.code.built_files) for factory in made]
             return host.compare(codes, [interface_of(factory) for factory in made])
@@ -187,7 +192,7 @@ class _Tuning:
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self._kernels, self._bench, self._log, self._progress = kernels, bench, log, progress
-        self._target, self._optimize = str(target[0]), target[1]
+        self._target, self._optimize = processor_of(target[0]), target[1]
         self._trials, self._seed = trials, seed
         known = log.current(self._target, self._optimize, bench.name)
         self._known = {(entry.kernel.key, values_key(entry.values)): entry for entry in known if entry.kind == "trial"}

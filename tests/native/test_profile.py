@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,16 @@ import pytest
 import mlfc
 from mlfc.archive import load_profiled
 from mlfc.archive.describe.profile import profiled_factory
+from mlfc.codegen import c_parallel
 from mlfc.errors import InputError, OptionError
 from mlfc.factory import Factory
 from mlfc.library.toolchain import compile_cached
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
+from mlfc.runtime.executors import profile as profiles
+from mlfc.runtime.threads import count_launches
 from mlfc.support.dims import Symbol
+from mlfc.tir import parallel
 from tests.harness import interface, module_of
 from tests.native import counting_clocks
 from tests.native.counting_clocks import passed
@@ -76,6 +81,40 @@ def test_speed_is_work_by_time(archive: Path) -> None:
     assert dense.macs == 64 * 256 * 256
     assert dense.gmacs_per_second == pytest.approx(dense.macs / dense.nanoseconds)
     assert [item.gmacs_per_second for item in others] == [None] * len(others)
+
+
+@pytest.mark.parametrize(("target", "executor"), [("c", "aot"), ("llvm", "aot"), ("c", "graph")])
+def test_threads_are_timed_where_code_shares_its_work(
+    target: str, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting_clocks.install(monkeypatch)
+    readings = itertools.count()
+
+    def read() -> list[float]:
+        number = next(readings)
+        return [number * 1e-6, number * 0.5e-6]
+
+    for module in (parallel, c_parallel):
+        monkeypatch.setattr(module, "GRAIN", 1.0)
+    monkeypatch.setattr(profiles, "thread_times", read)
+    mlfc.set_num_threads(2)
+    try:
+        made = module_of({"x": X}, {"y": two_layers})
+        factory = mlfc.build(made, target, executor=executor, module_name="profiled", parallel=True)
+        before = count_launches()
+        profile = profiled_factory(factory).profile({"x": X}, repeat=2)
+    finally:
+        mlfc.set_num_threads(0)
+    assert count_launches() > before
+    for item in profile.operators:
+        assert item.threads == pytest.approx((1000.0, 500.0))
+        assert item.balance == pytest.approx(0.75)
+    timeline, count = profile.timeline, len(profile.operators)
+    assert timeline is not None
+    assert timeline.thread.tolist() == [0] * 2 * count + [1] * 2 * count
+    assert timeline.start[: 2 * count].tolist() == timeline.start[2 * count :].tolist()
+    shared = np.minimum([item.threads[1] for item in profile.operators] * 2, timeline.duration[: 2 * count])
+    assert timeline.duration[2 * count :].tolist() == shared.astype(int).tolist()
 
 
 def test_work_of_the_virtual_machine_is_that_of_the_run(tmp_path: Path) -> None:

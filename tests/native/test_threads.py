@@ -18,7 +18,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
 import mlfc.crt
-from mlfc.archive.describe.profile import profiled_factory
 from mlfc.archive.read.load import load_factory
 from mlfc.codegen import c_parallel
 from mlfc.errors import OptionError
@@ -183,17 +182,6 @@ def test_the_command_line_asks_for_threads(tmp_path: Path, models: Path, command
             command("compile", models / "kws_ref_model.tflite", "--parallel", "-o", tmp_path / output)
     with pytest.raises(OptionError, match="among threads on microcontrollers"):
         mlfc.compile(models / "kws_ref_model.tflite", "c -mcpu=cortex-m4", parallel=True)
-
-
-@pytest.mark.usefixtures("_any_work_is_shared")
-@pytest.mark.parametrize(("target", "executor"), [("c", "aot"), ("llvm", "aot"), ("c", "graph")])
-def test_profiles_are_of_code_that_shares_its_work(target: str, executor: str) -> None:
-    mlfc.set_num_threads(2)
-    module, inputs = module_of(FAMILIES["pool"]())
-    factory = mlfc.build(module, target, executor=executor, module_name="tested", parallel=True)
-    before = count_launches()
-    profiled_factory(factory).profile(inputs, repeat=1)
-    assert count_launches() > before
 
 
 def test_pool_has_no_race(tmp_path: Path) -> None:

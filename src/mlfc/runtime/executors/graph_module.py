@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from mlfc.errors import InputError, OptionError
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_json import parse_graph
-from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
+from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times, thread_rows
 from mlfc.runtime.executors.states import GraphStates, ModelState
 from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.modules.module import Module
+from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
@@ -65,6 +66,13 @@ class BoundGraph(Displayed):
         for index, out in enumerate(self._results):
             self._executor.get_output(index, out)
         return times
+
+    def observed(self, seen: Callable[..., object]) -> None:
+        """Run the operators; `seen` is called at the end of each with its index."""
+        self._copy_inputs()
+        for index, call in enumerate(self._calls):
+            require_success(call())
+            seen(index)
 
     def _copy_inputs(self) -> None:
         """Copy inputs to devices that cannot read them in place."""
@@ -200,11 +208,13 @@ class GraphModule(Displayed):
             seconds.append(time.perf_counter() - start)
             rows.append(times)
         starts, passed = np.moveaxis(np.asarray(rows[1:], np.int64).reshape(repeat, -1, 2), 2, 0)
-        timeline = Timeline.of_rows(starts, passed)
-        return Profile(self.operator_times(passed), tuple(seconds[1:]), call.outputs, timeline)
+        worked = thread_rows(repeat, passed.shape[1], call.observed)
+        operators = self.operator_times(passed, worked)
+        timeline = Timeline.of_rows(starts, passed).with_threads([item.threads for item in operators])
+        return Profile(operators, tuple(seconds[1:]), call.outputs, timeline)
 
-    def operator_times(self, rows: Any) -> tuple[OperatorTime, ...]:
-        """Return the median time of each operator; `rows` has the nanoseconds of each run."""
+    def operator_times(self, rows: Any, threads: Any = None) -> tuple[OperatorTime, ...]:
+        """Return the median time of each operator; `rows` has the nanoseconds of each run, `threads` as for it."""
         from mlfc.support.module_info import OperatorInfo
 
         called = [node for node, _ in self.executor.calls()]
@@ -218,7 +228,7 @@ class GraphModule(Displayed):
             tensors = tuple(f"{entry.dtype}[{','.join(map(str, entry.shape))}]" for entry in touched)
             nbytes = sum(entry.nbytes for entry in touched)
             described.append(OperatorInfo(item.function, item.nodes, item.macs, nbytes, tensors))
-        return operator_times(described, rows)
+        return operator_times(described, rows, threads)
 
 
 def _fit(described: Iterable[TensorInfo], known: Iterable[TensorInfo]) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from mlfc.runtime.executors.aot_module import AotModule, function_of
 from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import require_success
+from mlfc.runtime.threads import thread_times, time_threads
+from mlfc.support.arrays import Array
 from mlfc.support.content import Data
 from mlfc.support.text import Displayed, html_table
 
@@ -100,7 +103,7 @@ def operator_times(
     """
     medians = np.median(np.asarray(nanoseconds).reshape(-1, len(operators)), axis=0) if len(operators) else []
     total = float(sum(medians)) or 1.0
-    worked = np.median(threads, axis=0) if threads is not None else np.zeros((len(operators), 0))
+    worked = np.zeros((len(operators), 0)) if threads is None else np.median(threads, axis=0)
     return tuple(
         OperatorTime(
             index,
@@ -111,10 +114,32 @@ def operator_times(
             float(median) / total,
             entry.nbytes,
             entry.tensors,
-            tuple(map(float, spent)),
+            tuple(map(float, spent)) if any(spent[1:]) else (),
         )
         for index, (entry, median, spent) in enumerate(zip(operators, medians, worked, strict=True))
     )
+
+
+def thread_rows(repeat: int, operators: int, run: Callable[[Callable[..., object]], object]) -> Array | None:
+    """Return what threads work in parallel parts of operators in further runs, in nanoseconds by run, operator, thread.
+
+    `run` calls its argument with the index of each operator that ended. None where one thread does everything.
+    """
+    if len(thread_times()) < 2:
+        return None
+    rows = np.zeros((repeat, operators + 1, len(thread_times())))
+    time_threads(True)
+    try:
+        for row in rows:
+            row[:] = thread_times()
+
+            def note(index: int, *_: object, row: Array = row) -> None:
+                row[index + 1 :] = thread_times()
+
+            run(note)
+    finally:
+        time_threads(False)
+    return np.diff(rows, axis=1) * 1e9
 
 
 def record_file() -> bytes:
@@ -174,9 +199,11 @@ class ProfiledModule(AotModule):
                     require_success(status)
             finally:
                 self._time(None, ctypes.c_int32(0))
+            worked = thread_rows(repeat, len(self._operators), partial(self._observed, call))
         starts, passed = nanoseconds[:, 0], nanoseconds[:, 1]
-        times = operator_times(self._operators, passed)
-        return Profile(times, tuple(seconds[1:]), call.outputs, Timeline.of_rows(starts, passed))
+        times = operator_times(self._operators, passed, worked)
+        timeline = Timeline.of_rows(starts, passed).with_threads([item.threads for item in times])
+        return Profile(times, tuple(seconds[1:]), call.outputs, timeline)
 
     def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any]) -> tuple[bytes, ...]:
         """Run once, and return the bytes of every operator's output when it ended; raise as `run` does."""
@@ -187,11 +214,15 @@ class ProfiledModule(AotModule):
             seen[index] = ctypes.string_at(data, nbytes) if data else b""
 
         with self._lock:
-            observer = _OBSERVER(keep)
-            self._observe(observer)
-            try:
-                status = call()
-            finally:
-                self._observe(None)
-        require_success(status)
+            self._observed(call, keep)
         return tuple(seen[index] for index in range(len(self._operators)))
+
+    def _observed(self, call: Callable[[], int], seen: Callable[..., object]) -> None:
+        """Run once; `seen` is called at the end of each operator with its index, and the address and bytes it wrote."""
+        observer = _OBSERVER(seen)
+        self._observe(observer)
+        try:
+            status = call()
+        finally:
+            self._observe(None)
+        require_success(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,9 @@ MOST_EVENTS = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Calls of operators by columns, in the order of their ends; times in nanoseconds from the first start.
+    """Calls of operators by columns, those of each thread in the order of their ends.
+
+    Times are in nanoseconds from the first start.
 
     Attributes
     ----------
@@ -46,6 +49,25 @@ class Timeline:
         return cls._placed(
             run[kept], operator[kept], np.zeros(run.size)[kept], begun.ravel()[kept], passed.ravel()[kept], run.size
         )
+
+    def with_threads(self, worked: Sequence[Sequence[float]]) -> Timeline:
+        """Add calls of the threads beside the caller's.
+
+        `worked` has the nanoseconds of each thread for each operator, none for those of one thread. How long threads
+        work is known, not when: they begin with their operator, and take no longer than it.
+        """
+        added = [self]
+        for thread in range(1, max(map(len, worked), default=0)):
+            spent = np.array([times[thread] if len(times) > thread else 0.0 for times in worked])
+            shared = spent[self.operator] > 0
+            durations = np.minimum(spent[self.operator], self.duration)[shared].astype(np.int64)
+            others = np.full(durations.shape, thread, np.int32)
+            added.append(Timeline(self.run[shared], self.operator[shared], others, self.start[shared], durations))
+        columns = (
+            [getattr(item, name) for item in added] for name in ("run", "operator", "thread", "start", "duration")
+        )
+        run, operator, thread_column, start, duration = map(np.concatenate, columns)
+        return Timeline(run, operator, thread_column, start, duration, self.left_out)
 
     @classmethod
     def _placed(cls, run: Any, operator: Any, thread: Any, start: Any, duration: Any, total: int) -> Timeline:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import mlfc
 from mlfc.errors import InputError, OptionError, OutputError
@@ -28,6 +28,22 @@ from mlfc.tuning.tune import TuningResult, tune
 from tests.onnx_models import model
 
 TARGET = "c -mcpu=x86-64-v4"
+
+
+def _integers() -> bytes:
+    """Return a convolution and a matrix product of bytes."""
+    rng = np.random.default_rng(0)
+
+    def weights(*shape: int) -> Any:
+        return rng.integers(-9, 9, shape, np.int8)
+
+    nodes = [
+        helper.make_node("ConvInteger", ["x", "first"], ["a"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("MatMulInteger", ["x", "second"], ["b"]),
+    ]
+    given = {"first": weights(16, 8, 3, 3), "second": weights(10, 12)}
+    made = model(nodes, {"x": (1, 8, 8, 10)}, ["a", "b"], given, dtype=TensorProto.INT8)
+    return bytes(made.SerializeToString())
 
 
 def _network() -> bytes:
@@ -136,10 +152,14 @@ def test_samples_are_taken_by_turns_and_hopeless_candidates_dropped() -> None:
     assert np.median(np.array(samples[1]) / samples[0]) == pytest.approx(0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("target", ["c -mcpu=x86-64-v3", TARGET])
-def test_all_values_of_a_parameter_give_the_same_bits(target: str) -> None:
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [(_integers, "c -mcpu=cortex-m3"), (_network, "c -mcpu=x86-64-v3"), (_network, TARGET)],
+    ids=["plain", "16 registers", "32 registers"],
+)
+def test_all_values_of_a_parameter_give_the_same_bits(source: Callable[[], bytes], target: str) -> None:
     """Each kernel with one other value of each parameter, built for this machine's processor whatever the registers."""
-    module, params = mlfc.import_model(_network())
+    module, params = mlfc.import_model(source())
     for kernel in tunable_kernels(module, params, parse_target(target)):
         parameters = kernel.parameters({})
         # one after another, and the leading ones together

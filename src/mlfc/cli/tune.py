@@ -141,6 +141,8 @@ def _report(found: TuningResult, as_json: bool) -> None:
     if rows:
         title = f"{found.log}: {len(better)} of {len(found.kernels)} kernels have faster values for {found.target}"
         print_table(title, ("kernel", "calls", "values", "ratio"), rows)
+    elif not found.kernels:
+        typer.echo(printable(f"{found.log}: no kernel of this model has parameters for {found.target}"))
     else:
         typer.echo(printable(f"{found.log}: the default is best for all of {len(found.kernels)} kernels"))
     typer.echo(

@@ -24,6 +24,7 @@ from mlfc.kernels.packed_panels import PackedPanels
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
+from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Const, Expr
@@ -35,6 +36,7 @@ Piece: TypeAlias = "tuple[Expr, Expr]"
 
 
 FILTERS_AT_ONCE = 4
+MOST_FILTERS = 8  # that are worth measuring
 Block: TypeAlias = "tuple[Expr, Callable[..., None], Callable[[], None]]"
 
 
@@ -214,7 +216,15 @@ class FilterSums:
         self.ctx, self.out = ctx, out
         *steps, groups, filters = rows.shape
         self.filters = filters
-        self.width = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
+        usual = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
+        # compilers fuse products and sums of floats in one form of the code and not in another
+        is_exact = dtypes.is_integer(accumulator_dtype(out))
+        is_plain = is_exact and weights.codes is None and weights.late is None and not ctx.small
+
+        def widths() -> list[Value]:
+            return [usual, *(w for w in range(1, MOST_FILTERS + 1) if is_plain and filters % w == 0 and w != usual)]
+
+        self.width = int(str(ctx.choose("filters", usual, widths)))
         self.blocks = filters // self.width
         ordered = np.moveaxis(rows.reshape(*steps, groups * self.blocks, self.width), -2, 0)
         self.packed = None if weights.codes is None else PackedPanels(ctx, weights.codes, ordered)
@@ -225,6 +235,8 @@ class FilterSums:
         self.bias_last = dtypes.is_float(self.dtype)
         self.factor = "int32" if self.dtype == "int64" and _multiplies_in_words(data, weights) else self.dtype
         self.long = is_long(self.dtype, prod(steps)) or (self.packed is not None and self.packed.blocks > 1)
+        turns = [count for count in (1, 2, 4) if count == 1 or (is_plain and not self.long and steps[-1] % count == 0)]
+        self.unroll = int(str(ctx.choose("unroll", 1, lambda: turns)))
 
     @contextmanager
     def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Block]:
@@ -293,6 +305,11 @@ class FilterSums:
                 with self.ctx.stmts.loop(count, "c") as offset:
                     yield first + offset
                 end_piece()
+            return
+        if self.unroll > 1:
+            with self.ctx.stmts.loop(extent // self.unroll, "c") as turn:
+                with self.ctx.stmts.loop(self.unroll, "step", "unrolled") as step:
+                    yield turn * self.unroll + step
             return
         with piece(self.ctx, extent, not self.long) as (first, count):
             with self.ctx.stmts.loop(count, "c") as offset:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from mlfc.target.tuned import Choices
 from mlfc.target.tuning_log import values_key
 
-LEADING = ("tile", "strip")
+LEADING = ("tile", "strip", "filters")
 _AGAIN = 5  # values of the leading parameter that are tried again beside others
 LAST = 3  # the round in which the best is confirmed
 

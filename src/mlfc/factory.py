@@ -206,7 +206,7 @@ class Factory(Displayed):
                 code.sizes.io,
                 self.state_bytes,
             ),
-            operators=self._timed(code) if self.executor == "graph" else None,
+            operators=None if self.executor == "aot" else self._timed(code),
         )
 
     @property
@@ -219,8 +219,11 @@ class Factory(Displayed):
         return self.plan.state_bytes
 
     def _timed(self, code: codegen.GeneratedCode) -> tuple[OperatorInfo, ...]:
-        """Return what profiles tell of the operators of a graph; code compiled ahead of time is one function."""
-        return tuple(call_info(call, code.function_of(call.kernel.name)) for call in self.program.calls)
+        """Return what profiles tell of operators that are called one by one; an AOT module is one function."""
+        known = (call_info(call, code.function_of(call.kernel.name)) for call in self.program.calls)
+        if self.executor == "graph":  # which says itself what is read and written
+            return tuple(OperatorInfo(item.function, item.nodes, item.macs) for item in known)
+        return tuple(known)
 
     def _state(self, state: StateValue) -> StateInfo:
         known = self._tensor(state.before)

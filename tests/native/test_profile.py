@@ -121,9 +121,10 @@ def test_work_of_the_virtual_machine_is_that_of_the_run(tmp_path: Path) -> None:
     batch = Symbol("batch", 1, 64)
     x = ir.Var("x", ir.TensorType((batch.dim, 256), "float32"))
     module = ir.IRModule({"main": ir.Function((x,), two_layers({"x": x}))}, ("y",))
-    path = mlfc.export_model_library_format(mlfc.build(module, module_name="profiled"), tmp_path / "vm.tar")
-    model = load_profiled(path)
-    for rows in (3, 64):
+    made = mlfc.build(module, module_name="profiled")
+    archive = load_profiled(mlfc.export_model_library_format(made, tmp_path / "vm.tar"))
+    library = load_profiled(made.export_library(tmp_path / "vm.so"))
+    for model, rows in ((archive, 3), (archive, 64), (library, 3)):
         profile = model.profile({"x": X[:rows]}, repeat=2)
         dense = profile.operators[0]
         assert dense.macs == rows * 256 * 256

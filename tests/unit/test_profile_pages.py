@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from mlfc.archive.describe.profile_page import profile_page
 from mlfc.archive.describe.profile_rows import trace_text
 from mlfc.archive.describe.stages import Stage, stages
 from mlfc.cli.tables import distinct
+from mlfc.library import peaks
 from mlfc.library.peaks import Peaks
 from mlfc.runtime.executors import timeline as timelines
 from mlfc.runtime.executors.profile import OperatorTime, Profile
@@ -146,6 +148,24 @@ def test_an_operator_is_compared_with_what_bounds_it() -> None:
     assert copied.share == pytest.approx(0.5)
     assert PEAKS.limit(operator(0, "a")) is None
     assert PEAKS.limit(operator(0, "a", 0.0, nbytes=5)) is None
+
+
+def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured: list[int] = []
+
+    def measure(processor: str, threads: int) -> Peaks:
+        measured.append(threads)
+        return Peaks(processor, threads, 1e9, 4e9 * len(measured), ((64, 1e9), (128, 5e8)))
+
+    monkeypatch.setattr(peaks, "measured_peaks", measure)
+    first = peaks.machine_peaks(1)
+    assert peaks.machine_peaks(1) == first
+    assert peaks.machine_peaks(2) == peaks.machine_peaks(2) != first
+    assert measured == [1, 2]
+    for entry in (tmp_path / "mlfc").iterdir():
+        entry.write_text("{}")  # another content than its name promises
+    assert peaks.machine_peaks(1).int8 == 12e9
 
 
 def test_balance_is_the_mean_by_the_longest() -> None:

@@ -31,7 +31,7 @@ COMPUTE, MEMORY = "compute", "memory"
 _SIZES = tuple(1 << power for power in range(14, 27))
 _SUFFIX = ".json"
 _TRIES = 7
-_NANOSECONDS = 3e6  # of one measurement, long enough to get two threads going
+_SECONDS = 3e-3  # of one measurement, long enough to get two threads going
 _BYTE_DTYPES = ("int8", "uint8")
 # multiply-accumulates for one of float32, in the same registers
 _DENSITY = {"float64": 0.5, "int64": 0.5, "int16": 2.0, "uint16": 2.0}
@@ -113,14 +113,14 @@ def machine_peaks(threads: int = 1) -> Peaks:
     """
     processor = _processor()
     key = hashlib.sha256(f"{processor}\0{native_cpu()}\0{__version__}\0{threads}".encode()).hexdigest()[:40]
-    found = find_entry(f"peaks-{key}", _SUFFIX)
+    found = find_entry(f"machine-{key}", _SUFFIX)
     if found is not None:
         with suppress(OSError, ValueError, TypeError, KeyError):
             known = json.loads(found.read_text(encoding="utf-8"))
             return Peaks(**{**known, "bandwidth": tuple((int(size), float(rate)) for size, rate in known["bandwidth"])})
     made = measured_peaks(processor, threads)
     with suppress(OutputError):
-        store_entry(f"peaks-{key}", _SUFFIX, json.dumps(made.to_json()).encode())
+        store_entry(f"machine-{key}", _SUFFIX, json.dumps(made.to_json()).encode())
     return made
 
 
@@ -156,19 +156,23 @@ def measured_peaks(processor: str, threads: int) -> Peaks:
 def _rate(pool: ThreadPoolExecutor, threads: int, amount: int, run: Callable[[int, ctypes.c_int64], object]) -> float:
     """Return the most a second of something of which a thread does `amount` in each step of `run`."""
 
-    def timed(steps: int) -> float:
-        start = time.perf_counter_ns()
-        for done in [pool.submit(run, thread, ctypes.c_int64(steps)) for thread in range(threads)]:
-            done.result()
-        return float(time.perf_counter_ns() - start)
+    def timed(thread: int, steps: int) -> float:
+        start = _clock()
+        run(thread, ctypes.c_int64(steps))
+        return max(_clock() - start, 1e-9)
 
-    timed(1)  # which starts the threads
+    def together(steps: int) -> list[float]:
+        return [done.result() for done in [pool.submit(timed, thread, steps) for thread in range(threads)]]
+
     steps = 1
-    while (passed := min(timed(steps) for _ in range(3))) < _NANOSECONDS / 4:
+    while min(together(steps)) < _SECONDS / 4:
         steps *= 4
-    steps = max(1, int(steps * _NANOSECONDS / max(passed, 1.0)))
-    best = min(timed(steps) for _ in range(_TRIES))
-    return steps * amount * threads / best * 1e9
+    steps = max(1, int(steps * _SECONDS / max(min(together(steps)), 1e-9)))
+    return max(sum(steps * amount / passed for passed in together(steps)) for _ in range(_TRIES))
+
+
+# a thread's own time, so that other work on the machine does not count, unless its clock is too coarse
+_clock = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-5 else time.perf_counter
 
 
 def _processor() -> str:

@@ -17,6 +17,7 @@ from mlfc.runtime.executors.profile import TRACE_FLAGS, ProfiledModule, record_f
 from mlfc.runtime.executors.vm.profiled import ProfiledVm
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.executors.vm.vm_module import VmModule
+from mlfc.runtime.libraries.library_module import LibraryModule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from mlfc.factory import Factory
     from mlfc.runtime.devices.device import Device
+    from mlfc.runtime.modules.module import Module
     from mlfc.support.content import Data
 
 
@@ -66,7 +68,7 @@ def load_profiled(
         if isinstance(model, GraphModule):
             return model
         if isinstance(model, VmModel):
-            return next(item for item in load_module(path, module).walk() if isinstance(item, VmModule)).profiled()
+            return _vm_of_library(load_module(path, module))
         raise OptionError(
             "a library of a model compiled ahead of time cannot be profiled: it has no C that could be built with "
             "timers",
@@ -93,6 +95,14 @@ def load_profiled(
         factories = made if isinstance(made, list) else [made]
         return profiled_factory(next(item for item in factories if item.module_name == parts.record.name), devices)
     return ProfiledModule(_library(parts.code), details, loaded_pools(details, parts.code))
+
+
+def _vm_of_library(root: Module) -> ProfiledVm:
+    """Return the model with what the library says of its operators, if it does."""
+    found = next(item for item in root.walk() if isinstance(item, VmModule))
+    described = (item.description() for item in root.walk() if isinstance(item, LibraryModule))
+    known = next((modules[found.name] for modules in described if found.name in modules), None)
+    return found.profiled(() if known is None else known.operators or ())
 
 
 def profiled_factory(

@@ -17,8 +17,9 @@ from mlfc.errors import InputError, OptionError, OutputError
 from mlfc.runtime.executors.aot_module import AotModule
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.target.shipped import shipped_log
-from mlfc.target.target import parse_target
+from mlfc.target.target import host_arch, parse_target
 from mlfc.target.tuning_log import TuningLog, opened_log, values_key
+from mlfc.tuning import kernels
 from mlfc.tuning.bench import Batch, BatchResult
 from mlfc.tuning.jobs import _sampled, build, plain_code
 from mlfc.tuning.kernels import tunable_kernels
@@ -284,8 +285,14 @@ def test_hostile_logs_are_refused_with_the_line(tmp_path: Path, text: bytes, mes
     assert log.read_bytes() == text
 
 
-def test_misuse_is_refused(tmp_path: Path) -> None:
+def test_misuse_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log.jsonl"
+    if host_arch() == "x86_64":
+        monkeypatch.setattr(kernels, "native_cpu", lambda: "x86-64-v3")
+        assert kernels.lower_level(parse_target("c -mcpu=x86-64")) == "x86-64"
+        assert kernels.lower_level(parse_target("c -mcpu=x86-64-v3")) is None
+        with pytest.raises(OptionError, match="lacks 'x86-64-v4'"):
+            tune(_network(), TARGET, output=log)
     with pytest.raises(OptionError, match="does not run here"):
         tune(_network(), "c -mcpu=cortex-m4", output=log)
     with pytest.raises(OptionError, match="open one for 'x'"):

@@ -81,12 +81,12 @@ def _interface(factory: Factory) -> dict[str, Any]:
 
 
 class HostBench:
-    """Builds libraries and times them; no build of its own runs meanwhile."""
+    """Builds libraries and times them; no build of its own runs meanwhile. `level`: of code for less than is here."""
 
     name, margin = "time", 0.03
 
-    def __init__(self, workers: Workers, seed: int, seconds: float = SECONDS) -> None:
-        self._workers, self._seed, self._seconds = workers, seed, seconds
+    def __init__(self, workers: Workers, seed: int, level: str | None = None, seconds: float = SECONDS) -> None:
+        self._workers, self._seed, self._level, self._seconds = workers, seed, level, seconds
         self.at_once = max(4, 2 * workers.count(MEASURE))
 
     def measure(self, batches: Sequence[Batch]) -> Iterator[BatchResult]:
@@ -95,7 +95,7 @@ class HostBench:
         places = [(b, c) for b, each in enumerate(printed) for c, item in enumerate(each) if item.code is not None]
         built: dict[tuple[int, int], bytes] = {}
         errors: dict[tuple[int, int], str] = {}
-        for outcome in self._workers.run(BUILD, build, [(printed[b][c].code,) for b, c in places]):
+        for outcome in self._workers.run(BUILD, build, [(printed[b][c].code, self._level) for b, c in places]):
             place = places[outcome.index]
             if outcome.error is None:
                 built[place] = outcome.value
@@ -129,7 +129,9 @@ class HostBench:
 
     def compare(self, codes: Sequence[Code], interfaces: Sequence[dict[str, Any]]) -> float | None:
         """Return the ratio of the time of a second whole model to that of a first one; None if they cannot be built."""
-        built = {item.index: item.value for item in self._workers.run(BUILD, build, [(code,) for code in codes])}
+        built = {
+            item.index: item.value for item in self._workers.run(BUILD, build, [(code, self._level) for code in codes])
+        }
         if any(built[index] is None for index in range(len(codes))):
             return None
         libraries = [built[index] for index in range(len(codes))]

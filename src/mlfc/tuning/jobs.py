@@ -16,12 +16,16 @@ import numpy as np
 
 from mlfc.errors import OptionError
 from mlfc.library.build import build_library
+from mlfc.library.export import level_flags
+from mlfc.library.toolchain import NATIVE, find_compiler
 from mlfc.runtime.executors.aot_module import AotModule
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.content import to_bytes
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import private_folder
+from mlfc.target.features import LEVELS
+from mlfc.target.target import host_arch
 
 # a sample repeats its kernel for so long, as clocks have a resolution and calls a cost
 _SAMPLE_SECONDS = 100e-6
@@ -49,10 +53,12 @@ def plain_code(files: Mapping[str, Any]) -> Code:
     return {path: to_bytes(data) for path, data in files.items()}
 
 
-def build(code: Code) -> bytes:
-    """Return a library for this processor; what is built here is tried once and not kept in the cache."""
+def build(code: Code, level: str | None = None) -> bytes:
+    """Return a library for this processor, or a lower level that it has; it is tried once and not kept in the cache."""
+    known = {each.name: each for each in LEVELS.get(host_arch()).levels} if level is not None else {}
+    flags = (NATIVE,) if level is None else level_flags(find_compiler(), known[level])
     while True:
-        path = build_library(code)
+        path = build_library(code, flags)
         with suppress(FileNotFoundError):  # another process built the same, and is done with it
             data = path.read_bytes()
             path.unlink(missing_ok=True)

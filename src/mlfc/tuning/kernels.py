@@ -15,8 +15,8 @@ from mlfc.relay import ir as relay
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.visitor import post_order
 from mlfc.support.module_info import ModuleInterface
-from mlfc.target.features import level_here
-from mlfc.target.target import Target, parse_target
+from mlfc.target.features import LEVELS, level_here, native_cpu
+from mlfc.target.target import Target, host_arch, parse_target
 from mlfc.target.tuned import Choices, Tuned, text_of
 from mlfc.target.tuning_log import KernelFacts
 from mlfc.transform.kernel_key import kernel_facts
@@ -84,6 +84,22 @@ def measured_target(text: str, optimize: str) -> Target:
         level, _ = level_here(target.levels)
         return parse_target(f"c -mcpu={level.name}", optimize)
     return target
+
+
+def lower_level(target: Target) -> str | None:
+    """Return the level of a target that is lower than that of this machine; None for all other targets.
+
+    Raises OptionError for a level that this machine lacks.
+    """
+    names = [level.name for level in LEVELS.get(host_arch()).levels] if host_arch() in LEVELS else []
+    native = native_cpu()
+    if target.kind != "c" or target.mcpu not in names or native not in names or target.mcpu == native:
+        return None
+    if names.index(target.mcpu) > names.index(native):
+        raise OptionError(
+            f"this processor lacks '{target.mcpu}'", place="--target", next_step=f"Tune for {native}, or leave it out"
+        )
+    return target.mcpu
 
 
 def tunable_kernels(

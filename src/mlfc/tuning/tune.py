@@ -21,7 +21,7 @@ from mlfc.target.tuned import TEMPLATES, Choices
 from mlfc.target.tuning_log import FORM, Entry, TuningLog, processor_of, values_key
 from mlfc.tuning.bench import Bench, BoardBench, HostBench
 from mlfc.tuning.jobs import plain_code
-from mlfc.tuning.kernels import TunableKernel, interface_of, measured_target, tunable_kernels
+from mlfc.tuning.kernels import TunableKernel, interface_of, lower_level, measured_target, tunable_kernels
 from mlfc.tuning.log import LogFile, require_log_name
 from mlfc.tuning.search import LAST, KernelSearch, Trial
 
@@ -155,7 +155,7 @@ def tune(
         found = _Tuning(kernels, bench, LogFile(output), (chosen, optimize), trials, seed, progress)
         return found.run(lambda: limit is not None and clock() >= limit, None)
     with opened_workers(scheduler, *tags) as workers:
-        host = None if board is not None else HostBench(workers, seed)
+        host = None if board is not None else HostBench(workers, seed, lower_level(chosen))
         used: Bench = host if host is not None else BoardBench(workers, _required(board), _required(board).name, seed)
         found = _Tuning(kernels, used, LogFile(output), (chosen, optimize), trials, seed, progress)
         options = {"limit_factor": imported.get("limit_factor", 1.0), "optimize": optimize}

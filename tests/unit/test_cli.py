@@ -131,10 +131,19 @@ def test_profile_lists_operators_from_the_slowest(folder: Path, tmp_path: Path) 
     assert all(row["nodes"] == listed[row["index"]]["nodes"] for row in rows)
     times = [row["median_us"] for row in rows]
     assert times == sorted(times, reverse=True)
-    text = succeeded("run", archive, "--profile", "--top", 2, "--outputs", "out.npz", cwd=tmp_path)
+    assert {row["bound"] for row in rows} <= {"compute", "memory"}
+    assert all(row["share_of_peak"] > 0 and row["bytes"] and row["tensors"] for row in rows)
+    files = ("--profile-html", "p.html", "--trace", "t.json")
+    text = succeeded("run", archive, "--top", 2, "--outputs", "out.npz", *files, cwd=tmp_path)
     assert "the slowest 2 take" in text
     assert text.count("tvmgen_digits_") == 2
     assert (tmp_path / "out.npz").exists()
+    assert (tmp_path / "p.html").read_text().count("<tr>") == 1 + len(listed)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert sum(event.get("cat") == "operator" for event in events) == 10 * len(listed)
+    refused = mlfc("run", archive, "--board", "mps2-an386", "--trace", "t.json", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "require a run on this machine" in refused.stderr
 
 
 @pytest.mark.parametrize(("name", "named"), [("d.so", "so"), ("d.a", "a"), ("d.tar", "mlf"), ("d.lib", "mlf")])

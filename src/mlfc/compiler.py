@@ -89,7 +89,7 @@ def build(
         which is faster and gives the same bits.
     parallel : bool
         Kernels of libraries, and of models that run in this process, share their work among threads: those of
-        `mlfc.set_num_threads`. For hosts, the executors ``aot`` and ``graph``, and ``optimize="speed"``.
+        `mlfc.set_num_threads`. For hosts and ``optimize="speed"``.
     tuned : path or TuningLog, optional
         What `mlfc tune` wrote: kernels that it measured take the values that were fastest, and give the same bits.
         Default: what was measured for well-known models on this kind of processor; ``none``: nothing.
@@ -119,15 +119,25 @@ def build(
     if executor is not None:  # before the work is done
         codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
     if executor == "vm":
-        _check_parallel(parallel, executor, host)
+        _check_parallel(parallel, host)
         unit = stepped_unit(mod, values, name, (chosen, host), specialize, limit_factor)
         beside = host if chosen.device else None
-        stepped = Factory(name, chosen, executor, mod, values, unit, target_host=beside, specialize=tuple(specialize))
+        stepped = Factory(
+            name,
+            chosen,
+            executor,
+            mod,
+            values,
+            unit,
+            target_host=beside,
+            specialize=tuple(specialize),
+            parallel=parallel,
+        )
         if log is not None and tuned is not None:
             log.note(host)
         return _made(stepped, dry_run)
     _require_fixed(mod, executor, specialize)
-    _check_parallel(parallel, executor, host)
+    _check_parallel(parallel, host)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     with transform.within_limits(mod, values, limit_factor):
         fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))
@@ -183,13 +193,12 @@ def _require_fixed(module: IRModule, executor: str | None, specialize: Sequence[
         )
 
 
-def _check_parallel(parallel: bool, executor: str | None, host: Target) -> None:
+def _check_parallel(parallel: bool, host: Target) -> None:
     """Raise OptionError where kernels cannot share their work among threads."""
     features = host.features
     reasons = {
         "on microcontrollers": features.is_microcontroller,
         "with --optimize size": features.optimize == "size",
-        "in the virtual machine, which open dimensions and loops require": executor == "vm",
     }
     found = [reason for reason, applies in reasons.items() if parallel and applies]
     if found:

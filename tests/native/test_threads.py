@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import mlfc.crt
 from mlfc.archive.read.load import load_factory
 from mlfc.codegen import c_parallel
 from mlfc.errors import OptionError
+from mlfc.runtime import threads
 from mlfc.runtime.threads import count_launches, thread_times, time_threads
 from mlfc.tir import interpreter, ir, parallel
 from mlfc.tir.parallel import parallelize
@@ -98,6 +100,74 @@ def test_interpreted_ranges_in_any_order(monkeypatch: pytest.MonkeyPatch) -> Non
         found = interpreter.run(divided, [array.copy() for array in inputs], constants)
         assert found.tobytes() == expected.tobytes(), kernel.name
     assert shared > 20
+
+
+_TASK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, _TASK, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_uint64)
+
+
+@_RUN
+def _run_in_any_order(task: Any, arguments: int, count: int, _: int, scratch_bytes: int) -> int:
+    """Run ranges in random order, each with scratch of its own full of NaN."""
+    ends = sorted({0, count, *(_random_order.randrange(count + 1) for _ in range(3))})
+    found = list(pairwise(ends))
+    _random_order.shuffle(found)
+    for first, last in found:
+        scratch = np.full(scratch_bytes + 64, 255, np.uint8)
+        place = scratch.ctypes.data + -scratch.ctypes.data % 64 if scratch_bytes else None
+        if task(arguments, first, last, place) != 0:
+            return -1
+    return 0
+
+
+_random_order = Random(3)
+# libraries stay loaded, with the address of it
+_any_order = threads._Pool(run=ctypes.cast(_run_in_any_order, ctypes.c_void_p).value)
+
+
+@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_bits_are_those_of_code_without_threads(target: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops in functions of their own, begun anywhere, are contracted as in one function, and share no scratch."""
+    monkeypatch.setattr(threads._process, "pool", _any_order)
+    module, params = mlfc.import_model(models / "pretrainedResnet.tflite")
+    serial, shared = (
+        load_factory(mlfc.build(module, f"{target} -mcpu=native", params, module_name=name, parallel=name == "shared"))
+        for name in ("serial", "shared")
+    )
+    inputs = seeded_inputs(serial.inputs, 5)
+    for name, expected in serial.run(inputs).items():
+        for _ in range(3):
+            assert shared.run(inputs)[name].tobytes() == expected.tobytes()
+
+
+def _open_model() -> Any:
+    """Return a model with an open batch: a product, and its softmax."""
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.standard_normal((64, 64), np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Softmax", ["y"], ["z"])]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", 64))]
+    result = [helper.make_tensor_value_info("z", TensorProto.FLOAT, ("batch", 64))]
+    graph = helper.make_graph(nodes, "open", given, result, [weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_libraries_of_the_virtual_machine(target: str, tmp_path: Path) -> None:
+    inputs = {"x": np.random.default_rng(1).standard_normal((300, 64), np.float32)}
+    expected = mlfc.compile(_open_model(), target).run(inputs)
+    shared = mlfc.compile(_open_model(), target, parallel=True)
+    shared.export_library(tmp_path / "open.so")
+    for model in (shared, mlfc.load(tmp_path / "open.so")):
+        _assert_same_bits(model, inputs)
+        assert model.run(inputs)["z"].tobytes() == expected["z"].tobytes()
+
+
+def test_libraries_for_levels_of_processors(tmp_path: Path, models: Path) -> None:
+    shared = mlfc.compile(models / "kws_ref_model.tflite", "c -mcpu=auto", parallel=True)
+    shared.export_library(tmp_path / "kws.so")
+    loaded = mlfc.load(tmp_path / "kws.so")
+    _assert_same_bits(loaded, seeded_inputs(loaded.inputs, 5))
 
 
 def _kernels() -> Iterator[tuple[Any, list[Any]]]:

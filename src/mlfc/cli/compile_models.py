@@ -176,8 +176,6 @@ def compile_models(
             place="--parallel",
             next_step="Add --emit so, or leave it out",
         )
-    if parallel and chosen is None:
-        chosen = "c -mcpu=native" if triple is None else "c"
     if chosen is None and not archives:
         chosen = library_target(form, triple, cc)
     if ram is None and memories.get("pools"):

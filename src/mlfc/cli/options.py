@@ -140,9 +140,7 @@ OPTIONS = {
         "Keep the model's own weights (default), so that the archive can be compiled again.",
         flags="--source-params/--no-source-params",
     ),
-    "parallel": _library(
-        "Kernels share their work among threads, with the same bits for any number. Default target: c -mcpu=native."
-    ),
+    "parallel": _library("Kernels share their work among threads, with the same bits for any number."),
     "specialize": _code(
         "Code of its own for values of open dimensions, which is faster and gives the same bits; repeatable. For"
         " several models: MODEL:batch=8.",

@@ -46,17 +46,23 @@ class CFunction:
 
 
 def print_function(
-    prim: PrimFunc, name: str | None = None, aliased: frozenset[int] = frozenset(), *, parallel: bool = False
+    prim: PrimFunc,
+    name: str | None = None,
+    aliased: frozenset[int] = frozenset(),
+    *,
+    parallel: bool = False,
+    mark: str = "",
 ) -> CFunction:
     """Print a function, under the C name `name` if that is not its own.
 
     `aliased` are positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see
-    `tir.inplace_overlap`. If `parallel`, it shares its work among the threads of `mlfc_parallel_for`.
+    `tir.inplace_overlap`. If `parallel`, it shares its work among the threads of `mlfc_parallel_for`, and `mark` is a
+    macro before the functions of its parts.
     """
     prim = Unroll()(prim)
     if parallel:
         prim = parallelize(prim, aliased)
-    return _FunctionPrinter(prim, name or sanitize(prim.name), aliased).run()
+    return _FunctionPrinter(prim, name or sanitize(prim.name), aliased, mark=mark).run()
 
 
 def print_shared(values: KernelValues, aliased: frozenset[int] = frozenset()) -> CFunction:
@@ -107,7 +113,9 @@ def _accessed(prim: PrimFunc) -> set[int]:
 
 
 class _FunctionPrinter(StatementPrinter):
-    def __init__(self, prim: PrimFunc, name: str, aliased: frozenset[int], values: KernelValues | None = None) -> None:
+    def __init__(
+        self, prim: PrimFunc, name: str, aliased: frozenset[int], values: KernelValues | None = None, mark: str = ""
+    ) -> None:
         super().__init__(prim.body, _RESERVED, prim.name)
         self._prim = prim
         self._aliased = aliased.union(prim.inplace)
@@ -119,6 +127,7 @@ class _FunctionPrinter(StatementPrinter):
         self._ranges.know_buffers((*prim.params, *prim.scratch))
         self._words = {var for name in C_FORMS for var in C_FORMS.get(name).words(prim.body)}
         self._parts: list[str] = []
+        self._mark = mark
 
     def run(self) -> CFunction:
         with self._writer.block(self.head()):
@@ -328,7 +337,8 @@ class _PartPrinter(_FunctionPrinter):
             self._writer.line("return 0;")
         body, self._writer = self._writer.text(), writer
         task = task_text(part, names, output)
-        return self._needs, [struct_text(part, names, output), f"static {body}", task]
+        first = f"static {self._whole._mark} {body}" if self._whole._mark else f"static {body}"
+        return self._needs, [struct_text(part, names, output), first, task]
 
     def head(self) -> str:
         """Return the head of the part's function and give the parameters their names."""

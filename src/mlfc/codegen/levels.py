@@ -11,6 +11,8 @@ from mlfc.support.levels import LEVEL_SECTION, LEVEL_VARIABLE, level_function
 from mlfc.target.features import Level, Levels
 from mlfc.tir.ir import PrimFunc
 
+OF_LEVEL = "MLF_OF_LEVEL"
+"""The macro that puts a function into the section of its level."""
 _TEXTS = pieces_beside(__file__, "levels.h")
 
 

@@ -71,6 +71,7 @@ class SharedKernel:
 
     prim: PrimFunc
     contracts: bool
+    parallel: bool
     aliased: frozenset[int]
     users: set[str] = field(default_factory=set)
     calls: list[KernelCall] = field(default_factory=list)
@@ -215,7 +216,8 @@ def _shared_kernels(units: Sequence[Unit]) -> dict[str, SharedKernel]:
             if prim.device is not None or prim.external is not None:
                 continue
             keys[prim.name] = unit.kernel_key(prim)
-            kernel = SharedKernel(printed_form(unit, prim), unit.contracts, unit.aliased_inputs(prim))
+            form, aliased = printed_form(unit, prim), unit.aliased_inputs(prim)
+            kernel = SharedKernel(form, unit.contracts, unit.parallel, aliased)
             found.setdefault(keys[prim.name], kernel).users.add(unit.module)
         for call in unit.program.calls:
             if call.kernel.name in keys:
@@ -246,7 +248,7 @@ def _kernel_files(kernels: Mapping[str, SharedKernel], targets: str) -> list[str
         if chosen:
             operators = OperatorsFile(contracts)
             for name, kernel in chosen.items():
-                operators.add_kernel(kernel.prim, name, kernel.calls, aliased=kernel.aliased)
+                operators.add_kernel(kernel.prim, name, kernel.calls, aliased=kernel.aliased, parallel=kernel.parallel)
             texts.append(banner(targets) + operators.text())
     return texts
 

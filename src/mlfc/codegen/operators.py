@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from mlfc.codegen.c import CFunction, preamble, print_function, print_shared, signature
 from mlfc.codegen.c_expr import Needs
 from mlfc.codegen.kernel_values import KernelValues
-from mlfc.codegen.levels import dispatcher, guarded, placed
+from mlfc.codegen.levels import OF_LEVEL, dispatcher, guarded, placed
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.target.features import Level, Levels
@@ -41,7 +41,14 @@ class OperatorsFile:
             self.higher[level.name] = OperatorsFile(self.contracts, declarations=first)
 
     def add_levels(
-        self, prim: PrimFunc, name: str, calls: Sequence[KernelCall], *, aliased: frozenset[int], static: bool
+        self,
+        prim: PrimFunc,
+        name: str,
+        calls: Sequence[KernelCall],
+        *,
+        aliased: frozenset[int],
+        static: bool,
+        parallel: bool,
     ) -> None:
         """Define the kernel `prim` for each level, and `name`, which calls the one that fits the processor."""
         assert self.levels is not None
@@ -49,11 +56,11 @@ class OperatorsFile:
         for level, file in self.higher.items():
             head = signature(prim, own[level], aliased)
             self.declarations.append(f"{head};")
-            file.declarations.append(f"{head} MLF_HIDDEN MLF_OF_LEVEL;")
-            file.add_kernel(prim.at(level), own[level], calls, aliased=aliased)
+            file.declarations.append(f"{head} MLF_HIDDEN {OF_LEVEL};")
+            file.add_kernel(prim.at(level), own[level], calls, aliased=aliased, parallel=parallel, mark=OF_LEVEL)
         first = own[self.levels.levels[0].name]
-        self.declarations.append(f"static {signature(prim, first, aliased)} MLF_OF_LEVEL;")
-        self.add_kernel(prim, first, calls, aliased=aliased, static=True)
+        self.declarations.append(f"static {signature(prim, first, aliased)} {OF_LEVEL};")
+        self.add_kernel(prim, first, calls, aliased=aliased, static=True, parallel=parallel, mark=OF_LEVEL)
         self.functions.append(dispatcher(prim, name, aliased, self.levels, own, static=static))
 
     def add_kernel(
@@ -65,9 +72,10 @@ class OperatorsFile:
         aliased: frozenset[int] = frozenset(),
         static: bool = False,
         parallel: bool = False,
+        mark: str = "",
     ) -> None:
-        """Define the kernel `prim` under the C name `name`; its output may overlap the inputs `aliased`."""
-        printed = print_function(prim, name, aliased, parallel=parallel)
+        """Define the kernel `prim` under the C name `name`; for the rest see `codegen.c.print_function`."""
+        printed = print_function(prim, name, aliased, parallel=parallel, mark=mark)
         self.needs.merge(printed.needs)
         self.functions += printed.parts
         self.functions.append(_documented(prim, calls, printed, static=static))
@@ -171,11 +179,8 @@ class KernelFunctions:
             elif kernel not in members:
                 printed, aliased = printed_form(self.unit, kernel), self.unit.aliased_inputs(kernel)
                 name, users = self.own[kernel.name], calls.get(kernel.name, [])
-                if operators.levels:
-                    operators.add_levels(printed, name, users, aliased=aliased, static=static)
-                else:
-                    parallel = self.unit.parallel
-                    operators.add_kernel(printed, name, users, aliased=aliased, static=static, parallel=parallel)
+                add = operators.add_levels if operators.levels else operators.add_kernel
+                add(printed, name, users, aliased=aliased, static=static, parallel=self.unit.parallel)
             if after is not None:
                 operators.functions.append(after(kernel))
 

@@ -188,6 +188,7 @@ def shared_objects(parts: SharedParts, target: Target) -> dict[str, Data]:
                 machine=machine,
                 contracts=kernel.contracts,
                 aliased=kernel.aliased,
+                parallel=kernel.parallel,
             )
         return module
 

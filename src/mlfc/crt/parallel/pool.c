@@ -31,7 +31,8 @@
 #endif
 
 #if defined(__has_include)
-#if __has_include(<tvm/runtime/c_backend_api.h>)
+/* the C runtime of libraries, whose configuration this is, defines the variable; the virtual machine's does not */
+#if __has_include(<tvm/runtime/c_backend_api.h>) && __has_include(<crt_config.h>)
 #define HAS_TVM_INTERFACE
 #include <tvm/runtime/c_backend_api.h>
 /* Set by TVM where it loaded the library; mlfc's loader leaves it alone. */

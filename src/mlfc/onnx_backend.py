@@ -34,6 +34,7 @@ _ASKED = ("--shape", "--value")  # what the inputs of a run answer
 _ROUNDS = 4  # a value may be asked for once shapes are known
 # ONNX's test runner passes what it compares with to `prepare`, too
 _OF_TESTS = ("rtol", "atol")
+_CONTAINERS = ("sequence_type", "optional_type")
 
 
 class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx has no types
@@ -61,6 +62,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
         weights = {item.name for item in model.graph.initializer}
         self.input_names = tuple(item.name for item in model.graph.input if item.name not in weights)
         self.output_names = tuple(item.name for item in model.graph.output)
+        self._containers = {item.name for item in model.graph.input if item.type.WhichOneof("value") in _CONTAINERS}
         self._model = model
         self._target = target
         self._options = {name: value for name, value in options.items() if name not in _OF_TESTS}
@@ -78,7 +80,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
         Parameters
         ----------
         inputs : sequence of array_like, array or dict of str to array_like
-            In the order of `input_names`, the only one, or by name.
+            In the order of `input_names`, the only one, or by name. Sequences are lists, optionals may be None.
         **kwargs
             None: options belong to `Backend.prepare`.
 
@@ -93,7 +95,8 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
             raise OptionError(f"unknown option '{min(kwargs)}' of run", next_step="Give options to prepare")
         arrays = self._arrays(inputs)
         version = self._fitting(arrays)
-        given = {info.name: arrays[info.name] for info in version.inputs}
+        known = {info.name for info in version.inputs} | self._containers
+        given = {name: value for name, value in arrays.items() if name in known}
         results = version.run(given)
         outputs: tuple[Array, ...] = base.namedtupledict("Outputs", list(results))(*results.values())
         return outputs
@@ -101,7 +104,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
     def _facts(self) -> Mapping[str, object]:
         return {"inputs": self.input_names, "outputs": self.output_names, "target": self._target}
 
-    def _arrays(self, inputs: Any) -> dict[str, Array]:
+    def _arrays(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
             named = dict(inputs)
         else:
@@ -116,12 +119,15 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
         for name, value in named.items():
             if name not in self.input_names:
                 raise InputError(f"unknown input '{name}'; the model has: {', '.join(self.input_names)}")
+            if name in self._containers:
+                arrays[name] = value
+                continue
             if value is None or isinstance(value, (list, tuple, str)):
                 raise InputError(f"expected a tensor as the input '{name}', got {type(value).__name__}")
             arrays[name] = np.asarray(value)
         return arrays
 
-    def _fitting(self, arrays: Mapping[str, Array]) -> CompiledModel:
+    def _fitting(self, arrays: Mapping[str, Any]) -> CompiledModel:
         """Return the model compiled for what it asks for of these inputs."""
         for _ in range(_ROUNDS):
             try:
@@ -130,8 +136,8 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
                 self._ask(error)
         return self._version(arrays)
 
-    def _version(self, arrays: Mapping[str, Array]) -> CompiledModel:
-        shapes = {name: arrays[name].shape for name in sorted(self._open)}
+    def _version(self, arrays: Mapping[str, Any]) -> CompiledModel:
+        shapes = {name: _shape(arrays[name]) for name in sorted(self._open)}
         values = {name: arrays[name] for name in sorted(self._asked)}
         key = (*shapes.items(), *((name, value.shape, value.tobytes()) for name, value in values.items()))
         if key in self._versions:
@@ -246,6 +252,13 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
         if kind not in _TARGETS or number not in ("", "0"):
             return False
         return kind == "CPU" or device_of(kind.lower(), 0).exists
+
+
+def _shape(value: Any) -> tuple[int | None, ...]:
+    """Return the shape of an array; of a sequence, open extents as many as its tensors have."""
+    if isinstance(value, (list, tuple)):
+        return (None,) * (np.ndim(value[0]) if value else 1)
+    return tuple(np.shape(value))
 
 
 def _kind(device: str) -> str:

@@ -177,7 +177,8 @@ def import_for_run(
         raise
     except MlfcError as refusal:
         given = (options.get("shapes") or {}).values()
-        if any(not isinstance(extent, int) for shape in given for extent in shape):
+        # what only the run knows of a sequence has no fixed shape
+        if refusal.remedies or any(not isinstance(extent, int) for shape in given for extent in shape):
             raise
         try:
             return import_model(model, census=census, **options)

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from mlfc.errors import ModelError, OptionError, UnsupportedError
+from mlfc.errors import ModelError, OptionError, Remedy, UnsupportedError
 from mlfc.frontend.control import Joiner, coerced, is_optional
 from mlfc.frontend.dynamic import NOTHING, Dynamic
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, tensor_extents
@@ -65,6 +65,7 @@ def input_parts(
             f"nothing says how many dimensions the tensors of {container.kind} '{item.name}' have",
             place=place,
             next_step=f"Say it: --shape {item.name}=?,? for two (in Python shapes={{'{item.name}': (None, None)}})",
+            remedies=(Remedy("--shape", f"{item.name}=..."),),
         )
     shape = tuple(
         size if isinstance(size, int) and not isinstance(size, bool) else dynamic.varying(f"{item.name}_{axis}")

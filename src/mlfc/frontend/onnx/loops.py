@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx
 
@@ -11,47 +12,94 @@ from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
-from mlfc.support.dims import typical
+from mlfc.support.dims import Dim, typical
 
 _ADVICE = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
 
 
+@dataclass(frozen=True)
+class _Scan:
+    """A Scan's inputs, as one sequence has them."""
+
+    states: Sequence[Expr]
+    parts: Sequence[Expr]
+    axes: Sequence[int]  # of the parts: which one is scanned
+    backward: Sequence[int]
+
+
 @importer("Scan", since=9)
 def _scan(node: Node) -> list[Expr]:
-    scanned = node.integer("num_scan_inputs")
-    body = node.attribute("body")
-    states = len(node.inputs) - scanned
-    if not isinstance(body, onnx.GraphProto) or scanned < 1 or states < 0:
-        node.wrong(f"{len(node.inputs)} inputs, {scanned} of them scanned, do not fit")
-    results = len(body.output) - states
-    if results < 0 or len(body.input) != len(node.inputs):
-        node.wrong(f"a graph of {len(body.input)} inputs and {len(body.output)} outputs does not fit {states} states")
-    axes = _listed(node, "scan_input_axes", scanned)
-    backward = _listed(node, "scan_input_directions", scanned)
-    parts = [node.input(states + index) for index in range(scanned)]
+    given = node.all_inputs()
+    states = _states(node, len(given))
+    axes = _listed(node, "scan_input_axes", len(given) - states)
+    parts = given[states:]
     axes = [node.axis(axis, len(shape_of(part))) for axis, part in zip(axes, parts, strict=True)]
-    lengths = {shape_of(part)[axis] for axis, part in zip(axes, parts, strict=True)}
+    backward = _listed(node, "scan_input_directions", len(parts))
+    carried, collected = _scanned(node, _Scan(given[:states], parts, axes, backward))
+    return [*carried, *_joined(node, collected)]
+
+
+@importer("Scan", since=8)
+def _batched_scan(node: Node) -> list[Expr]:
+    """Scan the sequences of a batch one by one: every input begins with the batch, then come the turns."""
+    if node.has(0):
+        node.unsupported("with sequences of several lengths is not supported", _ADVICE)
+    given = [node.input(index) for index in range(1, len(node.inputs))]
+    states = _states(node, len(given))
+    backward = _listed(node, "directions", len(given) - states)
+    counts = {shape_of(item)[0] for item in given if shape_of(item)}
+    batch = next(iter(counts))
+    if len(counts) != 1 or any(len(shape_of(item)) < 1 + (index >= states) for index, item in enumerate(given)):
+        node.wrong(f"inputs of shapes {', '.join(str(shape_of(item)) for item in given)} have no batch in common")
+    if isinstance(batch, Dim) or not batch:
+        node.unsupported(f"of opset 8 with a batch of {batch} is not supported", _ADVICE)
+    cost.require("operators", batch, node.name)
+    columns: list[list[Expr]] = []
+    for index in range(batch):
+        items = [_turn(node, item, 0, index) for item in given]
+        scan = _Scan(items[:states], items[states:], [0] * len(backward), backward)
+        carried, collected = _scanned(node, scan)
+        columns.append([*carried, *_joined(node, collected)])
+    lying = [[node.reshape(item, (1, *shape_of(item))) for item in parts] for parts in zip(*columns, strict=True)]
+    return [node.concatenate(parts, 0) for parts in lying]
+
+
+def _states(node: Node, count: int) -> int:
+    """Return how many of `count` inputs are states; the others are scanned."""
+    scanned, body = node.integer("num_scan_inputs"), node.attribute("body")
+    states = count - scanned
+    if not isinstance(body, onnx.GraphProto) or scanned < 1 or states < 0:
+        node.wrong(f"{count} inputs, {scanned} of them scanned, do not fit")
+    if len(body.output) < states or len(body.input) != count:
+        node.wrong(f"a graph of {len(body.input)} inputs and {len(body.output)} outputs does not fit {states} states")
+    return states
+
+
+def _scanned(node: Node, scan: _Scan) -> tuple[list[Expr], list[list[Expr]]]:
+    """Import the graph for each turn; return the states behind the last one, and what the turns gave."""
+    body = node.attribute("body")
+    lengths = {shape_of(part)[axis] for axis, part in zip(scan.axes, scan.parts, strict=True)}
     if len(lengths) != 1:
         node.wrong(f"the scanned inputs have {sorted(lengths)} turns")
     (turns,) = lengths
-    if not turns:
-        node.unsupported("of no turns is not supported", _ADVICE)
+    if not turns or isinstance(turns, Dim):
+        node.unsupported(f"of {turns or 'no'} turns is not supported", _ADVICE)
     cost.require("operators", turns * max(1, len(body.node)), node.name)
-    carried = [node.input(index) for index in range(states)]
-    collected: list[list[Expr]] = [[] for _ in range(results)]
+    carried, count = list(scan.states), len(scan.states)
+    collected: list[list[Expr]] = [[] for _ in body.output[count:]]
     for turn in range(turns):
         slices = [
             _turn(node, part, axis, turns - 1 - turn if back else turn)
-            for part, axis, back in zip(parts, axes, backward, strict=True)
+            for part, axis, back in zip(scan.parts, scan.axes, scan.backward, strict=True)
         ]
         given = node.graph("body", [*carried, *slices])
-        for old, new in zip(carried, given[:states], strict=True):
+        for old, new in zip(carried, given[:count], strict=True):
             if shape_of(old) != shape_of(new):
                 node.unsupported(f"with a state that changes from {shape_of(old)} to {shape_of(new)} is not supported")
-        carried = given[:states]
-        for place, result in zip(collected, given[states:], strict=True):
+        carried = given[:count]
+        for place, result in zip(collected, given[count:], strict=True):
             place.append(result)
-    return [*carried, *_joined(node, collected)]
+    return carried, collected
 
 
 def _listed(node: Node, name: str, count: int) -> list[int]:

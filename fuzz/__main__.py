@@ -7,11 +7,12 @@ import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from fuzz import c_readers, graphs, model_files
+from fuzz import c_readers, graphs, model_files, open_graphs
 from fuzz.kernels import NAME, fuzz_kernels
 from fuzz.python_readers import Failure, fuzz, targets
 
@@ -33,7 +34,8 @@ def main() -> int:
         in_c = []
     kernels = arguments.only in NAME
     whole = arguments.only in graphs.NAME
-    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels + whole)
+    is_open = arguments.only in open_graphs.NAME
+    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels + whole + is_open)
     failed = False
     for target in in_python:
         found = fuzz(target, share, arguments.seed)
@@ -47,6 +49,15 @@ def main() -> int:
     if whole:
         found = graphs.fuzz(share, arguments.seed, sanitized=c_readers.available())
         print(f"{graphs.NAME}: seed {arguments.seed}, {len(found)} failures", flush=True)
+        for failure in found:
+            failed = True
+            _keep(failure, arguments.out)
+    if is_open:
+        refusals: Counter[str] = Counter()
+        found = open_graphs.fuzz(share, arguments.seed, refusals=refusals)
+        print(f"{open_graphs.NAME}: seed {arguments.seed}, {len(found)} failures, {refusals.total()} refused")
+        for cause, count in refusals.most_common(9):
+            print(f"  {count} x {cause[:200]}")
         for failure in found:
             failed = True
             _keep(failure, arguments.out)

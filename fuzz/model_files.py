@@ -29,6 +29,8 @@ def targets() -> tuple[Target, ...]:
     return (
         Target("ONNX model", compiles_as_checked, onnx_seeds(), (onnx_changed,) * 6 + BLIND, _CALLS),
         Target("TFLite model", compiles_as_checked, tflite_seeds(), (tables_changed,) * 4 + BLIND, _CALLS),
+        Target("open ONNX model", compiles_open, open_seeds(), (onnx_changed,) * 6 + BLIND, _CALLS),
+        Target("open TFLite model", compiles_open, tflite_seeds(), (tables_changed,) * 4 + BLIND, _CALLS),
     )
 
 
@@ -52,6 +54,53 @@ def compiles_as_checked(data: bytes) -> None:
         raise
     if problems:
         raise AssertionError(f"compile takes what check refuses: {problems[0]}")
+
+
+def compiles_open(data: bytes) -> None:
+    """Import a model with what only the run decides, and compile it for the virtual machine, or raise its error."""
+    import mlfc
+    from mlfc.frontend import import_model
+    from mlfc.support.dims import Symbol
+
+    batch = {"image": (Symbol("n", 1, 32).dim, 8, 8, 1)} if data[4:8] == b"TFL3" else {}
+    mod, params = import_model(data, dynamic=True, shapes=batch)
+    mlfc.build(mod, params=params, executor="vm")
+
+
+def open_seeds() -> list[bytes]:
+    """Return small models of open dimensions: shapes that follow from data, branches, loops and sequences."""
+    from onnx import parser
+
+    bodies = (
+        """agraph (float[n, 4] x, float[m, 4] w) => (float[a, b] y) {
+            p = NonZero (x)  q = Transpose <perm = [1, 0]> (p)  g = GatherND (x, q)  s = Shape (g)
+            z = Constant <value = int64[1] {0}> ()  k = Gather (s, z)  o = Constant <value = int64[1] {1}> ()
+            t = Concat <axis = 0> (k, o)  r = Reshape (g, t)  h = MatMul (r, u)  u = Gather (w, z)
+            y = Softmax <axis = 0> (h) }""",
+        """agraph (float[n, c, h, 6] x) => (float[a, b, d, e] y, float[f] v) {
+            two = Constant <value = float[4] {1., 1., 2., 2.}> ()  r = Resize <mode = "linear"> (x, , two)
+            p = AveragePool <kernel_shape = [2, 3], strides = [2, 2], ceil_mode = 1> (r)  y = Concat <axis = 2> (p, p)
+            m = Constant <value = int64[1] {-1}> ()  l = Reshape (p, m)  i = Constant <value = int64[1] {2}> ()
+            v, w = TopK (l, i) }""",
+        """agraph (float[n, 3] x, bool go, int64 turns) => (float[a, 3] y, float[b] z) {
+            one = Constant <value = float {1.}> ()
+            y, z = Loop (turns, go, x) <
+                body = grow (int64 i, bool c, float[k, 3] s) => (bool d, float[l, 3] t, float m) {
+                    d = Identity (c)  p = Add (s, one)  t = Concat <axis = 0> (p, x)
+                    m = ReduceMax <keepdims = 0> (p) }> }""",
+        """agraph (float[n, 3] x, float f) => (float[a, b] y) {
+            zero = Constant <value = float {0.}> ()  c = Less (f, zero)  two = Constant <value = int64 {2}> ()
+            y = If (c) <then_branch = some () => (float[d, e] r) {
+                p = SplitToSequence <axis = 0> (x, two)  i = Constant <value = int64 {-1}> ()  l = SequenceAt (p, i)
+                q = SequenceInsert (p, l)  r = ConcatFromSequence <axis = 0> (q) },
+              else_branch = none () => (float[g, h] o) { o = Neg (x) }> }""",
+        """agraph (float[3] s, float[n, 3] x, seq(float[k]) q) => (float[3] y, float[a, 3] z, seq(float[b]) u) {
+            y, z = Scan <num_scan_inputs = 1, body = step (float[3] t, float[3] e) => (float[3] w, float[3] v) {
+                w = Add (t, e)  v = Relu (w) }> (s, x)
+            u = SequenceMap (q) <body = each (float[k] i) => (float[l] o) { o = Neg (i) }> }""",
+    )
+    opset = '<ir_version: 8, opset_import: ["" : 18]>'
+    return [bytes(parser.parse_model(f"{opset} {body}").SerializeToString()) for body in bodies]
 
 
 def onnx_seeds() -> list[bytes]:
@@ -126,8 +175,15 @@ def onnx_changed(seed: bytes, chance: random.Random) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def _change_attribute(model: onnx.ModelProto, chance: random.Random) -> None:
+def _node(model: onnx.ModelProto, chance: random.Random) -> onnx.NodeProto:
+    """Return a node of the graph, or of a graph inside of it."""
     node = chance.choice(model.graph.node)
+    graphs = [item.g for item in node.attribute if item.type == onnx.AttributeProto.GRAPH and item.g.node]
+    return chance.choice(chance.choice(graphs).node) if graphs and chance.random() < 0.7 else node
+
+
+def _change_attribute(model: onnx.ModelProto, chance: random.Random) -> None:
+    node = _node(model, chance)
     if not node.attribute:
         return
     attribute = chance.choice(node.attribute)
@@ -144,7 +200,7 @@ def _change_attribute(model: onnx.ModelProto, chance: random.Random) -> None:
 
 
 def _change_operands(model: onnx.ModelProto, chance: random.Random) -> None:
-    node = chance.choice(model.graph.node)
+    node = _node(model, chance)
     known = [item.name for item in (*model.graph.input, *model.graph.initializer)]
     names = [*known, *(name for other in model.graph.node for name in other.output), ""]
     kind = chance.randrange(3)
@@ -159,13 +215,15 @@ def _change_operands(model: onnx.ModelProto, chance: random.Random) -> None:
 def _change_operator(model: onnx.ModelProto, chance: random.Random) -> None:
     from mlfc.frontend.onnx import table
 
-    chance.choice(model.graph.node).op_type = chance.choice(table.supported())
+    _node(model, chance).op_type = chance.choice(table.supported())
 
 
 def _change_input(model: onnx.ModelProto, chance: random.Random) -> None:
     kind = chance.choice(model.graph.input).type.tensor_type
     if chance.random() < 0.5:
         kind.elem_type = chance.choice(_KINDS)
+    elif kind.shape.dim and chance.random() < 0.3:
+        chance.choice(kind.shape.dim).dim_param = chance.choice(("n", "m", "?", "", *_TEXTS))
     elif kind.shape.dim:
         chance.choice(kind.shape.dim).dim_value = chance.choice((0, 1, 2, 3, 5, 64, 1 << 20, 1 << 40, -1))
 

@@ -87,7 +87,6 @@ SKIPPED = {
     ),
     "random": ("training_dropout_default", "training_dropout_mask", "training_dropout ", "bernoulli"),
     "opset 1": ("test_not_",),
-    "opset 8, whose Scan has sequences of several lengths": ("test_scan_sum",),
     "takes the size before rounding, PyTorch and ONNX Runtime the size after it": (
         "downsample_scales_cubic_align_corners",
         "downsample_scales_linear_align_corners",

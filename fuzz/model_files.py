@@ -60,10 +60,8 @@ def compiles_open(data: bytes) -> None:
     """Import a model with what only the run decides, and compile it for the virtual machine, or raise its error."""
     import mlfc
     from mlfc.frontend import import_model
-    from mlfc.support.dims import Symbol
 
-    batch = {"image": (Symbol("n", 1, 32).dim, 8, 8, 1)} if data[4:8] == b"TFL3" else {}
-    mod, params = import_model(data, dynamic=True, shapes=batch)
+    mod, params = import_model(data, dynamic=True)
     mlfc.build(mod, params=params, executor="vm")
 
 

@@ -181,8 +181,8 @@ def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> Ke
 
 def _counted(place: Extent, extent: Extent) -> Any:
     """Return a place that counts from the end if it is negative."""
-    if not isinstance(place, Dim) and place >= LARGEST:
-        return extent  # no extent is larger, though its bounds alone may not say so: 12 * n
+    if not isinstance(place, Dim) and abs(place) >= LARGEST:
+        return extent if place > 0 else -1  # no extent is larger, though its bounds alone may not say so: 12 * n
     try:
         return place + extent if place < 0 else place
     except UndecidedError:

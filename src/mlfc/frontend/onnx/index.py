@@ -67,7 +67,7 @@ def open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[
     Raises UndecidedError where it depends on the run whether a position counts from the end.
     """
     first, last = (0, extent) if step > 0 else (-1, extent - 1)
-    positions = [at + extent if at < 0 else at for at in (start, stop)]
+    positions = [_counted(at, extent, first) for at in (start, stop)]
     begin, end = (minimum(maximum(at, first), last) for at in positions)
     if step > 0:
         return begin, maximum(end, begin), step
@@ -75,6 +75,13 @@ def open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[
     # the element that a slice takes last is the first of the axis among its elements
     lowest = begin + (count - 1) * step
     return minimum(lowest, begin + 1), begin + 1, -step
+
+
+def _counted(at: Extent, extent: Extent, first: int) -> Any:
+    """Return a position from the front; no extent is as large, though its bounds alone may not say so: 12 * n."""
+    if not isinstance(at, Dim) and abs(at) >= LARGEST:
+        return extent if at > 0 else first
+    return at + extent if at < 0 else at
 
 
 def wrapped_indices(node: Node, indices: Expr, extent: Extent) -> Expr:

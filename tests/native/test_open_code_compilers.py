@@ -1,0 +1,52 @@
+"""The C of models whose extents the run decides, and of their interpreter, is clean C99 for compilers of any int."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import mlfc
+from fuzz.model_files import open_seeds
+from tests.conftest import need
+
+WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
+COMPILERS = {
+    "clang": ("clang",),
+    "gcc -m32": ("gcc", "-m32"),
+    "arm": ("arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb"),
+    "avr": ("avr-gcc", "-mmcu=atmega2560"),  # whose int has 16 bits
+}
+INTERPRETER = "runtime/src/runtime/crt/vm"
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return unpacked archives of open models that together have branches, loops, lists and most kinds of kernels."""
+    folders = []
+    for number, data in enumerate(open_seeds()):
+        folder = tmp_path_factory.mktemp(f"open_{number}")
+        path = mlfc.compile(data, "c", module_name=f"open_{number}").export(folder / "model.tar")
+        with tarfile.open(path) as tar:
+            tar.extractall(folder, filter="data")
+        folders.append(folder)
+    return folders
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_code_of_open_extents_has_no_warnings(name: str, archives: list[Path], tmp_path: Path) -> None:
+    command = COMPILERS[name]
+    need(command[0], command[0])
+    sources = [path for folder in archives for path in sorted((folder / "codegen/host/src").glob("*.c"))]
+    sources += sorted((archives[0] / INTERPRETER).glob("*.c"))
+    assert len(sources) > len(archives)
+    for source in sources:
+        root = source.parents[5] if INTERPRETER in str(source) else source.parents[3]
+        includes = (f"-I{root}/runtime/include", f"-I{root}/codegen/host/include")
+        found = subprocess.run(
+            [*command, *WARNINGS, *includes, "-c", str(source), "-o", str(tmp_path / "x.o")],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert found.returncode == 0, found.stderr[-2000:]

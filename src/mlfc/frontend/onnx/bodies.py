@@ -194,35 +194,16 @@ class Bodies(ABC):
                 raise
             raise self.problems.taken_back(known) from None
 
-    def _loop(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
-        """Import a Loop: unrolled where its turns are few and known, else as a function that calls itself."""
+    def _repeated(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
+        """Import a Loop, unrolled where its turns are few and known, a Scan or a SequenceMap."""
         assert self.dynamic is not None
         self._check_depth(scope, name)
         values, graph = self._values(proto, scope), graph_of(proto, "body", name)
         if values is None:
             return
         found = loops.Loops(self.dynamic, proto, values, graph, name, self._outer(proto, scope))
-        results = found.loop(lambda graph, given: self._turn(graph, given, scope, name))
-        self._give(proto, results, scope)
-
-    def _scan(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
-        assert self.dynamic is not None
-        self._check_depth(scope, name)
-        values, graph = self._values(proto, scope), graph_of(proto, "body", name)
-        if values is None:
-            return
-        found = loops.Loops(self.dynamic, proto, values, graph, name, self._outer(proto, scope))
-        results = found.scan(lambda graph, given: self._turn(graph, given, scope, name))
-        self._give(proto, results, scope)
-
-    def _map(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
-        assert self.dynamic is not None
-        self._check_depth(scope, name)
-        values, graph = self._values(proto, scope), graph_of(proto, "body", name)
-        if values is None:
-            return
-        found = loops.Loops(self.dynamic, proto, values, graph, name, self._outer(proto, scope))
-        self._give(proto, found.map(lambda graph, given: self._turn(graph, given, scope, name)), scope)
+        write = {"Loop": found.loop, "Scan": found.scan, "SequenceMap": found.map}[proto.op_type]
+        self._give(proto, write(lambda graph, given: self._turn(graph, given, scope, name)), scope)
 
     def _give(self, proto: onnx.NodeProto, results: Sequence[Expr], scope: Scope) -> None:
         assert self.dynamic is not None

@@ -455,20 +455,17 @@ class _Importer(Bodies):
     def _compiled(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
         if (domain, proto.op_type) == ("", "If"):
             self._branch(proto, scope, name)
-        elif (domain, proto.op_type) == ("", "Loop") and self.dynamic is not None:
-            self._loop(proto, scope, name)
-        elif (domain, proto.op_type) == ("", "Scan") and self.dynamic is not None and self._is_long(proto, scope):
-            self._scan(proto, scope, name)
-        elif (
-            (domain, proto.op_type) == ("", "SequenceMap")
-            and self.dynamic is not None
-            and any(
-                value is not None and isinstance(value.type, ListType) for value in map(scope.values.get, proto.input)
-            )
-        ):
-            self._map(proto, scope, name)
+        elif not domain and self.dynamic is not None and self._is_left_to_run(proto, scope):
+            self._repeated(proto, scope, name)
         else:
             self._operator(proto, domain, scope, name)
+
+    def _is_left_to_run(self, proto: onnx.NodeProto, scope: Scope) -> bool:
+        """Tell whether a node is a loop that the run may take."""
+        if proto.op_type == "SequenceMap":
+            values = map(scope.values.get, proto.input)
+            return any(value is not None and isinstance(value.type, ListType) for value in values)
+        return proto.op_type == "Loop" or (proto.op_type == "Scan" and self._is_long(proto, scope))
 
     def _is_long(self, proto: onnx.NodeProto, scope: Scope) -> bool:
         """Tell whether a Scan is left to the run: its turns are many, or the run's."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _SECONDS = 10.0  # to reach a scheduler
+_POLL = 0.5  # between looks for workers that are gone
+_MOST_DEATHS = 3
 _PLACE = "--scheduler"
 _INSTALL = "Run: pip install 'mlfc[cluster]'"
 
@@ -82,42 +85,78 @@ def _check_versions(client: Client) -> None:
 
 
 class DaskWorkers:
-    """The workers of a cluster."""
+    """The workers of a cluster.
+
+    Each job is given to one worker, which gets the next one when its result has been fetched: so a worker that dies
+    takes no result with it, and only what it was doing is done again.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def count(self, tag: str) -> int:
         """Return how many jobs of a tag run at once."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        return int(sum(worker.get("resources", {}).get(tag, 0) for worker in workers))
+        return sum(self._slots(tag).values())
+
+    def _slots(self, tag: str) -> dict[str, int]:
+        """Return how many jobs of a tag each worker takes, by address."""
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        found = {address: int(worker.get("resources", {}).get(tag, 0)) for address, worker in workers.items()}
+        return {address: count for address, count in sorted(found.items()) if count}
 
     def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Outcome]:
         """Run a function for each tuple of arguments; yield how the jobs end."""
-        from distributed import KilledWorker, as_completed
+        left = deque(range(len(jobs)))
+        running: dict[Any, tuple[int, str]] = {}  # the number of each job, and its worker
+        deaths: Counter[int] = Counter()  # of workers that had the job
+        try:
+            while left or running:
+                slots = self._slots(tag)
+                for future in [future for future, (_, address) in running.items() if address not in slots]:
+                    index, address = running.pop(future)
+                    self._client.cancel([future])
+                    deaths[index] += 1
+                    if deaths[index] < _MOST_DEATHS:
+                        left.appendleft(index)
+                    else:
+                        reason = f"{_MOST_DEATHS} workers died while they ran it, the last one at {address}"
+                        yield Outcome(index, error=RunError(reason))
+                for address in self._free(slots, running):
+                    if left:
+                        index = left.popleft()
+                        # a key of its own: dask would take equal keys of other sessions for the same job
+                        options = {"resources": {tag: 1}, "workers": [address], "pure": False}
+                        running[self._client.submit(function, *jobs[index], **options)] = index, address
+                for future in self._finished(running):
+                    yield self._outcome(running.pop(future)[0], future)
+        finally:
+            self._client.cancel(list(running))
 
-        numbers: dict[Any, int] = {}
-        left = iter(enumerate(jobs))
-        running = as_completed(loop=self._client.loop)
+    @staticmethod
+    def _free(slots: Mapping[str, int], running: Mapping[Any, tuple[int, str]]) -> list[str]:
+        """Return the workers that can take another job, each as often as it can."""
+        taken = Counter(address for _, address in running.values())
+        return [address for address, count in slots.items() for _ in range(count - taken[address])]
 
-        def submit() -> None:
-            """Hand out as many jobs as there are workers: results that nobody has fetched would die with theirs."""
-            for index, job in itertools.islice(left, max(1, self.count(tag)) - len(numbers)):
-                # a key of its own: dask would take equal keys of other sessions for the same job
-                future = self._client.submit(function, *job, resources={tag: 1}, pure=False)
-                numbers[future] = index
-                running.add(future)
+    def _finished(self, running: Mapping[Any, tuple[int, str]]) -> list[Any]:
+        """Wait a little for jobs to end and return those that have; without any, wait for workers."""
+        from distributed import wait
+
+        if not running:
+            time.sleep(_POLL)
+            return []
+        try:
+            with self._client.as_current():
+                done = wait(list(running), timeout=_POLL, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            return []
+        return sorted(done, key=lambda future: running[future][0])
+
+    @staticmethod
+    def _outcome(index: int, future: Any) -> Outcome:
+        from distributed import KilledWorker
 
         try:
-            submit()
-            for future in running:
-                try:
-                    outcome = outcome_of(numbers[future], future)
-                except KilledWorker as error:
-                    reason = "workers died again and again while they ran it"
-                    outcome = Outcome(numbers[future], error=RunError(reason, place=str(error)[:200]))
-                del numbers[future]
-                submit()
-                yield outcome
-        finally:
-            self._client.cancel(list(numbers))
+            return outcome_of(index, future)
+        except KilledWorker as error:  # of a worker that came back at its address each time
+            return Outcome(index, error=RunError("its worker died again and again", place=str(error)[:200]))

@@ -1,6 +1,6 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*
- * A pool of threads that share out pieces of work by a counter.
+ * A pool of threads that share out pieces of work: each has its own, and then takes of those of others.
  *
  * `door` is open while there are pieces left, and counts the workers inside. A worker enters by adding itself while it
  * is open; the caller closes it when no pieces are left, and waits for those inside. So nobody waits for a worker that
@@ -43,7 +43,7 @@ extern TVM_DLL int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int)
 #define MOST_THREADS 1024
 #define OPEN 0x40000000
 #define ALIGNMENT 64
-#define SHARE 2         /* a thread takes this part of what each would get of the pieces left: 1 / 2 */
+#define SHARE 2         /* a thread takes this part of what is left of a thread's pieces: 1 / 2 */
 #define CHUNKS 16       /* but not less than this part of what each gets of all, because each range begins anew */
 #define WATCH_NS 100000 /* how long a worker watches before it sleeps: about as long as the gaps between kernels */
 #define LOOKS 64        /* between two looks at the clock */
@@ -70,10 +70,9 @@ static struct {
   /* of the work: changed by the caller while nobody is inside */
   mlfc_task* task;
   const void* arguments;
-  int32_t count, least, workers;
+  int32_t least, workers;
   uint64_t scratch_bytes;
   char gap[64];
-  int64_t next;   /* the first piece that nobody has taken */
   int32_t status; /* of the first task that failed */
   char other_gap[64];
   int32_t door;
@@ -89,6 +88,12 @@ static struct {
   int32_t claimed; /* the process in which a thread makes the pool its own */
   uint64_t launches;
 } pool;
+
+/* The pieces of each thread, the caller's first. Where kernels share out the same rows, their data stay in its cache. */
+static struct {
+  int64_t next, end; /* the first piece that nobody has taken */
+  char gap[48];
+} own_pieces[MOST_THREADS];
 
 /* Nanoseconds that each thread spent in tasks while that was asked for, the caller's first. */
 static uint64_t spent[MOST_THREADS];
@@ -219,19 +224,26 @@ static int start_worker(intptr_t index) {
 
 /* work -------------------------------------------------------------------------------------------------------- */
 
-/* Takes the next pieces from the counter; returns whether there were any. */
-static int32_t take_range(int32_t* first, int32_t* last) {
-  const int64_t count = pool.count, shares = (int64_t)(pool.workers + 1) * SHARE;
-  int64_t place = LOAD(pool.next), end;
-  do {
-    if (place >= count) return 0;
-    end = (count - place) / shares;
-    end = place + (end > pool.least ? end : pool.least);
-    if (end > count) end = count;
-  } while (!__atomic_compare_exchange_n(&pool.next, &place, end, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE));
-  *first = (int32_t)place;
-  *last = (int32_t)end;
-  return 1;
+/* Takes the next pieces of a thread, or where it has none left, of another; returns whether there were any. */
+static int32_t take_range(intptr_t thread, int32_t* first, int32_t* last) {
+  const intptr_t threads = pool.workers + 1;
+  for (intptr_t other = 0; other < threads; ++other) {
+    const intptr_t owner = (thread + other) % threads;
+    const int64_t all = own_pieces[owner].end;
+    int64_t place = LOAD(own_pieces[owner].next);
+    while (place < all) {
+      int64_t size = (all - place) / SHARE;
+      if (size < pool.least) size = pool.least;
+      if (size > all - place) size = all - place;
+      if (__atomic_compare_exchange_n(&own_pieces[owner].next, &place, place + size, 0, __ATOMIC_SEQ_CST,
+                                      __ATOMIC_ACQUIRE)) {
+        *first = (int32_t)place;
+        *last = (int32_t)(place + size);
+        return 1;
+      }
+    }
+  }
+  return 0;
 }
 
 /* Takes pieces until none is left, as the thread of a number. */
@@ -239,12 +251,12 @@ static void take(intptr_t thread, void* scratch) {
   const int64_t start = LOAD(pool.is_timed) ? nanoseconds() : 0;
   int32_t first, last;
   is_inside = 1;
-  while (take_range(&first, &last)) {
+  while (take_range(thread, &first, &last)) {
     const int32_t status = pool.task(pool.arguments, first, last, scratch);
     int32_t expected = 0;
     if (status != 0) {
       __atomic_compare_exchange_n(&pool.status, &expected, status, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-      STORE(pool.next, pool.count);
+      for (int32_t other = 0; other <= pool.workers; ++other) STORE(own_pieces[other].next, own_pieces[other].end);
     }
   }
   is_inside = 0;
@@ -346,12 +358,14 @@ static int32_t share(mlfc_task* task, const void* arguments, int32_t count, int3
   while (pool.started < helpers && start_worker(pool.started)) ++pool.started;
   pool.task = task;
   pool.arguments = arguments;
-  pool.count = count;
   pool.least = least > 0 ? (int32_t)least : 1;
   pool.workers = helpers;
   pool.scratch_bytes = scratch_bytes;
   pool.status = 0;
-  STORE(pool.next, 0);
+  for (int64_t thread = 0; thread <= helpers; ++thread) {
+    own_pieces[thread].end = count * (thread + 1) / (helpers + 1);
+    STORE(own_pieces[thread].next, count * thread / (helpers + 1));
+  }
   STORE(pool.door, OPEN);
   ADD(pool.round, 1);
   if (ADD(pool.sleeping, 0) > 0) {

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlfc.kernels import conv_tile
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.transform.lower_group import lower_group
@@ -198,3 +199,35 @@ def test_scratch_of_small_integer_layers_is_small() -> None:
         group, _ = quantized(case, ("int8", "int8"), (3, 0))
         elements = int(np.prod(case.data))
         assert lower_group(group, TARGETS["default"]).prim.scratch_bytes < elements / 7, name
+
+
+LONG_SUMS = {
+    "a kernel row a piece": Case((2, 7, 6, 160), (3, 3), 40, padding=(1, 1, 1, 1)),
+    "a tap a piece": Case((1, 5, 7, 400), (3, 3), 36, padding=(1, 1, 1, 1), groups=2),
+    "a part of a tap a piece": Case((1, 4, 9, 1100), (1, 1), 33),
+}
+
+
+def test_pieces_of_long_sums_in_the_caches_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for large in (0, 1 << 40):
+        monkeypatch.setattr(conv_tile, "LARGE_WEIGHTS", large)
+        kernels = Kernels(
+            {
+                (name, target): (float_layer(case)[0], TARGETS[target])
+                for name, case in LONG_SUMS.items()
+                for target in ("wide", "default")
+            }
+        )
+        for name, case in LONG_SUMS.items():
+            _, weights, bias = float_layer(case)
+            data = np.random.default_rng(2).standard_normal(case.data).astype(np.float32)
+            expected = np.maximum(reference(case, data.astype(np.float64), weights.astype(np.float64)) + bias, 0)
+            for target in ("wide", "default"):
+                results.append((large, name, kernels[name, target](data)))
+                np.testing.assert_allclose(results[-1][2], expected, rtol=1e-5, atol=1e-5 * expected.max())
+                totals = [buffer.name for buffer in kernels[name, target].group.prim.scratch if "totals" in buffer.name]
+                assert bool(totals) == (large == 0), name
+    half = len(results) // 2
+    for (_, name, shared), (_, _, usual) in zip(results[:half], results[half:], strict=True):
+        assert np.array_equal(shared, usual), name

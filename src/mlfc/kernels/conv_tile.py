@@ -8,7 +8,7 @@ is broadcast to all channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -19,7 +19,7 @@ from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic, add_products
 from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.plain import PIECE, is_long, no_sum, piece
-from mlfc.kernels.staging import Band, Form, Source
+from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Form, Source
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
 from mlfc.support import dtypes
@@ -28,6 +28,10 @@ from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
+
+LARGE_WEIGHTS = 1024 * 1024  # bytes that the second-level cache does not hold beside the data
+SHARED_VECTORS = (1, 2)  # of output channels of a tile then: more of them leave compilers too few registers
+FEWEST_PIXELS = 16  # for which weights are kept in the second-level cache
 
 # below this many channels a kernel row of pixels is read as one run, which needs the staged copy
 FEW_CHANNELS = 16
@@ -91,6 +95,7 @@ class TiledConv:
 
     is_measured = True  # whether measurements may choose its parameters
     joins = True  # whether blocks can be computed together
+    can_share_pieces = True  # whether a piece of long sums can be added up for all tiles before the next
     packs_once = True  # whether weights are packed here, and read by `PackedBlock.place`
     panel = 0  # vectors of output channels whose weights are side by side, if not those of a tile
 
@@ -101,29 +106,47 @@ class TiledConv:
         self.end = None if end is None else ctx.constant("bias", end)
         contiguous = conv.groups == 1 and conv.dilation[1] == 1 and conv.kernel[1] > 1
         few = contiguous and conv.channels < FEW_CHANNELS
-        self.stage: Band | None = None
         must = how.must_stage or conv.padded
         # a run of a row is added up in other pieces than its taps
         same = not contiguous or bounds(conv.kernel[1] * conv.channels)[1] <= PIECE
-        if must or ctx.choose("stage", int(few), lambda: [0, 1] if same else [int(few)]):
-            form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
-            self.stage = Band(ctx, conv, source, form, how.weights.nbytes)
-        self.as_runs = contiguous and self.stage is not None
+        staged = must or bool(ctx.choose("stage", int(few), lambda: [0, 1] if same else [int(few)]))
+        self.as_runs = contiguous and staged
         self.steps = conv.kernel[0] * prod(self.run)
         self.long = is_long(how.accumulator, self.steps)
+        usual = "pieces" if self.can_share_pieces and self._has_large_pieces() else "blocks"
+        self.vectors = SHARED_VECTORS if usual == "pieces" else tiling.VECTORS
+        self.stage: Band | None = None
+        if staged:
+            form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
+            most = LARGE_BAND_BYTES if usual == "pieces" else MOST_BAND_BYTES
+            self.stage = Band(ctx, conv, source, form, how.weights.nbytes, most)
         band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = self.choose_tile(band)
-        self.order, self.unroll = "blocks", 1
+        self.order, self.unroll = usual, 1
         if self.is_measured:
             self.order = str(ctx.choose("order", self.order, self._orders))
             self.unroll = int(str(ctx.choose("unroll", self.unroll, self._unrolls)))
+        if self.order == "pieces":
+            shape = (int(band) * int(conv.output[1]), self.tile.vectors * LANES)
+            self.totals = ctx.scratch("totals", shape, dtypes.element(how.accumulator))
+
+    def _has_large_pieces(self) -> bool:
+        """Tell whether one piece of long sums is added up for all tiles before the next: caches then hold its weights.
+
+        Every element is added up in the same order as otherwise.
+        """
+        conv = self.conv
+        known = not any(isinstance(extent, Dim) for extent in (*conv.output, self.steps, conv.group_filters))
+        size = dtypes.nbytes(dtypes.element(self.how.accumulator))
+        is_large = known and self.steps * conv.group_filters * size > LARGE_WEIGHTS
+        return self.long and is_large and prod(conv.output) >= FEWEST_PIXELS
 
     def choose_tile(self, band: Extent) -> Tile:
         """Return the tiling of a band of rows, which may have the weights of tiles of more registers."""
-        features = self.ctx.features
+        features, allowed = self.ctx.features, self.vectors
         if not self.packs_once or not features.packing_registers:
-            return self._measured_tile(band, features.vector_registers)
-        self.panel = self._measured_tile(band, features.packing_registers, packing=True).vectors
+            return self._measured_tile(band, features.vector_registers, allowed)
+        self.panel = self._measured_tile(band, features.packing_registers, allowed, packing=True).vectors
         return self._measured_tile(band, features.vector_registers, tiling.divisors(self.panel))
 
     def _measured_tile(
@@ -143,7 +166,7 @@ class TiledConv:
         usual, plane = tiling.sizes(found), (band, width, filters, registers)
 
         def measured() -> Sequence[Value]:
-            vectors = tiling.MEASURED_VECTORS if allowed == tiling.VECTORS else allowed
+            vectors = tiling.MEASURED_VECTORS if allowed in (tiling.VECTORS, SHARED_VECTORS) else allowed
             return [usual, *(tile for tile in tiling.fitting(*plane, vectors) if tile != usual)]
 
         chosen = self.ctx.choose("tile", usual, measured, packing=packing)
@@ -157,9 +180,13 @@ class TiledConv:
         return tiling.choose(band, self.conv.output[1], self.conv.group_filters, registers, allowed)
 
     def _orders(self) -> Sequence[Value]:
-        """Return whether blocks of channels are outside of pixels, or inside."""
+        """Return whether blocks of channels are outside of pixels, or inside, or pieces of sums between them."""
         is_open = isinstance(self.tile.rows, tiling.OpenSplit) or isinstance(self.tile.columns, tiling.OpenSplit)
-        return ["blocks"] if is_open or isinstance(self.conv.group_filters, Dim) else ["blocks", "pixels"]
+        return (
+            ["blocks"]
+            if is_open or isinstance(self.conv.group_filters, Dim)
+            else [*dict.fromkeys((self.order, "blocks", "pixels"))]
+        )
 
     def _unrolls(self) -> Sequence[Value]:
         """Return into how many steps of the reduction its innermost loop may be cut."""
@@ -184,9 +211,10 @@ class TiledConv:
             with stmts.loop(self.conv.groups, "group") as group:
                 if self.order == "pixels":
                     self._all_blocks((image, group, first), blocks)
-                for block, weights, start in blocks if self.order == "blocks" else ():
+                for block, weights, start in blocks if self.order != "pixels" else ():
                     with stmts.loop(block.count, "block") as number:
-                        self._plane((image, group, first, rows), (block, number, weights, start))
+                        write = self._plane_by_pieces if self.order == "pieces" else self._plane
+                        write((image, group, first, rows), (block, number, weights, start))
                     self._few_pixels((image, group, first), (block, weights, start))
 
     @contextmanager
@@ -250,6 +278,80 @@ class TiledConv:
                         for block, weights, start in blocks:
                             with self.ctx.stmts.loop(block.count, "block") as number:
                                 self.write_tile(place, block, number, weights, start)
+
+    def _plane_by_pieces(
+        self, band: tuple[Expr, Expr, Expr, Any], block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
+    ) -> None:
+        """Write the tiles of one band for one block of channels: one piece of the sums of all tiles after another."""
+        stmts, how, totals = self.ctx.stmts, self.how, self.totals
+        packed, number, weights, start = block
+        assert start is None  # only sums of integers start with a bias
+        vectors = packed.vectors
+        stmts.refill(totals)
+        with stmts.loop(totals.shape[0], "pixel") as pixel, stmts.loop(vectors * LANES, "c", "vectorized") as c:
+            stmts.store(totals, [pixel, c], no_sum(totals.dtype, self.steps))
+        at = [packed.place(band[1], number, vector) for vector in range(vectors)]
+        with self._large_pieces() as steps:
+            for place in self._tiles(band):
+                sums = self._sums(len(place.pixels) * vectors)
+                read = self.reader(place)
+                with steps() as (position, tap):
+                    factors = [tb.load(weights, [own, position, v * LANES], lanes=LANES) for own, v in at]
+                    add_products(stmts, sums, [read(y, x, tap) for y, x in place.pixels], factors, how.accumulate)
+                for index in range(sums.size):
+                    where = self._total(place, index, vectors)
+                    total = tb.load(totals, where, lanes=LANES) + tb.load(sums, [index])
+                    stmts.store(totals, where, total)
+        for place in self._tiles(band):
+            sums = self._sums(len(place.pixels) * vectors, lambda index: self._total(place, index, vectors))  # noqa: B023
+            self.finish(place, packed, number, sums)
+
+    def _tiles(self, band: tuple[Expr, Expr, Expr, Any]) -> Iterator[TilePosition]:
+        """Open the loops over the tiles of a band, one kind of tile after another."""
+        image, group, first, _ = band
+        for row, tall in self._pieces(self.tile.rows, "ty"):
+            with row as band_row:
+                for column, wide in self._pieces(self.tile.columns, "tx"):
+                    with column as x:
+                        yield TilePosition(image, group, first + band_row, x, band_row, tall, wide)
+
+    def _sums(self, count: int, source: Callable[[int], list[Any]] | None = None) -> Buffer:
+        """Declare accumulators, and begin with zeros or the totals at the indices that `source` gives."""
+        stmts = self.ctx.stmts
+        sums = stmts.local("sums", (count,), self.how.vector)
+        for index in range(count):
+            begin = tb.const(0, self.how.vector)
+            stmts.store(sums, [index], tb.load(self.totals, source(index), lanes=LANES) if source else begin)
+        return sums
+
+    def _total(self, place: TilePosition, index: int, vectors: int) -> list[Any]:
+        """Return where the total of an accumulator is."""
+        y, x = place.pixels[index // vectors]
+        pixel = (place.band_row + y) * self.conv.output[1] + (place.column + x)
+        return [pixel, index % vectors * LANES]
+
+    @contextmanager
+    def _large_pieces(self) -> Iterator[Callable[[], AbstractContextManager[tuple[Expr, tuple[Expr, Expr, Expr]]]]]:
+        """Open the loops over pieces, which are those of `_steps`; yield what opens the loops inside one."""
+        stmts = self.ctx.stmts
+        taps, steps = self.run
+        by_row = taps * steps <= PIECE
+
+        @contextmanager
+        def inside(
+            ky: Expr, kx: Expr | None, first: Expr, extent: Any
+        ) -> Iterator[tuple[Expr, tuple[Expr, Expr, Expr]]]:
+            with stmts.loop(taps, "kx") if kx is None else nullcontext(kx) as column:
+                with stmts.loop(extent, "k") as offset:
+                    k = first + offset
+                    yield (ky * taps + column) * steps + k, (ky, column, k * self.how.step)
+
+        with stmts.loop(self.conv.kernel[0], "ky") as ky:
+            if by_row:
+                yield lambda: inside(ky, None, tb.const(0), steps)
+                return
+            with stmts.loop(taps, "kx") as kx, piece(self.ctx, steps, whole=False) as (first, extent):
+                yield lambda: inside(ky, kx, first, extent)
 
     def _together(self, block: PackedBlock, wide: int) -> int:
         """Return how many blocks are computed together for a piece of `wide` pixels.

@@ -61,6 +61,7 @@ class PackedTile(TiledConv):
     """Writes the loops of one convolution whose weights are unpacked in registers."""
 
     is_measured = False
+    can_share_pieces = False
 
     def __init__(self, ctx: Context, conv: Conv, weights: Weights, source: Source, out: Output) -> None:
         assert weights.codes is not None

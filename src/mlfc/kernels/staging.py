@@ -21,6 +21,7 @@ from mlfc.tir.ir import Buffer, Const, Expr
 LEAST_BAND_BYTES = 4 * 1024  # smaller copies save no memory worth having and repeat too many rows
 MOST_MEASURED_BYTES = 1024 * 1024  # of a copy that is worth measuring
 MOST_BAND_BYTES = 192 * 1024  # a band stays in the second-level cache beside the weights
+LARGE_BAND_BYTES = 1024 * 1024  # where the weights are too large for that cache, and are best read few times
 
 Source: TypeAlias = "tuple[Buffer, Frame]"
 
@@ -109,12 +110,14 @@ class Band(_Rows):
 
     A band has `rows` output rows, a divisor of the output's height; where the run decides how large the image is, the
     last band may have fewer. Every band reads all weights once more, so it is
-    worth as many bytes as they have: `weight_bytes`.
+    worth as many bytes as they have: `weight_bytes`, and not more than `most_bytes`.
     """
 
-    def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form, weight_bytes: int) -> None:
+    def __init__(
+        self, ctx: Context, conv: Conv, source: Source, form: Form, weight_bytes: int, most_bytes: int = MOST_BAND_BYTES
+    ) -> None:
         super().__init__(ctx, conv, source, form)
-        limit = min(max(weight_bytes, LEAST_BAND_BYTES), MOST_BAND_BYTES)
+        limit = min(max(weight_bytes, LEAST_BAND_BYTES), most_bytes)
         height, most = conv.output[0], limit // (self.length * dtypes.nbytes(form.dtype))
         self.is_open = isinstance(height, Dim) or isinstance(self.length, Dim)
         self.rows: Any = self._open(height, most) if self.is_open else self._chosen(self._fitting(most))

@@ -18,6 +18,7 @@ VECTORS = (1, 2, 4, 7)  # of output channels that a tile may have
 MEASURED_VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)  # of tiles that are measured
 MOST_MEASURED_PIXELS = 14
 MOST_MEASURED = 24  # tilings of a layer that are worth measuring
+LOAD_COST = 0.05  # as many load as multiply at once, yet wait for caches
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
 LONG = 1 << 12  # what an extent is taken for that the run decides: so long that its end hardly matters
 
@@ -201,7 +202,8 @@ def _cost(tile: Tile, filters: int, width: int) -> float:
             for count, vectors in ((blocks, tile.vectors), (1 if rest else 0, rest)):
                 pixels = tall * wide
                 held = vectors * width
-                step = max(pixels * held, FMA_SLOTS, (pixels + held) * 0.75) + 0.25 * held
+                loads = pixels + held
+                step = max(pixels * held, FMA_SLOTS, loads) + LOAD_COST * loads + 0.25 * held
                 total += count * row_count * column_count * step
             copies += 1
     return total * (1 + COPY_COST * copies)

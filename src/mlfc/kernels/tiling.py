@@ -18,7 +18,7 @@ VECTORS = (1, 2, 4, 7)  # of output channels that a tile may have
 MEASURED_VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)  # of tiles that are measured
 MOST_MEASURED_PIXELS = 14
 MOST_MEASURED = 24  # tilings of a layer that are worth measuring
-LOAD_COST = 0.05  # as many load as multiply at once, yet wait for caches
+LOAD_COST = 0.05  # of each load of 64 bytes beyond those that multiply-adds hide: it waits for caches
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
 LONG = 1 << 12  # what an extent is taken for that the run decides: so long that its end hardly matters
 
@@ -203,7 +203,9 @@ def _cost(tile: Tile, filters: int, width: int) -> float:
                 pixels = tall * wide
                 held = vectors * width
                 loads = pixels + held
-                step = max(pixels * held, FMA_SLOTS, loads) + LOAD_COST * loads + 0.25 * held
+                # processors make as many loads of 64 bytes as multiply-adds at a time, of 32 bytes more
+                each, more = (1.0, LOAD_COST) if width == 1 else (0.75, 0.0)
+                step = max(pixels * held, FMA_SLOTS, loads * each) + more * loads + 0.25 * held
                 total += count * row_count * column_count * step
             copies += 1
     return total * (1 + COPY_COST * copies)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -29,31 +30,15 @@ def stepped_unit(
             "models with open dimensions or loops cannot use external code generators",
             next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
         )
-    try:
-        return _planned_steps(mod, values, name, targets, specialize, limit_factor)
-    except UndecidedError as error:
-        raise UnsupportedError(
-            f"the bounds of the open dimensions do not decide how to compile this: {error}",
-            next_step="Give some of them bounds or values: --shape NAME=batch:1..8,3,224,224",
-        ) from error
-
-
-def _planned_steps(
-    mod: IRModule,
-    values: Mapping[str, npt.NDArray[np.generic]],
-    name: str,
-    targets: tuple[Target, Target],
-    specialize: Sequence[Mapping[str, int]],
-    limit_factor: float,
-) -> codegen.Unit:
     chosen, target = targets
     device = (chosen.device, chosen.features) if chosen.device else None
     prepared = partial(transform.run_functions, params=values, on_device=device is not None)
-    special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
-    with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
-        fused = [(symbols, prepared(each)) for symbols, each in special]
-        stepped = transform.lower_steps(prepared(mod), target.features, name, fused, device)
-        executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name, mod.containers)
+    with _bounds_decide():
+        special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
+        with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
+            fused = [(symbols, prepared(each)) for symbols, each in special]
+            stepped = transform.lower_steps(prepared(mod), target.features, name, fused, device)
+            executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name, mod.containers)
     small = target.features.optimize == "size"
     return codegen.Unit(
         stepped.program,
@@ -66,3 +51,15 @@ def _planned_steps(
         device_target=chosen if chosen.device else None,
         executable=executable,
     )
+
+
+@contextmanager
+def _bounds_decide() -> Iterator[None]:
+    """Say what to do where a question about open dimensions has no answer."""
+    try:
+        yield
+    except UndecidedError as error:
+        raise UnsupportedError(
+            f"the bounds of the open dimensions do not decide how to compile this: {error}",
+            next_step="Give some of them bounds or values: --shape NAME=batch:1..8,3,224,224",
+        ) from error

@@ -172,8 +172,10 @@ def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dic
         # TVM counts intermediates of AOT models among the inputs and outputs; the tensors' own sizes are right
         "io_bytes": sum(tensors) if tensors else sum(main.io_bytes for main in module.main),
     }
-    if module.details and module.details.vm and module.details.vm.arena_bytes is None:
-        found |= dict.fromkeys(UNBOUNDED)
+    if module.details and module.details.vm:
+        found["workspace_lower_bound_bytes"] = None  # nobody has computed one: the metadata have 0
+        if module.details.vm.arena_bytes is None:
+            found |= dict.fromkeys(UNBOUNDED)
     return {
         **(found if module.main else dict.fromkeys(found)),
         "scratch_bytes": max(scratch) if scratch else None,

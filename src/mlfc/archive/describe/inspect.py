@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.archive.describe.operators import GraphMemory, graph_memory, module_operators, module_peak
-from mlfc.archive.describe.vm import UNBOUNDED, described_vm
+from mlfc.archive.describe.vm import described_vm, unknown_memory
 from mlfc.archive.read.bytecode import bytecode_of
 from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, Storage, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
@@ -173,9 +173,7 @@ def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dic
         "io_bytes": sum(tensors) if tensors else sum(main.io_bytes for main in module.main),
     }
     if module.details and module.details.vm:
-        found["workspace_lower_bound_bytes"] = None  # nobody has computed one: the metadata have 0
-        if module.details.vm.arena_bytes is None:
-            found |= dict.fromkeys(UNBOUNDED)
+        found |= unknown_memory(module.details.vm.arena_bytes)
     return {
         **(found if module.main else dict.fromkeys(found)),
         "scratch_bytes": max(scratch) if scratch else None,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mlfc.archive.describe.vm import UNBOUNDED, described_vm
+from mlfc.archive.describe.vm import described_vm, unknown_memory
 from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.library.toolchain import OBJECT_SUFFIX
 from mlfc.objfile.elf import section_sizes
@@ -125,8 +125,8 @@ def _machines(trees: Iterable[StoredTree], place: str) -> dict[str, dict[str, An
 def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, Any]:
     told = interface.to_json()
     found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm}
-    if vm is not None and vm["arena_bytes"] is None:
-        found["memory"] = {**found["memory"], **dict.fromkeys(UNBOUNDED)}
+    if vm is not None:
+        found["memory"] = {**found["memory"], **unknown_memory(vm["arena_bytes"])}
     return found
 
 

@@ -7,8 +7,15 @@ from typing import Any
 from mlfc.support.bytecode import Executable
 from mlfc.support.module_info import VmInfo
 
-UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
-"""Of memory, what has no size where an open extent has no bound."""
+_UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
+
+
+def unknown_memory(arena_bytes: int | None) -> dict[str, None]:
+    """Return what has no size of a module's memory, which holds 0 there: its arena has none if an extent has no bound.
+
+    Nobody computes a lower bound of what the virtual machine needs.
+    """
+    return dict.fromkeys(_UNBOUNDED if arena_bytes is None else ("workspace_lower_bound_bytes",))
 
 
 def described_vm(executable: Executable, info: VmInfo) -> dict[str, Any]:

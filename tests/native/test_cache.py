@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mlfc.errors import OutputError
+from mlfc.errors import OptionError, OutputError
 from mlfc.library import cache
 from mlfc.library.cache import cache_folder, find_entry, store_entry
 from mlfc.library.toolchain import compile_cached, find_compiler
@@ -288,3 +288,50 @@ def test_processes_that_build_the_same_at_once_both_have_it(base: Path) -> None:
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
     assert len(list((base / "mlfc").glob("*.so"))) == 1
     assert not list((base / "mlfc").glob(".mlfc-*"))
+
+
+def stored(count: int, nbytes: int) -> list[Path]:
+    """Store entries, each used a second after the one before."""
+    made = []
+    for index in range(count):
+        path = store_entry(f"{index:040x}", ".bin", bytes([index]) * nbytes)
+        os.utime(path, (index, index))
+        made.append(path)
+    return made
+
+
+def test_the_least_recently_used_entries_go_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stored(4, 1000)
+    find_entry(f"{0:040x}", ".bin")
+    others = made[0].parent / "notes.txt"
+    others.write_bytes(b"x" * 5000)
+    monkeypatch.setenv("MLFC_CACHE_LIMIT", "3k")
+    newest = store_entry(f"{9:040x}", ".bin", b"9" * 1000)
+    assert [path for path in (*made, newest) if path.exists()] == [made[0], made[3], newest]
+    assert others.exists()
+
+
+def test_what_was_just_built_stays_however_small_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stored(2, 10)
+    monkeypatch.setenv("MLFC_CACHE_LIMIT", "1")
+    newest = store_entry(f"{9:040x}", ".bin", b"9" * 1000)
+    assert [path.exists() for path in (*made, newest)] == [False, False, True]
+
+
+def test_cleaning_tells_what_it_removed() -> None:
+    made = stored(3, 1000)
+    zig = cache_folder() / "zig" / "h"
+    zig.mkdir(parents=True)
+    (zig / "a.txt").write_bytes(b"12345")
+    assert [(part.files, part.nbytes) for part in cache.cache_contents()] == [(3, 3000), (1, 5)]
+    kept = cache.clean_cache(keep=1000)
+    assert (kept.files, kept.nbytes, made[2].exists()) == (2, 2000, True)
+    removed = cache.clean_cache()
+    assert (removed.files, removed.nbytes) == (2, 1005)
+    assert list(cache_folder().iterdir()) == []
+
+
+def test_a_limit_that_is_no_number_of_bytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFC_CACHE_LIMIT", "lots")
+    with pytest.raises(OptionError, match=r"MLFC_CACHE_LIMIT: expected bytes such as 65536, 64k or 1M, got 'lots'"):
+        store_entry("0" * 40, ".bin", b"")

@@ -292,7 +292,9 @@ FAULTS: dict[str, tuple[tuple[object, ...], str]] = {
     "shape_of_no_input": (("compile", DIGITS, "--shape", "bogus=1,2"), "bogus"),
     "two_models_of_one_name": (("compile", f"a={DIGITS}", f"a={DIGITS}", "-o", "a.tar"), "name 'a'"),
     "several_models_without_output": (("compile", f"a={DIGITS}", f"b={DIGITS}"), "-o"),
-    "negative_budget": (("compile", DIGITS, "--ram", "-1"), "negative"),
+    "negative_budget": (("compile", DIGITS, "--ram", "-1"), "expected bytes such as 65536, 64k or 1M, got '-1'"),
+    "budget_in_no_unit": (("compile", DIGITS, "--ram", "64q"), "expected bytes such as 65536, 64k or 1M, got '64q'"),
+    "pool_in_no_unit": (("compile", DIGITS, "--pool", "a=64q"), "such as dtcm=65536 or dtcm=64k"),
     "no_runs": (("run", DIGITS, "--repeat", "0"), "--repeat"),
     "unknown_fill": (("run", DIGITS, "--fill", "sevens"), "sevens"),
     "missing_inputs": (("run", DIGITS, "--inputs", "none.npz"), "none.npz"),
@@ -347,6 +349,22 @@ def broken_model(kind: str, folder: Path) -> Path:
     }
     path.write_bytes(contents[kind])
     return path
+
+
+def test_the_default_output_replaces_earlier_ones_only_and_says_so(tmp_path: Path) -> None:
+    assert "in place of" not in succeeded("compile", DIGITS, cwd=tmp_path)
+    assert "in place of" in succeeded("compile", DIGITS, cwd=tmp_path)
+    (tmp_path / "digits.tar").write_bytes(b"my notes")
+    result = mlfc("compile", DIGITS, cwd=tmp_path)
+    assert (result.returncode, (tmp_path / "digits.tar").read_bytes()) == (2, b"my notes")
+    assert "mlfc did not make it" in result.stderr
+
+
+def test_a_processor_is_a_target_and_sizes_have_units(tmp_path: Path) -> None:
+    succeeded("compile", DIGITS, "--target", "cortex-m4", "--ram", "64k", "-o", "short.tar", cwd=tmp_path)
+    (tmp_path / "build.toml").write_text('target = "c -mcpu=cortex-m4"\nram = "64K"\n', encoding="utf-8")
+    succeeded("compile", DIGITS, "--config", "build.toml", "-o", "long.tar", cwd=tmp_path)
+    assert (tmp_path / "short.tar").read_bytes() == (tmp_path / "long.tar").read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["onnx", "tflite", "relay", "empty"])

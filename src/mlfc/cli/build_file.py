@@ -45,6 +45,7 @@ def read_options(ctx: typer.Context, path: Path | None) -> Path | None:
     kinds = get_type_hints(inspect.unwrap(ctx.command.callback)) if ctx.command.callback else {}
     names = {option[2:]: param.name for param in ctx.command.params for option in param.opts if option[:2] == "--"}
     names = {key: name for key, name in names.items() if name in kinds and key != "config"}
+    sizes = {param.name for param in ctx.command.params if param.metavar == "BYTES"}
     found: dict[str, Any] = {}
     problems: list[MlfcError] = []
     for key, value in document.items():
@@ -54,7 +55,7 @@ def read_options(ctx: typer.Context, path: Path | None) -> Path | None:
             problems.append(OptionError(unknown("option", key, names, where=f" in {path.name}"), place=place))
             continue
         kind = _kind(kinds[name])
-        if _fits(value, kind):
+        if _fits(value, kind) or (name in sizes and isinstance(value, str)):
             found[name] = _value(value, kind, path.parent)
         else:
             shown = _FOUND.get(type(value), f"a {type(value).__name__}")

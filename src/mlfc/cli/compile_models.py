@@ -166,6 +166,7 @@ def compile_models(
     place = _output(output, named, form, bool(archives), suffixes)
     if form not in ("c", "o"):
         check_writable(place)
+    replaces = output is None and _is_earlier_output(place, form)
     memories = memory_options(
         workspace_io, pool or (), constants or (), load_constants or (), on_board, board_pools=board_pools
     )
@@ -206,7 +207,8 @@ def compile_models(
             _write(factories, place, form, export, on_board)
     has_levels = any(factory.code.levels for factory in factories) and place.is_file()
     levels = _levels(place) if has_levels else {}
-    _report(factories, place, table, levels, as_json)
+    replaces = replaces and not as_json
+    _report(factories, f"{place}, in place of the earlier one" if replaces else f"{place}", table, levels, as_json)
     if ram is not None and board is None and not as_json:
         _print_lent(factories, ram)
 
@@ -261,6 +263,17 @@ def _output(
     return Path(f"{name}{ {'c': '_c', 'o': '_o', 'a': '.a', 'tar': '_lib.tar', **suffixes}[emit] }")
 
 
+def _is_earlier_output(place: Path, form: str) -> bool:
+    """Tell whether a file of the default name is to be replaced; raise OptionError if it is another program's."""
+    from mlfc.archive.read.load import artifact_kind
+
+    if not place.is_file():
+        return False
+    if form in ("mlf", "so") and artifact_kind(place) == "model":
+        raise OptionError("exists, and mlfc did not make it", place=str(place), next_step="Name another file with -o")
+    return True
+
+
 def _check_host(target_host: str | None, factories: Sequence[Factory]) -> None:
     if target_host is not None and not any(factory.target_host for factory in factories):
         raise OptionError(
@@ -305,7 +318,7 @@ def _levels(place: Path) -> dict[str, int]:
 
 
 def _report(
-    factories: Sequence[Factory], place: Path, table: MemoryTable | None, levels: Mapping[str, int], as_json: bool
+    factories: Sequence[Factory], written: str, table: MemoryTable | None, levels: Mapping[str, int], as_json: bool
 ) -> None:
     from mlfc.archive.details import module_info
 
@@ -315,7 +328,7 @@ def _report(
             name: {key: value for key, value in item.to_json().items() if key in ("entry", "memory", "stripes")}
             for name, item in details.items()
         }
-        told = {"output": str(place), "modules": modules, **({"levels": levels} if levels else {})}
+        told = {"output": written, "modules": modules, **({"levels": levels} if levels else {})}
         print_json({**told, **({"board": table.as_json()} if table else {})})
         return
     columns = {
@@ -336,7 +349,7 @@ def _report(
         on_device = device_line([call.to_json() for call in item.operators], factory.target.device)
         if on_device:
             typer.echo(printable(on_device))
-    print_table(f"{place}: bytes", ("module", *columns), list(zip(details, *columns.values(), strict=True)))
+    print_table(f"{written}: bytes", ("module", *columns), list(zip(details, *columns.values(), strict=True)))
     if levels:
         print_table(LEVELS_TITLE, ("level", "bytes"), list(levels.items()))
     if table is not None:

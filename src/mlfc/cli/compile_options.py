@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
+from mlfc.support.text import byte_count
 
 if TYPE_CHECKING:
     from mlfc.archive.write.options import ExportOptions
@@ -29,8 +30,8 @@ _OF_ARCHIVES = (
     "params_form",
     "system_lib",
 )
-_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15}))?")
-_FORM = "Write NAME or NAME=BYTES"
+_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15} ?[kKmMgG]?(?:i[bB])?))?", re.ASCII)
+_FORM = "Write NAME or NAME=BYTES, such as dtcm=65536 or dtcm=64k"
 _BOARD = "Name one with --board"
 _ONE = "Remove one of them"
 
@@ -142,7 +143,7 @@ def memory_options(
             if match is None:
                 problems.append(OptionError(f"expected NAME or NAME=BYTES, got '{text}'", place=flag, next_step=_FORM))
             else:
-                found.append((match[1], int(match[2]) if match[2] else None))
+                found.append((match[1], byte_count(match[2]) if match[2] else None))
         return found
 
     wanted = [Pool(name, nbytes) for name, nbytes in sized(pools, "--pool")]

@@ -15,7 +15,20 @@ from typing import Any, cast
 import typer
 
 import mlfc
-from mlfc.cli import archives, boards, check, compile_models, diff, inspect, listings, project, run_model, tune, verify
+from mlfc.cli import (
+    archives,
+    boards,
+    cache,
+    check,
+    compile_models,
+    diff,
+    inspect,
+    listings,
+    project,
+    run_model,
+    tune,
+    verify,
+)
 from mlfc.cli.options import GroupedCommand, with_options
 from mlfc.errors import InternalError, MlfcError, OutputError
 from mlfc.support.atomic import temporary_error
@@ -46,7 +59,10 @@ COMMANDS = (
     ("devices", listings.devices, listings.DEVICES_EXAMPLES),
     ("boards", boards.boards, boards.EXAMPLES),
 )
-GROUPS = (("project", "Make, build, flash and run firmware projects (microTVM's Project API).", project.COMMANDS),)
+GROUPS = (
+    ("cache", "Show and clean what is kept of earlier builds.", cache.COMMANDS),
+    ("project", "Make, build, flash and run firmware projects (microTVM's Project API).", project.COMMANDS),
+)
 _TRACEBACK = "MLFC_TRACEBACK"
 _SIGPIPE = 13  # Windows has no signal of this name
 

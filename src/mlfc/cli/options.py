@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from mlfc.cli.build_file import read_options
 from mlfc.errors import OptionError
+from mlfc.support.text import byte_count
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
@@ -27,6 +28,7 @@ def _option(text: str, metavar: str | None = None, flags: str = "", panel: str |
     return flags.split(), {"help": text, "metavar": metavar, "rich_help_panel": panel, **more}
 
 
+_size = partial(_option, metavar="BYTES", parser=byte_count)
 _code = partial(_option, panel="Code generation")
 _memory = partial(_option, panel="Memory")
 _library = partial(_option, panel="Library")
@@ -74,7 +76,7 @@ OPTIONS = {
     ),
     "files": _option("Each file of the archive."),
     "fill": _option("Without --inputs: random, zeros or ones."),
-    "flash": _option("Fail if the constants, with --board also the model's code, exceed so many bytes."),
+    "flash": _size("Fail if the constants, with --board also the model's code, exceed so many bytes."),
     "force": _option("Overwrite existing files.", flags="--force -f"),
     "format_version": _archive("7 (default), or 5 or 6 for older readers."),
     "host_driven": _option("Run the graph on this machine and every operator on the board."),
@@ -95,7 +97,7 @@ OPTIONS = {
         panel="Matrix",
     ),
     "memory": _option("With --board: bytes that the linked firmware uses in each region."),
-    "memory_limit": _option("Of a run of the virtual machine: bytes at one time. Default: none.", "BYTES"),
+    "memory_limit": _size("Of a run of the virtual machine: bytes at one time. Default: none."),
     "turn_limit": _option("Of a run of the virtual machine: turns of loops, and calls. Default: 100,000,000.", "N"),
     "module": _option("The module, if there are several.", "NAME"),
     "module_name": _option("Default: from the file name."),
@@ -113,7 +115,7 @@ OPTIONS = {
     ),
     "profile_html": _option("Write the profile as one page: a picture by stages, and a table.", "FILE.html"),
     "trace": _option("Write every call of an operator, for Perfetto or chrome://tracing.", "FILE.json"),
-    "ram": _option(
+    "ram": _size(
         "Tile layers by rows to keep workspace, inputs and outputs within so many bytes; fail if the workspace,"
         " with --board everything in RAM, exceeds them."
     ),
@@ -195,6 +197,11 @@ OPTIONS = {
         "Inputs and outputs are in the workspace; a run destroys the inputs.", flags="--workspace-io/--own-io"
     ),
 }
+
+
+def size_option(text: str) -> Any:
+    """Return typer's declaration of an option of one command that is a number of bytes."""
+    return typer.Option(metavar="BYTES", parser=byte_count, help=text)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,24 +1,57 @@
 """The cache of built libraries, whose content is run: used only where nobody else could have written it.
 
 The name of an entry holds the SHA-256 of its content, so the two cannot be separated, and processes that build the same
-at once write the same file or two different ones. A damaged entry counts as missing.
+at once write the same file or two different ones. A damaged entry counts as missing. Beyond a limit, those that were
+used least recently go.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import stat
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from mlfc.errors import OutputError
+from mlfc.errors import OptionError, OutputError
 from mlfc.support.atomic import atomic_file
 from mlfc.support.content import Data, FileContent, chunks_of, sha256_of
 from mlfc.support.plain_file import existing_private_folder, private_folder
+from mlfc.support.text import byte_count
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_LIMIT = "MLFC_CACHE_LIMIT"
+_USUAL_LIMIT = 1 << 30
+_ENTRY = re.compile(r"[0-9a-f]{40,64}-[0-9a-f]{64}\.[a-z]+", re.ASCII)
+_ZIG = "zig"
 _warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class CachePart:
+    """So many files of one kind, or that were removed."""
+
+    name: str
+    files: int
+    nbytes: int
+
+
+def cache_limit() -> int:
+    """Return the most bytes of built files that stay: ``$MLFC_CACHE_LIMIT`` or 1 GiB.
+
+    Raises
+    ------
+    OptionError
+        If the variable does not read as bytes.
+    """
+    try:
+        return byte_count(os.environ.get(_LIMIT) or _USUAL_LIMIT)
+    except OptionError as error:
+        raise OptionError(error.cause, place=_LIMIT, next_step=f"Set {_LIMIT} to bytes, or to nothing") from None
 
 
 def cache_folder() -> Path:
@@ -36,6 +69,8 @@ def find_entry(key: str, suffix: str) -> Path | None:
         if folder is not None:
             for path in sorted(folder.glob(f"{key}-*{suffix}")):
                 if _is_intact(path, path.name[len(key) + 1 : -len(suffix)]):
+                    with suppress(OSError):  # a folder that may only be read
+                        os.utime(path)
                     return path
     return None
 
@@ -43,9 +78,69 @@ def find_entry(key: str, suffix: str) -> Path | None:
 def store_entry(key: str, suffix: str, content: Data) -> Path:
     """Return a new entry, in a private folder if the cache is not writable; raise OutputError if that fails too."""
     name = f"{key}-{sha256_of(content)}{suffix}"
-    with suppress(OutputError):
-        return _store(cache_folder() / name, content)
-    return _store(private_folder() / name, content)
+    limit = cache_limit()
+    try:
+        path = _store(cache_folder() / name, content)
+    except OutputError:
+        return _store(private_folder() / name, content)
+    _remove_entries(path.parent, limit, spare=path)
+    return path
+
+
+def cache_contents() -> list[CachePart]:
+    """Return what the cache holds: built files, and the zig compiler's own cache."""
+    folder = cache_folder()
+    sizes = [state.st_size for _, state in _entries(folder)]
+    return [CachePart("built files", len(sizes), sum(sizes)), _contents(folder / _ZIG, "the compiler zig's own")]
+
+
+def clean_cache(keep: int = 0) -> CachePart:
+    """Remove the cache and return what was removed; with `keep` all but the newest built files up to so many bytes.
+
+    Files that other programs put into the folder stay. A process that uses a removed library goes on doing so.
+    """
+    folder = cache_folder()
+    removed = _remove_entries(folder, keep)
+    if keep:
+        return removed
+    zig = _contents(folder / _ZIG, _ZIG)
+    shutil.rmtree(folder / _ZIG, ignore_errors=True)
+    left = _contents(folder / _ZIG, _ZIG)
+    files, nbytes = removed.files + zig.files - left.files, removed.nbytes + zig.nbytes - left.nbytes
+    return CachePart("removed", files, nbytes)
+
+
+def _entries(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """Return the entries of a folder, those used last first."""
+    found = []
+    for path in folder.iterdir():
+        with suppress(OSError):  # another process may remove it
+            state = path.lstat()
+            if _ENTRY.fullmatch(path.name) and stat.S_ISREG(state.st_mode):
+                found.append((path, state))
+    return sorted(found, key=lambda item: (-item[1].st_mtime_ns, item[0].name))
+
+
+def _remove_entries(folder: Path, keep: int, spare: Path | None = None) -> CachePart:
+    """Remove the least recently used entries, so that at most `keep` bytes stay; never the one to `spare`."""
+    kept = files = nbytes = 0
+    for path, state in _entries(folder):
+        kept += state.st_size
+        if kept > keep and path != spare:
+            with suppress(OSError):
+                path.unlink()
+                files, nbytes, kept = files + 1, nbytes + state.st_size, kept - state.st_size
+    return CachePart("removed", files, nbytes)
+
+
+def _contents(folder: Path, name: str) -> CachePart:
+    sizes = [path.lstat().st_size for path in _files_below(folder)]
+    return CachePart(name, len(sizes), sum(sizes))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names)
 
 
 def _store(path: Path, content: Data) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
@@ -9,8 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from mlfc.errors import OptionError
+
 _GAP = "..."
 _MAX_TEXT = 300
+_BYTES = re.compile(r"([0-9]{1,15}) ?(?:([kmg])(?:ib)?)?", re.IGNORECASE | re.ASCII)
 
 
 def shortest_digits(value: float | np.floating[Any]) -> str:
@@ -34,6 +38,20 @@ def shortened(text: str, limit: int = 64) -> str:
         return text
     kept = limit - len(_GAP)
     return text[: kept - kept // 2] + _GAP + text[-(kept // 2) :]
+
+
+def byte_count(text: str | int) -> int:
+    """Return a number of bytes from a text such as ``65536``, ``64k`` or ``1M``; units are powers of 1024.
+
+    Raises
+    ------
+    OptionError
+        If it does not read so.
+    """
+    match = _BYTES.fullmatch(str(text).strip())
+    if match is None:
+        raise OptionError(f"expected bytes such as 65536, 64k or 1M, got '{shortened(str(text))}'")
+    return int(match[1]) << 10 * " kmg".index((match[2] or " ").lower())
 
 
 def first_lines(text: str, count: int = 12) -> str:

@@ -178,7 +178,8 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     ----------
     text : str
         A kind of KINDS, ``-mcpu=NAME``, ``-mcpu=native`` or for ``c`` ``-mcpu=auto``, and the kind's own options; other
-        options of TVM's (``-keys``, ``-model``, ``-march``) are accepted and ignored.
+        options of TVM's (``-keys``, ``-model``, ``-march``) are accepted and ignored. A processor in place of the kind
+        is code in C for it: ``cortex-m4``.
     optimize : str
         ``speed`` or ``size``.
 
@@ -198,6 +199,8 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
         words = shlex.split(text)
     except ValueError as error:
         raise OptionError(f"invalid target '{text}': {error}") from None
+    if words and words[0] in CPUS and words[0] not in KINDS:  # a processor alone is code in C for it
+        words[:1] = ["c", f"-mcpu={words[0]}"]
     kind, mcpu, options = KINDS.get(words[0] if words else ""), "generic", {}
     for word in words[1:]:
         key, _, value = word.partition("=")

@@ -129,13 +129,7 @@ class _StepBuilder(ProgramBuilder):
             self._known = set(bound)
         self._module = general
         written = self._function("main", inputs, _Tail())
-        # extents that are those of one branch alone are not the model's
-        kinds = [item.type for item in results_of(main)]
-        kinds = list(kinds[0].fields) if isinstance(kinds[0], relay.TupleType) else kinds
-        outputs = tuple(
-            replace(value, shape=kind.shape) if isinstance(kind, relay.TensorType) else value
-            for value, kind in zip(written, kinds, strict=True)
-        )
+        outputs = self._declared(main, written)
         calls = tuple(step.call for step in self._steps if isinstance(step, Invoke))
         read = {value.root for call in calls for value in (*call.inputs, *call.constants)}
         read |= {value.root for step in self._steps for value in _passed(step)}
@@ -150,6 +144,20 @@ class _StepBuilder(ProgramBuilder):
             states=states,
         )  # fmt: skip
         return SteppedProgram(program, tuple(self._steps), tuple(first.get(state) for state in states))
+
+    def _declared(self, main: relay.Function, written: Sequence[Value]) -> tuple[Value, ...]:
+        """Return the outputs with the extents of their types: those of one branch alone are not the model's.
+
+        The next values of states have the shapes of the states, which are fixed.
+        """
+        kinds = [item.type for item in results_of(main)]
+        kinds = list(kinds[0].fields) if isinstance(kinds[0], relay.TupleType) else kinds
+        given = len(written) - len(self._module.states)
+        outputs = (
+            replace(value, shape=kind.shape) if isinstance(kind, relay.TensorType) else value
+            for value, kind in zip(written[:given], kinds[:given], strict=True)
+        )
+        return (*outputs, *written[given:])
 
     def _require_fixed_states(self, inputs: Sequence[Value]) -> None:
         kept = {state.input for state in self._module.states}

@@ -152,12 +152,14 @@ class _StepBuilder(ProgramBuilder):
         """
         kinds = [item.type for item in results_of(main)]
         kinds = list(kinds[0].fields) if isinstance(kinds[0], relay.TupleType) else kinds
-        given = len(written) - len(self._module.states)
+        names, kept = self._module.output_names, {state.output for state in self._module.states}
+        if kept:  # as `_returned` puts them last
+            kinds = [kind for name, kind in zip(names, kinds, strict=True) if name not in kept]
         outputs = (
             replace(value, shape=kind.shape) if isinstance(kind, relay.TensorType) else value
-            for value, kind in zip(written[:given], kinds[:given], strict=True)
+            for value, kind in zip(written, kinds, strict=False)
         )
-        return (*outputs, *written[given:])
+        return (*outputs, *written[len(kinds) :])
 
     def _require_fixed_states(self, inputs: Sequence[Value]) -> None:
         kept = {state.input for state in self._module.states}

@@ -63,7 +63,7 @@ def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     result = mlfc("compile", DIGITS, "--config", "build.toml", cwd=tmp_path)
     assert result.returncode == 2
     assert "build.toml:1: unknown option 'tarqet' in build.toml; nearest: 'target'" in result.stderr
-    assert "build.toml:2: expected an integer for 'ram', got a string" in result.stderr
+    assert "build.toml:2: expected bytes such as 65536, 64k or 1M, got 'much' for 'ram'" in result.stderr
     assert "build.toml:3: expected an integer for 'test-vectors', got true or false" in result.stderr
     assert "build.toml:4: expected a list of strings for 'pool', got a list" in result.stderr
     assert "build.toml:5: expected a list of strings for 'shape', got a table" in result.stderr

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import typer
 
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
+from mlfc.support.text import byte_count
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,7 +56,12 @@ def read_options(ctx: typer.Context, path: Path | None) -> Path | None:
             problems.append(OptionError(unknown("option", key, names, where=f" in {path.name}"), place=place))
             continue
         kind = _kind(kinds[name])
-        if _fits(value, kind) or (name in sizes and isinstance(value, str)):
+        if name in sizes and isinstance(value, str):
+            try:
+                found[name] = byte_count(value)
+            except OptionError as error:
+                problems.append(OptionError(f"{error} for '{key}'", place=place))
+        elif _fits(value, kind):
             found[name] = _value(value, kind, path.parent)
         else:
             shown = _FOUND.get(type(value), f"a {type(value).__name__}")

@@ -97,7 +97,7 @@ def taps(axis: Axis, method: Method) -> Taps:
         chosen = below + _ABOVE[method.nearest](fraction)
         return Taps(_limited(chosen[:, None], axis.size), np.ones((axis.out, 1)), outside)
     shrink = float(min(axis.scale, Fraction(1))) if method.antialias else 1.0
-    reach = 1 if method.mode == "linear" else 2
+    reach = _reach(method)
     first = int(np.floor(-reach / shrink)) + 1
     steps = np.arange(first, 2 - first) if shrink < 1.0 else np.arange(1 - reach, 1 + reach)
     distance = (steps[None, :] - fraction[:, None]) * shrink
@@ -108,6 +108,11 @@ def taps(axis: Axis, method: Method) -> Taps:
     if method.exclude_outside or shrink < 1.0:
         weights = weights / weights.sum(axis=1, keepdims=True)
     return Taps(_limited(positions, axis.size), weights, outside)
+
+
+def _reach(method: Method) -> int:
+    """Return how many neighbours on each side an element between others is made of."""
+    return 1 if method.mode == "linear" else 2
 
 
 _ABOVE: dict[str, Callable[[Floats], npt.NDArray[np.bool_]]] = {
@@ -135,7 +140,7 @@ def _cubic(distance: Floats, a: float) -> Floats:
 
 
 _SIZE_LIMIT = 1 << 24
-# of an element of a resized axis while its neighbours and their weights are worked out
+# of a neighbour of an element of a resized axis while they and their weights are worked out
 _TAP_BYTES = 64
 
 
@@ -252,7 +257,7 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
     x = node.input(0)
     if any(not 0 < axis.out < _SIZE_LIMIT for axis in axes):
         node.wrong(f"a tensor of shape {node.shape(0)} cannot become {tuple(axis.out for axis in axes)}")
-    if _is_plain_image(axes, method) and is_float(x):
+    if is_float(x) and _is_plain_image(node, axes, method):
         return method.as_image(node, x, (axes[2].out, axes[3].out))
     dtype = dtype_of(x)
     if method.mode != "nearest":
@@ -263,26 +268,32 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
     return node.cast(x, dtype)
 
 
-def _is_plain_image(axes: Sequence[Axis], method: Method) -> bool:
+def _is_plain_image(node: Node, axes: Sequence[Axis], method: Method) -> bool:
     """Tell whether ``image.resize2d`` computes the same."""
+    if not method.is_image(len(axes)) or any(axis.out != axis.size for axis in axes[:2]):
+        return False
     if method.mode == "nearest":
         exact = all(axis.scale * axis.size == axis.out for axis in axes)
-        exact = exact and all(_is_nearest_alike(axis, method) for axis in axes[2:])
-    else:
-        exact = all(axis.is_ratio for axis in axes)  # whatever the size is, as code of open extents has to know
-    return exact and all(axis.out == axis.size for axis in axes[:2]) and method.is_image(len(axes))
+        return exact and all(_is_nearest_alike(node, axis, method) for axis in axes[2:])
+    return all(axis.is_ratio for axis in axes)  # whatever the size is, as code of open extents has to know
 
 
-def _is_nearest_alike(axis: Axis, method: Method) -> bool:
+def _is_nearest_alike(node: Node, axis: Axis, method: Method) -> bool:
     """Tell whether ``image.resize2d``, which computes positions in float32, takes the elements that ONNX defines."""
     plan = AxisResize(axis.size, axis.out, method.coordinates)
-    return np.array_equal(nearest_taps(plan, method.nearest).indices, taps(axis, method).positions)
+    return np.array_equal(nearest_taps(plan, method.nearest).indices, _counted_taps(node, axis, method).positions)
+
+
+def _counted_taps(node: Node, axis: Axis, method: Method) -> Taps:
+    spread = max(1, math.ceil(1 / axis.scale)) if method.antialias else 1
+    count = 1 if method.mode == "nearest" else 2 * _reach(method) * spread
+    cost.require("constants", _TAP_BYTES * axis.out * count, node.name)
+    return taps(axis, method)
 
 
 def _along(node: Node, x: Expr, index: int, axis: Axis, method: Method, extrapolated: float) -> Expr:
     """Resize one axis: gather the neighbours of every element and add them, weighted."""
-    cost.require("constants", _TAP_BYTES * axis.out, node.name)
-    found = taps(axis, method)
+    found = _counted_taps(node, axis, method)
     column = [axis.out if position == index else 1 for position in range(len(shape_of(x)))]
     if method.mode == "nearest":
         result = node.call("take", x, node.constant(found.positions[:, 0], "int32"), axis=index)

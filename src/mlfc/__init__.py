@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mlfc.archive.compare.diff import diff as diff
     from mlfc.archive.describe.inspect import inspect as inspect
     from mlfc.archive.describe.profile import load_profiled as load_profiled
-    from mlfc.archive.read.load import load as load
+    from mlfc.archive.loading import load as load
     from mlfc.archive.read.load import load_module as load_module
     from mlfc.archive.validate.validate import validate as validate
     from mlfc.archive.write.export import export_model_library_format as export_model_library_format

@@ -18,6 +18,7 @@ from mlfc import codegen, memory, transform
 from mlfc.byoc import find_generators, takes_modules
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
+from mlfc.library.toolchain import has_compiler
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
 from mlfc.stepped import stepped_unit
@@ -25,6 +26,8 @@ from mlfc.support.c_names import module_name as checked_module_name
 from mlfc.target.shipped import shipped_log
 from mlfc.target.target import Target, parse_host, parse_target
 from mlfc.target.tuning_log import Log, opened_log
+
+_ACCEPTED = 16.0  # times the usual limits, for a model that was accepted within some limits
 
 
 def build(
@@ -176,6 +179,30 @@ def build(
     beside = host if chosen.device else None
     made = Factory(name, chosen, executor, mod, values, unit, memory_options, beside, parallel=parallel)
     return _made(made, dry_run)
+
+
+def runnable_here(factory: Factory) -> Factory:
+    """Return the same module for LLVM in this process, where its code is C and there is no compiler.
+
+    Its results are the same. What external generators made in C stays as it is, and asks for a compiler.
+    """
+    host = factory.target_host or factory.target
+    external = factory.code.external or any(kernel.external for kernel in factory.program.kernels)
+    if host.kind != "c" or external or has_compiler():
+        return factory
+    native = "llvm -mcpu=native"
+    return build(
+        factory.module,
+        str(factory.target) if factory.target_host else native,
+        dict(factory.source_params),
+        target_host=native if factory.target_host else "c",
+        executor=factory.executor,
+        module_name=factory.module_name,
+        optimize=factory.optimize,
+        limit_factor=_ACCEPTED,
+        specialize=factory.specialize,
+        parallel=factory.parallel,
+    )
 
 
 def _require_fixed(module: IRModule, executor: str | None, specialize: Sequence[Mapping[str, int]]) -> None:

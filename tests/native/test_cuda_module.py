@@ -136,7 +136,7 @@ def test_faults_of_the_driver_are_named(stand_in: dict[str, str], fault: str, th
 @pytest.mark.parametrize(
     ("before", "library", "message"),
     [
-        ("import sys; sys.modules['cuda.bindings'] = None\n", None, "Run: pip install mlfc[cuda]"),
+        ("import sys; sys.modules['cuda.bindings'] = None\n", None, 'Run: pip install "mlfc[cuda]"'),
         ("", b"", "CUDA has no driver here: its library cannot be loaded. Install NVIDIA's driver"),
     ],
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mlfc.archive.compare.diff import diff as diff
     from mlfc.archive.describe.inspect import inspect as inspect
     from mlfc.archive.describe.profile import load_profiled as load_profiled
-    from mlfc.archive.read.load import load as load
+    from mlfc.archive.loading import load as load
     from mlfc.archive.read.load import load_module as load_module
     from mlfc.archive.validate.validate import validate as validate
     from mlfc.archive.write.export import code_files as code_files
@@ -29,7 +29,7 @@ _HOMES = {
     "diff": "mlfc.archive.compare.diff",
     "export_model_library_format": "mlfc.archive.write.export",
     "inspect": "mlfc.archive.describe.inspect",
-    "load": "mlfc.archive.read.load",
+    "load": "mlfc.archive.loading",
     "load_module": "mlfc.archive.read.load",
     "load_profiled": "mlfc.archive.describe.profile",
     "migrate": "mlfc.archive.write.migrate",

@@ -189,7 +189,8 @@ OPTIONS = {
         "LOG",
     ),
     "triple": _library(
-        "The machine of a library, such as aarch64-linux-gnu; the ziglang wheel compiles. Default: this one."
+        "The machine of a library, such as aarch64-linux-gnu; the ziglang wheel compiles (mlfc[cross]). Default:"
+        " this one."
     ),
     "trust_board": _code("Let the board's .toml file name any compiler, emulator, option and flash tool."),
     "weights": _option("Each constant, the largest first."),

@@ -286,7 +286,8 @@ def _load(
     compiling: Mapping[str, Any],
 ) -> Runnable:
     """Return what is to run; a model whose open shapes cannot be compiled gets those of the inputs in a file."""
-    from mlfc.archive.read.load import load, load_factory
+    from mlfc.archive.loading import load
+    from mlfc.archive.read.load import load_factory
 
     if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load(artifact, module, devices)

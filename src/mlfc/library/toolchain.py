@@ -31,6 +31,7 @@ SOURCES = (".c", ".S")
 OBJECT_SUFFIX = ".o"
 _GCC = "Free Software Foundation"  # in gcc's --version, whatever its name
 _ZIG = ("-m", "ziglang", "cc")  # behind the Python that has the wheel
+_INSTALL_ZIG = 'pip install "mlfc[cross]"'
 # what makes a library of objects, by system: on Linux it calls its own runtime, even where the process has one with
 # the same symbols; on macOS functions of tvm-ffi may be missing until it is loaded; callers of wasm allocate in it
 _SHARED = {
@@ -107,6 +108,11 @@ def find_compiler() -> Compiler:
     return _find(os.environ.get("CC", "").strip(), os.environ.get("PATH", ""))
 
 
+def has_compiler() -> bool:
+    """Tell whether `find_compiler` finds one; raise ToolchainError if the one of ``$CC`` does not run."""
+    return bool(os.environ.get("CC", "").strip()) or _first_compiler(os.environ.get("PATH", "")) is not None
+
+
 def _split(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
@@ -125,20 +131,25 @@ def _find(chosen: str, path: str) -> Compiler:
                 next_step="Set CC to a C compiler, or unset it",
             )
         return Compiler(command, version)
+    compiler = _first_compiler(path)
+    if compiler is None:
+        raise ToolchainError(
+            "no C compiler found: neither CC, cc, gcc, clang nor the ziglang package",
+            next_step=f"Install gcc or clang, or run: {_INSTALL_ZIG}",
+        )
+    return compiler
+
+
+@cache
+def _first_compiler(path: str) -> Compiler | None:
     for name in ("cc", "gcc", "clang"):
         found = shutil.which(name, path=path)
         version = _version((found,)) if found else None
         if found and version is not None:
             return Compiler((found,), version)
-    if has_zig():
-        command = (sys.executable, *_ZIG)
-        version = _version(command)
-        if version is not None:
-            return Compiler(command, version)
-    raise ToolchainError(
-        "no C compiler found: neither CC, cc, gcc, clang nor the ziglang package",
-        next_step="Install gcc or clang, or run: pip install ziglang",
-    )
+    command = (sys.executable, *_ZIG)
+    version = _version(command) if has_zig() else None
+    return None if version is None else Compiler(command, version)
 
 
 def cross_compiler(target: Platform) -> Compiler:
@@ -148,7 +159,7 @@ def cross_compiler(target: Platform) -> Compiler:
     if version is None:
         raise ToolchainError(
             f"no compiler for {target} found: the ziglang package, which builds for all machines, is not installed",
-            next_step="Run: pip install ziglang. Or name a compiler of yours: cc='aarch64-linux-gnu-gcc'",
+            next_step=f"Run: {_INSTALL_ZIG}. Or name a compiler of yours: cc='aarch64-linux-gnu-gcc'",
         )
     return Compiler((*command, "-target", target.triple), version, target)
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.archive.read.load import load, load_factory
+from mlfc.archive.loading import load
+from mlfc.archive.read.load import load_factory
 from mlfc.archive.read.opening import open_archive
 from mlfc.archive.read.source import read_source
 from mlfc.compiler import build

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mlfc.archive.read.load import artifact_kind, host_library, load, load_graph, load_module
+from mlfc.archive.loading import lacks_compiler, load, own_factory
+from mlfc.archive.read.load import artifact_kind, host_library, load_graph, load_module
 from mlfc.archive.read.module_parts import read_parts
 from mlfc.crt import trace_headers
 from mlfc.errors import OptionError
@@ -76,6 +77,8 @@ def load_profiled(
             next_step="Profile the archive, or the model that the library was made from",
         )
     parts = read_parts(path, module)
+    if lacks_compiler(parts):
+        return profiled_factory(own_factory(path, parts.record.name), devices)
     if parts.bytecode is not None:
         known = parts.record.details.operators if parts.record.details is not None else ()
         return VmModule(parts.bytecode, host_library(parts)).profiled(known)
@@ -89,11 +92,7 @@ def load_profiled(
             next_step="Compile the model with: mlfc compile MODEL",
         )
     if has_only_objects(parts.code):
-        from mlfc.archive.write.rebuild import rebuild
-
-        made = rebuild(path)
-        factories = made if isinstance(made, list) else [made]
-        return profiled_factory(next(item for item in factories if item.module_name == parts.record.name), devices)
+        return profiled_factory(own_factory(path, parts.record.name), devices)
     return ProfiledModule(_library(parts.code), details, loaded_pools(details, parts.code))
 
 
@@ -111,7 +110,9 @@ def profiled_factory(
     """Return the module that `build` made, ready to be profiled here; `flags` are further ones for the C compiler."""
     from mlfc.archive.details import module_info
     from mlfc.archive.read.load import load_factory
+    from mlfc.compiler import runnable_here
 
+    factory = runnable_here(factory)
     if isinstance(factory.runtime, VmModule):
         return factory.runtime.profiled(module_info(factory).operators)
     model = load_factory(factory, devices) if factory.graph_json else None

@@ -42,52 +42,6 @@ _IN_MEMORY = "bytes"
 _TAR_MAGIC = slice(257, 262)
 
 
-def load(
-    path: str | os.PathLike[str], module: str | None = None, devices: Sequence[Device] = ()
-) -> AotModule | GraphModule | VmModel:
-    """Load a model; the C of an archive is compiled once and cached by content.
-
-    Parameters
-    ----------
-    path : path
-        An archive that mlfc or TVM wrote, of any version, or a shared library that mlfc made.
-    module : str, optional
-        Which module, where the archive holds several.
-    devices : sequence of Device
-        What it is to run on; default the CPU, and the first of each other kind that the model was compiled for.
-
-    Returns
-    -------
-    AotModule, GraphModule or VmModel
-        All have ``inputs``, ``outputs``, ``run`` and ``bind``.
-
-    Raises
-    ------
-    ArchiveError
-        If the archive is damaged, contradicts itself or holds no model.
-    OptionError
-        If there is no such module, or several and none is named.
-    ToolchainError
-        If there is no C compiler or it refuses the code.
-    RunError, DeviceError
-        If it was not compiled for these devices, or they are not there.
-    """
-    if artifact_kind(path) in ("library", "objects"):
-        model: AotModule | GraphModule | VmModel = _model_of_library(load_module(path, module), str(path), devices)
-        return model
-    parts = read_parts(path, module)
-    if parts.executor is None:
-        raise OptionError(
-            "the archive holds functions, not a model",
-            place=parts.place,
-            next_step=f"Take them with mlfc.load_module({str(path)!r})",
-        )
-    made = factory_module(parts, host_library(parts))
-    if parts.bytecode is not None:
-        return made.model  # type: ignore[return-value]  # as the next: what was made of these parts
-    return made.model_on(devices)  # type: ignore[return-value,union-attr]
-
-
 def load_module(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, module: str | None = None, *, fmt: str = ""
 ) -> Any:
@@ -168,7 +122,7 @@ def _module_of_bytes(data: memoryview, module: str | None, fmt: str) -> Any:
             raise
 
 
-def _model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
+def model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
     """Return the model in a loaded library; raise ArchiveError if it has none."""
     from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
     from mlfc.runtime.modules.runnable import HasModel
@@ -184,6 +138,20 @@ def _model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
             next_step=f"Take its functions with mlfc.load_module({place!r})",
         )
     return root.model
+
+
+def model_of_parts(parts: ModuleParts, devices: Sequence[Device] = ()) -> AotModule | GraphModule | VmModel:
+    """Return the model of an archive; raise OptionError if it has none, ToolchainError as `build_library`."""
+    if parts.executor is None:
+        raise OptionError(
+            "the archive holds functions, not a model",
+            place=parts.place,
+            next_step=f"Take them with mlfc.load_module({parts.place!r})",
+        )
+    made = factory_module(parts, host_library(parts))
+    if parts.bytecode is not None:
+        return made.model  # type: ignore[return-value]  # as the next: what was made of these parts
+    return made.model_on(devices)  # type: ignore[return-value,union-attr]
 
 
 def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule | VmModule:
@@ -206,9 +174,11 @@ def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule | VmMo
 
 
 def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> Runnable:
-    """Return the module that `build` made, ready to run in this process."""
+    """Return the module that `build` made, ready to run in this process, by LLVM where C has no compiler."""
     from mlfc.archive.details import module_info
+    from mlfc.compiler import runnable_here
 
+    factory = runnable_here(factory)
     if factory.executor == "vm":
         return factory.runtime.model
     details = module_info(factory)

@@ -14,7 +14,7 @@ from pathlib import Path
 from mlfc.errors import ToolchainError
 from mlfc.support.text import first_lines
 
-NEXT_STEP = "Run: pip install mlfc[cuda]"
+NEXT_STEP = 'Run: pip install "mlfc[cuda]"'
 
 _NAME = "kernels.cu"
 _OPTIONS = ("--std=c++17",)

@@ -1,0 +1,69 @@
+"""From a file to a model that runs, whether or not there is a C compiler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mlfc.archive.read.load import artifact_kind, load_factory, load_module, model_of_library, model_of_parts
+from mlfc.archive.read.module_parts import ModuleParts, read_parts
+from mlfc.library.build import has_only_objects
+from mlfc.library.toolchain import has_compiler
+
+if TYPE_CHECKING:
+    from mlfc.factory import Factory
+    from mlfc.runtime.devices.device import Device
+    from mlfc.runtime.modules.runnable import Runnable
+
+
+def load(path: str | os.PathLike[str], module: str | None = None, devices: Sequence[Device] = ()) -> Runnable:
+    """Load a model; the C of an archive is compiled once and cached by content.
+
+    Where there is no C compiler, LLVM compiles the source that the archive carries, in this process; the results are
+    the same.
+
+    Parameters
+    ----------
+    path : path
+        An archive that mlfc or TVM wrote, of any version, or a shared library that mlfc made.
+    module : str, optional
+        Which module, where the archive holds several.
+    devices : sequence of Device
+        What it is to run on; default the CPU, and the first of each other kind that the model was compiled for.
+
+    Returns
+    -------
+    AotModule, GraphModule or VmModel
+        All have ``inputs``, ``outputs``, ``run`` and ``bind``.
+
+    Raises
+    ------
+    ArchiveError
+        If the archive is damaged, contradicts itself or holds no model.
+    OptionError
+        If there is no such module, or several and none is named.
+    ToolchainError
+        If the C compiler refuses the code, or there is none and the archive has no source.
+    RunError, DeviceError
+        If it was not compiled for these devices, or they are not there.
+    """
+    if artifact_kind(path) in ("library", "objects"):
+        model: Runnable = model_of_library(load_module(path, module), str(path), devices)
+        return model
+    parts = read_parts(path, module)
+    if lacks_compiler(parts):
+        return load_factory(own_factory(path, parts.record.name), devices)
+    return model_of_parts(parts, devices)
+
+
+def lacks_compiler(parts: ModuleParts) -> bool:
+    """Tell whether a module is C that nothing here compiles, beside the source that it was made from."""
+    return parts.record.details is not None and not has_only_objects(parts.code) and not has_compiler()
+
+
+def own_factory(path: str | os.PathLike[str], name: str) -> Factory:
+    """Compile a module of an archive again, from the source that it carries."""
+    from mlfc.archive.write.rebuild import rebuild
+
+    return next(item for item in rebuild(path) if item.module_name == name)

@@ -1,4 +1,4 @@
-"""Print the tables that README and docs quote: ``python -m benchmarks [TABLE ...] [--models NAME ...]``."""
+"""Print the tables that the documentation quotes: ``python -m benchmarks [TABLE ...] [--models NAME ...]``."""
 
 from __future__ import annotations
 
@@ -97,11 +97,13 @@ def main() -> None:
     parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="for the table mcu")
     parser.add_argument("--seconds", type=float, default=3.0, help="time per model in the latency table")
     parser.add_argument("--save", metavar="NAME", help="keep the latency table's figures under this name")
-    parser.add_argument("--readme", metavar="NAME", help="write the README's latency table from these figures, and end")
+    parser.add_argument(
+        "--page", metavar="NAME", help="write the latency table of the documentation from these figures, and end"
+    )
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
-    if options.readme:
-        latency.write_readme(options.readme)
+    if options.page:
+        latency.write_page(options.page)
         return
     unknown = sorted({*options.tables} - {*names})
     if unknown:

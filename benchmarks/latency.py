@@ -1,8 +1,7 @@
 """One-thread latency interleaved with the peers in one process, and the fraction of the machine's peak.
 
-``--save`` keeps the figures with a description of the machine in ``benchmarks/results/``; the table of the README is
-made of such a file:
-``python -m benchmarks --readme NAME``.
+``--save`` keeps the figures with a description of the machine in ``benchmarks/results/``; the documentation's table is
+made of such a file: ``python -m benchmarks --page NAME``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from benchmarks.peers import PEERS, runners
 from mlfc.library.peaks import Peaks, machine_peaks
 
 RESULTS = ROOT / "benchmarks" / "results"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "reference" / "measurements.md"
 TARGET = "c -mcpu=native"
 _TABLE = re.compile(r"(?<=<!-- latency -->\n).*?(?=<!-- end of latency -->)", re.DOTALL)
 _COLUMNS = ("model", "dtype", "M MAC", "mlfc", "best peer's", "best peer", "ratio", "of peak")
@@ -131,8 +130,8 @@ def table(models: list[Model], folder: Path, seconds: float, save: str | None = 
     return result
 
 
-def write_readme(name: str) -> None:
-    """Write the README's table from ``results/latency-NAME.json``."""
+def write_page(name: str) -> None:
+    """Write the table of the measurements from ``results/latency-NAME.json``."""
     document = json.loads((RESULTS / f"latency-{name}.json").read_text())
     machine, rows = document["machine"], [Row(**row) for row in document["rows"]]
     versions = ", ".join(f"{peer} {version}" for peer, version in machine["peers"].items())
@@ -144,10 +143,10 @@ def write_readme(name: str) -> None:
     lines = textwrap.wrap(said, 100, break_on_hyphens=False, break_long_words=False)
     cells = [_COLUMNS, tuple("---" for _ in _COLUMNS), *(row.cells for row in rows)]
     text = "\n".join([*lines, "", *(f"| {' | '.join(row)} |" for row in cells)]) + "\n\n"
-    page = README.read_text()
+    page = PAGE.read_text()
     if not _TABLE.search(page):
-        raise SystemExit(f"{README}: expected the lines <!-- latency --> and <!-- end of latency -->")
-    README.write_text(_TABLE.sub(lambda _: "\n" + text, page))
+        raise SystemExit(f"{PAGE}: expected the lines <!-- latency --> and <!-- end of latency -->")
+    PAGE.write_text(_TABLE.sub(lambda _: "\n" + text, page))
 
 
 def _mean(rows: Iterable[Row], dtype: str) -> float:

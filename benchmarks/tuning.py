@@ -1,6 +1,6 @@
 """What ``mlfc tune`` finds for models that nobody tuned for, and for those of the other tables.
 
-``python -m benchmarks.tuning FOLDER`` tunes the README's models into logs in a folder, or goes on with those, and
+``python -m benchmarks.tuning FOLDER`` tunes the measured models into logs in a folder, or goes on with those, and
 writes the choices that come with mlfc: those of models that take at least 2 % less time.
 """
 

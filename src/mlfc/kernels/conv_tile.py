@@ -96,6 +96,7 @@ class TiledConv:
     is_measured = True  # whether measurements may choose its parameters
     joins = True  # whether blocks can be computed together
     can_share_pieces = True  # whether a piece of long sums can be added up for all tiles before the next
+    can_stage = True  # whether the input may be copied
     packs_once = True  # whether weights are packed here, and read by `PackedBlock.place`
     panel = 0  # vectors of output channels whose weights are side by side, if not those of a tile
 
@@ -108,7 +109,7 @@ class TiledConv:
         few = contiguous and conv.channels < FEW_CHANNELS
         must = how.must_stage or conv.padded
         # a run of a row is added up in other pieces than its taps
-        same = not contiguous or bounds(conv.kernel[1] * conv.channels)[1] <= PIECE
+        same = self.can_stage and (not contiguous or bounds(conv.kernel[1] * conv.channels)[1] <= PIECE)
         staged = must or bool(ctx.choose("stage", int(few), lambda: [0, 1] if same else [int(few)]))
         self.as_runs = contiguous and staged
         self.steps = conv.kernel[0] * prod(self.run)

@@ -26,6 +26,8 @@ from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr, Stmt
 
 Array = npt.NDArray[Any]
+WINOGRAD = "winograd"
+"""The family of convolutions by transforms, which add up in an order of their own."""
 Emitter = TypeVar("Emitter", bound=Callable[..., None])
 
 
@@ -87,7 +89,8 @@ def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: T
 def families(features: Features) -> tuple[str, ...]:
     """Return the families of templates that a target asks, in this order."""
     kind = ("gpu",) if features.gpu else ()
-    return (*kind, *features.instruction_sets, *(("vector",) if features.vector_bytes else ()), "plain")
+    vectors = ((WINOGRAD,) if features.winograd else ()) + (("vector",) if features.vector_bytes else ())
+    return (*kind, *features.instruction_sets, *vectors, "plain")
 
 
 def emit(kind: str, ctx: Context, *args: Any) -> None:
@@ -98,8 +101,8 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
         raise InternalError(f"no template of '{kind}' takes these sizes")
 
     def others() -> list[Value]:
-        # a device's kernels are launched by its own templates, and vectors beat plain loops
-        if ctx.features.gpu:
+        # a device's kernels are launched by its own templates, and vectors beat plain loops; transforms change bits
+        if ctx.features.gpu or family == WINOGRAD:
             return [family]
         slow = {family, "plain"} if ctx.features.vector_bytes else {family}
         return [family, *dict.fromkeys(name for name, _ in _taking(kind, ctx, *args) if name not in slow)]
@@ -121,7 +124,7 @@ def _taking(kind: str, ctx: Context, *args: Any) -> Iterator[tuple[str, KernelTe
 
 def _takes(entry: KernelTemplate, key: str, ctx: Context, *args: Any) -> bool:
     """Tell whether a template serves the arguments; those of instruction sets are for images of known sizes."""
-    is_general = key.endswith(("/gpu", "/vector", "/plain"))
+    is_general = key.endswith(("/gpu", "/winograd", "/vector", "/plain"))
     if not is_general and any(isinstance(arg, Conv) and not is_static(arg.spatial) for arg in args):
         return False
     try:

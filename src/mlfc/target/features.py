@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlfc.errors import OptionError, unknown
@@ -83,6 +83,7 @@ class Features:
     gpu: bool = False  # kernels are launched over a grid of work-groups; templates bind loops to groups and their items
     group_items: int = 256  # most work-items of a group
     shared_bytes: int = 32768  # most bytes that the work-items of a group may have together
+    winograd: bool = False  # float32 convolutions may be computed by transforms, in which rounding errors grow
     wide_double: bool = True  # C's double has 64 bits
     float_unit: bool = True  # float32 is compared and added by instructions, mostly: cores may come without the unit
     optimize: str = "speed"  # ``speed`` or ``size``
@@ -102,6 +103,12 @@ class Features:
     def keeps(self, intrinsic: str) -> bool:
         """Tell whether the target has instructions for an intrinsic, which should stay whole."""
         return any(intrinsic in INSTRUCTION_SETS.get(name).intrinsics for name in self.instruction_sets)
+
+
+def without_transforms(features: Features) -> Features:
+    """Return the abilities of a target for sums in the references' order alone."""
+    levels = tuple((name, replace(level, winograd=False)) for name, level in features.levels)
+    return replace(features, winograd=False, levels=levels)
 
 
 PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False, float_unit=False)

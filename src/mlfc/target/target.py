@@ -11,7 +11,17 @@ from functools import partial
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.support.platforms import arch_named, parse_platform, this_platform
-from mlfc.target.features import AUTO, CPUS, LEVELS, LLVM_OPTIONS, Features, Levels, native_cpu, native_products
+from mlfc.target.features import (
+    AUTO,
+    CPUS,
+    LEVELS,
+    LLVM_OPTIONS,
+    Features,
+    Levels,
+    native_cpu,
+    native_products,
+    without_transforms,
+)
 
 # options of TVM's that the compiler ignores
 _SILENT = ("-keys", "-model", "-march", "-device")
@@ -40,6 +50,9 @@ TRIPLE = "-mtriple"
 """The option of ``c -mcpu=auto`` for the architecture whose levels it has."""
 ATTRIBUTES = "-mattr"
 """The option for instructions that processors of one level have or not; of ``c`` for those of x86."""
+
+WINOGRAD = "-winograd"
+"""The option for convolutions by transforms: ``auto``, where they are faster, or ``off``."""
 
 
 def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
@@ -126,8 +139,8 @@ def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -
 
 
 KINDS: Registry[TargetKind] = Registry("target kind")
-KINDS.add("c", TargetKind("c", (TRIPLE, ATTRIBUTES), read=_read_c))
-KINDS.add("llvm", TargetKind("llvm", LLVM_OPTIONS, read=_read_llvm))
+KINDS.add("c", TargetKind("c", (TRIPLE, ATTRIBUTES, WINOGRAD), read=_read_c))
+KINDS.add("llvm", TargetKind("llvm", (*LLVM_OPTIONS, WINOGRAD), read=_read_llvm))
 
 
 def add_device_kind(name: str, features: Features, *options: str) -> None:
@@ -212,10 +225,15 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
             processors = () if kind.device else ("-mcpu",)
             known = ", ".join(f"{name}=..." for name in (*processors, *kind.options))
             raise OptionError(f"unknown target option '{word}'", next_step=f"Known: {known}")
+    transforms = options.pop(WINOGRAD, "auto")
+    if transforms not in ("auto", "off"):
+        raise OptionError(unknown(f"value of {WINOGRAD}", transforms, ("auto", "off")))
     if kind.read is not None:
         mcpu, options, features = kind.read(mcpu, options)
     else:
         features = CPUS.get(mcpu).features
+    if transforms == "off":
+        features, options = without_transforms(features), {**options, WINOGRAD: transforms}
     if optimize == "size":  # levels are speed for bytes
         features = replace(features, levels=(), packing_registers=0)
     levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)

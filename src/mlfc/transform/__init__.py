@@ -6,6 +6,7 @@ from mlfc.transform.lower_group import lower_group
 from mlfc.transform.lower_steps import lower_steps
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.pipeline import PASSES, checked_params, run, run_functions, within_limits
+from mlfc.transform.rounding import is_rounding_sensitive
 from mlfc.transform.specialize import fixed_symbols, specialized
 from mlfc.transform.tile_for_ram import tile_for_ram
 
@@ -14,6 +15,7 @@ __all__ = [
     "PartitionGraph",
     "checked_params",
     "fixed_symbols",
+    "is_rounding_sensitive",
     "lower",
     "lower_group",
     "lower_steps",

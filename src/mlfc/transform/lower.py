@@ -18,12 +18,13 @@ from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.support.dims import bounds
-from mlfc.target.features import Features
+from mlfc.target.features import Features, without_transforms
 from mlfc.tir import visitor
 from mlfc.tir.ir import COPY, KernelCall, PrimFunc, Program, StateValue, Value
 from mlfc.transform.device_placement import DevicePlacement
 from mlfc.transform.lower_group import LoweredGroup, lower_group
-from mlfc.transform.matching import macs_of, operator_of, storage_owner
+from mlfc.transform.matching import macs_of, storage_owner
+from mlfc.transform.rounding import is_rounding_sensitive
 from mlfc.transform.row_tiling import TiledChain, TiledLowering
 
 _MAX_ELEMENTS = dtypes.limits("int32")[1]
@@ -73,6 +74,7 @@ class ProgramBuilder:
 
     def build(self, module: relay.IRModule, name: str) -> Program:
         """Return the program of a module's ``main``."""
+        self._suit_rounding([module])
         main = module.main
         heads = main.body.fields if isinstance(main.body, relay.Tuple) else (main.body,)
         names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
@@ -202,7 +204,6 @@ class ProgramBuilder:
             raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=expr.span.place)
 
     def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
-        self._note_rounding(function)
         placed = self._placement.groups.get(expr) if self._placement else None
         group = self._group(function, expr) if placed is None else placed
         output = self._declare_result(expr, output_name, group.prim.name, group.prim.device)
@@ -218,11 +219,11 @@ class ProgramBuilder:
         name = expr.span.tensor or (nodes[-1] if nodes else otherwise)
         return self._declare(expr, name, "intermediate", device=device)
 
-    def _note_rounding(self, function: relay.Function) -> None:
-        inside = [call for call in post_order(function.body) if isinstance(call, relay.Call)]
-        self._rounding_sensitive = self._rounding_sensitive or any(
-            operator_of(call).rounding_sensitive for call in inside
-        )
+    def _suit_rounding(self, modules: Sequence[relay.IRModule]) -> None:
+        """Compute as the references do where the last bit of a float matters."""
+        self._rounding_sensitive = is_rounding_sensitive(modules)
+        if self._rounding_sensitive:
+            self._features = without_transforms(self._features)
 
     def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
         try:
@@ -252,7 +253,6 @@ class ProgramBuilder:
         result = self._declare_result(expr, output_name, "stage")
 
         def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
-            self._note_rounding(function)
             self._calls.append(self._kernel_call(self._group(function, expr), [source], output, nodes))
 
         TiledLowering(self._tiled, emit).run(self._values[id(layers[0].call.args[0])], result)

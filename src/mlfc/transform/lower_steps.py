@@ -114,6 +114,7 @@ class _StepBuilder(ProgramBuilder):
         self._labels = 0
 
     def lowered(self, name: str, special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]]) -> SteppedProgram:
+        self._suit_rounding([self._module, *(module for _, module in special)])
         main = self._module.main
         inputs = tuple(self._input(param) for param in main.params)
         self._require_fixed_states(inputs)

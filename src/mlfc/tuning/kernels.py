@@ -15,7 +15,7 @@ from mlfc.relay import ir as relay
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.visitor import post_order
 from mlfc.support.module_info import ModuleInterface
-from mlfc.target.features import LEVELS, level_here, native_cpu
+from mlfc.target.features import LEVELS, level_here, native_cpu, without_transforms
 from mlfc.target.target import Target, host_arch, parse_target
 from mlfc.target.tuned import Choices, Tuned, text_of
 from mlfc.target.tuning_log import KernelFacts
@@ -118,6 +118,8 @@ def tunable_kernels(
     found: dict[str, TunableKernel] = {}
     with transform.within_limits(module, values, limit_factor):
         fused = transform.run(module, values)
+        if transform.is_rounding_sensitive([fused]):
+            target = replace(target, features=without_transforms(target.features))
         for call in post_order(fused.main.body):
             if isinstance(call, relay.Call) and isinstance(call.op, relay.Function) and "Compiler" not in call.op.attrs:
                 _add(found, call.op, target)

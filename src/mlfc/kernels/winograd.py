@@ -1,0 +1,273 @@
+"""Convolutions of 3x3 windows in float32 by fewer products: inputs are transformed, multiplied and transformed back.
+
+Loops from outside in: image, band of tiles' rows; then all inputs of the band are transformed, and for each block of
+output channels the products of all places of a tile, one place after another, and the transform of their sums. Products
+are those of matrices, tiles times channels, which the register tile computes; weights are transformed when they are
+packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mlfc.kernels import arithmetic, staging, tiling
+from mlfc.kernels.conv_tile import TiledConv, TilePosition
+from mlfc.kernels.geometry import Conv, planar
+from mlfc.kernels.templates import WINOGRAD, Array, Weights, template
+from mlfc.kernels.tiling import LANES, PackedBlock
+from mlfc.kernels.winograd_form import FORMS, TAPS, WinogradForm, is_close
+from mlfc.support import dims
+from mlfc.support.dims import Dim, bounds
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
+from mlfc.tir.ir import Buffer, Expr
+
+LARGE_WEIGHTS = 16 * 1024 * 1024  # bytes of transformed weights that caches do not hold beside the data
+LEAST_BAND_BYTES, MOST_BAND_BYTES = 512 * 1024, 4 * 1024 * 1024  # of transformed inputs
+
+Choice: TypeAlias = "tuple[WinogradForm, int]"
+
+
+def choices(ctx: Context, conv: Conv, data: Buffer, weights: Weights) -> list[Choice]:
+    """Return the forms of a layer, each with the least side of images that it is for, the largest side first.
+
+    Nothing but channels and weights decides, so that code of open extents chooses as code of fixed ones does. Small
+    tiles read fewer weights, which is what takes the time where there are many of them and few tiles.
+    """
+    is_usual = conv.kernel == (TAPS, TAPS) and conv.strides == conv.dilation == (1, 1) and conv.groups == 1
+    if not (ctx.features.winograd and is_usual and data.dtype == "float32") or ctx.small or weights.late is not None:
+        return []
+    if weights.codes is not None or weights.values.dtype != np.float32 or not isinstance(conv.filters, int):
+        return []
+    if not isinstance(conv.channels, int) or conv.channels % LANES:
+        return []
+    is_large = FORMS[0].size ** 2 * conv.channels * conv.filters * 4 > LARGE_WEIGHTS
+    sides = (18, 4) if is_large else (6, 6)
+    close = [(form, side) for form, side in zip(FORMS, sides, strict=True) if is_close(form, weights.values)]
+    return close if is_large else close[:1]
+
+
+def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
+    found = choices(ctx, conv, data, weights) if out.dtype == "float32" else []
+    return bool(found) and all(bounds(extent)[1] >= found[-1][1] for extent in conv.output)
+
+
+@template("convolution", WINOGRAD, _accepts)
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution by transforms, in all forms that it may need where the run decides how large the image is."""
+    _by_side(ctx, conv, (data, weights, out), choices(ctx, conv, data, weights))
+
+
+def _by_side(ctx: Context, conv: Conv, args: tuple[Buffer, Weights, Output], found: Sequence[Choice]) -> None:
+    """Write the form for images as large as the output, and the choice where the run decides."""
+    data, weights, out = args
+    if not found:
+        TiledConv(ctx, conv, arithmetic.float32(weights), (data, planar), out).emit()
+        return
+    (form, side), *others = found
+    if any(bounds(extent)[1] < side for extent in conv.output):
+        _by_side(ctx, conv, args, others)
+    elif all(bounds(extent)[0] >= side for extent in conv.output):
+        WinogradConv(ctx, conv, form, data, weights, out).emit()
+    else:
+        with ctx.stmts.when(tb.land(*(tb.binary("ge", tb.as_expr(extent), side) for extent in conv.output))):
+            WinogradConv(ctx, conv, form, data, weights, out).emit()
+        with ctx.stmts.otherwise():
+            _by_side(ctx, conv, args, others)
+
+
+class _Products(TiledConv):
+    """The products of a band: for each place of a tile, tiles times channels; a place is a group."""
+
+    can_share_pieces = False
+    can_stage = False
+    joins = False
+
+    def __init__(self, ctx: Context, conv: Conv, how: arithmetic.Arithmetic, inputs: Buffer, out: Output) -> None:
+        super().__init__(ctx, conv, how, (inputs, planar), replace(out, bias=None))
+        self.sums = ctx.scratch("sums", (conv.groups, conv.output[1], self.tile.vectors * LANES), "float32")
+
+    def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
+        """Return the function that reads the transformed input of a tile."""
+        return lambda _, x, at: tb.load(self.data, [place.group, place.column + x, at[2]])
+
+    def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
+        """Keep the sums for the transform of results."""
+        del number, together
+        for index in range(sums.size):
+            at = [place.group, place.column + index // block.vectors, index % block.vectors * LANES]
+            self.ctx.stmts.store(self.sums, at, tb.load(sums, [index]))
+
+    def write(self, tiles: Any, block: PackedBlock, number: Expr, weights: Buffer) -> None:
+        """Write the products of the first `tiles` tiles of the band with a block of channels."""
+        columns = self.tile.columns
+        if isinstance(columns, tiling.OpenSplit):
+            columns = tiling.OpenSplit(tiles, columns.largest)
+        with self.ctx.stmts.loop(self.conv.groups, "place") as group:
+            for column, wide in self._pieces(columns, "tx"):
+                with column as x:
+                    place = TilePosition(tb.const(0), group, tb.const(0), x, tb.const(0), 1, wide)
+                    self.write_tile(place, block, number, weights, None)
+
+
+@dataclass(eq=False)
+class _Band:
+    """A band's first row of tiles, how many rows of tiles it has, and the image."""
+
+    image: Expr
+    first: Expr
+    rows: Any
+
+
+class WinogradConv:
+    """Writes the loops of one layer."""
+
+    def __init__(
+        self, ctx: Context, conv: Conv, form: WinogradForm, data: Buffer, weights: Weights, out: Output
+    ) -> None:
+        self.ctx, self.conv, self.form, self.data, self.out = ctx, conv, form, data, out
+        self.down, self.across = ((extent + (form.results - 1)) // form.results for extent in conv.output)
+        places = form.size * form.size
+        self.rows = self._rows()
+        tiles = self.rows * self.across
+        self.inputs = ctx.scratch("inputs", (places, tiles, conv.channels), "float32")
+        wide = Conv(
+            1, (1, tiles), places * conv.channels, places * conv.filters, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)),
+            places,
+        )  # fmt: skip
+        how = arithmetic.float32(Weights(self._factors(weights.values)))
+        self.products = _Products(ctx, wide, how, self.inputs, out)
+        self.bias = ctx.constant("bias", out.bias) if out.bias is not None and out.bias.any() else None
+
+    def _factors(self, values: Array) -> Array:
+        """Return the transformed weights as those of a convolution of one tap with a group for each place."""
+        factors = self.form.weights(values).reshape(-1, self.conv.channels, self.conv.filters)
+        return np.ascontiguousarray(factors.transpose(1, 0, 2)).reshape(1, 1, self.conv.channels, -1)
+
+    def _rows(self) -> Any:
+        """Return how many rows of tiles are a band."""
+        per_row = self.form.size**2 * self.across * self.conv.channels * 4
+        weights = self.form.size**2 * self.conv.channels * self.conv.filters * 4
+        limit = min(max(weights // 2, LEAST_BAND_BYTES), MOST_BAND_BYTES)
+        most = dims.maximum(limit // per_row, 1)
+        if isinstance(self.down, Dim) or isinstance(most, Dim):
+            return dims.minimum(most, self.down)
+        fitting = [rows for rows in range(self.down, 0, -1) if self.down % rows == 0]
+        usual = next(rows for rows in fitting if rows <= most)
+        chosen = self.ctx.choose("band", usual, lambda: [usual, *(rows for rows in fitting if rows != usual)])
+        return chosen if isinstance(chosen, int) else usual
+
+    def emit(self) -> None:
+        """Write everything."""
+        stmts, products = self.ctx.stmts, self.products
+        blocks = [
+            (block, weights)
+            for panel in tiling.channel_blocks(self.conv.filters, products.panel or products.tile.vectors)
+            for weights, _ in [products.pack(panel)]
+            for block in panel.parts(products.tile.vectors)
+        ]
+        with stmts.loop(self.conv.batch, "image") as image, self._bands(image) as band:
+            stmts.refill(self.inputs)
+            self._transform_inputs(band)
+            for block, weights in blocks:
+                with stmts.loop(block.count, "block") as number:
+                    stmts.refill(products.sums)
+                    products.write(band.rows * self.across, block, number, weights)
+                    self._transform_sums(band, block, number)
+
+    @contextmanager
+    def _bands(self, image: Expr) -> Iterator[_Band]:
+        stmts, rows, down = self.ctx.stmts, self.rows, self.down
+        if isinstance(rows, int) and isinstance(down, int):
+            with stmts.loop(down // rows, "band") as index:
+                yield _Band(image, index * rows, rows)
+            return
+        whole = stmts.let("rows", tb.as_expr(rows))
+        with stmts.loop((down + (whole - 1)) // whole, "band") as index:
+            first = index * whole
+            yield _Band(image, first, stmts.let("here", tb.minimum(whole, down - first)))
+
+    @contextmanager
+    def _tiles(self, band: _Band) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """Open the loops over a band's tiles; yield the first output row and column of one, and its number."""
+        stmts, results = self.ctx.stmts, self.form.results
+        with stmts.loop(band.rows, "ty") as y, stmts.loop(self.across, "tx") as x:
+            yield (band.first + y) * results, x * results, y * self.across + x
+
+    def _transform_inputs(self, band: _Band) -> None:
+        """Write the transform of the band's inputs."""
+        stmts, size, channels = self.ctx.stmts, self.form.size, self.conv.channels
+        lanes = next(lanes for lanes in (64, 48, 32, 16) if channels % lanes == 0)
+        with self._tiles(band) as (row, column, number), stmts.loop(channels // lanes, "part") as part:
+            patch = stmts.local("patch", (size, size, lanes), "float32")
+            self._copy_patch(patch, (band.image, row, column), part * lanes)
+            with stmts.loop(lanes // LANES, "vector") as vector:
+                half = stmts.local("half", (size, size, LANES), "float32")
+                with stmts.loop(size, "x") as x:
+                    values = [self._loaded(patch, [place, x, vector * LANES]) for place in range(size)]
+                    for place, value in enumerate(self.form.input(values, self._scaled)):
+                        stmts.store(half, [place, x, 0], value)
+                with stmts.loop(size, "y") as y:
+                    values = [self._loaded(half, [y, place, 0]) for place in range(size)]
+                    for place, value in enumerate(self.form.input(values, self._scaled)):
+                        stmts.store(self.inputs, [y * size + place, number, part * lanes + vector * LANES], value)
+
+    def _copy_patch(self, patch: Buffer, at: tuple[Expr, Expr, Expr], first: Expr) -> None:
+        """Write the copy of the inputs of a tile, zeros where there are none."""
+        stmts, conv, (size, _, lanes) = self.ctx.stmts, self.conv, patch.shape
+        image, top, left = at
+
+        def checks(index: Expr, axis: int) -> list[Expr]:
+            return staging.inside(index, conv.spatial[axis], (conv.padding[axis][0], 1))
+
+        with stmts.loop(size, "y") as y, stmts.loop(size, "x") as x:
+            row = stmts.let("row", top + y - conv.padding[0][0])
+            column = stmts.let("column", left + x - conv.padding[1][0])
+
+            def copy() -> None:
+                with stmts.loop(lanes, "c", "vectorized") as c:
+                    stmts.store(patch, [y, x, c], tb.load(self.data, planar(image, row, column, first + c)))
+
+            def clear() -> None:
+                with stmts.loop(lanes, "c", "vectorized") as c:
+                    stmts.store(patch, [y, x, c], 0)
+
+            staging.choose(self.ctx, tb.land(*checks(row, 0), *checks(column, 1)), copy, clear)
+
+    def _transform_sums(self, band: _Band, block: PackedBlock, number: Expr) -> None:
+        """Write the transform of the sums of a block of channels, and hand the results to the output."""
+        stmts, conv, size, results = self.ctx.stmts, self.conv, self.form.size, self.form.results
+        with self._tiles(band) as (row, column, tile):
+            found = stmts.local("results", (results, results, block.vectors * LANES), "float32")
+            with stmts.loop(block.vectors, "vector") as vector:
+                half = stmts.local("half", (results, size, LANES), "float32")
+                with stmts.loop(size, "x") as x:
+                    at = [[place * size + x, tile, vector * LANES] for place in range(size)]
+                    values = [self._loaded(self.products.sums, indices) for indices in at]
+                    for place, value in enumerate(self.form.output(values, self._scaled)):
+                        stmts.store(half, [place, x, 0], value)
+                stmts.fence("products above are rounded before they are added to anything")
+                with stmts.loop(results, "y") as y:
+                    values = [self._loaded(half, [y, place, 0]) for place in range(size)]
+                    for place, value in enumerate(self.form.output(values, self._scaled)):
+                        stmts.store(found, [y, place, vector * LANES], value)
+            stmts.fence("products above are rounded before they are added to anything")
+            first = number * block.width + block.first
+            tall = tb.minimum(results, conv.output[0] - row)
+            wide = tb.minimum(results, conv.output[1] - column)
+            with stmts.loop(tall, "py") as y, stmts.loop(wide, "px") as x:
+                with stmts.loop(block.width, "c", "vectorized") as c:
+                    value = tb.load(found, [y, x, c])
+                    value = value if self.bias is None else value + tb.load(self.bias, [first + c])
+                    self.out.store(planar(band.image, row + y, column + x, first + c), value)
+
+    def _loaded(self, buffer: Buffer, at: list[Any]) -> Expr:
+        return self.ctx.stmts.let("v", tb.load(buffer, at, lanes=LANES))
+
+    def _scaled(self, value: Expr, factor: float) -> Expr:
+        return value * tb.broadcast(tb.const(factor, "float32"), LANES)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from mlfc.codegen.c import print_file, print_function
+from mlfc.kernels import winograd
 from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.support.dims import Symbol
@@ -27,7 +28,8 @@ from tests.shared_library import compile_shared
 
 Array = npt.NDArray[Any]
 Made = tuple[ir.Expr, list[ir.Var]]
-TARGETS = {"default": Features(), "wide": Features(vector_registers=32), "plain": Features(vector_bytes=0, dot4=False)}
+TARGETS = {"default": Features(), "wide": Features(vector_registers=32), "plain": Features(vector_bytes=0, dot4=False),
+           "transforms": Features(vector_registers=32, winograd=True)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -219,6 +221,13 @@ def test_kernels_of_open_extents_give_the_bits_of_static_ones(name: str) -> None
 @pytest.mark.parametrize("name", ["attention", "dense", "matmul"])
 def test_kernels_for_many_registers_do_so_too(name: str) -> None:
     assert_same_bits(CASES[name], "wide", lambda prims: beside_c(prims, FUSING, optimizes=False))
+
+
+@pytest.mark.parametrize("large", [0, 1 << 40])
+def test_convolutions_by_transforms_do_so_too(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "LARGE_WEIGHTS", large)
+    case = Case(lambda h, w: conv((2, h, w, 16), 24), [*IMAGES, {"h": 19, "w": 22}])
+    assert_same_bits(case, "transforms", lambda prims: beside_c(prims, FUSING, optimizes=False))
 
 
 @pytest.mark.parametrize("name", IN_C)

@@ -52,7 +52,7 @@ ATTRIBUTES = "-mattr"
 """The option for instructions that processors of one level have or not; of ``c`` for those of x86."""
 
 WINOGRAD = "-winograd"
-"""The option for convolutions by transforms: ``auto``, where they are faster, or ``off``."""
+"""The option for convolutions by transforms: ``auto``, where they are faster, or ``off``, which is usual."""
 
 
 def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
@@ -225,7 +225,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
             processors = () if kind.device else ("-mcpu",)
             known = ", ".join(f"{name}=..." for name in (*processors, *kind.options))
             raise OptionError(f"unknown target option '{word}'", next_step=f"Known: {known}")
-    transforms = options.pop(WINOGRAD, "auto")
+    transforms = options.pop(WINOGRAD, "off")
     if transforms not in ("auto", "off"):
         raise OptionError(unknown(f"value of {WINOGRAD}", transforms, ("auto", "off")))
     if kind.read is not None:
@@ -233,7 +233,9 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     else:
         features = CPUS.get(mcpu).features
     if transforms == "off":
-        features, options = without_transforms(features), {**options, WINOGRAD: transforms}
+        features = without_transforms(features)
+    else:
+        options = {**options, WINOGRAD: transforms}
     if optimize == "size":  # levels are speed for bytes
         features = replace(features, levels=(), packing_registers=0)
     levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)

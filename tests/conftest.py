@@ -47,7 +47,8 @@ STRICT = bool(os.environ.get("MLFC_TEST_STRICT"))
 # Debian's packages of the programs that tests call; `need` and the skips name them
 PACKAGES = {
     "ar": "binutils", "avr-g++": "gcc-avr", "avr-gcc": "gcc-avr", "c++": "g++", "cc": "gcc", "cmake": "cmake",
-    "clang": "clang", "g++": "g++", "gcc": "gcc", "git": "git", "ld": "binutils", "make": "make",
+    "clang": "clang", "docker-registry": "docker-registry", "g++": "g++", "gcc": "gcc", "git": "git",
+    "ld": "binutils", "make": "make",
     "ninja": "ninja-build", "nm": "binutils", "node": "nodejs", "objcopy": "binutils", "objdump": "binutils",
     "readelf": "binutils", "rustc": "rustc", "simavr": "simavr", "size": "binutils", "strip": "binutils",
     "qemu-arm": "qemu-user", "qemu-system-arm": "qemu-system-arm", "qemu-system-riscv32": "qemu-system-misc",

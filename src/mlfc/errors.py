@@ -237,6 +237,14 @@ class ConnectionShutdownError(ProjectError, code="MLF186"):
     """An API server that ended instead of answering."""
 
 
+class RegistryError(MlfcError, code="MLF190"):
+    """A registry, or a folder in its place, that does not answer, refuses, or gives something else than it says."""
+
+
+class SignatureError(MlfcError, code="MLF191"):
+    """A signature that is missing, cannot be made, or is not of this artifact and key."""
+
+
 class InternalError(MlfcError, code="MLF900"):
     """An invariant of the compiler that does not hold: a bug in mlfc, never the user's fault."""
 

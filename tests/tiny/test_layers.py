@@ -29,7 +29,7 @@ LAYERS = (
     ("library",),
     ("factory", "stepped", "compiler", "problems"),
     ("archive",),
-    ("micro", "cluster"),
+    ("micro", "cluster", "publish"),
     ("verify", "specializing", "compiled_model", "onnx_backend"),
     ("tuning", "matrix"),
     ("cli",),
@@ -212,7 +212,7 @@ def test_runtime_loads_without_the_compiler_and_drivers() -> None:
         "import sys, mlfc.runtime as runtime;"
         "[getattr(runtime, name) for name in runtime.__all__];"
         "bad = [m for m in sys.modules if m.split('.')[0] in ('onnx', 'tflite', 'lark', 'typer', 'rich', 'ziglang',"
-        " 'llvmlite', 'onnxruntime', 'pyopencl', 'cuda', 'tvm_ffi')"
+        " 'llvmlite', 'onnxruntime', 'pyopencl', 'cuda', 'tvm_ffi', 'requests')"
         " or m.startswith(('mlfc.relay', 'mlfc.tir', 'mlfc.ops', 'mlfc.codegen'))];"
         "print(bad); sys.exit(bool(bad))"
     )

@@ -244,9 +244,18 @@ def artifact_kind(path: str | os.PathLike[str]) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ArchiveError(f"cannot be read: {reason}", place=str(path)) from error
-    if start.startswith(_COMPRESSED) or start[_TAR_MAGIC] == b"ustar":
+    if _is_tar(start):
         return "objects" if _is_tar_of_objects(path) else "archive"
     return _kind_of_code(start) or "model"
+
+
+def may_be(kind: str, start: bytes) -> bool:
+    """Tell whether a file that starts with these `HEAD` bytes may be of a kind as `artifact_kind` says it."""
+    return (kind in ("archive", "objects") and _is_tar(start)) or kind == _kind_of_code(start)
+
+
+def _is_tar(start: bytes) -> bool:
+    return start.startswith(_COMPRESSED) or start[_TAR_MAGIC] == b"ustar"
 
 
 def _kind_of_code(start: bytes) -> str | None:

@@ -1,0 +1,299 @@
+"""``mlfc push``, ``mlfc pull``, ``mlfc list``, ``mlfc sign``, ``mlfc verify-signature`` and ``mlfc sbom``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlfc.cli.tables import print_json, print_table
+from mlfc.errors import OptionError
+from mlfc.support.progress import stage
+from mlfc.support.text import printable
+
+if TYPE_CHECKING:
+    from mlfc.publish.store import Store
+
+PUSH_EXAMPLES = (
+    "mlfc push kws.tar oci://ghcr.io/me/kws:1.0",
+    "mlfc push kws.tar kws-m4.tar oci://ghcr.io/me/kws:1.0",
+    "mlfc push phone=kws.so oci://ghcr.io/me/kws:1.0 --add",
+    "mlfc push kws.tar oci-layout:models:1.0",
+)
+PULL_EXAMPLES = (
+    "mlfc pull oci://ghcr.io/me/kws:1.0",
+    "mlfc pull oci://ghcr.io/me/kws:1.0 --target cortex-m4 -o kws.tar",
+    "mlfc pull oci-layout:models:1.0",
+)
+LIST_EXAMPLES = ("mlfc list oci://ghcr.io/me/kws", "mlfc list oci://ghcr.io/me/kws:1.0 --json")
+SIGN_EXAMPLES = ("mlfc sign kws.tar --key private.pem", "mlfc sign kws.tar")
+VERIFY_EXAMPLES = (
+    "mlfc verify-signature kws.tar --key public.pem",
+    "mlfc verify-signature kws.tar --identity me@example.org --issuer https://accounts.google.com",
+)
+SBOM_EXAMPLES = ("mlfc sbom kws.tar -o kws.cdx.json", "mlfc sbom oci://ghcr.io/me/kws:1.0 --target cortex-m4")
+
+_Artifact = Annotated[Path, typer.Argument(help="An archive, or a library in any form.")]
+_Reference = Annotated[
+    str, typer.Argument(metavar="REFERENCE", help="oci://HOST/NAME:TAG, or oci-layout:FOLDER:TAG for a folder.")
+]
+_PlainHttp = Annotated[
+    bool, typer.Option("--plain-http", help="Use HTTP without TLS, as for registries of this machine.")
+]
+_Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.01, help="Give up after so long without a byte of the registry.")
+]
+
+
+def push(
+    artifacts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ARTIFACT", help="Archives or libraries, one for each target; NAME=FILE names the target."
+        ),
+    ],
+    reference: _Reference,
+    add: Annotated[bool, typer.Option("--add", help="Keep what the tag has for other targets.")] = False,
+    annotation: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An annotation of the artifacts; repeatable.")
+    ] = None,
+    sbom: Annotated[
+        bool, typer.Option("--sbom/--no-sbom", help="Attach a bill of materials to each (default).")
+    ] = True,
+    plain_http: _PlainHttp = False,
+    timeout: _Timeout = 30.0,
+    as_json: bool = False,
+) -> None:
+    """Push artifacts to an OCI registry, or to a folder with OCI's image layout.
+
+    All artifacts of a tag are in one index, each under the name of its target. A signature beside an artifact (kws.tar
+    and kws.tar.sig) goes with it. The tag names nothing before everything is there.
+    """
+    from mlfc.publish.push import push as pushed_to
+
+    named = [_named(text) for text in artifacts]
+    store = _store(reference, plain_http, timeout)
+    with stage(f"pushing to {reference}"):
+        document, done = pushed_to(store, named, annotations=_annotations(annotation or ()), add=add, sbom=sbom)
+    if as_json:
+        entries = [
+            {
+                "target": item.target,
+                "kind": item.kind,
+                "file": item.title,
+                "digest": item.manifest.digest,
+                "bytes": item.size,
+                "signed": item.is_signed,
+            }
+            for item in done
+        ]
+        print_json({"reference": str(store.reference), "digest": document.digest, "artifacts": entries})
+        return
+    rows = [(item.target, item.title, item.size, "yes" if item.is_signed else "no") for item in done]
+    print_table(f"pushed to {store.reference}", ("target", "file", "bytes", "signed"), rows)
+    typer.echo(printable(f"{store.reference.repository}@{document.digest}"))
+
+
+def pull(
+    reference: _Reference,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: the name it was pushed with.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which one, if there are several: its target, or a word of it.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Without -o: replace a file of this name.")] = False,
+    plain_http: _PlainHttp = False,
+    timeout: _Timeout = 30.0,
+    as_json: bool = False,
+) -> None:
+    """Pull an artifact from an OCI registry or folder, with its signature beside it (FILE.sig), if it has one.
+
+    Sizes and digests are checked before the file has its name. Whose artifact it is, verify-signature finds out.
+    """
+    from mlfc.publish.pull import pull as pulled_from
+
+    store = _store(reference, plain_http, timeout)
+    with stage(f"pulling {reference}"):
+        found, file, signature = pulled_from(store, output, target, force=force)
+    if as_json:
+        print_json(
+            {
+                "output": str(file),
+                "signature": str(signature) if signature else None,
+                "target": found.target,
+                "kind": found.kind,
+                "digest": found.manifest.digest,
+                "bytes": found.artifact.size,
+            }
+        )
+        return
+    typer.echo(printable(f"{file}: {found.kind} for '{found.target}', {found.artifact.size:,} bytes"))
+    if signature:
+        typer.echo(printable(f"{signature}: signature; check it: mlfc verify-signature {file} --key PUBLIC.pem"))
+
+
+def list_artifacts(
+    reference: Annotated[
+        str, typer.Argument(metavar="REFERENCE", help="oci://HOST/NAME for its tags, with :TAG for its artifacts.")
+    ],
+    plain_http: _PlainHttp = False,
+    timeout: _Timeout = 30.0,
+    as_json: bool = False,
+) -> None:
+    """List the tags of a repository or folder, or the artifacts under one of them."""
+    from mlfc.publish.pull import entries, read_entry
+
+    store = _store(reference, plain_http, timeout)
+    place = store.reference
+    if place.tag is None and place.digest is None:
+        # those that hold what is attached to a manifest, in registries without a list of that
+        tags = [tag for tag in store.tags() if not re.fullmatch(r"sha256-[0-9a-f]{64}", tag)]
+        if as_json:
+            print_json({"reference": str(place), "tags": tags})
+        else:
+            typer.echo("".join(f"{printable(tag)}\n" for tag in tags), nl=False)
+        return
+    found = [read_entry(store, entry) for entry in entries(store)]
+    if as_json:
+        items = [
+            {
+                "target": item.target,
+                "kind": item.kind,
+                "file": item.title,
+                "digest": item.manifest.digest,
+                "bytes": item.artifact.size,
+                "signed": item.signature is not None,
+            }
+            for item in found
+        ]
+        print_json({"reference": str(place), "artifacts": items})
+        return
+    rows = [
+        (item.target, item.kind, item.title, item.artifact.size, "yes" if item.signature else "no") for item in found
+    ]
+    print_table(str(place), ("target", "kind", "file", "bytes", "signed"), rows)
+
+
+def sign(
+    artifact: _Artifact,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The private key as PEM: P-256, P-384 or P-521; MLFC_KEY_PASSWORD decrypts it. Default: sigstore,"
+            " online, with the identity of a CI service or of a browser's login.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: ARTIFACT.sig.")
+    ] = None,
+    identity_token: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="For sigstore: a token of an OpenID provider.")
+    ] = None,
+) -> None:
+    """Sign an artifact, in the form of OpenSSF Model Signing; push takes the signature along."""
+    from mlfc.publish.signing import sign as sign_file
+
+    if key is not None and identity_token is not None:
+        raise OptionError("option --identity-token excludes --key", next_step="Leave one of them out")
+    made = sign_file(artifact, key, output, token=identity_token)
+    typer.echo(printable(f"{made}: signature of {artifact}"))
+
+
+def verify_signature(
+    artifact: _Artifact,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The public key as PEM.")] = None,
+    signature: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: ARTIFACT.sig.")] = None,
+    identity: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Signed by sigstore: who has to have signed it.")
+    ] = None,
+    issuer: Annotated[
+        str | None, typer.Option(metavar="URL", help="Signed by sigstore: who vouches for the identity.")
+    ] = None,
+) -> None:
+    """Check that an artifact is what the owner of a key has signed; exit status 2 if not.
+
+    With --identity and --issuer instead of a key, that this identity has signed it by sigstore.
+    """
+    from mlfc.publish.signing import verify_signature as verify_file
+
+    if (key is None) == (identity is None) or (identity is None) != (issuer is None):
+        raise OptionError(
+            "expected --key, or --identity and --issuer", next_step="Name the public key: --key PUBLIC.pem"
+        )
+    verify_file(artifact, key, signature, identity=identity, issuer=issuer)
+    typer.echo(printable(f"{artifact}: signed by {key or identity}"))
+
+
+def sbom(
+    artifact: Annotated[
+        str, typer.Argument(help="An archive, or a library in any form; or a reference, for what is attached there.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a reference: which artifact, if there are several.")
+    ] = None,
+    plain_http: _PlainHttp = False,
+    timeout: _Timeout = 30.0,
+) -> None:
+    """Write the bill of materials of an artifact, CycloneDX 1.6 as JSON; push attaches it.
+
+    It lists the compiler, each model with the hash of its source, the files of the C runtime with their licences, and
+    external code generators.
+    """
+    from mlfc.support.atomic import write_bytes
+
+    if artifact.startswith(("oci://", "oci-layout:")):
+        from mlfc.publish.pull import attached_bill
+
+        bill = attached_bill(_store(artifact, plain_http, timeout), target)
+    else:
+        from mlfc.publish.sbom import bill_of_materials
+        from mlfc.publish.subject import read_subject
+
+        if target is not None:
+            raise OptionError("option --target requires a reference, such as oci://HOST/NAME:TAG")
+        bill = bill_of_materials(read_subject(artifact))
+    if output is None:
+        typer.echo(printable(bill.decode(errors="replace")), nl=False)
+    else:
+        write_bytes(output, bill)
+
+
+def _store(reference: str, plain_http: bool, timeout: float) -> Store:
+    from mlfc.publish.reference import parse_reference
+    from mlfc.publish.store import open_store
+
+    return open_store(parse_reference(reference), plain_http=plain_http, timeout=timeout)
+
+
+def _named(text: str) -> tuple[str, Path]:
+    """Return the name of a target, empty without one, and the file, of a text like ``phone=kws.so``."""
+    name, equals, path = text.partition("=")
+    # a file may be called a=b.tar
+    return (name, Path(path)) if equals and not Path(text).exists() else ("", Path(text))
+
+
+def _annotations(texts: list[str] | tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise OptionError(f"expected KEY=VALUE, got '{text}'", place="--annotation")
+        found[key] = value
+    return found
+
+
+COMMANDS = (
+    ("push", push, PUSH_EXAMPLES),
+    ("pull", pull, PULL_EXAMPLES),
+    ("list", list_artifacts, LIST_EXAMPLES),
+    ("sign", sign, SIGN_EXAMPLES),
+    ("verify-signature", verify_signature, VERIFY_EXAMPLES),
+    ("sbom", sbom, SBOM_EXAMPLES),
+)

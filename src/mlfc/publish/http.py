@@ -1,0 +1,136 @@
+"""Requests to registries with bounds: seconds without a byte, bytes of an answer, redirections, and where these lead.
+
+The `requests` sessions of the client library have none of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+
+from mlfc.errors import RegistryError
+from mlfc.publish.documents import MAX_DOCUMENT
+from mlfc.support.text import shortened
+from mlfc.support.version import __version__
+
+_PIECE = 1 << 20
+_MAX_REDIRECTS = 5
+# a body may come slowly, but not so slowly that a megabyte takes more than a quarter of an hour
+_SLOWEST = 1024
+
+
+class _Adapter(HTTPAdapter):  # type: ignore[misc]  # the package has no types
+    """Sends requests with a timeout, and reads answers that nobody streams up to the size of a document."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__()
+        self._timeout = timeout
+
+    def send(self, request: Any, stream: bool = False, **settings: Any) -> Any:
+        settings["timeout"] = (self._timeout, self._timeout)
+        answer = super().send(request, stream=True, **settings)
+        if not stream or answer.status_code != 200:
+            raw = answer.raw
+            answer.raw = BytesIO(b"".join(read_answer(raw, MAX_DOCUMENT, self._timeout, request.url)))
+            raw.release_conn()
+        return answer
+
+
+class _NoPlainHttp(HTTPAdapter):  # type: ignore[misc]  # as above
+    """Refuses what would leave the protection of TLS: a redirection, an upload, a place for tokens."""
+
+    def send(self, request: Any, *_args: Any, **_settings: Any) -> Any:
+        raise RegistryError(
+            "the registry leads from https to plain http, where anybody could read along",
+            place=shortened(request.url, 100),
+            next_step="Ask its administrator",
+        )
+
+
+def bounded_session(timeout: float, *, plain_http: bool, is_local: bool) -> Any:
+    """Return a session of `requests`, which is given to the client library."""
+    session = requests.Session()
+    session.mount("https://", _Adapter(timeout))
+    session.mount("http://", _Adapter(timeout) if plain_http else _NoPlainHttp())
+    session.max_redirects = _MAX_REDIRECTS
+    # sizes and digests are of what is stored, not of what a server made of it on the way
+    session.headers.update({"Accept-Encoding": "identity", "User-Agent": f"mlfc/{__version__}"})
+    # whoever gives a header means it: a line of .netrc would replace it
+    session.auth = lambda request: request
+    # proxies are for other machines
+    session.trust_env = not is_local
+    return session
+
+
+def read_answer(raw: Any, limit: int, timeout: float, place: str) -> Iterator[bytes]:
+    """Yield the bytes of an answer as they come; raise RegistryError beyond the limit, or if they come too slowly."""
+    found, begin = 0, time.monotonic()
+    while piece := raw.read1(min(_PIECE, limit - found + 1), decode_content=False):
+        found += len(piece)
+        if found > limit:
+            raw.close()
+            raise RegistryError(
+                f"expected at most {limit:,} bytes, got more",
+                place=shortened(place, 100),
+                next_step="Nothing was written. Ask the registry's administrator",
+            )
+        yield piece
+        if time.monotonic() - begin > timeout + found / _SLOWEST:
+            raw.close()
+            raise RegistryError(
+                f"the answer comes too slowly: {found:,} bytes in {time.monotonic() - begin:.0f} s",
+                place=shortened(place, 100),
+                next_step="Try again later, or raise --timeout",
+            )
+
+
+@contextmanager
+def explained(place: str, timeout: float) -> Iterator[None]:
+    """Turn what the packages raise into one RegistryError."""
+    try:
+        yield
+    except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
+        raise RegistryError(
+            f"the registry neither sends nor takes anything for {timeout:g} s",
+            place=place,
+            next_step="Check the network and the host's name, or raise --timeout",
+        ) from error
+    except requests.exceptions.SSLError as error:
+        raise RegistryError(
+            f"the TLS connection fails: {_reason(error)}",
+            place=place,
+            next_step="Check the host's certificate; REQUESTS_CA_BUNDLE=FILE adds authorities;"
+            " --plain-http is for registries without TLS",
+        ) from error
+    except requests.TooManyRedirects as error:
+        raise RegistryError(
+            f"the registry redirects more than {_MAX_REDIRECTS} times",
+            place=place,
+            next_step="Ask its administrator",
+        ) from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise RegistryError(
+            f"the connection fails: {_reason(error)}",
+            place=place,
+            next_step="Check the network and the host's name, and try again",
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost reason in words."""
+    inner: Any = error
+    while True:
+        reason = getattr(inner, "reason", None)
+        further = next((item for item in (reason, *inner.args) if isinstance(item, BaseException)), None)
+        if further is None:
+            break
+        inner = further
+    text = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
+    return shortened(text.rpartition(">: ")[2] or text, 200)

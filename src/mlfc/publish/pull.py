@@ -1,0 +1,240 @@
+"""Pulling: the artifact for one target, checked before it has a name."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from mlfc.archive.read.load import may_be
+from mlfc.errors import OptionError, OutputError, RegistryError
+from mlfc.objfile.head import HEAD
+from mlfc.publish.documents import (
+    ARTIFACTS,
+    BILL_OF_MATERIALS,
+    MANIFEST,
+    SIGNATURE,
+    TARGET,
+    TITLE,
+    Descriptor,
+    Document,
+)
+from mlfc.publish.signing import MAX_SIGNATURE, SUFFIX
+from mlfc.publish.store import Store, checked, read_document, required_document
+from mlfc.support.atomic import atomic_file, check_writable, write_bytes
+from mlfc.support.content import FileContent, sha256_of
+from mlfc.support.text import shortened
+
+MAX_BILL = 16 << 20
+_KIND_OF = {media_type: kind for kind, media_type in ARTIFACTS.items()}
+# a title is a name in the current folder, and nothing that a shell, a build or Python reads by itself
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\.(?:tar|tar\.gz|tgz|tar\.xz|so|dll|dylib|wasm|a|o|lib)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an index says of an artifact."""
+
+    target: str
+    manifest: Descriptor
+    document: Document | None = None  # the manifest itself, where it is known
+
+
+@dataclass(frozen=True)
+class Published:
+    """An artifact in a registry."""
+
+    target: str
+    kind: str
+    manifest: Descriptor
+    artifact: Descriptor
+    signature: Descriptor | None
+
+    @property
+    def title(self) -> str:
+        """The artifact's name, which whoever pushed it chose."""
+        return self.artifact.annotations.get(TITLE, "")
+
+
+def entries(store: Store) -> list[Entry]:
+    """Return what there is under the tag or digest of a store's reference."""
+    found = required_document(store, store.reference.wanted)
+    if found.media_type == MANIFEST:
+        described = found.described(found.annotations)
+        return [Entry(_target_of(described), described, found)]
+    for item in found.manifests:
+        if item.media_type != MANIFEST:
+            raise RegistryError(
+                f"expected manifests in the index, got '{shortened(item.media_type)}'", place=str(store.reference)
+            )
+    return [Entry(_target_of(item), item) for item in found.manifests]
+
+
+def _target_of(described: Descriptor) -> str:
+    return described.annotations.get(TARGET, "unknown")
+
+
+def read_entry(store: Store, entry: Entry) -> Published:
+    """Return an artifact with what its manifest says; RegistryError if it is none of mlfc."""
+    document = entry.document or read_document(store, entry.manifest)
+    artifacts = [layer for layer in document.layers if layer.media_type in _KIND_OF]
+    signatures = [layer for layer in document.layers if layer.media_type == SIGNATURE]
+    if len(artifacts) != 1 or len(signatures) > 1:
+        kinds = ", ".join(sorted({layer.media_type for layer in document.layers})) or "nothing"
+        raise RegistryError(
+            f"expected one artifact of mlfc, got {shortened(kinds, 200)}",
+            place=str(store.reference),
+            next_step="Check the name and the tag",
+        )
+    kind = _KIND_OF[artifacts[0].media_type]
+    return Published(entry.target, kind, entry.manifest, artifacts[0], signatures[0] if signatures else None)
+
+
+def choose(found: list[Entry], target: str | None, place: str) -> Entry:
+    """Return the entry for a target, or the only one; OptionError that lists the targets otherwise.
+
+    A target is named in full, or by what tells it from the others: ``cortex-m4`` for ``c -mcpu=cortex-m4``.
+    """
+    targets = [item.target for item in found]
+    if target is None:
+        if len(found) == 1:
+            return found[0]
+        raise OptionError(
+            f"there are artifacts for {len(found)} targets: {_listed(targets)}",
+            place=place,
+            next_step="Choose one: --target NAME",
+        )
+    wanted = " ".join(target.split())
+    fitting = [item for item in found if item.target == wanted] or [
+        item for item in found if wanted in re.split(r"[ =,]+", item.target)
+    ]
+    if not fitting:
+        raise OptionError(f"unknown target '{shortened(wanted)}'; there are: {_listed(targets)}", place=place)
+    if len(fitting) > 1:
+        raise OptionError(
+            f"'{wanted}' fits several targets: {_listed([item.target for item in fitting])}",
+            place=place,
+            next_step="Name one in full",
+        )
+    return fitting[0]
+
+
+def pull(
+    store: Store, output: Path | None = None, target: str | None = None, *, force: bool = False
+) -> tuple[Published, Path, Path | None]:
+    """Fetch an artifact, and its signature beside it (``kws.tar.sig``) where it has one.
+
+    Parameters
+    ----------
+    store : Store
+        Of a registry or a folder.
+    output : path, optional
+        Default: the name under which it was pushed, in the current folder, if there is no other file of this name.
+    target : str, optional
+        Which artifact, where there are several.
+    force : bool
+        Without `output`: replace a file of this name.
+
+    Returns
+    -------
+    Published, path, path or None
+        The artifact, its file, and the signature's. Whose signature it is, `verify_signature` finds out.
+
+    Raises
+    ------
+    RegistryError
+        If the registry does not answer, denies access, or sends something else than it says. Nothing is written.
+    OptionError
+        If there are several artifacts, or none for the target.
+    OutputError
+        If the file cannot be written, or a file of that name exists.
+    """
+    chosen = read_entry(store, choose(entries(store), target, str(store.reference)))
+    file = output or _default_output(chosen, force, str(store.reference))
+    check_writable(file)
+    _require_room(file, chosen.artifact)
+    signature = _signature(store, chosen) if not file.exists() or file.is_file() else None
+    beside = None if signature is None else file.with_name(file.name + SUFFIX)
+    with atomic_file(file) as part:
+        _fetch(store, chosen, part)
+        if beside is not None and signature is not None:
+            write_bytes(beside, signature)
+    return chosen, file, beside
+
+
+def _default_output(chosen: Published, force: bool, place: str) -> Path:
+    if not _NAME.fullmatch(chosen.title):
+        raise OptionError(
+            f"the artifact's name is no plain name of one: '{shortened(chosen.title)}'",
+            place=place,
+            next_step="Name the file: -o FILE",
+        )
+    file = Path(chosen.title)
+    if file.is_symlink() or file.exists():
+        is_same = file.is_file() and f"sha256:{sha256_of(FileContent(file))}" == chosen.artifact.digest
+        if not (is_same or force):
+            raise OutputError(
+                "a file of this name exists", place=str(file), next_step="Name another one: -o FILE, or add --force"
+            )
+    return file
+
+
+def _require_room(file: Path, blob: Descriptor) -> None:
+    """Raise OutputError if the disk is too small, before anything is fetched."""
+    try:
+        free = shutil.disk_usage(file.parent).free
+    except OSError:
+        return
+    if blob.size > free:
+        raise OutputError(
+            f"the artifact has {blob.size:,} bytes, of which {blob.size - free:,} find no room",
+            place=str(file),
+            next_step="Free some space or choose another place",
+        )
+
+
+def _signature(store: Store, chosen: Published) -> bytes | None:
+    if chosen.signature is None:
+        return None
+    if chosen.signature.size > MAX_SIGNATURE:
+        raise RegistryError(f"the signature exceeds {MAX_SIGNATURE:,} bytes", place=str(store.reference))
+    return _small(store, chosen.signature)
+
+
+def _small(store: Store, blob: Descriptor) -> bytes:
+    return b"".join(checked(store.pieces(blob), blob, str(store.reference)))
+
+
+def _fetch(store: Store, chosen: Published, part: BinaryIO) -> None:
+    """Write the bytes of an artifact; raise RegistryError if they are not, or are no artifact of its kind."""
+    blob, place = chosen.artifact, str(store.reference)
+    start = b""
+    for piece in checked(store.pieces(blob), blob, place):
+        start += piece[: HEAD - len(start)]
+        part.write(piece)
+    if not may_be(chosen.kind, start):
+        raise RegistryError(
+            f"announced as '{blob.media_type}', the bytes are something else",
+            place=place,
+            next_step="Nothing was written. Ask whoever pushed it",
+        )
+
+
+def attached_bill(store: Store, target: str | None = None) -> bytes:
+    """Return the bill of materials that is attached to an artifact; RegistryError where there is none."""
+    place = str(store.reference)
+    entry = choose(entries(store), target, place)
+    for item in store.attached(entry.manifest):
+        if item.artifact_type == BILL_OF_MATERIALS:
+            layers = read_document(store, item).layers
+            if len(layers) == 1 and layers[0].media_type == BILL_OF_MATERIALS and layers[0].size <= MAX_BILL:
+                return _small(store, layers[0])
+    raise RegistryError(
+        "the artifact has no bill of materials", place=place, next_step="Pull it, and make one: mlfc sbom ARTIFACT"
+    )
+
+
+def _listed(targets: list[str]) -> str:
+    return ", ".join(f"'{shortened(item)}'" for item in targets)

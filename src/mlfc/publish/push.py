@@ -1,0 +1,211 @@
+"""Pushing: artifacts for several targets under one tag, each with its signature and its bill of materials."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlfc.errors import OptionError, RegistryError
+from mlfc.publish.documents import (
+    ARTIFACTS,
+    BILL_OF_MATERIALS,
+    CONFIG,
+    CREATED,
+    EMPTY,
+    EMPTY_CONTENT,
+    INDEX,
+    KIND,
+    MANIFEST,
+    MODEL,
+    SIGNATURE,
+    TARGET,
+    TITLE,
+    Descriptor,
+    Document,
+    index,
+    manifest,
+)
+from mlfc.publish.sbom import bill_of_materials
+from mlfc.publish.signing import SUFFIX, read_signature
+from mlfc.publish.store import Store, required_document
+from mlfc.publish.subject import Subject, read_subject
+from mlfc.support.content import FileContent
+
+MAX_TARGETS = 256
+_LONGEST_TARGET = 512
+_KEY = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)+")
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """An artifact in a registry."""
+
+    target: str
+    kind: str
+    title: str
+    manifest: Descriptor
+    size: int  # of the artifact
+    is_signed: bool
+
+
+def push(
+    store: Store,
+    artifacts: Sequence[tuple[str, Path]],
+    *,
+    annotations: Mapping[str, str] | None = None,
+    add: bool = False,
+    sbom: bool = True,
+) -> tuple[Document, list[Pushed]]:
+    """Put artifacts under the tag of a store's reference; nothing is under it before everything is there.
+
+    Parameters
+    ----------
+    store : Store
+        Of a registry or a folder.
+    artifacts : sequence of (str, path)
+        The names of their targets, empty for those that the artifacts state, and the files. A signature beside an
+        artifact (``kws.tar.sig``) goes with it.
+    annotations : mapping of str to str, optional
+        More annotations of each artifact, such as ``org.opencontainers.image.source``.
+    add : bool
+        Keep what the tag has for other targets; default: the tag has these artifacts and no others.
+    sbom : bool
+        Attach a bill of materials to each.
+
+    Returns
+    -------
+    Document, list of Pushed
+        The index that the tag names, and the artifacts in it.
+
+    Raises
+    ------
+    OptionError
+        If two artifacts are for one target, or an annotation has no valid name.
+    ArchiveError, SignatureError
+        If one is no artifact, or its signature is another one's.
+    RegistryError
+        If the registry does not take them.
+    """
+    reference = store.reference
+    if reference.digest:
+        raise OptionError("a digest follows from the bytes", place=str(reference), next_step="Push to a tag")
+    _check_annotations(annotations or {})
+    named = _named(artifacts)
+    signatures = {target: read_signature(subject) for target, subject in named.items()}
+    done: list[Pushed] = []
+    for target, subject in named.items():
+        document = _push_one(store, target, subject, signatures[target], annotations or {})
+        if sbom:
+            _attach_bill(store, document, subject)
+        done.append(_pushed(target, subject, document, signatures[target] is not None))
+    return _put_index(store, done, add), done
+
+
+def _named(artifacts: Sequence[tuple[str, Path]]) -> dict[str, Subject]:
+    """Return the artifacts by the names of their targets; OptionError where two have one."""
+    named: dict[str, Subject] = {}
+    for name, path in artifacts:
+        subject = read_subject(path)
+        target = " ".join(name.split()) or subject.target
+        if target in named:
+            raise OptionError(
+                f"{named[target].path} and {subject.path} are both for the target '{target}'",
+                next_step=f"Name one of them: NAME={subject.path}",
+            )
+        if len(target) > _LONGEST_TARGET or not target.isprintable():
+            raise OptionError(f"the name of the target of {subject.path} is too long, or not printable")
+        named[target] = subject
+    return named
+
+
+def _check_annotations(annotations: Mapping[str, str]) -> None:
+    own = (TITLE, CREATED, TARGET, KIND)
+    for key in annotations:
+        if not _KEY.fullmatch(key) or key in own:
+            raise OptionError(
+                f"'{key}' is no name of an annotation that may be set",
+                place="--annotation",
+                next_step="Names are like org.opencontainers.image.source",
+            )
+
+
+def _push_one(
+    store: Store, target: str, subject: Subject, signature: bytes | None, annotations: Mapping[str, str]
+) -> Document:
+    """Push an artifact and its manifest, by digests alone."""
+    title = subject.path.name
+    layer = Descriptor(ARTIFACTS[subject.kind], subject.digest, subject.size, annotations={TITLE: title})
+    store.put_blob(layer, FileContent(subject.path))
+    layers = [layer]
+    if signature is not None:
+        layers.append(Descriptor.of(SIGNATURE, signature, annotations={TITLE: title + SUFFIX}))
+        store.put_blob(layers[-1], signature)
+    config = subject.config()
+    described = Descriptor.of(CONFIG, config)
+    store.put_blob(described, config)
+    own = {TITLE: title, TARGET: target, KIND: subject.kind}
+    if subject.created:
+        own[CREATED] = subject.created
+    document = manifest(MODEL, described, layers, {**annotations, **own})
+    store.put_document(document.digest, document)
+    return document
+
+
+def _attach_bill(store: Store, document: Document, subject: Subject) -> None:
+    bill = bill_of_materials(subject)
+    layer = Descriptor.of(BILL_OF_MATERIALS, bill, annotations={TITLE: f"{subject.path.name}.cdx.json"})
+    store.put_blob(layer, bill)
+    empty = Descriptor.of(EMPTY, EMPTY_CONTENT)
+    store.put_blob(empty, EMPTY_CONTENT)
+    annotations = {CREATED: subject.created} if subject.created else {}
+    store.attach(manifest(BILL_OF_MATERIALS, empty, [layer], annotations, document.described()))
+
+
+def _pushed(target: str, subject: Subject, document: Document, is_signed: bool) -> Pushed:
+    annotations = {TARGET: target, TITLE: subject.path.name, KIND: subject.kind}
+    return Pushed(target, subject.kind, subject.path.name, document.described(annotations), subject.size, is_signed)
+
+
+def _put_index(store: Store, done: Sequence[Pushed], add: bool) -> Document:
+    """Let the tag name what was pushed, with `add` beside what it has for other targets."""
+    tag = store.reference.wanted
+    ours = {item.target: item.manifest for item in done}
+    for _ in range(_ATTEMPTS):
+        others = _others(store, tag, ours) if add else {}
+        entries = {**others, **ours}
+        if len(entries) > MAX_TARGETS:
+            raise RegistryError(
+                f"a tag has at most {MAX_TARGETS} targets", place=str(store.reference), next_step="Choose another tag"
+            )
+        made = index([entries[target] for target in sorted(entries)], MODEL)
+        store.put_document(tag, made)
+        if not add:
+            return made
+        # registries have no compare-and-swap: what another push wrote meanwhile is seen here, and joined with ours
+        seen = required_document(store, tag)
+        if {item.digest for item in seen.manifests} >= {item.digest for item in made.manifests}:
+            return seen
+    raise RegistryError(
+        "other pushes to the tag replace this one",
+        place=str(store.reference),
+        next_step="Push again, or push all targets at once: mlfc push A B oci://HOST/NAME:TAG",
+    )
+
+
+def _others(store: Store, tag: str, ours: Mapping[str, Descriptor]) -> dict[str, Descriptor]:
+    """Return what the tag has for other targets."""
+    found = store.document(tag)
+    if found is None:
+        return {}
+    if found.media_type != INDEX or not all(
+        item.media_type == MANIFEST and item.annotations.get(TARGET) for item in found.manifests
+    ):
+        raise RegistryError(
+            "the tag has something else than artifacts of mlfc",
+            place=str(store.reference),
+            next_step="Choose another tag, or leave out --add to replace it",
+        )
+    return {item.annotations[TARGET]: item for item in found.manifests if item.annotations[TARGET] not in ours}

@@ -1,0 +1,304 @@
+"""A registry that speaks OCI's distribution protocol.
+
+The client library `oras` knows who may log in where: the files and programs with credentials, and the exchange for
+tokens. Its transfers are not used: they trust sizes, digests, titles and redirections, wait without end between
+tries, and hold uploads in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from mlfc.errors import ArchiveError, RegistryError
+from mlfc.publish.documents import (
+    INDEX,
+    MANIFEST,
+    MAX_DOCUMENT,
+    Descriptor,
+    Document,
+    digest_of,
+    index,
+    parse_document,
+)
+from mlfc.publish.reference import DIGEST, Reference, is_tag
+from mlfc.support.content import Data, chunks_of, nbytes_of
+from mlfc.support.json_text import parse_json
+from mlfc.support.text import shortened
+
+_MAX_PAGES = 100
+_MAX_TAGS = 10_000
+_SHOWN_TEXT = 200
+_ATTEMPTS = 3
+
+
+class _Body:
+    """Data that is sent again from its beginning, where a registry asks for a token first."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return nbytes_of(self._data)
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        return chunks_of(self._data)
+
+
+class RemoteStore:
+    """A repository of a registry."""
+
+    def __init__(self, reference: Reference, *, plain_http: bool, timeout: float) -> None:
+        try:
+            import oras.auth
+            import oras.container
+            import oras.logger
+        except ImportError as error:
+            raise RegistryError(
+                f"the package {error.name} is missing",
+                place=str(reference),
+                next_step='Run: pip install "mlfc[registry]"',
+            ) from error
+        from mlfc.publish.http import bounded_session
+
+        self.reference = reference
+        self._timeout = timeout
+        plain = plain_http or reference.is_local
+        self._root = f"{'http' if plain else 'https'}://{_api_host(reference.host)}/v2/{_api_name(reference)}"
+        self._session = bounded_session(timeout, plain_http=plain, is_local=reference.is_local)
+        # it prints what becomes an error of ours, or none
+        oras.logger.logger.set_level(logging.CRITICAL)
+        self._container = oras.container.Container(f"{reference.host}/{reference.name}")
+        self._container.registry = reference.host
+        self._backends = {kind: self._login(oras.auth, kind, plain) for kind in ("token", "basic")}
+        self._accepted: dict[str, str] = {}  # the header that the registry let pass
+
+    def _login(self, auth: Any, kind: str, plain: bool) -> Any:
+        """Return what logs in, by tokens or by name and password, with the credentials for the host, if any."""
+        backend = auth.get_auth_backend(kind, self._session, insecure=plain)
+        folder = os.environ.get("DOCKER_CONFIG")
+        config = Path(folder, "config.json") if folder else None
+        try:
+            backend.load_configs(self._container, [str(config)] if config and config.exists() else None)
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+            raise RegistryError(
+                f"the credentials of {self.reference.host} cannot be read: {shortened(str(error))}",
+                place=str(config or "~/.docker/config.json"),
+                next_step=f"Log in again: docker login {self.reference.host}",
+            ) from error
+        return backend
+
+    def document(self, wanted: str) -> Document | None:
+        """Return the manifest or index of a tag or digest; None where there is none."""
+        answer = self._ask("GET", f"/manifests/{wanted}", {"Accept": f"{INDEX}, {MANIFEST}"}, missing=True)
+        if answer is None:
+            return None
+        data = answer.content
+        stated = answer.headers.get("Docker-Content-Digest")
+        for promised in (stated, wanted):
+            if promised and DIGEST.fullmatch(promised) and promised != digest_of(data):
+                raise self._fault(f"expected a manifest with the digest {promised}, got {digest_of(data)}")
+        media_type = (answer.headers.get("Content-Type") or "").partition(";")[0].strip()
+        return parse_document(data, str(self.reference), media_type or None)
+
+    def put_document(self, name: str, document: Document) -> None:
+        """Keep a manifest or index under a tag, or under its digest."""
+        self._put_document(name, document)
+
+    def _put_document(self, name: str, document: Document) -> Any:
+        answer = self._ask("PUT", f"/manifests/{name}", {"Content-Type": document.media_type}, document.data)
+        stated = answer.headers.get("Docker-Content-Digest")
+        if stated and stated != document.digest:
+            raise self._fault(f"expected that {document.digest} is stored, the registry says {stated}")
+        return answer
+
+    def pieces(self, blob: Descriptor) -> Iterator[bytes]:
+        """Yield the bytes of a blob as they come."""
+        from mlfc.publish.http import explained, read_answer
+
+        answer = self._ask("GET", f"/blobs/{blob.digest}", stream=True, missing=True)
+        if answer is None:
+            raise self._fault(f"the blob {blob.digest} is listed, but missing")
+        with explained(str(self.reference), self._timeout), answer:
+            length = answer.headers.get("Content-Length", "")
+            if length.isascii() and length.isdecimal() and int(length[:20]) != blob.size:
+                raise self._fault(
+                    f"expected {blob.size:,} bytes of {blob.digest}, the registry announces {length[:20]}"
+                )
+            if answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise self._fault(f"expected the bytes of {blob.digest} as they are, got them compressed")
+            yield from read_answer(answer.raw, blob.size, self._timeout, str(self.reference))
+
+    def put_blob(self, blob: Descriptor, data: Data) -> None:
+        """Keep a blob, unless it is there."""
+        found = self._ask("HEAD", f"/blobs/{blob.digest}", missing=True)
+        if found is not None and found.headers.get("Content-Length") == str(blob.size):
+            return
+        begun = self._ask("POST", "/blobs/uploads/", {"Content-Length": "0"})
+        place = begun.headers.get("Location")
+        if not place:
+            raise self._fault("the registry accepts an upload without saying where to")
+        url = urljoin(begun.url, place)
+        url += f"{'&' if urlsplit(url).query else '?'}{urlencode({'digest': blob.digest})}"
+        self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, _Body(data))
+
+    def tags(self) -> list[str]:
+        """Return the tags in order."""
+        found: set[str] = set()
+        for page in self._pages("/tags/list"):
+            names = page.get("tags") or []
+            if not isinstance(names, list) or not all(isinstance(name, str) and is_tag(name) for name in names):
+                raise self._fault("the list of tags is none")
+            if len(found) + len(names) > _MAX_TAGS:
+                raise self._fault(f"there are more than {_MAX_TAGS:,} tags")
+            found.update(names)
+        return sorted(found)
+
+    def attach(self, document: Document) -> None:
+        """Keep a manifest that has a subject; where the registry keeps no list of these, in the tag for that."""
+        answer = self._put_document(document.digest, document)
+        assert document.subject is not None  # callers attach what has one
+        if answer.headers.get("OCI-Subject") == document.subject.digest:
+            return
+        # without a compare-and-swap a push beside this one may win: look, and do it again
+        for _ in range(_ATTEMPTS):
+            others = self._listed_in_tag(document.subject)
+            if any(item.digest == document.digest for item in others):
+                return
+            self.put_document(_tag_of(document.subject), index([*others, document.described(document.annotations)]))
+
+    def attached(self, subject: Descriptor) -> list[Descriptor]:
+        """Return the manifests that are attached to another one."""
+        found: list[Descriptor] = []
+        for page in self._pages(f"/referrers/{subject.digest}", missing=True):
+            found += parse_document(page.data, str(self.reference), INDEX).manifests
+        return found or self._listed_in_tag(subject)
+
+    def _listed_in_tag(self, subject: Descriptor) -> list[Descriptor]:
+        found = self.document(_tag_of(subject))
+        return list(found.manifests) if found else []
+
+    def _pages(self, path: str, *, missing: bool = False) -> Iterator[Any]:
+        """Yield the objects of a list that comes in pages; their bytes are in `data`."""
+        place = str(self.reference)
+        seen: set[str] = set()
+        url = path
+        while url not in seen and len(seen) < _MAX_PAGES:
+            seen.add(url)
+            answer = self._ask("GET", url, missing=missing)
+            if answer is None:
+                return
+            try:
+                value = parse_json(answer.content, place)
+            except ArchiveError as error:
+                raise self._fault(f"the answer is no list: {error.cause}") from None
+            if not isinstance(value, dict):
+                raise self._fault("the answer is no list")
+            yield _Page(value, answer.content)
+            following = answer.links.get("next", {}).get("url")
+            if not following:
+                return
+            url = urljoin(answer.url, following)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        data: bytes | _Body | None = None,
+        *,
+        stream: bool = False,
+        missing: bool = False,
+    ) -> Any:
+        """Send a request, with a token where the registry asks for one, and return the answer.
+
+        A `path` may be a whole URL that the registry gave; credentials go to the registry alone. None stands for
+        an answer that there is no such thing, where that may be `missing`; other failures raise RegistryError.
+        """
+        from mlfc.publish.http import explained
+
+        url = path if "://" in path else f"{self._root}{path}"
+        is_ours = urlsplit(url)[:2] == urlsplit(self._root)[:2]
+        sent = dict(headers or {})
+        with explained(str(self.reference), self._timeout):
+            known = self._accepted if is_ours else {}
+            answer = self._session.request(method, url, headers={**sent, **known}, data=data, stream=stream)
+            if is_ours and answer.status_code in (401, 403):
+                self._accepted = self._credentials(answer)
+                if self._accepted:
+                    sent.update(self._accepted)
+                    answer = self._session.request(method, url, headers=sent, data=data, stream=stream)
+        if missing and answer.status_code == 404:
+            return None
+        if not 200 <= answer.status_code < 300:
+            raise self._refusal(answer)
+        return answer
+
+    def _credentials(self, answer: Any) -> dict[str, str]:
+        """Return the header that the answer asks for; nothing where there are no credentials for it."""
+        challenge = answer.headers.get("Www-Authenticate", "")
+        backend = self._backends["basic" if challenge.lower().startswith("basic") else "token"]
+        try:
+            found, changed = backend.authenticate_request(answer, {}, refresh=True)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # the package's ways to say that there are none, or that the answer of the token's server is no token
+            return {}
+        return {str(key): str(value) for key, value in found.items()} if changed else {}
+
+    def _refusal(self, answer: Any) -> RegistryError:
+        """Return the error for an answer that is none."""
+        status = answer.status_code
+        said = _message(answer)
+        text = f": {said}" if said else ""
+        host = self.reference.host
+        if status == 401:
+            return self._fault(f"access is denied (401){text}", f"Log in: docker login {host}")
+        if status == 403:
+            return self._fault(f"access is forbidden (403){text}", f"Ask for the right, or log in: docker login {host}")
+        if status == 404:
+            return self._fault(f"the registry knows no such repository (404){text}", "Check the name")
+        if status == 429:
+            return self._fault(f"the registry takes no more requests for now (429){text}", "Try again later")
+        return self._fault(f"the registry answers {status} to {answer.request.method}{text}", "Try again later")
+
+    def _fault(self, cause: str, next_step: str | None = None) -> RegistryError:
+        return RegistryError(
+            cause, place=str(self.reference), next_step=next_step or "The registry cannot be trusted with this artifact"
+        )
+
+
+class _Page(dict[str, Any]):
+    """An object of a list, and its bytes."""
+
+    def __init__(self, value: Mapping[str, Any], data: bytes) -> None:
+        super().__init__(value)
+        self.data = data
+
+
+def _tag_of(subject: Descriptor) -> str:
+    """Return the tag that lists what is attached to a manifest, where a registry has no other list."""
+    return subject.digest.replace(":", "-")
+
+
+def _api_host(host: str) -> str:
+    # the one registry whose name is not its address
+    return "registry-1.docker.io" if host in ("docker.io", "index.docker.io") else host
+
+
+def _api_name(reference: Reference) -> str:
+    is_short = _api_host(reference.host) != reference.host and "/" not in reference.name
+    return f"library/{reference.name}" if is_short else reference.name
+
+
+def _message(answer: Any) -> str:
+    """Return what a registry says of a failure."""
+    data: bytes = answer.content[:MAX_DOCUMENT]
+    try:
+        error = parse_json(data, "")["errors"][0]
+        return shortened(" ".join(str(error.get("message") or error.get("code")).split()), _SHOWN_TEXT)
+    except (ArchiveError, KeyError, IndexError, TypeError, AttributeError):
+        return ""

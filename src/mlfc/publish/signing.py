@@ -1,0 +1,191 @@
+"""Signatures of artifacts in the OpenSSF Model Signing format, by key pairs or, online, by sigstore."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from mlfc.errors import ArchiveError, SignatureError
+from mlfc.publish.subject import Subject
+from mlfc.support.atomic import check_writable, write_bytes
+from mlfc.support.json_text import parse_json
+from mlfc.support.plain_file import open_plain
+from mlfc.support.text import shortened
+
+SUFFIX = ".sig"
+PASSWORD = "MLFC_KEY_PASSWORD"  # noqa: S105  # the name of a variable
+MAX_SIGNATURE = 4 << 20
+_MAX_KEY = 64 << 10
+_SHOWN = 200
+_MISMATCH = "Signature mismatch"  # as the package begins, which goes on with digests in bytes
+
+
+def sign(artifact: Path, key: Path | None, output: Path | None = None, *, token: str | None = None) -> Path:
+    """Sign an artifact and return the file with the signature.
+
+    Parameters
+    ----------
+    artifact : path
+        Any file.
+    key : path or None
+        An elliptic private key (P-256, P-384 or P-521) as PEM; encrypted ones take the password of the environment's
+        ``MLFC_KEY_PASSWORD``. Without one sigstore is asked for a key that counts for minutes, and records its use.
+    output : path, optional
+        Default: the artifact's name and ``.sig``.
+    token : str, optional
+        Of an OpenID provider, for sigstore; default: those of CI services, else the browser asks.
+
+    Raises
+    ------
+    SignatureError
+        If a package or the key is missing, or sigstore refuses.
+    """
+    _require_file(artifact)
+    target = output or artifact.with_name(artifact.name + SUFFIX)
+    check_writable(target)
+    with _explained(artifact, "the artifact cannot be signed", "Check the key, or the network"):
+        from model_signing import signing
+
+        config = signing.Config()
+        if key is None:
+            config.use_sigstore_signer(identity_token=token, use_ambient_credentials=token is None)
+        else:
+            data = _read(key, _MAX_KEY, "the key")
+            password = os.environ.get(PASSWORD)
+            if password is None and b"ENCRYPTED" in data:
+                raise SignatureError(
+                    "the key is encrypted", place=str(key), next_step=f"Set {PASSWORD} to its password"
+                )
+            config.use_elliptic_key_signer(
+                private_key=key, password=password.encode() if password is not None and b"ENCRYPTED" in data else None
+            )
+        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            made = Path(folder, "signature")
+            config.sign(artifact.resolve(), made)
+            data = made.read_bytes()
+    write_bytes(target, data)
+    return target
+
+
+def verify_signature(
+    artifact: Path,
+    key: Path | None,
+    signature: Path | None = None,
+    *,
+    identity: str | None = None,
+    issuer: str | None = None,
+) -> None:
+    """Check that an artifact is what the owner of a key, or of an identity that sigstore vouches for, has signed.
+
+    Parameters
+    ----------
+    artifact : path
+    key : path or None
+        The public key as PEM.
+    signature : path, optional
+        Default: the artifact's name and ``.sig``.
+    identity, issuer : str, optional
+        Instead of a key: who signed by sigstore, and which OpenID provider vouches for them.
+
+    Raises
+    ------
+    SignatureError
+        If it is not, or cannot be checked.
+    """
+    _require_file(artifact)
+    given = signature or artifact.with_name(artifact.name + SUFFIX)
+    data = _read(given, MAX_SIGNATURE, "the signature")
+    _check_form(data, given)
+    with _explained(artifact, "the signature does not fit", "Do not use it; get artifact and key from their author"):
+        from model_signing import verifying
+
+        config = verifying.Config()
+        if key is not None:
+            _read(key, _MAX_KEY, "the key")
+            config.use_elliptic_key_verifier(public_key=key)
+        else:
+            config.use_sigstore_verifier(identity=identity, oidc_issuer=issuer)
+        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            copy = Path(folder, "signature")
+            copy.write_bytes(data)
+            # it prints warnings
+            with redirect_stdout(sys.stderr):
+                config.verify(artifact.resolve(), copy)
+
+
+def read_signature(subject: Subject) -> bytes | None:
+    """Return the signature beside an artifact; None where there is none.
+
+    Raises SignatureError if it is of another artifact. Whose signature it is, only `verify_signature` finds out.
+    """
+    path = subject.path.with_name(subject.path.name + SUFFIX)
+    if not path.exists():
+        return None
+    data = _read(path, MAX_SIGNATURE, "the signature")
+    signed = _check_form(data, path)
+    if signed != {("sha256", subject.digest.removeprefix("sha256:"))}:
+        raise SignatureError(
+            f"the signature is not of {subject.path.name} as it is now",
+            place=str(path),
+            next_step=f"Sign it again, or remove {path.name}",
+        )
+    return data
+
+
+def _check_form(data: bytes, path: Path) -> set[tuple[str, str]]:
+    """Return algorithms and digests of what a signature signs; raise SignatureError if it is none."""
+    try:
+        envelope: Any = parse_json(data, str(path))["dsseEnvelope"]
+        payload: Any = parse_json(base64.b64decode(envelope["payload"], validate=True), str(path))
+        resources = payload["predicate"]["resources"]
+        return {(str(item["algorithm"]), str(item["digest"])) for item in resources}
+    except (ArchiveError, KeyError, TypeError, ValueError, binascii.Error):
+        raise SignatureError(
+            "this is no signature of the Model Signing format", place=str(path), next_step="Sign the artifact again"
+        ) from None
+
+
+@contextmanager
+def _explained(artifact: Path, cause: str, next_step: str) -> Iterator[None]:
+    """Turn what the package raises into SignatureError."""
+    try:
+        yield
+    except SignatureError:
+        raise
+    except ImportError as error:
+        raise SignatureError(
+            f"the package {error.name} is missing", place=str(artifact), next_step='Run: pip install "mlfc[signing]"'
+        ) from error
+    except Exception as error:  # it has no class of its own, and its own packages raise dozens
+        reason = shortened(" ".join(str(error).split()) or type(error).__name__, _SHOWN)
+        if reason.startswith(_MISMATCH):
+            reason = "it is of another artifact, or this one was changed"
+        elif isinstance(error, AttributeError) and "curve" in reason:
+            reason = "expected an elliptic key, P-256, P-384 or P-521"
+        raise SignatureError(f"{cause}: {reason.rstrip('. ')}", place=str(artifact), next_step=next_step) from error
+
+
+def _require_file(artifact: Path) -> None:
+    try:
+        open_plain(artifact).close()
+    except OSError as error:
+        raise ArchiveError(f"cannot be read: {error.strerror}", place=str(artifact)) from error
+
+
+def _read(path: Path, limit: int, what: str) -> bytes:
+    """Return the bytes of a small file."""
+    try:
+        with open_plain(path) as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise SignatureError(f"{what} cannot be read: {error.strerror}", place=str(path)) from error
+    if len(data) > limit:
+        raise SignatureError(f"{what} exceeds {limit:,} bytes", place=str(path))
+    return data

@@ -1,0 +1,101 @@
+"""What a registry and a folder in its place can do, and the checks that neither of them escapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import Protocol
+
+from mlfc.errors import RegistryError
+from mlfc.publish.documents import MAX_DOCUMENT, Descriptor, Document
+from mlfc.publish.reference import Reference
+from mlfc.support.content import Data
+
+TIMEOUT = 30.0
+"""Seconds in which a registry has to send or take something."""
+
+
+class Store(Protocol):
+    """Where artifacts are kept. What `document` and `pieces` give is not checked yet."""
+
+    reference: Reference
+
+    def document(self, wanted: str) -> Document | None:
+        """Return the manifest or index of a tag or digest; None where there is none."""
+
+    def put_document(self, name: str, document: Document) -> None:
+        """Keep a manifest or index under a tag, or under its digest."""
+
+    def pieces(self, blob: Descriptor) -> Iterator[bytes]:
+        """Yield the bytes of a blob."""
+
+    def put_blob(self, blob: Descriptor, data: Data) -> None:
+        """Keep a blob, unless it is there."""
+
+    def tags(self) -> list[str]:
+        """Return the tags in order."""
+
+    def attach(self, document: Document) -> None:
+        """Keep a manifest that has a subject, so that whoever looks at the subject finds it."""
+
+    def attached(self, subject: Descriptor) -> list[Descriptor]:
+        """Return the manifests that are attached to another one."""
+
+
+def open_store(reference: Reference, *, plain_http: bool = False, timeout: float = TIMEOUT) -> Store:
+    """Return the store that a reference names; RegistryError where a package for it is missing."""
+    if not reference.host:
+        from mlfc.publish.layout import LayoutStore
+
+        return LayoutStore(reference)
+    from mlfc.publish.remote import RemoteStore
+
+    return RemoteStore(reference, plain_http=plain_http, timeout=timeout)
+
+
+def checked(pieces: Iterable[bytes], blob: Descriptor, place: str) -> Iterator[bytes]:
+    """Yield the bytes of a blob; raise RegistryError as soon as there are too many, and if they are not the blob's."""
+    found, digest = 0, sha256()
+    for piece in pieces:
+        found += len(piece)
+        if found > blob.size:
+            raise _lie(place, f"expected {blob.size:,} bytes of {blob.digest}, got more")
+        digest.update(piece)
+        yield piece
+    if found != blob.size:
+        raise _lie(place, f"expected {blob.size:,} bytes of {blob.digest}, got {found:,}")
+    if f"sha256:{digest.hexdigest()}" != blob.digest:
+        raise _lie(place, f"expected bytes with the digest {blob.digest}, got sha256:{digest.hexdigest()}")
+
+
+def read_document(store: Store, described: Descriptor) -> Document:
+    """Return a manifest or index by its descriptor; raise RegistryError if it is not what that says."""
+    place = str(store.reference)
+    if described.size > MAX_DOCUMENT:
+        raise _lie(place, f"the manifest {described.digest} exceeds {MAX_DOCUMENT:,} bytes")
+    found = store.document(described.digest)
+    if found is None:
+        raise _lie(place, f"the manifest {described.digest} is listed, but missing")
+    if (len(found.data), found.media_type) != (described.size, described.media_type):
+        raise _lie(
+            place,
+            f"expected {described.size:,} bytes of '{described.media_type}' as {described.digest},"
+            f" got {len(found.data):,} of '{found.media_type}'",
+        )
+    return found
+
+
+def required_document(store: Store, wanted: str) -> Document:
+    """Return the manifest or index of a tag or digest; raise RegistryError where there is none."""
+    found = store.document(wanted)
+    if found is None:
+        raise RegistryError(
+            f"there is nothing under '{wanted}'",
+            place=store.reference.repository,
+            next_step=f"List what there is: mlfc list {store.reference.repository}",
+        )
+    return found
+
+
+def _lie(place: str, cause: str) -> RegistryError:
+    return RegistryError(cause, place=place, next_step="Nothing was written. Pull again, or push the artifact again")

@@ -34,9 +34,10 @@ from mlfc.publish.documents import (
     index,
     parse_document,
 )
+from mlfc.publish.opening import open_store
 from mlfc.publish.pull import entries, pull
 from mlfc.publish.reference import parse_reference
-from mlfc.publish.store import Store, open_store
+from mlfc.publish.store import Store
 from tests.registry_servers import Answer, Liar, Request, liar
 from tests.unit.test_cli import mlfc
 
@@ -51,6 +52,7 @@ def tar_of(name: str, size: int = 100) -> bytes:
 
 
 TAR = tar_of("x")
+SOON = 0.05  # of what never comes, so nothing depends on how busy the machine is
 
 
 def layer(data: bytes = TAR, title: str = "kws.tar", **changes: Any) -> dict[str, Any]:
@@ -319,7 +321,7 @@ def test_a_registry_that_never_answers(server: Liar) -> None:
 
     try:
         server.lie(BLOB, 200, silence())
-        refused(server, "neither sends nor takes anything for 0.05 s", timeout=0.05)
+        refused(server, "neither sends nor takes anything for 0.05 s", timeout=SOON)
     finally:
         released.set()
 

@@ -266,8 +266,8 @@ def sbom(
 
 
 def _store(reference: str, plain_http: bool, timeout: float) -> Store:
+    from mlfc.publish.opening import open_store
     from mlfc.publish.reference import parse_reference
-    from mlfc.publish.store import open_store
 
     return open_store(parse_reference(reference), plain_http=plain_http, timeout=timeout)
 

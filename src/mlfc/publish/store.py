@@ -11,9 +11,6 @@ from mlfc.publish.documents import MAX_DOCUMENT, Descriptor, Document
 from mlfc.publish.reference import Reference
 from mlfc.support.content import Data
 
-TIMEOUT = 30.0
-"""Seconds in which a registry has to send or take something."""
-
 
 class Store(Protocol):
     """Where artifacts are kept. What `document` and `pieces` give is not checked yet."""
@@ -40,17 +37,6 @@ class Store(Protocol):
 
     def attached(self, subject: Descriptor) -> list[Descriptor]:
         """Return the manifests that are attached to another one."""
-
-
-def open_store(reference: Reference, *, plain_http: bool = False, timeout: float = TIMEOUT) -> Store:
-    """Return the store that a reference names; RegistryError where a package for it is missing."""
-    if not reference.host:
-        from mlfc.publish.layout import LayoutStore
-
-        return LayoutStore(reference)
-    from mlfc.publish.remote import RemoteStore
-
-    return RemoteStore(reference, plain_http=plain_http, timeout=timeout)
 
 
 def checked(pieces: Iterable[bytes], blob: Descriptor, place: str) -> Iterator[bytes]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mlfc.memory import Pool as Pool
     from mlfc.problems import check as check
     from mlfc.problems import examine as examine
+    from mlfc.quantize.quantize import quantize as quantize
     from mlfc.runtime.devices.device import cpu as cpu
     from mlfc.runtime.devices.device import cuda as cuda
     from mlfc.runtime.devices.device import device as device
@@ -70,6 +71,7 @@ _HOMES = {
     "rebuild": "mlfc.archive",
     "compile_matrix": "mlfc.matrix.compile_matrix",
     "tune": "mlfc.tuning.tune",
+    "quantize": "mlfc.quantize.quantize",
     "set_num_threads": "mlfc.runtime.threads",
     "get_num_threads": "mlfc.runtime.threads",
     "Pool": "mlfc.memory",

@@ -31,7 +31,7 @@ LAYERS = (
     ("archive",),
     ("micro", "cluster", "publish"),
     ("verify", "specializing", "compiled_model", "onnx_backend"),
-    ("tuning", "matrix"),
+    ("tuning", "matrix", "quantize"),
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}

@@ -32,7 +32,8 @@ class LazyPackage(ModuleType):
         return found
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._HOMES})
+        # what the package's file imports is nobody's business
+        return sorted({*self._HOMES, *(name for name in super().__dir__() if name.startswith("__"))})
 
 
 def make_lazy(package: str) -> None:

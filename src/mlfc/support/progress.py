@@ -20,6 +20,18 @@ def stage(text: str) -> Iterator[None]:
 
 
 @contextmanager
+def stages(text: str) -> Iterator[Callable[[str], None]]:
+    """Show `text` with a spinner on a terminal while the block runs; yield what adds the name of a step to it."""
+    if not sys.stderr.isatty():
+        yield lambda _step: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as shown:
+        yield lambda step: shown.update(f"{text}: {step}")
+
+
+@contextmanager
 def bar(text: str) -> Iterator[Callable[[int, int, str], None]]:
     """Show a bar on a terminal while the block runs; yield what sets it: done, of how many, and a note."""
     if not sys.stderr.isatty():

@@ -112,6 +112,9 @@ def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
             if info is not None:
                 return _read(file, info, batched=True)
             return _numbers(file, _MAX_BATCH)
+    except InputError as error:  # of what the array holds, which does not fit the input
+        error.place = f"{path}: {error.place}"
+        raise
     except (*_BROKEN, MemoryError) as error:
         raise InputError(f"cannot be read as .npy: {error}", place=str(path)) from error
 

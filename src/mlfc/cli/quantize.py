@@ -1,0 +1,133 @@
+"""``mlfc quantize``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mlfc.cli.options import Inputs
+from mlfc.cli.tables import print_json, print_table
+from mlfc.errors import OptionError
+from mlfc.support.progress import stages
+from mlfc.support.text import printable
+
+if TYPE_CHECKING:
+    from mlfc.quantize.layers import LayerError
+    from mlfc.quantize.quantize import QuantizedModel
+
+EXAMPLES = (
+    "mlfc quantize resnet.onnx --calibrate images/ --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225",
+    "mlfc quantize kws.onnx --calibrate inputs.npz --labels labels.npy -o kws_int8.onnx",
+    "mlfc quantize vad.onnx --calibrate frames.npz --shape input=1,512 --activations int16",
+    "mlfc quantize detector.onnx --calibrate images/ --exclude /head/Conv --method percentile",
+)
+_WORST = 10
+
+
+def quantize(
+    model: Annotated[Path, typer.Argument(help="An ONNX file of float32.")],
+    *,
+    calibrate: Annotated[
+        Path,
+        typer.Option(
+            metavar="DATA",
+            help="Typical inputs: .npz or .npy as for mlfc verify --inputs, or a folder of those or of images.",
+        ),
+    ],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>_int8.onnx.")] = None,
+    shape: list[str] | None = None,
+    samples: Annotated[int, typer.Option(help="Take at most so many sets of inputs.", metavar="N")] = 100,
+    method: Annotated[
+        str, typer.Option(help="How ranges follow from the data: minmax, entropy or percentile.")
+    ] = "minmax",
+    activations: Annotated[
+        str, typer.Option(help="int8, uint8, or int16, which takes twice the memory and loses less.")
+    ] = "int8",
+    per_channel: Annotated[
+        bool, typer.Option("--per-channel/--per-tensor", help="A scale for each channel of weights, or one for all.")
+    ] = True,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="NODE", help="A node that stays float; repeatable.")
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="The class of each set of inputs, .npy or one a line: counts how many are right."),
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="Of images: what is subtracted from pixels of 0 to 1.")
+    ] = None,
+    std: Annotated[str | None, typer.Option(metavar="R,G,B", help="Of images: what they are divided by then.")] = None,
+    as_json: bool = False,
+) -> None:
+    """Make an int8 model of a float one, with typical inputs, and show what each layer loses.
+
+    ONNX Runtime's quantizer chooses the ranges. The result is an ONNX model that compiles like any other.
+    """
+    from mlfc.quantize.calibration import ImageScaling
+    from mlfc.quantize.quantize import quantize as quantized
+
+    if not calibrate.exists():
+        raise OptionError("there is no such file or folder", place=f"--calibrate {calibrate}")
+    scaling = ImageScaling(_numbers("--mean", mean, (0.0,)), _numbers("--std", std, (1.0,)))
+    target = output or Path(f"{model.stem}_{'int16' if activations == 'int16' else 'int8'}.onnx")
+    if output is None and target.exists():
+        raise OptionError(f"{target} exists", place="--output", next_step="Name the file to write: -o FILE.onnx")
+    with stages(f"quantizing {model.name}") as say:
+        found = quantized(
+            model,
+            calibrate,
+            target,
+            shapes=Inputs.of(shape, None, None, None).arguments()["shapes"],
+            samples=samples,
+            method=method,
+            activations=activations,
+            per_channel=per_channel,
+            exclude=tuple(exclude or ()),
+            labels=labels,
+            scaling=scaling,
+            progress=say,
+        )
+    _report(found, as_json)
+
+
+def _numbers(option: str, text: str | None, usual: tuple[float, ...]) -> tuple[float, ...]:
+    try:
+        return usual if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"expected numbers such as 0.485,0.456,0.406, got '{text}'", place=option) from None
+
+
+def _report(found: QuantizedModel, as_json: bool) -> None:
+    accuracy = found.accuracy
+    if as_json:
+        document: dict[str, Any] = {
+            "path": str(found.path),
+            "samples": found.samples,
+            "bytes": {"before": found.bytes_before, "after": found.bytes_after},
+            "layers": [vars(item) for item in found.layers],
+            "outputs": [item.tensor for item in found.outputs],
+            "accuracy": None if accuracy is None else vars(accuracy),
+        }
+        print_json(document)
+        return
+    columns = ("tensor", "node", "operator", "largest", "largest error", "signal to noise dB")
+    print_table("outputs", columns, [_row(item) for item in found.outputs])
+    worst = sorted(found.layers, key=lambda item: item.noise_db)[:_WORST]
+    print_table(
+        f"what the layers lose, the most first ({len(worst)} of {len(found.layers)})", columns, list(map(_row, worst))
+    )
+    if accuracy is not None:
+        typer.echo(
+            f"right: {accuracy.compiled} of {accuracy.samples}, {accuracy.reference} before; "
+            f"the same answer: {accuracy.agreeing}"
+        )
+    change = f"{found.bytes_before:,} -> {found.bytes_after:,} bytes"
+    typer.echo(printable(f"{found.path}: {change}, {found.samples} sets of inputs. Next: mlfc compile {found.path}"))
+
+
+def _row(item: LayerError) -> tuple[object, ...]:
+    noise = round(item.noise_db, 1) if math.isfinite(item.noise_db) else item.noise_db
+    return (item.tensor, item.node, item.operator, item.largest, item.largest_error, noise)

@@ -1,0 +1,178 @@
+"""Calibration data: sets of a model's inputs from files, folders of them or of images, or an iterable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import InputError, MlfcError, OptionError, ProblemsError, ToolchainError, unknown
+from mlfc.support.arrays import Array
+from mlfc.support.plain_file import open_plain
+from mlfc.support.tensor_info import TensorInfo
+from mlfc.verify.inputs import read_sets
+
+Sets = Sequence[Mapping[str, Array]]
+ARRAYS = (".npz", ".npy")
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_MOST_PIXELS = 1 << 26  # of a picture in a file, which may claim any size
+_SHOWN_PROBLEMS = 20
+
+
+@dataclass(frozen=True)
+class ImageScaling:
+    """How a pixel of 0 to 255 becomes an input of floats: ``(pixel / 255 - mean) / std``, for each channel.
+
+    Attributes
+    ----------
+    mean, std : tuple of float
+        One for all channels, or one for each.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        numbers = np.asarray((*self.mean, *self.std), np.float64)
+        if not self.mean or not self.std or not np.isfinite(numbers).all() or 0 in self.std:
+            raise OptionError(
+                f"expected means and deviations of channels, got mean {self.mean} and std {self.std}",
+                next_step="Example: --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225",
+            )
+
+
+def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scaling: ImageScaling) -> Sets:
+    """Return at most `samples` sets of inputs.
+
+    Parameters
+    ----------
+    data : path, or iterable of mapping
+        A ``.npz`` or ``.npy`` file as for ``mlfc verify --inputs``, a folder of such files or of images; or anything
+        that yields arrays by input name, such as a generator.
+    infos : sequence of TensorInfo
+        The model's inputs, of fixed shapes.
+    samples : int
+    scaling : ImageScaling
+        For images.
+
+    Raises
+    ------
+    InputError or ProblemsError
+        For data that is not of the inputs' shapes and dtypes, or none at all.
+    """
+    if isinstance(data, (str, Path)):
+        found = _limited(_from_path(Path(data), infos, scaling), samples)
+        place: str | None = str(data)
+    elif isinstance(data, Iterable) and not isinstance(data, (Mapping, np.ndarray, bytes)):
+        found = _checked(_limited(data, samples), infos)
+        place = None
+    else:
+        raise InputError(
+            f"expected a path or an iterable of arrays by input name, got {type(data).__name__}",
+            place="calibration data",
+            next_step="Example: [{'input': x} for x in batches]",
+        )
+    if not found:
+        raise InputError("there is no calibration data", place=place, next_step="Give a hundred typical inputs")
+    return found
+
+
+def _limited(sets: Iterable[Mapping[str, Array]], samples: int) -> list[Mapping[str, Array]]:
+    found: list[Mapping[str, Array]] = []
+    for given in sets:
+        found.append(given)
+        if len(found) == samples:
+            break
+    return found
+
+
+def _from_path(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -> Iterator[Mapping[str, Array]]:
+    if not path.is_dir():
+        yield from (given for _, given in read_sets(path, infos))
+        return
+    files = sorted(item for item in path.rglob("*") if item.suffix.lower() in (*ARRAYS, *IMAGES) and item.is_file())
+    if not files:
+        raise InputError(
+            f"the folder has no file of {', '.join((*ARRAYS, *IMAGES))}", place=str(path), next_step="Name another"
+        )
+    for file in files:
+        if file.suffix.lower() in ARRAYS:
+            yield from (given for _, given in read_sets(file, infos))
+        else:
+            yield {infos[0].name: _image(file, infos, scaling)}
+
+
+def _image(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -> Array:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ToolchainError(
+            "reading images requires Pillow, which is not installed",
+            next_step='Install it with: pip install "mlfc[quantize]"',
+        ) from None
+    channels, height, width, is_first = _picture(infos, str(path))
+    try:
+        with open_plain(path) as file, Image.open(file) as opened:
+            if opened.width * opened.height > _MOST_PIXELS:
+                raise InputError(
+                    f"the image has {opened.width} x {opened.height} pixels, more than {_MOST_PIXELS:,}",
+                    place=str(path),
+                )
+            image = opened.convert("RGB" if channels == 3 else "L").resize((width, height), Image.Resampling.BILINEAR)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"the image cannot be read: {error}", place=str(path)) from error
+    pixels: Array = np.asarray(image, np.float32).reshape(height, width, channels)
+    if infos[0].numpy_dtype.kind == "f":
+        for name, numbers in (("mean", scaling.mean), ("std", scaling.std)):
+            if len(numbers) not in (1, channels):
+                raise OptionError(f"expected 1 or {channels} numbers, got {len(numbers)}", place=name)
+        pixels = (pixels / 255 - np.asarray(scaling.mean, np.float32)) / np.asarray(scaling.std, np.float32)
+    ordered = pixels.transpose(2, 0, 1) if is_first else pixels
+    return np.ascontiguousarray(ordered, infos[0].numpy_dtype).reshape(infos[0].shape)
+
+
+def _picture(infos: Sequence[TensorInfo], place: str) -> tuple[int, int, int, bool]:
+    """Return channels, height and width of a model's picture, and whether the channels come first."""
+    shape = infos[0].shape
+    if len(infos) == 1 and infos[0].numpy_dtype.kind in "fu" and len(shape) == 4 and shape[0] == 1:
+        _, first, middle, last = (int(extent) for extent in shape)
+        if first in (1, 3):
+            return first, middle, last, True
+        if last in (1, 3):
+            return last, first, middle, False
+    raise InputError(
+        f"images are for models with one input of 1 x channels x height x width, got {', '.join(map(str, infos))}",
+        place=place,
+        next_step="Write .npz: numpy.savez(path, **{name: array})",
+    )
+
+
+def _checked(sets: Sequence[Any], infos: Sequence[TensorInfo]) -> list[Mapping[str, Array]]:
+    """Return sets as arrays; raise all problems at once for what does not fit the inputs."""
+    problems: list[MlfcError] = []
+    found: list[Mapping[str, Array]] = []
+    known = {info.name: info for info in infos}
+    for index, given in enumerate(sets):
+        place = f"calibration set {index}"
+        if not isinstance(given, Mapping):
+            problems.append(InputError(f"expected arrays by input name, got {type(given).__name__}", place=place))
+            continue
+        problems += [InputError(unknown("input", str(name), known), place=place) for name in given if name not in known]
+        arrays = {}
+        for name, info in known.items():
+            if name not in given:
+                problems.append(InputError(f"has no input '{name}'", place=place))
+                continue
+            array = np.asarray(given[name])
+            if array.shape != info.shape or array.dtype != info.numpy_dtype:
+                problems.append(InputError(f"expected {info}, got {array.dtype}{list(array.shape)}", place=place))
+            arrays[name] = array
+        found.append(arrays)
+        if len(problems) >= _SHOWN_PROBLEMS:
+            break
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems)
+    return found

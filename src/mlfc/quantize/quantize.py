@@ -1,0 +1,287 @@
+"""Float models become int8 ones by ONNX Runtime's quantizer, with what that changes in each layer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import InputError, MlfcError, ModelError, OptionError, ToolchainError, unknown
+from mlfc.frontend import Model, import_for_run, model_bytes
+from mlfc.quantize.calibration import ImageScaling, Sets, calibration_sets
+from mlfc.quantize.layers import LayerError, layer_errors
+from mlfc.relay.ir import TensorType, Type
+from mlfc.support.atomic import check_writable, write_bytes
+from mlfc.support.dims import Dim
+from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed, html_table
+from mlfc.verify.accuracy import Accuracy
+
+METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+"""How ranges follow from the calibration data, by the names of ONNX Runtime's quantizer."""
+ACTIVATIONS = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16"}
+_OPSET_OF_INT16 = 21  # of ONNX's own QuantizeLinear; before, ONNX Runtime writes operators of its own
+_SAMPLES = 100
+
+
+@dataclass(frozen=True, repr=False)
+class QuantizedModel(Displayed):
+    """The result of `quantize`.
+
+    Attributes
+    ----------
+    path : Path
+        The int8 model, ONNX with QuantizeLinear and DequantizeLinear.
+    samples : int
+        How many sets of inputs calibrated it.
+    bytes_before, bytes_after : int
+        Of the files.
+    layers : tuple of LayerError
+        Every tensor that both models have, in the order of computation.
+    outputs : tuple of LayerError
+        Of them, the model's outputs.
+    accuracy : Accuracy or None
+        Where labels were given: ``compiled`` is the int8 model, ``reference`` the float one.
+    """
+
+    path: Path
+    samples: int
+    bytes_before: int
+    bytes_after: int
+    layers: tuple[LayerError, ...]
+    outputs: tuple[LayerError, ...]
+    accuracy: Accuracy | None = None
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"path": str(self.path), "samples": self.samples, "bytes": self.bytes_after}
+
+    def _repr_html_(self) -> str:
+        rows = [(item.tensor, item.largest, item.largest_error, item.noise_db) for item in self.layers]
+        return html_table(str(self.path), ("tensor", "largest value", "largest error", "signal to noise, dB"), rows)
+
+
+def quantize(
+    model: Model,
+    calibrate: Any,
+    output: str | os.PathLike[str],
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    samples: int = _SAMPLES,
+    method: str = "minmax",
+    activations: str = "int8",
+    per_channel: bool = True,
+    exclude: Sequence[str] = (),
+    labels: str | os.PathLike[str] | None = None,
+    scaling: ImageScaling | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> QuantizedModel:
+    """Quantize a float model after its training.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        An ONNX model of float32.
+    calibrate : path or iterable of mapping
+        Typical inputs: a ``.npz`` or ``.npy`` file, a folder of those or of images, or anything that yields arrays by
+        input name.
+    output : path
+        The file to write.
+    shapes : mapping, optional
+        Of inputs whose shape the model leaves open. An open first dimension is 1 without it.
+    samples : int
+        Take at most so many sets of inputs.
+    method : str
+        How ranges follow from the data: ``minmax``, ``entropy`` or ``percentile``.
+    activations : str
+        ``int8``, ``uint8``, or ``int16``, which costs twice the memory and loses little. Weights are int8.
+    per_channel : bool
+        Weights have a scale for each channel of the output.
+    exclude : sequence of str
+        Nodes that stay float.
+    labels : path, optional
+        The class of each set of inputs, as for `verify`: counts how often both models are right.
+    scaling : ImageScaling, optional
+        What images become; default: 0 to 1.
+    progress : callable, optional
+        Gets a line of text when a step begins.
+
+    Returns
+    -------
+    QuantizedModel
+
+    Raises
+    ------
+    MlfcError
+        If the model cannot be read, is not float or not ONNX, or the data does not fit it.
+
+    Examples
+    --------
+    >>> made = mlfc.quantize("resnet.onnx", ({"input": x} for x in images), "resnet_int8.onnx")  # doctest: +SKIP
+    >>> made.outputs[0].noise_db                                                                 # doctest: +SKIP
+    38.2
+    """
+    for name, value, known in (("method", method, METHODS), ("activations", activations, ACTIVATIONS)):
+        if value not in known:
+            raise OptionError(unknown(name, value, known), place=name)
+    if samples < 1:
+        raise OptionError(f"expected at least one sample, got {samples}", place="samples")
+    check_writable(output)
+    say = progress or (lambda _: None)
+    say("reading the model")
+    data = _onnx_bytes(model)
+    place = "the model" if isinstance(data, bytes) else str(data)
+    infos, nodes = _examined(data, shapes, place)
+    for name in exclude:
+        if name not in nodes:
+            raise OptionError(unknown("node", name, nodes), place="exclude")
+    sets = calibration_sets(calibrate, infos, samples, scaling or ImageScaling())
+    with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+        source = data if isinstance(data, Path) else _written(data, Path(folder, "model.onnx"))
+        prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
+        say("folding constants")
+        with _named(place, "prepare"):
+            _prepare(source, prepared, activations)
+        say(f"calibrating with {len(sets)} sets of inputs")
+        with _named(place, "quantize"):
+            _quantize(prepared, made, sets, (method, activations, per_channel), exclude)
+        say("comparing every layer")
+        layers, outputs, accuracy = layer_errors(prepared, made, sets, None if labels is None else Path(labels))
+        content = made.read_bytes()
+        write_bytes(output, content)
+        return QuantizedModel(Path(output), len(sets), source.stat().st_size, len(content), layers, outputs, accuracy)
+
+
+def _onnx_bytes(model: Model) -> bytes | Path:
+    """Return an ONNX model's bytes or file; raise OptionError for a model of TFLite."""
+    data = model_bytes(model)
+    path = None if data is not None else Path(model)  # type: ignore[arg-type]
+    start = b"" if path is not None and not path.is_file() else (data or b"")[:8]
+    if path is not None and path.is_file():
+        with path.open("rb") as file:
+            start = file.read(8)
+    if start[4:] == b"TFL3":
+        raise OptionError(
+            "quantizing requires an ONNX model; TensorFlow's converter quantizes for TFLite",
+            place=None if path is None else str(path),
+            next_step="Set converter.optimizations = [tf.lite.Optimize.DEFAULT] and converter.representative_dataset",
+        )
+    return path if data is None and path is not None else data or b""
+
+
+def _examined(
+    model: bytes | Path, shapes: Mapping[str, Sequence[int]] | None, place: str
+) -> tuple[list[TensorInfo], list[str]]:
+    """Return the inputs of a model with fixed shapes, and the names of its nodes."""
+    import onnx
+
+    module, params = import_for_run(model, dynamic=True, shapes=shapes)
+    inputs = ((var.name, var.type) for var in module.main.params if var.name not in params)
+    infos = [_fixed(name, kind, place) for name, kind in inputs]
+    if not any(np.dtype(array.dtype).kind == "f" and array.ndim > 1 for array in params.values()):
+        raise InputError(
+            "the model has no weights of float: there is nothing to quantize",
+            place=place,
+            next_step="Compile it as it is",
+        )
+    known = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
+    return infos, [node.name for node in known.graph.node if node.name]
+
+
+def _fixed(name: str, kind: Type, place: str) -> TensorInfo:
+    if not isinstance(kind, TensorType):
+        raise InputError(f"expected inputs that are tensors, got '{name}' of {kind}", place=place)
+    extents = tuple(1 if axis == 0 and isinstance(extent, Dim) else extent for axis, extent in enumerate(kind.shape))
+    if any(isinstance(extent, Dim) for extent in extents):
+        shown = ",".join("N" if isinstance(extent, Dim) else str(extent) for extent in extents)
+        raise InputError(
+            f"the shape of the input '{name}' is open: {', '.join(map(str, kind.shape))}",
+            place=place,
+            next_step=f"Give that of the calibration data: --shape {name}={shown}",
+        )
+    return TensorInfo(name, tuple(int(extent) for extent in extents), kind.dtype)
+
+
+def _written(data: bytes, path: Path) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def _prepare(source: Path, path: Path, activations: str) -> None:
+    """Write the model as the quantizer wants it: constants folded, normalization in the weights, shapes known."""
+    _quantizer().shape_inference.quant_pre_process(str(source), str(path), skip_symbolic_shape=True)
+    if activations == "int16":
+        _raise_opset(path)
+
+
+@contextmanager
+def _named(place: str, work: str) -> Iterator[None]:
+    """Raise ModelError, with the user's name of the model, for what ONNX Runtime raises."""
+    try:
+        yield
+    except MlfcError:
+        raise
+    except Exception as error:  # of ONNX Runtime, onnx and protobuf, which share no class
+        raise ModelError(f"ONNX Runtime cannot {work} the model: {error}", place=place) from error
+
+
+def _raise_opset(path: Path) -> None:
+    import onnx
+    from onnx import version_converter
+
+    model = onnx.load(path)
+    if next(item.version for item in model.opset_import if item.domain in ("", "ai.onnx")) < _OPSET_OF_INT16:
+        onnx.save(version_converter.convert_version(model, _OPSET_OF_INT16), path)
+
+
+def _quantizer() -> Any:
+    try:
+        import onnxruntime.quantization
+        import onnxruntime.quantization.shape_inference
+    except ImportError as error:
+        raise ToolchainError(
+            f"ONNX Runtime's quantizer is not installed: {error}",
+            next_step='Install it with: pip install "mlfc[quantize]"',
+        ) from None
+    return onnxruntime.quantization
+
+
+def _quantize(source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], exclude: Sequence[str]) -> None:
+    quantization = _quantizer()
+    method, activations, per_channel = how
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it advises what has been done already
+    try:
+        quantization.quantize_static(
+            str(source),
+            str(path),
+            _reader(quantization, sets),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=per_channel,
+            activation_type=getattr(quantization.QuantType, ACTIVATIONS[activations]),
+            weight_type=quantization.QuantType.QInt8,
+            nodes_to_exclude=list(exclude),
+            calibrate_method=getattr(quantization.CalibrationMethod, METHODS[method]),
+            extra_options={"ActivationSymmetric": activations == "int16"},
+        )
+    finally:
+        logger.setLevel(level)
+
+
+def _reader(quantization: Any, sets: Sets) -> Any:
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._left = iter(sets)
+
+        def get_next(self) -> Any:
+            given = next(self._left, None)
+            return None if given is None else dict(given)
+
+    return Reader()

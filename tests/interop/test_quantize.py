@@ -1,0 +1,128 @@
+"""Post-training quantization: what compiles equals ONNX Runtime, the differences are told, and data that is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import mlfc
+from mlfc.errors import MlfcError
+from mlfc.quantize.calibration import ImageScaling, calibration_sets
+from mlfc.support.tensor_info import TensorInfo
+
+pytest.importorskip("onnxruntime", reason='onnxruntime is not installed: pip install "mlfc[quantize]"')
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+FLOAT = DIGITS / "digits.onnx"
+IMAGE = TensorInfo("image", (1, 3, 2, 4), "float32")
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with sets of inputs and their labels."""
+    folder = tmp_path_factory.mktemp("held_out")
+    given = np.load(DIGITS / "held_out.npz")
+    images = given["images"].transpose(0, 3, 1, 2)[:, None]
+    np.savez(folder / "inputs.npz", image=np.ascontiguousarray(images[:120]))
+    np.save(folder / "labels.npy", given["labels"][:120])
+    return folder
+
+
+def program(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlfc", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_quantized_model_is_right_as_often_and_compiles_exactly(held_out: Path, tmp_path: Path) -> None:
+    arguments = ("--calibrate", held_out / "inputs.npz", "--labels", held_out / "labels.npy", "--samples", 120)
+    done = program("quantize", FLOAT, *arguments, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["bytes"]["after"] < 0.6 * found["bytes"]["before"]
+    assert found["accuracy"]["reference"] - found["accuracy"]["compiled"] <= 2
+    assert [item["node"] for item in found["layers"]] == ["conv1_relu", "conv2_relu", "flatten", "dense", "softmax"]
+    assert all(30 < item["noise_db"] < 80 for item in found["layers"])
+    compiled = mlfc.compile(tmp_path / "digits_int8.onnx")
+    assert any("int8" in str(value.dtype) for value in compiled.factory.program.calls[1].inputs)
+    assert compiled.verify(samples=3).is_within
+    again = program("quantize", FLOAT, *arguments, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "digits_int8.onnx exists" in again.stderr
+
+
+def test_int16_activations_lose_less(tmp_path: Path) -> None:
+    sets = [{"image": np.random.default_rng(seed).random((1, 1, 8, 8), np.float32)} for seed in range(8)]
+    noise = {}
+    for activations in ("int8", "int16"):
+        made = mlfc.quantize(FLOAT, iter(sets), tmp_path / f"{activations}.onnx", activations=activations)
+        noise[activations] = made.outputs[0].noise_db
+    assert noise["int16"] > noise["int8"]  # the weights have 8 bits in both
+    stored = onnx.load(tmp_path / "int16.onnx").graph.initializer
+    assert onnx.TensorProto.INT16 in {tensor.data_type for tensor in stored}
+    assert mlfc.compile(tmp_path / "int16.onnx").verify(samples=2).is_within
+
+
+def test_nodes_stay_float_and_open_batches_are_one(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        two (float[batch, 4] x) => (float[batch, 4] y)
+        <float[4,4] a = {1,2,3,4,5,6,7,8,9,8,7,6,5,4,3,2}, float[4,4] b = {1,0,0,0,0,1,0,0,0,0,1,0,0,0,0,1}>
+        { [first] h = MatMul(x, a)  [second] y = MatMul(h, b) }
+    """)
+    sets = [{"x": np.full((1, 4), value, np.float32)} for value in (-1, 0, 2)]
+    mlfc.quantize(model, sets, tmp_path / "made.onnx", exclude=["first"])
+    made = onnx.load(tmp_path / "made.onnx").graph
+    fed_by = {name: node.op_type for node in made.node for name in node.output}
+    inputs = {node.name: [fed_by.get(name) for name in node.input] for node in made.node if node.op_type == "MatMul"}
+    assert inputs == {"first": [None, None], "second": ["DequantizeLinear", "DequantizeLinear"]}
+
+
+def test_images_become_inputs(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason='pillow is not installed: pip install "mlfc[quantize]"')
+    pixels = np.zeros((2, 4, 3), np.uint8)
+    pixels[..., 0] = 255
+    pillow.fromarray(pixels).save(tmp_path / "red.png")
+    scaling = ImageScaling((0.5,), (0.5, 0.25, 0.125))
+    (given,) = calibration_sets(tmp_path, [IMAGE], 9, scaling)
+    assert given["image"].shape == (1, 3, 2, 4)
+    assert given["image"][0, :, 0, 0].tolist() == [1.0, -2.0, -4.0]
+    last = TensorInfo("image", (1, 2, 4, 3), "uint8")
+    (given,) = calibration_sets(tmp_path, [last], 9, scaling)
+    assert given["image"][0, 0, 0].tolist() == [255, 0, 0]
+
+
+def test_all_wrong_sets_are_told_at_once() -> None:
+    sets: Any = [{"image": np.zeros((1, 3, 2, 5), np.float32)}, {"imag": 0}, 7]
+    with pytest.raises(MlfcError) as caught:
+        calibration_sets(sets, [IMAGE], 9, ImageScaling())
+    text = str(caught.value)
+    assert "calibration set 0: expected image: float32[1, 3, 2, 4], got float32[1, 3, 2, 5]" in text
+    assert "calibration set 1: unknown input 'imag'; nearest: 'image'" in text
+    assert "calibration set 2: expected arrays by input name, got int" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("quantize", DIGITS / "digits_int8.tflite", "--calibrate", "x.npy"), "quantizing requires an ONNX model"),
+        (("quantize", FLOAT, "--calibrate", "missing"), "there is no such file or folder"),
+        (("quantize", FLOAT, "--calibrate", "x.npy"), "its shape is (3,), not (1, 1, 8, 8)"),
+        (("quantize", FLOAT, "--calibrate", "."), "x.npy"),
+        (("quantize", FLOAT, "--calibrate", "x.npy", "--method", "max"), "unknown method 'max'; "),
+        (("quantize", FLOAT, "--calibrate", "x.npy", "--exclude", "conv"), "unknown node 'conv'; nearest: 'conv1'"),
+        (("quantize", FLOAT, "--calibrate", "x.npy", "--std", "0"), "expected means and deviations"),
+    ],
+)
+def test_misuse_is_one_clear_error(arguments: tuple[object, ...], message: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
+    done = program(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy"]

@@ -245,5 +245,5 @@ def test_source_that_cannot_be_compiled_at_load_says_what_would_help(monkeypatch
         with pytest.raises(DeviceError, match=message):
             CudaModule("cu", {}, "text")._image(api)
     monkeypatch.setattr(nvrtc, "find_nvrtc", lambda: None)
-    with pytest.raises(ToolchainError, match=r"NVRTC is not installed. Run: pip install mlfc\[cuda\]"):
+    with pytest.raises(ToolchainError, match=r"NVRTC is not installed. Run: pip install \"mlfc\[cuda\]\""):
         CudaModule("cu", {}, "text")._image(api)

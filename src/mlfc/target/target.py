@@ -225,7 +225,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
             processors = () if kind.device else ("-mcpu",)
             known = ", ".join(f"{name}=..." for name in (*processors, *kind.options))
             raise OptionError(f"unknown target option '{word}'", next_step=f"Known: {known}")
-    transforms = options.pop(WINOGRAD, "off")
+    transforms = options.pop(WINOGRAD, "auto")
     if transforms not in ("auto", "off"):
         raise OptionError(unknown(f"value of {WINOGRAD}", transforms, ("auto", "off")))
     if kind.read is not None:
@@ -233,9 +233,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     else:
         features = CPUS.get(mcpu).features
     if transforms == "off":
-        features = without_transforms(features)
-    else:
-        options = {**options, WINOGRAD: transforms}
+        features, options = without_transforms(features), {**options, WINOGRAD: transforms}
     if optimize == "size":  # levels are speed for bytes
         features = replace(features, levels=(), packing_registers=0)
     levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)

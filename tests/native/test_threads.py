@@ -72,10 +72,19 @@ def test_operators(family: str, target: str) -> None:
 
 
 @pytest.mark.usefixtures("_any_work_is_shared")
-@pytest.mark.parametrize("model", ["kws_ref_model", "vww_96_int8", "trained_lstm_int8", "pretrainedResnet"])
-def test_models(model: str, models: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [
+        ("kws_ref_model", "llvm"),
+        ("vww_96_int8", "llvm"),
+        ("trained_lstm_int8", "llvm"),
+        ("pretrainedResnet", "llvm"),
+        ("pretrainedResnet", "llvm -mcpu=native"),  # convolutions by transforms
+    ],
+)
+def test_models(model: str, target: str, models: Path) -> None:
     module, params = mlfc.import_model(models / f"{model}.tflite")
-    loaded = load_factory(mlfc.build(module, "llvm", params, parallel=True))
+    loaded = load_factory(mlfc.build(module, target, params, parallel=True))
     _assert_same_bits(loaded, seeded_inputs(loaded.inputs, 5))
 
 

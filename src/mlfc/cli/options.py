@@ -28,6 +28,21 @@ def _option(text: str, metavar: str | None = None, flags: str = "", panel: str |
     return flags.split(), {"help": text, "metavar": metavar, "rich_help_panel": panel, **more}
 
 
+def _board_names(incomplete: str) -> list[str]:
+    """Complete a board's name; shells ask for it."""
+    from mlfc.micro.board.board import boards
+
+    return [name for name in boards() if name.startswith(incomplete)]
+
+
+def _target_names(incomplete: str) -> list[str]:
+    """Complete a target: a kind, or a processor, which alone means C for it."""
+    from mlfc.target.features import CPUS
+    from mlfc.target.target import KINDS
+
+    return [name for name in (*KINDS, *CPUS) if name.startswith(incomplete)]
+
+
 _size = partial(_option, metavar="BYTES", parser=byte_count)
 _code = partial(_option, panel="Code generation")
 _memory = partial(_option, panel="Memory")
@@ -42,7 +57,9 @@ OPTIONS = {
     ),
     "as_json": _option("Print JSON.", flags="--json"),
     "atol": _option("Absolute tolerance; with --rtol the only criterion."),
-    "board": _option("A board of mlfc boards, or a .toml file that describes one.", "NAME"),
+    "board": _option(
+        "A board of mlfc boards, or a .toml file that describes one.", "NAME", autocompletion=_board_names
+    ),
     "board_pools": _memory("Spread the workspace over the board's memories."),
     "byoc": _code(
         "An external code generator for the operators it supports: cmsis_nn, onnxruntime; repeatable.", "NAME"
@@ -165,7 +182,8 @@ OPTIONS = {
     ),
     "target": _option(
         "Compile for: c, 'c -mcpu=cortex-m4', opencl, ... Default: c; for libraries 'c -mcpu=auto', which is fast on"
-        " every processor."
+        " every processor.",
+        autocompletion=_target_names,
     ),
     "target_host": _code("The target of the host's code beside a device's. Default: c."),
     "scheduler": _option(

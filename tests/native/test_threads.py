@@ -100,15 +100,18 @@ def test_interpreted_ranges_in_any_order(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(parallel, "GRAIN", 1.0)
     monkeypatch.setattr(interpreter._Machine, "ranges", ranges)
-    rng, shared = np.random.default_rng(0), 0
+    rng, shared, carried = np.random.default_rng(0), 0, 0
     for kernel, constants in _kernels():
-        divided = parallelize(Unroll()(kernel))
-        shared += any(isinstance(stmt, ir.Parallel) for stmt in walk(divided.body))
+        divided = parallelize(Unroll(keeps_begins=True)(kernel))
+        parts = [stmt for stmt in walk(divided.body) if isinstance(stmt, ir.Parallel)]
+        shared += bool(parts)
+        carried += any(isinstance(stmt, ir.Let) and stmt.carried for part in parts for stmt in walk(part.body))
         inputs = [_random(rng, buffer) for buffer in kernel.inputs]
         expected = interpreter.run(kernel, inputs, constants)
         found = interpreter.run(divided, [array.copy() for array in inputs], constants)
         assert found.tobytes() == expected.tobytes(), kernel.name
     assert shared > 20
+    assert carried == 2, "threads share the rows of a depthwise convolution, of any stride"
 
 
 _TASK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
@@ -183,6 +186,7 @@ def _kernels() -> Iterator[tuple[Any, list[Any]]]:
     """Yield kernels of pools, of depthwise and other convolutions, and of an attention."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])]
     nodes += [helper.make_node("Conv", ["y", "d"], ["z"], pads=[1, 1, 1, 1], group=70)]
+    nodes += [helper.make_node("Conv", ["y", "d"], ["u"], pads=[1, 1, 1, 1], strides=[2, 2], group=70)]
     nodes += [
         helper.make_node("Reshape", ["z", "s"], ["r"]),
         helper.make_node("Split", ["r"], ["q", "k"], num_outputs=2),
@@ -200,7 +204,7 @@ def _kernels() -> Iterator[tuple[Any, list[Any]]]:
     }
     tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 8, 8))]
-    result = [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)]
+    result = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("o", "u")]
     model = helper.make_model(
         helper.make_graph(nodes, "g", given, result, tensors), opset_imports=[helper.make_opsetid("", 18)]
     )

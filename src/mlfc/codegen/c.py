@@ -59,7 +59,7 @@ def print_function(
     `tir.inplace_overlap`. If `parallel`, it shares its work among the threads of `mlfc_parallel_for`, and `mark` is a
     macro before the functions of its parts.
     """
-    prim = Unroll()(prim)
+    prim = Unroll(keeps_begins=parallel)(prim)
     if parallel:
         prim = parallelize(prim, aliased)
     return _FunctionPrinter(prim, name or sanitize(prim.name), aliased, mark=mark).run()

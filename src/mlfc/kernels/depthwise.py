@@ -133,12 +133,7 @@ class Depthwise:
         first = number * block.width + block.first
         channels = Channels(block.width, lambda c: (first + c) // multiplier)
         split = tiling.cut(conv.output[1], self.pixels)
-        if window:
-            stmts.refill(window.buffer)
-            window.start(image, channels)
-        with stmts.loop(conv.output[0], "row") as row:
-            if window:
-                window.advance(image, row, channels)
+        with window.output_rows(image, channels) if window else stmts.loop(conv.output[0], "row") as row:
             for start, count, size in split.pieces:
                 with stmts.loop(count, "strip") as index:
                     self._strip(_Strip(image, row, index * size + start, size, block, number), window)

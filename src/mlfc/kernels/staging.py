@@ -6,7 +6,8 @@ row takes the place of those that it no longer sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -165,19 +166,27 @@ class StagedWindow(_Rows):
         self.fresh = min(conv.strides[0], self.rows)
         self.buffer = ctx.scratch("window", (self.rows, self.length), form.dtype)
 
-    def start(self, image: Expr, channels: Channels) -> None:
-        """Write the loop that copies the rows that the first output row shares with the second."""
-        kept = self.rows - self.fresh
-        if kept:
-            with self.ctx.stmts.loop(kept, "row") as row:
-                self.write(self.buffer, row, (image, row - self.conv.padding[0][0]), channels)
+    @contextmanager
+    def output_rows(self, image: Expr, channels: Channels) -> Iterator[Expr]:
+        """Open the loop over output rows, in which the window holds the input rows that each of them needs."""
+        stmts, height, kept = self.ctx.stmts, self.conv.output[0], self.rows - self.fresh
 
-    def advance(self, image: Expr, row: Expr, channels: Channels) -> None:
-        """Write the loop that copies the rows that output row `row` sees first."""
-        with self.ctx.stmts.loop(self.fresh, "fresh") as fresh:
-            reach = fresh + (self.rows - self.fresh)
-            place = image, row * self.conv.strides[0] + reach - self.conv.padding[0][0]
-            self.write(self.buffer, self.slot(row, reach), place, channels)
+        def copy(count: int, name: str, row: Expr, start: int) -> None:
+            with stmts.loop(count, name) as index:
+                reach = index + start
+                place = image, row * self.conv.strides[0] + reach - self.conv.padding[0][0]
+                self.write(self.buffer, self.slot(row, reach), place, channels)
+
+        if not kept:
+            with stmts.loop(height, "row") as row:
+                stmts.refill(self.buffer)
+                copy(self.fresh, "fresh", row, 0)
+                yield row
+            return
+        # an output row shares all but the `fresh` last ones of its input rows with the row before
+        with stmts.carrying_loop(height, "row", self.buffer, lambda first: copy(kept, "row", first, 0)) as row:
+            copy(self.fresh, "fresh", row, kept)
+            yield row
 
     def slot(self, row: Expr, reach: Expr) -> Expr:
         """Return the slot of input row `reach` of the window of output row `row`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -261,6 +262,21 @@ class StmtBuilder:
         self.append(ir.For(var, extent, seq(stmts), kind, step, fresh=fresh))
 
     @contextmanager
+    def carrying_loop(self, extent: Any, name: str, carried: Buffer, fill: Callable[[Expr], None]) -> Iterator[Expr]:
+        """Open a loop whose iterations hand on what is in scratch; `fill` writes what fills it for any first of them.
+
+        So threads can share the loop: each fills scratch of its own for the iteration with which it begins.
+        """
+        self.refill(carried)
+        with self.scope():
+            begin = Var(self.unique("begin"))
+            self.append(ir.Let(begin, const(0), ir.Seq(()), (carried,)))
+            with self.scope():
+                fill(begin)
+            with self.loop(extent, name) as var:
+                yield var
+
+    @contextmanager
     def loop_until(self, condition: Expr, most: int, name: str = "i") -> Iterator[None]:
         """Open a loop that ends behind where `condition` holds, which is known to be so after at most `most` times."""
         with self._block() as stmts:
@@ -377,7 +393,7 @@ def seq(stmts: Sequence[Stmt]) -> Stmt:
     for stmt in reversed(stmts):
         if isinstance(stmt, (ir.Let, ir.Allocate)) and _is_open(stmt):
             body = ir.Seq(tuple(reversed(done)))
-            done = [ir.Let(stmt.var, stmt.value, body) if isinstance(stmt, ir.Let) else ir.Allocate(stmt.buffer, body)]
+            done = [replace(stmt, body=body)]
         else:
             done.append(stmt)
     return done[0] if len(done) == 1 else ir.Seq(tuple(reversed(done)))

@@ -76,9 +76,12 @@ class Independence:
             self._cache[id(loop)] = self._independent(loop)
         return self._cache[id(loop)]
 
-    def are_apart(self, stmts: Sequence[Stmt]) -> bool:
-        """Tell whether no statement touches what another one writes, in one iteration of the loops around them."""
-        reaches = [_Reach(self, stmt, self._same) for stmt in stmts]
+    def are_apart(self, stmts: Sequence[Stmt], private: frozenset[Buffer] = frozenset()) -> bool:
+        """Tell whether no statement touches what another one writes, in one iteration of the loops around them.
+
+        Each statement has the `private` buffers alone.
+        """
+        reaches = [_Reach(self, stmt, self._same, private) for stmt in stmts]
         written = frozenset[Buffer]().union(*(reach.written for reach in reaches))
         if not self._astray.isdisjoint(written):
             return False
@@ -149,10 +152,12 @@ class Independence:
 class _Reach:
     """What a statement touches of buffers from outside of it."""
 
-    def __init__(self, owner: Independence, stmt: Stmt, same: Mapping[Buffer, Buffer]) -> None:
+    def __init__(
+        self, owner: Independence, stmt: Stmt, same: Mapping[Buffer, Buffer], private: frozenset[Buffer]
+    ) -> None:
         self._table, self._ranges = owner.ranges.table, owner.ranges
         stmts = list(walk(stmt))
-        own = {item.buffer for item in stmts if isinstance(item, ir.Allocate)}
+        own = {item.buffer for item in stmts if isinstance(item, ir.Allocate)} | private
         self._inner = {id(item.var) for item in stmts if isinstance(item, (ir.For, ir.Let))}
         self._accesses: dict[Buffer, list[_Access]] = {}
         self.written: set[Buffer] = set()

@@ -212,11 +212,16 @@ class If:
 
 @dataclass(frozen=True, eq=False)
 class Let:
-    """Bind `var` to `value` within `body`."""
+    """Bind `var` to `value` within `body`.
+
+    `carried`: scratch whose contents the iterations of a loop, the body's last statement, hand on. `var` is then the
+    iteration with which that loop begins, and the statements before it fill this scratch, alone, for any value of it.
+    """
 
     var: Var
     value: Expr
     body: Stmt
+    carried: tuple[Buffer, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,8 @@ read whatever the condition says, it is read first, and the choice is one betwee
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim
 from mlfc.tir import ir
@@ -34,7 +36,7 @@ class _Loader:
         if isinstance(stmt, ir.Let):
             loaded, value = self._loaded(stmt.value)
             self._ranges.enter_let(stmt)
-            return _bound(loaded, ir.Let(stmt.var, value, self.run(stmt.body)))
+            return _bound(loaded, replace(stmt, value=value, body=self.run(stmt.body)))
         if isinstance(stmt, ir.Store):
             loaded, value = self._loaded(stmt.value)
             return _bound(loaded, ir.Store(stmt.buffer, stmt.indices, value))

@@ -6,13 +6,15 @@ through in the order in which one thread runs them, and the statement becomes on
 are shared out: no sum is split.
 
 Scratch that every iteration of a loop fills before it reads it (`For.fresh`) is private: threads other than the
-caller's have their own.
+caller's have their own. So is scratch whose contents iterations hand on (`Let.carried`): a range of them begins with
+what fills it, which one thread, whose range is the whole loop, does once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from mlfc.support import dtypes
@@ -29,6 +31,10 @@ PIECES = 64
 FEW_PIECES = 12
 """Fewer pieces share badly among threads; parts inside may do better."""
 _INNER_SHARE = 0.7
+_RESTART_SHARE = 0.25
+"""What filling carried scratch may cost of the least range that begins with it."""
+_AT_ONCE = 8
+"""Iterations that begin with filling scratch where the run decides what either costs."""
 _STRIP = 4096
 """Iterations of a long vectorized loop that stay together."""
 
@@ -52,6 +58,7 @@ class _Nest:
     stmt: Stmt
     inner: tuple[_Nest, ...] = ()  # of a loop its body, of a sequence its statements
     is_whole: bool = False  # a single piece, whatever the statement
+    each: int = 1  # how many iterations of a loop that hand on scratch are a piece
 
 
 class _Finder:
@@ -87,7 +94,7 @@ class _Finder:
 
     def _part(self, stmt: Stmt, work: Work) -> ir.Parallel | None:
         """Return a statement as one part, None where it has no pieces or takes what other threads cannot have."""
-        if not isinstance(stmt, (ir.For, ir.Seq)):
+        if not isinstance(stmt, (ir.For, ir.Seq)) and not _is_carrying(stmt):
             return None
         nest = self._nest(stmt, frozenset())
         if nest is None or nest.count == 1:
@@ -110,8 +117,8 @@ class _Finder:
                 uses[buffer] = uses.get(buffer, 0) + 1
         if any(buffer.scope == "local" and buffer not in own for buffer in uses):
             return None
-        fresh = {buffer: None for item in inside if isinstance(item, ir.For) for buffer in item.fresh}
-        private = tuple(buffer for buffer in fresh if buffer in uses)
+        filled = dict.fromkeys(buffer for item in inside for buffer in _filled(item))
+        private = tuple(buffer for buffer in filled if buffer in uses)
         if any(uses[buffer] != self._users[buffer] for buffer in private):
             return None  # somebody reads what the last iteration left
         return private
@@ -119,6 +126,8 @@ class _Finder:
     def _nest(self, stmt: Stmt, bound: frozenset[Var]) -> _Nest | None:
         """Return a statement as pieces, None where it is none; `bound` are variables of the loops around it."""
         if isinstance(stmt, ir.Let):
+            if stmt.carried:
+                return self._carrying(stmt, bound)
             inner = self._nest(stmt.body, bound | {stmt.var})
             return inner and _Nest(inner.count, stmt, (inner,))
         if isinstance(stmt, ir.For):
@@ -142,16 +151,62 @@ class _Finder:
             return _Nest(count, stmt)
         return _Nest(count * inner.count, stmt, (inner,))
 
+    def _carrying(self, stmt: ir.Let, bound: frozenset[Var]) -> _Nest | None:
+        """Return the loop at the end of a statement as pieces of several iterations, before which scratch is filled."""
+        *fill, loop = _in_order(stmt.body)
+        if not isinstance(loop, ir.For) or loop.step != 1 or loop.until is not None:
+            return None
+        private = frozenset((*loop.fresh, *stmt.carried))
+        if _depends(loop.extent, bound) or not self._independence.holds(loop, private=private):
+            return None
+        filling, body = work_of(ir.Seq(tuple(fill))), work_of(loop.body)
+        each = _AT_ONCE
+        if isinstance(filling, float) and isinstance(body, float):
+            each = ceil(filling / (body * _RESTART_SHARE))
+        extent = int(loop.extent.value) if isinstance(loop.extent, ir.Const) else loop.extent
+        count = (extent + (each - 1)) // each
+        return _Nest(count, replace(stmt, body=ir.Seq((*fill, loop))), each=each)
+
     def _sequence(self, stmt: ir.Seq, bound: frozenset[Var]) -> _Nest | None:
         """Return a sequence whose statements touch different elements as the pieces of all."""
-        if not any(isinstance(item, ir.For) for item in stmt.stmts):
+        if not any(isinstance(item, ir.For) or _is_carrying(item) for item in stmt.stmts):
             return None
         items = [item for item in stmt.stmts if not isinstance(item, ir.Comment)]
-        if not self._independence.are_apart(items):
+        if not self._independence.are_apart(items, private=_refilled(stmt)):
             return None
         parts = [self._nest(item, bound) or _Nest(1, item, is_whole=True) for item in items]
         total = sum((part.count for part in parts[1:]), parts[0].count)
         return _Nest(total, ir.Seq(tuple(items)), tuple(parts))
+
+
+def _is_carrying(stmt: Stmt) -> bool:
+    return isinstance(stmt, ir.Let) and bool(stmt.carried)
+
+
+def _in_order(stmt: Stmt) -> tuple[Stmt, ...]:
+    """Return the statements of nested sequences, without comments."""
+    if isinstance(stmt, ir.Seq):
+        return tuple(item for part in stmt.stmts for item in _in_order(part))
+    return () if isinstance(stmt, ir.Comment) else (stmt,)
+
+
+def _filled(stmt: Stmt) -> tuple[Buffer, ...]:
+    """Return the scratch that a statement itself says to be filled before it is read."""
+    if isinstance(stmt, ir.For):
+        return stmt.fresh
+    return stmt.carried if isinstance(stmt, ir.Let) else ()
+
+
+def _refilled(stmt: Stmt) -> frozenset[Buffer]:
+    """Return the scratch of which a statement reads nothing that was in it before."""
+    known = frozenset(_filled(stmt))
+    if isinstance(stmt, ir.Let):
+        return known | _refilled(stmt.body)
+    if not isinstance(stmt, ir.Seq):
+        return known
+    fills = [(_refilled(item), {buffer for part in walk(item) for buffer in accessed(part)}) for item in stmt.stmts]
+    found = frozenset[Buffer]().union(*(filled for filled, _ in fills))
+    return frozenset(buffer for buffer in found if all(buffer in own or buffer not in used for own, used in fills))
 
 
 def _shared_work(stmt: Stmt) -> float:
@@ -184,7 +239,11 @@ def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
     if nest.is_whole:
         return ir.If(tb.binary("lt", low, high), stmt)
     if isinstance(stmt, ir.Let):
-        return ir.Let(stmt.var, stmt.value, _numbered(nest.inner[0], low, high))
+        return (
+            _carrying_range(nest, stmt, low, high)
+            if stmt.carried
+            else replace(stmt, body=_numbered(nest.inner[0], low, high))
+        )
     if isinstance(stmt, ir.For):
         if not nest.inner:
             return replace(stmt, part=(low, high))
@@ -198,6 +257,15 @@ def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
         # where `high` is below zero, it matters not how the quotient is rounded: the loop has no iteration
         return replace(stmt, body=body, part=(low // each, tb.binary("truncdiv", high + (each - 1), each)))
     return _numbered_sequence(nest, low, high)
+
+
+def _carrying_range(nest: _Nest, stmt: ir.Let, low: Expr, high: Expr) -> Stmt:
+    *fill, loop = _in_order(stmt.body)
+    assert isinstance(loop, ir.For)
+    end = Var("end")
+    loop = replace(loop, part=(stmt.var, end))
+    body = tb.seq([*fill, _let(end, tb.minimum(high * nest.each, loop.extent)), loop])
+    return ir.If(tb.binary("lt", low, high), replace(stmt, value=low * nest.each, body=body))
 
 
 def _numbered_sequence(nest: _Nest, low: Expr, high: Expr) -> Stmt:

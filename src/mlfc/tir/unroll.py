@@ -20,6 +20,9 @@ class Unroll:
     """Replace loops of kind ``unrolled`` by their copies."""
 
     max_stmts: int = 1024  # a loop whose copies would have more statements stays a loop
+    keeps_begins: bool = (
+        False  # whether loops that threads may share keep the variable of the iteration they begin with
+    )
 
     def __call__(self, prim: PrimFunc) -> PrimFunc:
         """Return the function with its small unrolled loops spelled out."""
@@ -35,10 +38,10 @@ class Unroll:
                 return self._stmt(taken, env) if taken is not None else ir.Seq(())
         if isinstance(stmt, ir.Let):
             value = substitute(stmt.value, env)
-            if isinstance(value, ir.Const):
+            if isinstance(value, ir.Const) and not (stmt.carried and self.keeps_begins):
                 return self._stmt(stmt.body, {**env, stmt.var: value})
             var = ir.Var(stmt.var.name, stmt.var.dtype)
-            return ir.Let(var, value, self._stmt(stmt.body, {**env, stmt.var: var}))
+            return replace(stmt, var=var, value=value, body=self._stmt(stmt.body, {**env, stmt.var: var}))
         return rebuilt_stmt(stmt, lambda item: self._stmt(item, env), lambda expr: substitute(expr, env))
 
     def _loop(self, stmt: ir.For, env: Mapping[ir.Var, Expr]) -> Stmt:

@@ -60,7 +60,7 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
         part = None if stmt.part is None else (expr(stmt.part[0]), expr(stmt.part[1]))
         return replace(stmt, extent=expr(stmt.extent), body=change(stmt.body), until=until, part=part)
     if isinstance(stmt, ir.Let):
-        return ir.Let(stmt.var, expr(stmt.value), change(stmt.body))
+        return replace(stmt, value=expr(stmt.value), body=change(stmt.body))
     if isinstance(stmt, ir.Store):
         return ir.Store(stmt.buffer, tuple(map(expr, stmt.indices)), expr(stmt.value))
     if isinstance(stmt, ir.If):

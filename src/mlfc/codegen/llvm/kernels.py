@@ -60,7 +60,7 @@ def emit_kernel(
     llvmlite.ir.Function
         Returning int32 0. The caller may change its linkage.
     """
-    prim = Unroll()(prim)
+    prim = Unroll(keeps_begins=parallel)(prim)
     if parallel:
         prim = parallelize(prim, aliased)
     function = declare_kernel(module, prim, name)

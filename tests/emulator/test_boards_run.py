@@ -21,8 +21,8 @@ from tests.harness import built, edge_inputs, module_of, seeded_inputs
 # every model runs on the mps2-an386 or the mps3-an547, and one on the mps2-an385, where their memory is compared, in
 # test_memory_truth.py, and on this machine in tests/native; here the other boards run a model, and every family of
 # kernels convolutions
-CASES = [("hello_world_int8", board) for board in ("microbit", "arduino_mega")]
-CASES += [("kws_ref_model", board) for board in ("mps2-an505", "qemu-riscv32", "host")]
+CASES = [("hello_world_int8", board) for board in ("microbit", "arduino_mega", "stm32vl_disco")]
+CASES += [("kws_ref_model", board) for board in ("mps2-an505", "qemu-riscv32", "host", "lm3s6965evb", "netduinoplus2")]
 CASES += [("pretrainedResnet_quant", "qemu-riscv32"), ("ad01_int8", "mps2-an500")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ import pytest
 from mlfc.errors import ArchiveError, InternalError, MlfcError, OptionError, ProblemsError
 from mlfc.micro.board import board as board_room
 from mlfc.micro.board.board import boards, find_board, parse_board
-from mlfc.micro.firmware.bare_metal import Firmware, linker_script, project_files, refuses_bare_metal
+from mlfc.micro.firmware.bare_metal import (
+    Firmware,
+    bare_metal,
+    linker_script,
+    project_files,
+    refuses_bare_metal,
+    write_files,
+)
 from mlfc.support.module_info import MemoryInfo, ModuleInterface
 from mlfc.target.target import parse_target
 from tests.unit.test_cli import succeeded
@@ -87,6 +95,50 @@ def test_a_description_stays_in_its_comment(arch: str) -> None:
 def test_unknown_boards_are_refused(name: str) -> None:
     with pytest.raises(MlfcError, match=name):
         find_board(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("stm32f407", "stm32f4_disco (STM32F407VG)"),
+        ("STM32F411", "nucleo_f446re (STM32F446RE)"),
+        ("nrf52833", "nrf52840dk (nRF52840)"),
+        ("samd51", "feather_m4_express (ATSAMD51J19A)"),
+        ("pico", "rp2350 (RP2350)"),
+        ("nothing-like-it", "mlfc boards"),
+    ],
+)
+def test_an_unknown_board_gets_its_family_as_a_hint(name: str, hint: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        find_board(name)
+    assert hint in str(caught.value)
+    assert "esp32" not in str(caught.value)
+
+
+def test_capital_letters_in_names_of_boards_make_no_difference() -> None:
+    assert find_board("STM32H743") is find_board("stm32h743")
+    assert find_board("MPS2-AN386").name == "mps2-an386"
+
+
+def test_start_up_code_and_linker_script_of_every_board_build(tmp_path: Path) -> None:
+    """Of those that mlfc starts by itself: most of them are run nowhere else."""
+    made: dict[tuple[str, ...], list[str]] = {}
+    for name in boards():
+        board = boards().get(name)
+        compiler = f"{board.toolchain.prefix}gcc"
+        if not board.bare_metal or board.arch == "host" or shutil.which(compiler) is None:
+            continue
+        folder = tmp_path / name
+        files = bare_metal({}, board, Firmware("int main(void) { return 0; }\n"))
+        write_files(folder, files.files)
+        command = (compiler, *files.core_flags)
+        if command not in made:
+            sources = [str(folder / path) for path in files.sources]
+            flags = ["-std=c99", "-ffunction-sections", *(f"-I{folder / path}" for path in files.folders)]
+            subprocess.run([*command, *flags, "-c", *sources], cwd=folder, check=True)
+            made[command] = [str(path) for path in folder.glob("*.o")]
+        linked = [*board.toolchain.link_flags, f"-Wl,--defsym=STACK_BYTES={board.stack_bytes}", "-Tlink.ld"]
+        subprocess.run([*command, *made[command], *linked, "-Wl,--gc-sections", "-o", "a.elf"], cwd=folder, check=True)
 
 
 @pytest.mark.parametrize("name", ["src/$(touch owned).c", "src/a b.c", "src/a;b.c", "src/`x`.c", "-o.c"])

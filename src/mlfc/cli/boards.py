@@ -37,8 +37,9 @@ def boards(
     if as_json:
         print_json({board.name: _document(board) for board in found})
         return
-    columns = ("board", "core", "features", "regions", "runs under", "flash tool", "description")
-    print_table("boards", columns, [_row(board) for board in found])
+    columns = ("board", "chip", "core", "features", "flash", "RAM", "MHz", "runs under", "description")
+    optional = ("description", "features", "runs under", "chip", "MHz")
+    print_table("boards", columns, [_row(board) for board in found], names=True, optional=optional)
 
 
 def _document(board: Board) -> dict[str, Any]:
@@ -47,14 +48,16 @@ def _document(board: Board) -> dict[str, Any]:
 
 
 def _row(board: Board) -> tuple[object, ...]:
-    regions = ", ".join(f"{item.name} {_size(item.nbytes)}" for item in board.memories)
+    clock = board.fastest_clock_hz
     return (
         board.name,
+        board.chip or None,
         board.core,
         " ".join(board.features),
-        regions,
+        _size(board.flash.nbytes) if board.memories else None,
+        _size(board.ram.nbytes) if board.memories else None,
+        clock / 1e6 if clock else None,
         _runs_under(board),
-        board.flash_tool.command[0] if board.flash_tool else None,
         board.description,
     )
 
@@ -80,10 +83,12 @@ def _print_one(board: Board, as_json: bool) -> None:
     tool, serial, emulator = board.flash_tool, board.serial, board.emulator
     facts = {
         "description": board.description,
+        "chip": board.chip,
         "core": board.core,
         "features": " ".join(board.features),
         "target": board.target,
         "clock Hz": board.clock_hz,
+        "at most": board.max_clock_hz,
         "stack bytes": board.stack_bytes,
         "bare metal": "yes" if board.bare_metal else "no: by its vendor's build system",
         "compiler": f"{board.toolchain.prefix}gcc {' '.join(board.toolchain.flags)}".rstrip(),
@@ -92,6 +97,7 @@ def _print_one(board: Board, as_json: bool) -> None:
         "flash tool": " ".join(tool.command) if tool else None,
         "to install it": tool.install if tool else None,
         "serial port": serial and f"{serial.baud} baud" + _usb(serial.vid, serial.pid),
+        "numbers from": board.source,
         **{f"name in {system}": name for system, name in board.vendor.items()},
     }
     typer.echo(board.name)

@@ -32,7 +32,7 @@ def _board_names(incomplete: str) -> list[str]:
     """Complete a board's name; shells ask for it."""
     from mlfc.micro.board.board import boards
 
-    return [name for name in boards() if name.startswith(incomplete)]
+    return [name for name in boards() if name.startswith(incomplete.lower())]
 
 
 def _target_names(incomplete: str) -> list[str]:

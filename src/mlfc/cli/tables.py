@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -14,6 +15,7 @@ from mlfc.support.text import printable, shortened
 
 _COPY = "__copy"
 _SHOWN = 5
+_BORDER, _LEAST, _SHORTEST_NAME = 3, 10, 8  # columns beside a cell, of a text that may be broken, and of a name
 
 
 def print_json(value: Any) -> None:
@@ -32,15 +34,33 @@ def _finite(value: Any) -> Any:
 LEVELS_TITLE = "kernels for levels of processors, of which one is chosen on loading"
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows; columns of numbers are aligned right."""
+@dataclass(frozen=True)
+class Styled:
+    """A cell with a colour, which terminals show."""
+
+    value: object
+    style: str  # in rich's words: "green"
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    names: bool = False,
+    optional: Sequence[str] = (),
+) -> None:
+    """Print rows; columns of numbers are aligned right.
+
+    `names`: the first column has names that people type. They are never broken; where the terminal is too narrow for
+        them, what is in their middle is left out, and different names stay different.
+    `optional`: columns to leave out, the first one first, where the terminal is too narrow.
+    """
     texts = [[cell_text(cell) for cell in row] for row in rows]
-    numeric = [
-        bool(rows) and all(row[index] is None or isinstance(row[index], (int, float)) for row in rows)
-        for index in range(len(columns))
-    ]
+    numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
     if sys.stdout.isatty():
-        _print_rich(_one_line(title), columns, texts, numeric)
+        styles = [[cell.style if isinstance(cell, Styled) else "" for cell in row] for row in rows]
+        _print_rich(_one_line(title), _Shown(list(columns), texts, numeric, styles), names=names, optional=optional)
         return
     widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
     typer.echo(_one_line(title))
@@ -52,18 +72,58 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         typer.echo(f"  {'  '.join(cells)}".rstrip())
 
 
-def _print_rich(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+def _is_number(cell: object) -> bool:
+    value = cell.value if isinstance(cell, Styled) else cell
+    return value is None or isinstance(value, (int, float))
+
+
+@dataclass
+class _Shown:
+    """What a table shows: its columns, and the texts of its rows with their styles."""
+
+    columns: list[str]
+    texts: list[list[str]]
+    numeric: list[bool]
+    styles: list[list[str]]
+
+    def needs(self, names: bool) -> list[int]:
+        """Return what each column takes at least, with its border: texts may be broken, numbers and names not."""
+        widths = [max(map(len, column)) for column in zip(self.columns, *self.texts, strict=True)]
+        whole = [right or (names and not index) for index, right in enumerate(self.numeric)]
+        return [
+            (width if keeps else min(width, max(len(name), _LEAST))) + _BORDER
+            for width, keeps, name in zip(widths, whole, self.columns, strict=True)
+        ]
+
+    def drop(self, name: str) -> None:
+        """Leave a column out."""
+        place = self.columns.index(name)
+        del self.columns[place], self.numeric[place]
+        for row in (*self.texts, *self.styles):
+            del row[place]
+
+
+def _print_rich(title: str, shown: _Shown, *, names: bool, optional: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    for name in optional:
+        if sum(shown.needs(names)) + 1 > console.width:
+            shown.drop(name)
+    if names and shown.texts:
+        room = console.width - 1 - sum(shown.needs(names)[1:]) - _BORDER
+        first = distinct([row[0] for row in shown.texts], max(_SHORTEST_NAME, room))
+        shown.texts = [[name, *row[1:]] for name, row in zip(first, shown.texts, strict=True)]
     table = Table(title=title, title_justify="left")
-    for name, right in zip(columns, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in rows:
+    for index, (name, right) in enumerate(zip(shown.columns, shown.numeric, strict=True)):
+        keeps = right or (names and not index)
+        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=keeps)
+    for row, styles in zip(shown.texts, shown.styles, strict=True):
         # names of a model are no markup
-        table.add_row(*map(Text, row))
-    Console().print(table)
+        table.add_row(*map(Text, row, styles))
+    console.print(table)
 
 
 def bar(part: int, whole: int, width: int = 20) -> str:
@@ -108,6 +168,8 @@ def distinct(names: Sequence[str], width: int) -> list[str]:
 
 def cell_text(cell: object) -> str:
     """Return what a table shows of a value."""
+    if isinstance(cell, Styled):
+        return cell_text(cell.value)
     if cell is None:
         return "-"
     if isinstance(cell, int) and not isinstance(cell, bool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.archive.read.schema import faults
-from mlfc.errors import OptionError, ProblemsError
+from mlfc.errors import OptionError, ProblemsError, unknown
 from mlfc.memory import Pool
 from mlfc.micro.board.trust import check_programs
 from mlfc.registry import Registry
@@ -29,6 +29,8 @@ _SUFFIX = ".toml"
 _LARGEST_FILE = 1 << 20
 _STACK_BYTES = 8192
 _ADDRESSES = 1 << 32
+_CHIP_FAMILY = re.compile(r"stm32[a-z]+[0-9]|[a-z]+[0-9]{1,2}")  # in the name of a chip: stm32f4, nrf52, rp23
+_SHORTEST, _LISTED = 3, 8
 _HARD_FLOAT = re.compile(r"-mfloat-abi=(hard|softfp)|-mabi=i?lp(32|64)[fd]")
 
 
@@ -131,6 +133,9 @@ class Board:
     flash_tool: FlashTool | None
     vendor: Mapping[str, str]  # what other build systems call it: ``zephyr``, ``arduino``, ``esp-idf``
     emulator: Emulator | None
+    chip: str = ""  # its maker's name of the chip, if the board has one
+    max_clock_hz: int | None = None  # what the chip allows, where start-up code leaves a lower one
+    source: str = ""  # where the numbers are from
     text: str = field(default="", compare=False, repr=False)  # the TOML that describes it
     trusted: bool = field(default=True, compare=False)  # whether any program that its file names may run
 
@@ -151,6 +156,11 @@ class Board:
         has_fpu = any(_HARD_FLOAT.fullmatch(flag) for flag in self.toolchain.flags)
         titles = (INSTRUCTION_SETS.get(name).title for name in target.instruction_sets)
         return (*(("FPU",) if has_fpu else ()), *filter(None, titles))
+
+    @property
+    def fastest_clock_hz(self) -> int | None:
+        """The highest clock of the core: what a product that needs speed sets."""
+        return self.max_clock_hz or self.clock_hz
 
     def run_command(self, elf: str) -> list[str] | None:
         """Return the command that runs a program on this machine; None where none does."""
@@ -189,7 +199,7 @@ def find_board(name: str | Board, *, trust: bool = False) -> Board:
     Parameters
     ----------
     name : str or Board
-        A board is returned as it is.
+        A board is returned as it is. Capital letters in a name make no difference.
     trust : bool
         Whether a file may name any program and any option. Else compilers and emulators are known ones, found on the
         PATH by their plain names, with options that load no code and write no file.
@@ -201,11 +211,39 @@ def find_board(name: str | Board, *, trust: bool = False) -> Board:
     """
     if isinstance(name, Board):
         return name
-    if not name.endswith(_SUFFIX):
-        return boards().get(name)
+    if not name.lower().endswith(_SUFFIX):
+        return _named(name)
     board = parse_board(_file_text(name), name)
     check_programs(board, name, trust=trust)
     return replace(board, trusted=trust)
+
+
+def _named(name: str) -> Board:
+    folded = name.lower()
+    if folded in boards():
+        return boards().get(folded)
+    known = [boards().get(key) for key in boards()]
+    own = "Describe another in a file: NAME.toml"
+    if family := _family(folded, known):
+        listed = ", ".join(f"{item.name} ({item.chip})" if item.chip else item.name for item in family[:_LISTED])
+        step = f"Boards like that: {listed}. {own}"
+    else:
+        step = f"List the known ones: mlfc boards. {own}"
+    raise OptionError(unknown("board", name, boards()), next_step=step)
+
+
+def _family(name: str, known: Sequence[Board]) -> list[Board]:
+    """Return boards that a text may mean: with chips of the same family, or with the text in what describes them."""
+    family = _CHIP_FAMILY.search(name)
+    wanted = family[0] if family else name
+    if len(wanted) < _SHORTEST:
+        return []
+    texts = [
+        # descriptions have words enough to contain any two letters and a digit
+        (item.name, item.chip, *(() if family else (item.description, *item.vendor.values())))
+        for item in known
+    ]
+    return [item for item, words in zip(known, texts, strict=True) if wanted in " ".join(words).lower()]
 
 
 def _file_text(name: str) -> str:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators of quantized programs
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (its usual name)
+
+
+@contextmanager
+def one_registry() -> Iterator[None]:
+    """Keep what the exporter knows of operators: it reads five hundred functions for each model, a second each time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 class Cnn(nn.Module):

@@ -12,6 +12,7 @@ from mlfc.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from mlfc import errors as errors
+    from mlfc import graph_executor as graph_executor
     from mlfc import onnx_backend as onnx_backend
     from mlfc import runtime as runtime
     from mlfc.archive.compare.diff import diff as diff
@@ -40,12 +41,14 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import opencl as opencl
     from mlfc.runtime.threads import get_num_threads as get_num_threads
     from mlfc.runtime.threads import set_num_threads as set_num_threads
+    from mlfc.session import InferenceSession as InferenceSession
     from mlfc.tuning.tune import tune as tune
     from mlfc.verify.compare import verify as verify
 
 
 _HOMES = {
     "errors": "mlfc.errors",
+    "graph_executor": "mlfc.graph_executor",
     "onnx_backend": "mlfc.onnx_backend",
     "runtime": "mlfc.runtime",
     "import_model": "mlfc.frontend",
@@ -54,6 +57,7 @@ _HOMES = {
     "examine": "mlfc.problems",
     "compile": "mlfc.compiled_model",
     "CompiledModel": "mlfc.compiled_model",
+    "InferenceSession": "mlfc.session",
     "verify": "mlfc.verify.compare",
     "validate": "mlfc.archive",
     "load_profiled": "mlfc.archive",

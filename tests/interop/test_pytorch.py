@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from tests import torch_models
 from tests.emulator.conftest import need_board
 from tests.onnx_models import Array
 from tests.relay_run import operators
-from tests.torch_models import Cnn, Decoder, Gru, Names, Vit, after_linear, seeded
+from tests.torch_models import Cnn, Decoder, Gru, Names, Vit, after_linear, one_registry, seeded
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "pytorch-keras-jax.md"
 # what shows that the program computed the right thing; the model's only output is that of `net`
@@ -53,11 +52,7 @@ EXAMPLES: dict[type[nn.Module], dict[str, tuple[int, ...]]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_registry() -> Generator[None, None, None]:
-    """Keep what the exporter knows of operators: it reads five hundred functions for each model, a second each time."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
+    with one_registry():
         yield
 
 

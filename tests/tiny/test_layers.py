@@ -30,7 +30,7 @@ LAYERS = (
     ("factory", "stepped", "compiler", "problems"),
     ("archive",),
     ("micro", "cluster", "publish"),
-    ("verify", "specializing", "compiled_model", "onnx_backend"),
+    ("verify", "specializing", "compiled_model", "onnx_backend", "session", "graph_executor", "torch"),
     ("tuning", "matrix", "quantize"),
     ("cli",),
 )

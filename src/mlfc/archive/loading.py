@@ -6,7 +6,16 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mlfc.archive.read.load import artifact_kind, load_factory, load_module, model_of_library, model_of_parts
+from mlfc.archive.read.load import (
+    IN_MEMORY,
+    artifact_kind,
+    file_of,
+    kind_of_artifact,
+    load_factory,
+    load_module,
+    model_of_library,
+    model_of_parts,
+)
 from mlfc.archive.read.module_parts import ModuleParts, read_parts
 from mlfc.library.build import has_only_objects
 from mlfc.library.toolchain import has_compiler
@@ -17,7 +26,11 @@ if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
 
 
-def load(path: str | os.PathLike[str], module: str | None = None, devices: Sequence[Device] = ()) -> Runnable:
+def load(
+    path: str | os.PathLike[str] | bytes | bytearray | memoryview,
+    module: str | None = None,
+    devices: Sequence[Device] = (),
+) -> Runnable:
     """Load a model; the C of an archive is compiled once and cached by content.
 
     Where there is no C compiler, LLVM compiles the source that the archive carries, in this process; the results are
@@ -25,8 +38,8 @@ def load(path: str | os.PathLike[str], module: str | None = None, devices: Seque
 
     Parameters
     ----------
-    path : path
-        An archive that mlfc or TVM wrote, of any version, or a shared library that mlfc made.
+    path : path, bytes, bytearray or memoryview
+        An archive that mlfc or TVM wrote, of any version, or a shared library that mlfc made: a file, or what it holds.
     module : str, optional
         Which module, where the archive holds several.
     devices : sequence of Device
@@ -48,6 +61,8 @@ def load(path: str | os.PathLike[str], module: str | None = None, devices: Seque
     RunError, DeviceError
         If it was not compiled for these devices, or they are not there.
     """
+    if isinstance(path, (bytes, bytearray, memoryview)):
+        return _load_bytes(path, module, devices)
     if artifact_kind(path) in ("library", "objects"):
         model: Runnable = model_of_library(load_module(path, module), str(path), devices)
         return model
@@ -55,6 +70,14 @@ def load(path: str | os.PathLike[str], module: str | None = None, devices: Seque
     if lacks_compiler(parts):
         return load_factory(own_factory(path, parts.record.name), devices)
     return model_of_parts(parts, devices)
+
+
+def _load_bytes(data: bytes | bytearray | memoryview, module: str | None, devices: Sequence[Device]) -> Runnable:
+    if kind_of_artifact(data) == "library":
+        model: Runnable = model_of_library(load_module(data, module), IN_MEMORY, devices)
+        return model
+    with file_of(data) as path:
+        return load(path, module, devices)
 
 
 def lacks_compiler(parts: ModuleParts) -> bool:

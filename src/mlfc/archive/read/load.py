@@ -7,7 +7,8 @@ checking an archive (`inspect`, `validate`) runs nothing of it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,8 @@ _KINDS_OF_FORMAT = {
     "o": ("objects",),
     "tar": ("archive", "objects"),
 }
-_IN_MEMORY = "bytes"
+IN_MEMORY = "bytes"
+"""What messages call an artifact that is not in a file."""
 _TAR_MAGIC = slice(257, 262)
 
 
@@ -108,17 +110,24 @@ def _module_of_bytes(data: memoryview, module: str | None, fmt: str) -> Any:
         from mlfc.runtime.ffi.library_names import library_in_memory
         from mlfc.runtime.libraries.shared_library import open_library
 
-        _check_format(fmt, "library", _IN_MEMORY)
+        _check_format(fmt, "library", IN_MEMORY)
         with library_in_memory(data) as name:
-            return open_library(name, module, place=_IN_MEMORY)
+            return open_library(name, module, place=IN_MEMORY)
+    with file_of(data) as path:
+        return load_module(path, module, fmt=fmt)
+
+
+@contextmanager
+def file_of(data: bytes | bytearray | memoryview) -> Iterator[Path]:
+    """Yield a file with some bytes for the time of the context; errors then call it so."""
     with TemporaryDirectory(prefix="mlfc-") as folder:
         path = Path(folder) / "module"
         path.write_bytes(data)
         try:
-            return load_module(path, module, fmt=fmt)
+            yield path
         except MlfcError as error:
             if error.place is not None:
-                error.place = error.place.replace(str(path), _IN_MEMORY)
+                error.place = error.place.replace(str(path), IN_MEMORY)
             raise
 
 
@@ -234,6 +243,14 @@ def load_graph(parts: ModuleParts, lib: Module, devices: Device | Sequence[Devic
     executor = GraphExecutor(parse_graph(parts.graph_json, place), lib, devices)
     outputs = parts.record.main[0].outputs if parts.record.main else ()
     return GraphModule(executor, outputs=graph_outputs(outputs, executor.output_infos()))
+
+
+def kind_of_artifact(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> str:
+    """Tell what a file, or what it holds, is; as `artifact_kind`."""
+    if not isinstance(source, (bytes, bytearray, memoryview)):
+        return artifact_kind(source)
+    start = bytes(source[:HEAD])
+    return "archive" if _is_tar(start) else _kind_of_code(start) or "model"
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> str:

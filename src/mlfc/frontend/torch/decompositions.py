@@ -1,8 +1,9 @@
-"""What PyTorch's exporter has no form of, in plain operators: LSTM layers that project their state, adaptive pooling.
+"""What PyTorch's exporter has no form of, in plain operators: some LSTM layers, adaptive pooling, fused layers.
 
 ONNX's LSTM has no projection (``proj_size``), and the exporter takes its weights for those of another direction, so it
 never sees such a layer. Adaptive pooling in windows of several sizes has no operator in ONNX; a window is the product
-of its ranges along the dimensions, so each dimension is pooled alone.
+of its ranges along the dimensions, so each dimension is pooled alone. What torch.compile captures of transformers has
+the fused layers that PyTorch runs itself; torch.export captures their parts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._decomp.decompositions import lstm_impl
+from torch.nn import functional as F  # noqa: N812  (its usual name)
 
 _LAYER = torch.ops.aten.lstm.input
 # with a projection there is one weight more than the input's, the recurrent one and perhaps both biases
@@ -30,6 +32,8 @@ _MAXIMA = (
     _ATEN.adaptive_max_pool3d.default,
 )
 _INDICES = 1  # of the results of a maximum
+_ENCODER_LAYER = _ATEN._transformer_encoder_layer_fwd.default
+_ATTENTION = _ATEN._native_multi_head_attention.default
 
 
 def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -38,6 +42,8 @@ def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedP
     found: dict[Any, Callable[..., Any]] = {}
     if any(_projects(*node.args) for node in nodes if node.target == _LAYER):
         found[_LAYER] = _steps
+    fused = {_ENCODER_LAYER: _encoder_layer, _ATTENTION: _attention}
+    found |= {node.target: fused[node.target] for node in nodes if node.target in fused}
     found |= {node.target: _averages for node in nodes if node.target in _AVERAGES}
     maxima = [node for node in nodes if node.target in _MAXIMA]
     located = {node.target for node in maxima if any(user.args[1] == _INDICES and user.users for user in node.users)}
@@ -80,4 +86,68 @@ def _pooled(data: torch.Tensor, sizes: Sequence[int], reduce: Callable[..., torc
         ranges = [(index * extent // count, -(-(index + 1) * extent // count)) for index in range(count)]
         windows = [reduce(data.narrow(dim, start, end - start), dim, keepdim=True) for start, end in ranges]
         data = torch.cat(windows, dim)
+    return data
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    width: int,
+    heads: int,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    out_weight: torch.Tensor,
+    out_bias: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    need_weights: bool = True,
+    average_weights: bool = True,
+    mask_type: int | None = None,  # noqa: ARG001  (of the mask)
+) -> Any:
+    if mask is not None:  # its meaning depends on the kind, and rows that it hides entirely are PyTorch's own affair
+        return NotImplemented
+    weights, biases = weight.split(width), bias.split(width)
+    projected = [
+        F.linear(data, *each).unflatten(-1, (heads, width // heads)).transpose(1, 2)
+        for data, *each in zip((query, key, value), weights, biases, strict=True)
+    ]
+    scores = torch.matmul(projected[0], projected[1].transpose(-1, -2)) * (width // heads) ** -0.5
+    scores = torch.softmax(scores, -1)
+    mixed = torch.matmul(scores, projected[2]).transpose(1, 2).flatten(2)
+    if not need_weights:
+        scores = query.new_zeros(0)
+    elif average_weights:
+        scores = scores.mean(1)
+    return F.linear(mixed, out_weight, out_bias), scores
+
+
+def _encoder_layer(
+    data: torch.Tensor,
+    width: int,
+    heads: int,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    out_weight: torch.Tensor,
+    out_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    *rest: Any,
+) -> Any:
+    norms, ffn, mask = (rest[:2], rest[2:4]), (rest[4:6], rest[6:8]), rest[8:9]
+    if mask and mask[0] is not None:
+        return NotImplemented
+
+    def feed_forward(given: torch.Tensor) -> torch.Tensor:
+        hidden = F.linear(given, *ffn[0])
+        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), *ffn[1])
+
+    def attend(given: torch.Tensor) -> Any:
+        return _attention(given, given, given, width, heads, weight, bias, out_weight, out_bias)[0]
+
+    for part, norm in zip((attend, feed_forward), norms, strict=True):
+        if norm_first:
+            data = data + part(F.layer_norm(data, (width,), norm[0], norm[1], eps))
+        else:
+            data = F.layer_norm(data + part(data), (width,), norm[0], norm[1], eps)
     return data

@@ -1,0 +1,178 @@
+"""The module ``tvm.contrib.graph_executor``: programs written for it change their import alone.
+
+>>> from mlfc import graph_executor                                      # doctest: +SKIP
+>>> module = graph_executor.GraphModule(lib["default"](mlfc.cpu(0)))     # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from mlfc.errors import InputError, OptionError
+from mlfc.runtime.devices.device import Device, require_device
+from mlfc.runtime.executors.aot_executor import AotExecutor
+from mlfc.runtime.executors.benchmark import BenchmarkResult, evaluate
+from mlfc.runtime.executors.graph_executor import GraphExecutor
+from mlfc.runtime.modules.module import Module
+from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
+from mlfc.support.text import Displayed
+
+__all__ = ["GraphModule", "create"]
+
+Executor: TypeAlias = "GraphExecutor | AotExecutor"
+_TIMED = ("run",)
+
+
+def create(graph_json_str: str, libmod: Module, device: Device | Sequence[Device]) -> GraphModule:
+    """Return an executor of a graph; its parameters are set if the library has them.
+
+    Parameters
+    ----------
+    graph_json_str : str
+    libmod : Module
+        The functions of the graph.
+    device : Device or sequence of Device
+    """
+    return GraphModule(GraphExecutor(graph_json_str, libmod, device))
+
+
+class GraphModule(Displayed):
+    """An executor with the functions of TVM's ``GraphModule``; outputs are tensors, with ``numpy()``.
+
+    Parameters
+    ----------
+    module : GraphExecutor or AotExecutor
+        What a factory's function returned: ``lib["default"](mlfc.cpu(0))``.
+
+    Attributes
+    ----------
+    executor : GraphExecutor or AotExecutor
+    """
+
+    def __init__(self, module: Executor) -> None:
+        if not isinstance(module, (GraphExecutor, AotExecutor)):
+            raise InputError(
+                f"expected an executor, got {type(module).__name__}", next_step='Pass lib["default"](mlfc.cpu(0))'
+            )
+        self.executor = module
+
+    @property
+    def module(self) -> GraphModule:
+        """What has `time_evaluator`, and the functions by name."""
+        return self
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"executor": self.executor}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        found = getattr(self, name, None) or getattr(self.executor, name, None)
+        if name.startswith("_") or not callable(found):
+            raise OptionError(f"the executor has no function '{name}'")
+        return found  # type: ignore[no-any-return]  # an attribute
+
+    def set_input(self, key: str | int | None = None, value: Any = None, **params: Any) -> None:
+        """Copy values into inputs or parameters: one by its name or number, and others by their names."""
+        if key is None:
+            self.executor.set_input(**params)
+        else:
+            self.executor.set_input(key, value, **params)
+
+    def run(self, **input_dict: Any) -> None:
+        """Set inputs, if there are any, and run."""
+        self.executor.run(**input_dict)
+
+    def get_output(self, index: int, out: Any = None) -> Any:
+        """Return an output as a new tensor, or in `out`."""
+        return from_dlpack(self.executor.get_output(index)) if out is None else self.executor.get_output(index, out)
+
+    def get_input(self, index: str | int) -> NDArray:
+        """Return an input, by its name or number, as a new tensor."""
+        return from_dlpack(self.executor.get_input(index))
+
+    def get_num_outputs(self) -> int:
+        """Return how many outputs there are."""
+        return self.executor.get_num_outputs()
+
+    def get_num_inputs(self) -> int:
+        """Return how many inputs there are; those of a graph include parameters."""
+        return self.executor.get_num_inputs()
+
+    def get_input_index(self, name: str) -> int:
+        """Return the number of an input, -1 if there is none of this name."""
+        return self.executor.get_input_index(name)
+
+    def get_input_info(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+        """Return the shapes and the dtypes of the inputs, by name."""
+        infos = self.executor.get_input_info()
+        return {name: info.shape for name, info in infos.items()}, {name: info.dtype for name, info in infos.items()}
+
+    def load_params(self, params_bytes: bytes | memoryview) -> None:
+        """Copy the parameters of a parameter file in."""
+        self._graph().load_params(params_bytes)
+
+    def share_params(self, other: GraphModule, params_bytes: bytes | memoryview) -> None:
+        """Use another executor's parameters in place: those whose names are in a parameter file."""
+        self._graph().share_params(other._graph(), params_bytes)
+
+    def time_evaluator(
+        self, func_name: str, dev: Device, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0, **cooling: Any
+    ) -> Callable[[], BenchmarkResult]:
+        """Return a function that returns how long ``run`` takes.
+
+        Parameters
+        ----------
+        func_name : str
+            ``run``.
+        dev : Device
+            What it runs on.
+        number, repeat, min_repeat_ms, **cooling
+            As for `mlfc.runtime.executors.benchmark.evaluate`.
+        """
+        require_device(dev)
+        if func_name not in _TIMED:
+            raise OptionError(f"expected the function 'run', got '{func_name}'", place="func_name")
+        call = self.executor.run
+        return partial(evaluate, call, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms, **cooling)
+
+    def benchmark(
+        self,
+        device: Device,
+        func_name: str = "run",
+        repeat: int = 5,
+        number: int = 5,
+        min_repeat_ms: float = 0,
+        end_to_end: bool = False,
+        cooldown_interval_ms: float = 0,
+        repeats_to_cooldown: int = 1,
+        **kwargs: Any,
+    ) -> BenchmarkResult:
+        """Return how long a run takes on the inputs in `kwargs`, or on those that were set.
+
+        With `end_to_end`, that includes setting these inputs and getting all outputs. Other parameters are as for
+        `time_evaluator`.
+        """
+        cooling: dict[str, Any] = {
+            "cooldown_interval_ms": cooldown_interval_ms,
+            "repeats_to_cooldown": repeats_to_cooldown,
+        }
+        if not end_to_end:
+            self.set_input(**kwargs)
+            return self.time_evaluator(func_name, device, number, repeat, min_repeat_ms, **cooling)()
+        require_device(device)
+
+        def whole() -> None:
+            self.executor.run(**kwargs)
+            for index in range(self.get_num_outputs()):
+                self.executor.get_output(index)
+
+        return evaluate(whole, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms, **cooling)
+
+    def _graph(self) -> GraphExecutor:
+        if not isinstance(self.executor, GraphExecutor):
+            raise OptionError(
+                "a model compiled ahead of time has its parameters in its code",
+                next_step="Compile it with executor='graph'",
+            )
+        return self.executor

@@ -1,0 +1,381 @@
+"""The backend ``mlfc`` of ``torch.compile``: graphs that TorchDynamo captures, compiled for inference on this CPU.
+
+A graph is compiled when it first runs on inputs of certain shapes, and kept for these. Weights become constants of the
+code, so a graph whose weights have changed is compiled again. What cannot be compiled runs in PyTorch, with one warning
+that says why; so does training.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.fx.traceback import preserve_node_meta
+from torch.utils import _pytree as pytree
+
+from mlfc.compiled_model import CompiledModel
+from mlfc.compiled_model import compile as compile_model
+from mlfc.errors import MlfcError, OptionError, ProblemsError, UnsupportedError
+from mlfc.frontend.torch.refusal import not_exportable
+from mlfc.runtime.tensor.ndarray import from_dlpack
+from mlfc.support.locks import ForkSafeLock
+
+__all__ = ["FallbackWarning", "backend"]
+
+Key: TypeAlias = tuple[object, ...]
+_GROUP, _NAME = "torch_dynamo_backends", "mlfc"
+_KEPT = 16  # versions of a graph, for different shapes and weights
+_SHOWN = 3  # problems of a graph in a warning
+# what torch.compile decides itself: shapes and values are those of the inputs
+_OWN = ("example_inputs", "dynamic_shapes", "shapes", "values", "states", "state_init", "executor", "specialize")
+# arguments of operators that draw random numbers, and the values with which they draw none
+_DRAWS_NOTHING = {"train": False, "training": False, "dropout_p": 0.0}
+
+
+class FallbackWarning(UserWarning):
+    """A graph that PyTorch runs, because mlfc does not compile it."""
+
+
+def backend(
+    graph: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Return a callable that runs a graph of TorchDynamo: ``torch.compile(module, backend="mlfc")`` calls this.
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+    example_inputs : sequence
+        The graph's arguments: inputs, weights, and sizes.
+    options : mapping, optional
+        ``fallback=False`` raises an error for what cannot be compiled, instead of running it in PyTorch. Others are
+        those of `mlfc.compile`: ``target``, ``parallel``, ...
+    mode : str, optional
+        None: there are no modes.
+
+    Raises
+    ------
+    OptionError
+        For options that do not exist.
+    UnsupportedError
+        With ``fallback=False``, for training; what else cannot be compiled is known when the graph runs.
+    """
+    if mode is not None:
+        raise OptionError(
+            f"the backend 'mlfc' has no mode '{mode}'", place="mode", next_step="Leave it out; options= has its options"
+        )
+    given = dict(options or {})
+    may_fall_back = bool(given.pop("fallback", True))
+    for name in _OWN:
+        if name in given:
+            raise OptionError(
+                f"the backend 'mlfc' takes no option '{name}': torch.compile decides that",
+                place="options",
+                next_step="Leave it out, or compile the module with mlfc.compile",
+            )
+    compiled = CompiledGraph(graph, example_inputs, given, may_fall_back=may_fall_back)
+    if _is_training(graph):
+        compiled.refuse(
+            UnsupportedError(
+                "its result requires gradients, and mlfc compiles inference alone",
+                next_step="Run it under torch.no_grad() or torch.inference_mode()",
+            )
+        )
+        return graph.forward  # type: ignore[no-any-return]  # torch has no types here
+    return compiled
+
+
+class CompiledGraph:
+    """A graph of TorchDynamo, compiled for each set of shapes that it runs on.
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+    example_inputs : sequence
+    options : mapping
+        Of `mlfc.compile`.
+    may_fall_back : bool
+        Run in PyTorch what cannot be compiled.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+        options: Mapping[str, Any],
+        *,
+        may_fall_back: bool,
+    ) -> None:
+        self._graph = graph
+        self._options = dict(options)
+        self._may_fall_back = may_fall_back
+        self._names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        self._weights = [index for index, value in enumerate(example_inputs) if _is_weight(value)]
+        others = set(range(len(self._names))) - set(self._weights)
+        self._inputs = sorted(others)
+        self._own = [*graph.parameters(), *graph.buffers()]
+        self._versions: OrderedDict[Key, _Version | None] = OrderedDict()
+        self._said: set[str] = set()
+        self._lock = ForkSafeLock()
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the graph."""
+        key = (
+            *(_kind(args[index]) for index in self._inputs),
+            *(_state(args[index]) for index in self._weights),
+            *map(_state, self._own),
+        )
+        with self._lock:
+            if key not in self._versions:
+                self._versions[key] = self._compiled(args)
+                if len(self._versions) > _KEPT:
+                    self._versions.popitem(last=False)
+            self._versions.move_to_end(key)
+            version = self._versions[key]
+        return self._graph(*args) if version is None else version(args)
+
+    @property
+    def models(self) -> list[CompiledModel]:
+        """The compiled models, those used last at the end."""
+        return [version.model for version in self._versions.values() if version is not None]
+
+    def refuse(self, error: MlfcError) -> None:
+        """Warn that PyTorch runs the graph, once for each reason; raise the error where that is not wanted."""
+        if not self._may_fall_back:
+            raise error
+        text = _reason(error)
+        if text not in self._said:
+            self._said.add(text)
+            warnings.warn(f"PyTorch runs a graph that mlfc does not compile: {text}", FallbackWarning, stacklevel=4)
+
+    def _compiled(self, args: Sequence[Any]) -> _Version | None:
+        """Return the code for certain arguments, None where PyTorch has to run the graph."""
+        try:
+            with torch.no_grad():
+                return self._version(args)
+        except OptionError:
+            raise
+        except MlfcError as error:
+            self.refuse(error)
+            return None
+
+    def _version(self, args: Sequence[Any]) -> _Version | None:
+        _check_tensors(args, self._names)
+        results = _Results(self._graph)
+        if not results.computed:  # it only hands on what it was given
+            return None
+        tensors = [index for index in self._inputs if isinstance(args[index], torch.Tensor)]
+        part = _Part(self._graph, self._names, args, tensors, results.computed)
+        program = _exported(part, tuple(args[index].detach() for index in tensors))
+        model = compile_model(program, **self._options)
+        _check_types(program, model)
+        kept = [args[index] for index in self._weights]
+        return _Version(model, tensors, results.others(args), kept)
+
+
+class _Version:
+    """The code of a graph for certain shapes and weights."""
+
+    def __init__(
+        self, model: CompiledModel, inputs: Sequence[int], others: Mapping[int, Any], weights: Sequence[Any]
+    ) -> None:
+        self.model = model
+        self._run = model.model.run
+        self._inputs = inputs
+        self._others = others
+        # no other tensor gets their addresses, by which versions are told apart
+        self._weights = weights
+        self._count = len(others) + len(model.outputs)
+
+    def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        found = iter(self._run(*(_array(args[index]) for index in self._inputs)).values())
+        return tuple(
+            self._other(index, args) if index in self._others else _tensor(next(found)) for index in range(self._count)
+        )
+
+    def _other(self, index: int, args: Sequence[Any]) -> Any:
+        is_argument, value = self._others[index]
+        return args[value] if is_argument else value
+
+
+class _Results:
+    """Which results of a graph are computed, and which are arguments, or values that shapes decide."""
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        self._graph = graph
+        nodes = list(graph.graph.nodes)
+        places = {node: index for index, node in enumerate(item for item in nodes if item.op == "placeholder")}
+        (self._listed,) = nodes[-1].args
+        if not isinstance(self._listed, (tuple, list)):
+            raise UnsupportedError(f"expected a graph that returns a tuple, got {type(self._listed).__name__}")
+        memories = {_memory(_value(node)) for node in places} - {None}
+        self.computed: list[int] = []
+        self._sizes: list[int] = []
+        self._others: dict[int, tuple[bool, Any]] = {}
+        for index, item in enumerate(self._listed):
+            if not isinstance(item, torch.fx.Node):
+                self._others[index] = (False, item)
+            elif item in places:
+                self._others[index] = (True, places[item])
+            elif not isinstance(_value(item), torch.Tensor | None):
+                self._sizes.append(index)
+            elif _memory(_value(item)) in memories:
+                raise UnsupportedError("a result shares the memory of an input", place=f"operator '{item.target}'")
+            else:
+                self.computed.append(index)
+
+    def others(self, args: Sequence[Any]) -> dict[int, tuple[bool, Any]]:
+        """Return by its place what each result is that is not computed: whether it is an argument, and which or what.
+
+        The graph must write nothing, for sizes are those of a run of it.
+        """
+        values = self._graph(*args) if self._sizes else ()
+        return self._others | {index: (False, values[index]) for index in self._sizes}
+
+
+class _Part(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow imports of torch
+    """A graph as a module of its tensors: weights are buffers, and everything else is known."""
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        names: Sequence[str],
+        args: Sequence[Any],
+        tensors: Sequence[int],
+        computed: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.graph_module = graph
+        self._tensors, self._computed = tensors, computed
+        self._known = {
+            index: value for index, value in enumerate(args) if index not in tensors and not _is_tensor(value)
+        }
+        self._buffers_at = {
+            index: names[index] for index, value in enumerate(args) if index not in tensors and _is_tensor(value)
+        }
+        for index, name in self._buffers_at.items():
+            self.register_buffer(name, args[index].detach())
+        self.training = False
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values = {**self._known, **dict(zip(self._tensors, given, strict=True))}
+        values |= {index: getattr(self, name) for index, name in self._buffers_at.items()}
+        with preserve_node_meta():  # the user's lines, for messages
+            results = torch.fx.Interpreter(self.graph_module).run(*(values[index] for index in range(len(values))))
+        return tuple(results[index] for index in self._computed)
+
+
+def _exported(part: _Part, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(part, inputs)
+    except Exception as error:  # operators are any code
+        raise not_exportable(part, error) from error
+    for node in program.graph.nodes:
+        if node.op == "call_function" and _draws(node):
+            raise UnsupportedError(f"operator '{node.target}' draws random numbers", next_step="Call module.eval()")
+    return program
+
+
+def _check_types(program: torch.export.ExportedProgram, model: CompiledModel) -> None:
+    """Refuse a model of other types than the program's: ONNX has pairs of floats for complex numbers."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    signature = program.graph_signature
+    for names, infos in ((signature.user_inputs, model.inputs), (signature.user_outputs, model.outputs)):
+        values = [nodes[name].meta["val"] for name in names]
+        types = [(str(value.dtype).rpartition(".")[2], tuple(value.shape)) for value in values]
+        found = [(info.dtype, info.shape) for info in infos]
+        if types != found:
+            raise UnsupportedError(f"expected tensors of the types {types}, got {found}")
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Tell whether an operator draws random numbers as it is called."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = node.target._schema.arguments
+    given = {item.name: item.default_value for item in arguments}
+    given |= {item.name: value for item, value in zip(arguments, node.args, strict=False)}
+    given |= node.kwargs
+    return not any(name in given and given[name] == value for name, value in _DRAWS_NOTHING.items())
+
+
+def _is_training(graph: torch.fx.GraphModule) -> bool:
+    results = pytree.tree_leaves(next(iter(reversed(graph.graph.nodes))).args)
+    values = [_value(item) for item in results if isinstance(item, torch.fx.Node)]
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _is_weight(value: Any) -> bool:
+    """Tell whether an argument is a parameter or a buffer of a module, which TorchDynamo marks."""
+    return _is_tensor(value) and (
+        isinstance(value, torch.nn.Parameter) or getattr(value, "_dynamo_static_input_type", None) is not None
+    )
+
+
+def _kind(value: Any) -> object:
+    return (value.dtype, *value.shape) if isinstance(value, torch.Tensor) else value
+
+
+def _state(weight: torch.Tensor) -> tuple[int, int]:
+    """Return what changes when a weight does; tensors made for inference do not count how often they were written."""
+    return id(weight), 0 if weight.is_inference() else weight._version
+
+
+def _value(node: torch.fx.Node) -> Any:
+    """Return what TorchDynamo knows of a value: a tensor without memory, a size, or None for nothing."""
+    return node.meta.get("example_value")
+
+
+def _memory(value: Any) -> int | None:
+    """Return what stands for the memory of a tensor of the captured graph."""
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+def _check_tensors(args: Sequence[Any], names: Sequence[str]) -> None:
+    for value, name in zip(args, names, strict=True):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if type(value) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or value.layout != torch.strided:
+            raise UnsupportedError(f"expected a dense tensor, got {type(value).__name__}, {value.layout}", place=name)
+        if value.device.type != "cpu":
+            raise UnsupportedError(f"expected a tensor on the CPU, got one on {value.device}", place=name)
+
+
+def _array(value: torch.Tensor) -> Any:
+    """Return a tensor as an array over its memory; numpy's if that has the dtype, which takes less time."""
+    plain = value.detach()
+    try:
+        return plain.numpy()
+    except TypeError:
+        return plain
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    """Return an array as a tensor over its memory."""
+    known = np.dtype(array.dtype).isbuiltin == 1 and array.ndim
+    return torch.from_numpy(array) if known else torch.from_dlpack(from_dlpack(array))
+
+
+def _reason(error: MlfcError) -> str:
+    problems = error.problems if isinstance(error, ProblemsError) else (error,)
+    told = [f"{item.place}: {item.cause}" if item.place else item.cause for item in problems[:_SHOWN]]
+    more = len(problems) - len(told)
+    return "; ".join([*told, f"and {more} more"] if more else told)
+
+
+if not entry_points(group=_GROUP, name=_NAME):  # mlfc runs from a folder, without having been installed
+    torch._dynamo.register_backend(backend, name=_NAME)

@@ -1,0 +1,198 @@
+"""Programs written for ONNX Runtime and TVM change an import: sessions and graph executors beside the originals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import mlfc
+from mlfc.errors import DeviceError, InputError, MlfcError, OptionError
+from mlfc.runtime.executors.benchmark import evaluate
+from mlfc.support.params import save_params
+
+pytestmark = pytest.mark.usefixtures("unoptimized_builds")
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
+IMAGE = np.random.default_rng(0).standard_normal((1, 1, 8, 8)).astype(np.float32)
+# float32, one softmax
+TOLERANCE = 1e-6
+
+
+def described(items: Sequence[Any]) -> list[tuple[str, str, Any]]:
+    # a sequence has no shape in ONNX Runtime
+    return [(item.name, item.type, item.shape if item.type.startswith("tensor") else None) for item in items]
+
+
+def open_model() -> onnx.ModelProto:
+    """A model with named and unnamed open dimensions, several dtypes, and a sequence."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["y"]),
+            helper.make_node("Cast", ["x"], ["z"], to=TensorProto.DOUBLE),
+            helper.make_node("SplitToSequence", ["x"], ["rows"], axis=0),
+        ],
+        "open",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]),
+            helper.make_tensor_value_info("z", TensorProto.DOUBLE, ["batch", 4]),
+            helper.make_tensor_sequence_value_info("rows", TensorProto.FLOAT, [1, 4]),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_session_has_the_answers_of_onnxruntime() -> None:
+    for model, feed in ((onnx.load(DIGITS), {"image": IMAGE}), (open_model(), {"x": IMAGE.reshape(16, 4)})):
+        data = model.SerializeToString()
+        theirs, ours = (
+            onnxruntime.InferenceSession(data),
+            mlfc.InferenceSession(data, providers=["CPUExecutionProvider"]),
+        )
+        assert described(ours.get_inputs()) == described(theirs.get_inputs())
+        assert described(ours.get_outputs()) == described(theirs.get_outputs())
+        assert ours.get_providers() == theirs.get_providers()
+        assert ours.get_overridable_initializers() == []
+        for found, wanted in zip(ours.run(None, feed), theirs.run(None, feed), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE)
+    (again,) = ours.run(["z"], feed)
+    assert again.dtype == np.float64
+    np.testing.assert_array_equal(ours.run(["z", "y"], feed)[1], np.maximum(feed["x"], 0))
+
+
+def test_a_session_takes_whatever_can_run(tmp_path: Path) -> None:
+    model = mlfc.compile(DIGITS)
+    archive, library = model.export(tmp_path / "digits.tar"), model.export_library(tmp_path / "digits.so")
+    (wanted,) = model.run(IMAGE).values()
+    sources: list[Any] = [
+        str(DIGITS), onnx.load(DIGITS), model, mlfc.load(archive), archive, archive.read_bytes(), str(library),
+        library.read_bytes(),
+    ]  # fmt: skip
+    for source in sources:
+        session = mlfc.InferenceSession(source)
+        np.testing.assert_array_equal(session.run([], {"image": IMAGE})[0], wanted)
+    scores = np.empty_like(wanted)
+    assert session.bind({"image": IMAGE}, [scores])() == 0
+    np.testing.assert_array_equal(scores, wanted)
+
+
+def test_threads_of_a_session() -> None:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    single = mlfc.InferenceSession(DIGITS, options)
+    before = mlfc.get_num_threads()
+    try:
+        several = mlfc.InferenceSession(DIGITS, intra_op_num_threads=2)
+        assert mlfc.get_num_threads() == 2
+    finally:
+        mlfc.set_num_threads(before)
+    kinds = [session._source.factory.parallel for session in (single, several)]
+    assert kinds == [False, True]
+    np.testing.assert_array_equal(*(session.run(None, {"image": IMAGE})[0] for session in (single, several)))
+
+
+def session_options(**values: Any) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    for name, value in values.items():
+        setattr(options, name, value)
+    return options
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[MlfcError], str]] = {
+    "inter": ({"sess_options": session_options(inter_op_num_threads=2)}, OptionError, "inter_op_num_threads=2"),
+    "parallel": (
+        {"sess_options": session_options(execution_mode=onnxruntime.ExecutionMode.ORT_PARALLEL)},
+        OptionError,
+        "execution_mode=ORT_PARALLEL",
+    ),
+    "profiling": ({"sess_options": session_options(enable_profiling=True)}, OptionError, "mlfc.load_profiled"),
+    "unknown": ({"providers": ["CPU"]}, OptionError, "unknown provider 'CPU'"),
+    "absent": ({"providers": ["TensorrtExecutionProvider"]}, DeviceError, "Add 'CPUExecutionProvider'"),
+    "options": ({"providers": [("CPUExecutionProvider", {"a": 1})]}, OptionError, "providers have no options"),
+    "threads": ({"intra_op_num_threads": -1}, OptionError, "a number of threads"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_session_does_not_have_is_refused(case: str) -> None:
+    options, kind, reason = REFUSED[case]
+    with pytest.raises(kind, match=reason):
+        mlfc.InferenceSession(DIGITS, **options)
+
+
+def test_faults_of_runs_are_named() -> None:
+    with pytest.warns(UserWarning, match="TensorrtExecutionProvider: not here"):
+        session = mlfc.InferenceSession(DIGITS, providers=["TensorrtExecutionProvider", "CPUExecutionProvider"])
+    for names, feed, options, reason in (
+        (["scores"], {"image": IMAGE}, None, "unknown output 'scores'"),
+        (None, {}, None, "image: the input is missing"),
+        (None, [IMAGE], None, "expected a mapping"),
+        (None, {"image": IMAGE}, object(), "a run has no options"),
+    ):
+        with pytest.raises((InputError, OptionError), match=reason):
+            session.run(names, feed, options)  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match=r"no 'io_binding'. Bind buffers once: session.model.bind"):
+        session.io_binding()
+    assert not hasattr(session, "nonsense")
+    with pytest.raises(OptionError, match="got a model that was compiled"):
+        mlfc.InferenceSession(session, target="llvm")
+
+
+@pytest.mark.parametrize("executor", ["graph", "aot"])
+def test_a_program_for_tvm_runs(executor: str) -> None:
+    from mlfc import graph_executor
+
+    mod, params = mlfc.import_model(DIGITS)
+    lib = mlfc.build(mod, "llvm", params, executor=executor)
+    wanted = next(iter(mlfc.compile(DIGITS, "llvm").run(IMAGE).values()))
+    device = mlfc.cpu(0)
+    module = graph_executor.GraphModule(lib["default"](device))
+    module.set_input("image", mlfc.runtime.array(IMAGE))
+    module.run()
+    found = module.get_output(0)
+    np.testing.assert_array_equal(found.numpy(), wanted)
+    out = np.empty_like(wanted)
+    module.set_input(0, np.zeros_like(IMAGE))
+    module.run(image=IMAGE)
+    assert module.get_output(0, out) is out
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(module.get_input("image").numpy(), IMAGE)
+    shapes, dtypes = module.get_input_info()
+    assert (shapes["image"], dtypes["image"]) == ((1, 1, 8, 8), "float32")
+    assert (module.get_input_index("image"), module.get_num_outputs()) == (0, 1)
+    assert module["get_num_outputs"]() == 1
+    for results in (
+        module.module.time_evaluator("run", device, number=2, repeat=3)(),
+        module.benchmark(device, repeat=3, number=1, end_to_end=True, image=IMAGE),
+    ):
+        assert len(results.results) == 3
+        assert results.min <= results.median <= results.max
+        assert "mean=" in repr(results)
+    with pytest.raises(InputError, match=r'Pass lib\["default"\]'):
+        graph_executor.GraphModule(lib)  # type: ignore[arg-type]
+    if executor == "graph":
+        created = graph_executor.create(lib.graph_json, lib.lib, device)
+        created.load_params(save_params(lib.params))
+        created.run(image=IMAGE)
+        np.testing.assert_array_equal(created.get_output(0).numpy(), wanted)
+    else:
+        with pytest.raises(OptionError, match="executor='graph'"):
+            module.load_params(b"")
+
+
+def test_repetitions_are_as_long_as_asked_for() -> None:
+    calls: list[None] = []
+    # each call takes a millisecond; one of them is not counted, and repetitions grow to three
+    found = evaluate(
+        lambda: calls.append(None), number=1, repeat=2, min_repeat_ms=3, clock=lambda: 1e-3 * len(calls) + 1e-9
+    )
+    np.testing.assert_allclose(found.results, 1e-3)
+    assert len(calls) == 1 + 1 + 4 + 4
+    with pytest.raises(OptionError, match="at least 1 call"):
+        evaluate(lambda: None, number=0, repeat=1)

@@ -95,6 +95,8 @@ def test_command_line(models: Path, command: Callable[..., str]) -> None:
         "outputs",
         "instructions",
         "startup_instructions",
+        "clock_hz",
+        "milliseconds",
         "flash_bytes",
         "ram_bytes",
         "stack_bytes",

@@ -52,6 +52,7 @@ def run_firmware(
 
     `warnings` are added to JSON.
     """
+    from mlfc.micro.run.count import Count
     from mlfc.runtime.tensor.npz import write_npz
 
     with stage(f"running under {firmware.program}"):
@@ -65,8 +66,11 @@ def run_firmware(
     counts = {"instructions": run.instructions, "startup_instructions": run.startup_instructions}
     if run.cycles is not None:
         counts["cycles"] = run.cycles
+    clock = firmware.board.fastest_clock_hz
+    milliseconds = Count(run.instructions, run.cycles).milliseconds(clock)
     if as_json:
-        document: dict[str, Any] = {"outputs": tensors, **counts, **sizes, **(warnings or {})}
+        time = {} if milliseconds is None else {"clock_hz": clock, "milliseconds": milliseconds}
+        document: dict[str, Any] = {"outputs": tensors, **counts, **time, **sizes, **(warnings or {})}
         if run.operators:
             document["operators"] = rows
         if tables:
@@ -76,7 +80,9 @@ def run_firmware(
     print_outputs(tensors)
     names = {"startup_instructions": "to start up", "flash_bytes": "flash bytes", "ram_bytes": "RAM bytes",
              "stack_bytes": "of these stack"}  # fmt: skip
-    shown = {names.get(name, name): value for name, value in {**counts, **sizes}.items() if value is not None}
+    # a core takes a cycle for most instructions, more for some, and waits for memories
+    time = {} if milliseconds is None or not clock else {f"ms at {clock / 1e6:g} MHz": float(f"{milliseconds:.3g}")}
+    shown = {names.get(name, name): value for name, value in {**counts, **time, **sizes}.items() if value is not None}
     print_table("firmware", tuple(shown), [tuple(shown.values())])
     if rows:
         print_instructions(rows, len(run.operators))

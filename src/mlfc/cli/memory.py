@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from mlfc.cli.artifacts import compiled_model, is_compiled
-from mlfc.cli.tables import print_table
+from mlfc.cli.tables import Styled, print_table
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 from mlfc.support.text import printable
@@ -33,8 +33,11 @@ def print_memory(table: MemoryTable) -> None:
         lines = [row for row in table.rows_of(region.name) if row.nbytes != 0 or row.note]
         if region.used or lines:
             rows += [(row.region, row.what, row.nbytes, row.note) for row in lines]
+            rows.append(
+                (region.name, "used", region.used, f"{region.percent:.1f} % of {region.nbytes:,} of {region.kind}")
+            )
             rest = ("over", region.over) if region.over else ("free", region.free)
-            rows.append((region.name, *rest, f"of {region.nbytes:,} of {region.kind}"))
+            rows.append((region.name, *(Styled(cell, "red" if region.over else "green") for cell in rest), ""))
     rows += [(row.region, row.what, row.nbytes, row.note) for row in table.rows_of(None)]
     when = "as it was linked" if table.is_built else "before the build"
     print_table(f"memory of {table.board}, {when}", _COLUMNS, rows)

@@ -37,9 +37,8 @@ def need(program: str, packages: Sequence[str]) -> str:
     found = shutil.which(program, path=search_path())
     # on Windows the current folder is searched first
     if found is None or not Path(found).is_absolute():
-        raise ToolchainError(
-            f"{program} is not on the PATH", next_step=f"Install it; on Debian: apt-get install {' '.join(packages)}"
-        )
+        debian = f"; on Debian: apt-get install {' '.join(packages)}" if packages else ", as the board's vendor says"
+        raise ToolchainError(f"{program} is not on the PATH", next_step=f"Install it{debian}")
     return found
 
 

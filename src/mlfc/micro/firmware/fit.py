@@ -18,7 +18,7 @@ _OVERFLOW = re.compile(r"region [`'](\w+)' overflowed by (\d+) bytes?")
 _NO_STACK = re.compile(r"data and stack do not fit into (\w+)")
 _CONSTANT = re.compile(r"\.rodata\.(?:tvmgen_\w+?_)?constant_(\w+)")
 _SMALLER = "Compile with --optimize size, for smaller code. "
-_NEXT = "Make these smaller, quantize the model, or choose a larger board"
+_NEXT = "Make these smaller, quantize the model, or choose a larger board: mlfc fit MODEL"
 
 
 def check_fit(table: MemoryTable, details: ModuleInterface | None, limits: Mapping[str, int] | None = None) -> None:

@@ -15,6 +15,7 @@ from mlfc.errors import MlfcError, ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import core_flags, object_paths
 from mlfc.micro.board.programs import first_lines, need, run
+from mlfc.micro.firmware import kept_trials
 from mlfc.micro.firmware.bare_metal import write_files
 from mlfc.micro.firmware.interpreted import unbounded
 from mlfc.micro.firmware.linker_script import has_linker_script, lays_out
@@ -36,6 +37,7 @@ from mlfc.micro.memory.memory_table import (
     region_name,
 )  # fmt: skip
 from mlfc.micro.memory.stack_bound import INTERPRETED, THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
+from mlfc.micro.memory.trial import Trial
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
@@ -64,6 +66,8 @@ def planned_table(
     details: ModuleInterface,
     board: Board,
     cflags: Sequence[str] | None = None,
+    *,
+    trial: Trial | None = None,
 ) -> MemoryTable:
     """Return what a module will take of a board, before a project is made.
 
@@ -72,13 +76,12 @@ def planned_table(
 
     `code`: ``src/...`` and ``include/...``.
     `cflags`: for the compiler; default: a project's.
+    `trial`: what `tried` returned of the same code for this board, or for one with the same compiler and flags.
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
-    sizes = dict[str, int]()
-    stack = StackBound(None, untold=(INTERPRETED if details.vm else THROUGH_POINTERS,))
-    if details.executor == "aot":
-        sizes, stack = _measured(name, code, board, (optimization_level(details),) if cflags is None else cflags)
+    known = tried(name, code, details, board, cflags) if trial is None else trial
+    sizes, stack = known.sizes, known.stack
     # the entry and the main function are in every path
     path = [item.function for item in stack.path[2:] or stack.path]
     deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)
@@ -129,22 +132,43 @@ def _in_one_line(error: MlfcError) -> str:
     return " ".join(filter(None, (first, next(telling, "").strip())))
 
 
-def _measured(
-    name: str, code: Mapping[str, Data], board: Board, cflags: Sequence[str]
-) -> tuple[dict[str, int], StackBound]:
-    """Return code and stack of a model as the board's compiler makes them, or why they are not known."""
+def tried(
+    name: str,
+    code: Mapping[str, Data],
+    details: ModuleInterface,
+    board: Board,
+    cflags: Sequence[str] | None = None,
+) -> Trial:
+    """Return code and stack of a model as the board's compiler makes them, or why they are not known.
+
+    The arguments are those of `planned_table`. What was tried before, with all that may change it, is not tried again.
+    """
+    if details.executor != "aot":
+        return Trial({}, StackBound(None, untold=(INTERPRETED if details.vm else THROUGH_POINTERS,)))
+    flags = (optimization_level(details),) if cflags is None else tuple(cflags)
     entry = f"tvmgen_{name}_run"
-    sources = {path.rpartition("/")[2] for path in code}
     try:
-        with trial_build(code, entry, board, cflags) as folder:
-            sizes = Counter[str]()
-            program = LinkedProgram(folder / TRIAL_ELF, folder / _MAP, sources)
-            for piece in program.pieces:
-                sizes.update(dict(program.parts(piece)))
-            stack = stack_bound(program.elf, entry, board, program.is_library, folder)
-            return {what: sizes[what] for what in CODE.values()}, stack
+        compiler = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
+        said = (name, board.arch, *core_flags(board, code), *board.toolchain.link_flags, *COMPILE_FLAGS, *flags)
+        key = kept_trials.key_of(compiler, core_flags(board, code), [*said, *_libraries()], code)
+        found = kept_trials.find(key)
+        if found is None:
+            found = _measured(entry, code, board, flags)
+            kept_trials.keep(key, found)
+        return found
     except MlfcError as error:
-        return {}, StackBound(None, untold=(_in_one_line(error),))
+        return Trial({}, StackBound(None, untold=(_in_one_line(error),)))
+
+
+def _measured(entry: str, code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> Trial:
+    sources = {path.rpartition("/")[2] for path in code}
+    with trial_build(code, entry, board, cflags) as folder:
+        sizes = Counter[str]()
+        program = LinkedProgram(folder / TRIAL_ELF, folder / _MAP, sources)
+        for piece in program.pieces:
+            sizes.update(dict(program.parts(piece)))
+        stack = stack_bound(program.elf, entry, board, program.is_library, folder)
+        return Trial({what: sizes[what] for what in CODE.values()}, stack)
 
 
 @contextmanager

@@ -50,6 +50,11 @@ class RegionUse:
         return max(0, self.nbytes - self.used)
 
     @property
+    def percent(self) -> float:
+        """How much of it is used, 100 for all."""
+        return 100 * self.used / self.nbytes
+
+    @property
     def over(self) -> int:
         """Bytes that do not fit."""
         return max(0, self.used - self.nbytes)
@@ -102,6 +107,7 @@ class MemoryTable:
                     "kind": item.kind,
                     "bytes": item.nbytes,
                     "used": item.used,
+                    "percent": round(item.percent, 2),
                     "free": item.free,
                     "over": item.over,
                 }

@@ -1,0 +1,129 @@
+"""``mlfc fit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.tables import Styled, print_json, print_table
+from mlfc.errors import OptionError
+from mlfc.support.progress import bar
+from mlfc.support.text import printable
+
+if TYPE_CHECKING:
+    from mlfc.micro.fit.boards import BoardBudget, BudgetTable
+
+EXAMPLES = (
+    "mlfc fit kws.tflite",
+    "mlfc fit kws.tflite --emulate",
+    "mlfc fit resnet.onnx --shape input=1,3,64,64 --json",
+    "mlfc fit kws.tflite --board stm32h743 --board my-board.toml",
+)
+_TIGHT = 0.9  # of a memory, from which on the program around the model may not fit
+_COLUMNS = ("board", "fits", "RAM", "RAM %", "flash", "flash %", "stack")
+_COUNTED = ("instructions", "MHz", "ms")
+# the first that a narrow terminal leaves out
+_OPTIONAL = ("instructions", "MHz", "stack", "with", "flash", "RAM")
+_STYLES = {True: "green", None: "yellow", False: "red"}
+
+
+def fit(
+    model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
+    *,
+    board: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this board of mlfc boards, or a .toml file; repeatable."),
+    ] = None,
+    trust_board: bool = False,
+    emulate: Annotated[
+        bool,
+        typer.Option(
+            "--emulate", help="Count the instructions of an inference on each core, under an emulator, for the time."
+        ),
+    ] = False,
+    shape: list[str] | None = None,
+    value: list[str] | None = None,
+    state: list[str] | None = None,
+    state_init: str | None = None,
+    limit_factor: float = 1.0,
+    as_json: bool = False,
+) -> None:
+    """Show which boards a model fits, and the options of mlfc compile with which it does.
+
+    The model is compiled for each kind of core, with the compiler of each board where that is there. Where RAM is
+    short, inputs move into the workspace, then layers are tiled by rows; where flash is short, code is made smaller.
+    """
+    from mlfc.archive.read.load import artifact_kind
+    from mlfc.frontend import import_for_run
+    from mlfc.frontend.shapes import leaves_to_run
+    from mlfc.micro.board.board import boards
+    from mlfc.micro.fit.boards import board_budgets
+    from mlfc.support.c_names import module_name
+
+    if artifact_kind(model) != "model":
+        raise OptionError(
+            "expected a model file, got what is compiled for one target",
+            place=str(model),
+            next_step="Show what it takes of one board with: mlfc inspect ARCHIVE --board NAME",
+        )
+    chosen = [one for name in board or () if (one := chosen_board(name, trust_board)) is not None]
+    if trust_board and not chosen:
+        chosen_board(None, trust_board)
+    for item in chosen:
+        if not item.memories:
+            raise OptionError(f"the board '{item.name}' lists no memories", place="--board")
+    target = chosen[0].target if chosen else boards().get("mps2-an386").target
+    asked = Inputs.of(shape, value, state, state_init).arguments()
+    with bar(f"fitting {model.name}") as say:
+        dynamic = leaves_to_run(None, target, asked["shapes"])
+        mod, params = import_for_run(model, target=target, dynamic=dynamic, limit_factor=limit_factor, **asked)
+        name = module_name(model.name.partition(".")[0])
+        found = board_budgets(
+            mod, params, chosen or None, name=name, emulate=emulate, limit_factor=limit_factor, progress=say
+        )
+    if as_json:
+        print_json({"model": str(model), **found.as_json()})
+    else:
+        _print(model, found, emulate=emulate)
+
+
+def _print(model: Path, found: BudgetTable, *, emulate: bool) -> None:
+    columns = (*_COLUMNS, *(_COUNTED if emulate else ()), "with")
+    fitting = sum(bool(row.fits) for row in found.rows)
+    title = f"{model.name} fits {fitting} of {len(found.rows)} boards"
+    print_table(title, columns, [_row(row, emulate=emulate) for row in found.rows], names=True, optional=_OPTIONAL)
+    for text, names in _notes(found, emulate=emulate).items():
+        typer.echo(printable(f"{', '.join(names)}: {text}"))
+    if found.advice:
+        typer.echo("What would make it fit more:")
+    for item in found.advice:
+        typer.echo(printable(f"  {item}"))
+
+
+def _row(row: BoardBudget, *, emulate: bool) -> list[object]:
+    style = "yellow" if row.fits and row.fullness > _TIGHT else _STYLES[row.fits]
+    fits = {True: "yes", None: "maybe", False: "no"}[row.fits]
+    cells: list[object] = [row.board.name, Styled(fits, style)]
+    for region in (row.ram, row.flash):
+        percent = region and round(region.percent, 1)
+        cells += [region and region.used, Styled(percent, "red" if region and region.over else "")]
+    cells.append(row.stack_bytes)
+    if emulate:
+        clock, ms = row.board.fastest_clock_hz, row.milliseconds
+        cells += [row.count.instructions, clock and clock / 1e6, ms and float(f"{ms:.3g}")]
+    cells.append("-" if row.table is None else row.setting.options)
+    return cells
+
+
+def _notes(found: BudgetTable, *, emulate: bool) -> dict[str, list[str]]:
+    """Return what is to be said of boards, each text with their names."""
+    notes: dict[str, list[str]] = {}
+    for row in found.rows:
+        said = [row.problem if row.table is None or row.fits is not False else ""]
+        said.append(row.count.unknown if emulate else "")
+        for text in filter(None, said):
+            notes.setdefault(text, []).append(row.board.name)
+    return notes

@@ -1,0 +1,1 @@
+"""Which boards a model fits, and with which options."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mlfc import runtime as runtime
     from mlfc.archive.compare.diff import diff as diff
     from mlfc.archive.describe.inspect import inspect as inspect
+    from mlfc.archive.describe.memory_map import memory_map as memory_map
     from mlfc.archive.describe.profile import load_profiled as load_profiled
     from mlfc.archive.loading import load as load
     from mlfc.archive.read.load import load_module as load_module
@@ -71,6 +72,7 @@ _HOMES = {
     "load_module": "mlfc.archive",
     "inspect": "mlfc.archive",
     "diff": "mlfc.archive",
+    "memory_map": "mlfc.archive",
     "migrate": "mlfc.archive",
     "rebuild": "mlfc.archive",
     "compile_matrix": "mlfc.matrix.compile_matrix",

@@ -7,20 +7,23 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from mlfc.archive.describe.inspect import inspect
+from mlfc.archive.describe.memory_map import MemoryMap, memory_map
 from mlfc.archive.read.load import load_factory
+from mlfc.archive.stored import StoredModel
 from mlfc.archive.write.export import export_model_library_format
 from mlfc.compiler import build
-from mlfc.errors import OptionError, unknown
-from mlfc.frontend import Model, import_for_run, model_bytes, model_name, opened
+from mlfc.errors import OptionError, ToolchainError, unknown
+from mlfc.frontend import Model, import_for_run, model_name, opened
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.shapes import leaves_to_run
 from mlfc.frontend.torch import is_torch_model
 from mlfc.runtime.executors.vm.vm_model import VmModel
+from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.specializing import SpecializingModel
 from mlfc.support.text import Displayed
@@ -217,10 +220,40 @@ class CompiledModel(Displayed, HasModel):
         """Write a shared library; options as for `Factory.export_library`."""
         return self.factory.export_library(path, **options)
 
+    @cached_property
+    def _bytes(self) -> bytes:
+        """A library with everything that running takes; an archive where nothing links libraries."""
+        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            try:
+                return self.export_library(Path(folder, "model.so")).read_bytes()
+            except ToolchainError:
+                return self.export(Path(folder, "model.tar")).read_bytes()
+
+    def __reduce__(self) -> Reduced:
+        """Pickle the compiled code and the states, without what it was compiled from: as a `StoredModel`."""
+        return StoredModel, (self.name, self._bytes), self._kept()
+
+    def __copy__(self) -> CompiledModel:
+        made = CompiledModel(self.factory, self._source, self._imported, self._built, specializes=self._specializes)
+        if kept := self._kept():
+            restore(made.model, kept)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
+        return self.__copy__()  # all but the model itself never changes
+
+    def _kept(self) -> dict[str, Any]:
+        return {} if self._model is None else kept_by(self._model)
+
     def inspect(self) -> dict[str, Any]:
         """Return what `mlfc.inspect` says of the archive that `export` writes."""
         with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
             return inspect(self.export(Path(folder, f"{self.name}.tar")))
+
+    def memory_map(self) -> MemoryMap:
+        """Return what the memory of the archive that `export` writes is for."""
+        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            return memory_map(self.export(Path(folder, f"{self.name}.tar")))
 
     def verify(self, *, layers: bool = False, **options: Any) -> Comparison:
         """Compare this very code with the reference, LiteRT or ONNX Runtime.
@@ -234,22 +267,13 @@ class CompiledModel(Displayed, HasModel):
         """
         from mlfc.verify import verify
 
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
-            path = self._source_file(Path(folder))
-            if not layers:
-                archive = self.export(Path(folder, f"{self.name}.tar"))
-                known = {name: self._imported[name] for name in ("values", "numerics", "limit_factor")}
-                return verify(path, archive, **known, **options)
+        if layers:
             made = {**self._imported, "optimize": self.factory.optimize, **options}
-            return verify(path, layers=True, target=str(self.factory.target), **made)
-
-    def _source_file(self, folder: Path) -> Path:
-        content = model_bytes(self._source)
-        if content is None:
-            return Path(cast("str | Path", self._source))
-        path = folder / f"{self.name}.{'tflite' if content[4:8] == b'TFL3' else 'onnx'}"
-        path.write_bytes(content)
-        return path
+            return verify(self._source, layers=True, target=str(self.factory.target), **made)
+        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            archive = self.export(Path(folder, f"{self.name}.tar"))
+            known = {name: self._imported[name] for name in ("values", "numerics", "limit_factor")}
+            return verify(self._source, archive, **known, **options)
 
     def _facts(self) -> Mapping[str, object]:
         sizes = self.factory.code.sizes

@@ -17,6 +17,7 @@ from mlfc.relay.ir import IRModule, TensorType
 from mlfc.support.dims import LARGEST, Symbol, symbols_of
 from mlfc.support.module_info import SymbolInfo
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.text import Displayed, html_table
 from mlfc.support.vm_info import bounding_option
 from mlfc.target.target import parse_target
 
@@ -50,8 +51,8 @@ class OpenDimension:
         return f"{self.name} ({bounds}) of {', '.join(map(repr, self.inputs))}"
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, repr=False)
+class Outcome(Displayed):
     """What happens if a model is compiled with some options.
 
     Attributes
@@ -78,8 +79,17 @@ class Outcome:
     open_dimensions: tuple[OpenDimension, ...]
     bounding: tuple[str, ...]
 
+    def _facts(self) -> Mapping[str, object]:
+        counted = {"problems": len(self.problems), "nodes": self.nodes, "refused": self.refused}
+        return {**counted, "unchecked": self.unchecked, "open_dimensions": self.open_dimensions}
 
-@dataclass(frozen=True)
+    def _repr_html_(self) -> str:
+        header = ("code", "place", "problem", "next step")
+        rows = [(item.code, item.place or "", item.cause, item.next_step or "") for item in self.problems]
+        return super()._repr_html_() + html_table(f"{len(rows)} problems", header, rows)
+
+
+@dataclass(frozen=True, repr=False)
 class Examination(Outcome):
     """Every problem of a model, and what is left of them with the remedies that they name.
 

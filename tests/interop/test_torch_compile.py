@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Generator
 from importlib import import_module
@@ -174,5 +175,12 @@ def test_torch_finds_the_backend_by_its_name() -> None:
     module, _, name = project["entry-points"]["torch_dynamo_backends"]["mlfc"].partition(":")
     assert getattr(import_module(module), name) is backend
     assert "mlfc" in torch.compiler.list_backends()
-    x = torch.ones(2)
-    assert torch.equal(torch.compile(lambda x: x + 1, backend="mlfc", options={"target": "llvm"})(x), x + 1)
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "torch-compile.md").read_text()
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        for code in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+            exec(code, found)
+        with torch.no_grad():
+            x = torch.rand(2, 64)
+            torch.testing.assert_close(found["fast"](x), found["net"](x), rtol=TOLERANCE, atol=TOLERANCE)

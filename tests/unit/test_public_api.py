@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import mlfc
-from mlfc.errors import InputError, OptionError
+from mlfc.errors import InputError, ModelError, OptionError
 from mlfc.support.text import Displayed, html_table
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
@@ -77,6 +77,10 @@ def test_a_compiled_model_runs_and_is_written(model: mlfc.CompiledModel, tmp_pat
 def test_a_compiled_model_is_compared_with_its_reference(model: mlfc.CompiledModel) -> None:
     pytest.importorskip("ai_edge_litert")
     assert model.verify(samples=2).is_within
+    assert mlfc.verify((DIGITS / "digits_int8.tflite").read_bytes(), samples=1).is_within
+    assert mlfc.verify(onnx.load(DIGITS / "digits.onnx"), samples=1, target="llvm").is_within
+    with pytest.raises(ModelError, match=r"^model: ONNX Runtime cannot open the model: .*Load model from model failed"):
+        mlfc.verify(b"")
     assert model.verify(samples=1, layers=True).layers
 
 
@@ -134,14 +138,20 @@ def test_objects_show_themselves(model: mlfc.CompiledModel, tmp_path: Path) -> N
         model, model.factory, module, profile, profile.operators[0], model.inputs[0], mlfc.cpu(0), executor,
         model.model, model.bind({"image": IMAGE}), model.factory.lib, model.factory.runtime,
         mlfc.runtime.array([1, 2]), mlfc.load(model.export(tmp_path / "again.tar")), mlfc.cpu(0).api,
+        model.memory_map(), mlfc.examine(b"nonsense"), mlfc.InferenceSession(model),
     ]  # fmt: skip
     for item in objects:
         assert type(item).__name__ in repr(item)
         assert len(repr(item)) < 400, repr(item)
-        assert shown(item._repr_html_())
+        assert shown(item._repr_html_()) == shown(item._repr_html_())
     assert repr(model).startswith("<CompiledModel name=digits_int8 target=c -mcpu=auto -mtriple=")
     assert " executor=aot inputs=[image: int8[1, 8" in repr(model)
     assert "CONV_2D" in shown(profile._repr_html_())
+    assert "MLF100" in shown(mlfc.examine(b"nonsense")._repr_html_())
+    memory, again = model.memory_map(), mlfc.memory_map(model.export(tmp_path / "map.tar"))
+    assert memory._repr_html_() == again._repr_html_()
+    assert memory.save(tmp_path / "map.svg").read_text() in memory._repr_html_()
+    assert re.search(r"workspace=[\d,]+ bytes .*peak=[\d,]+ bytes in call \d", repr(memory))
 
 
 def test_html_is_escaped_and_bounded() -> None:

@@ -12,6 +12,7 @@ from mlfc.support.lazy import make_lazy
 if TYPE_CHECKING:
     from mlfc.archive.compare.diff import diff as diff
     from mlfc.archive.describe.inspect import inspect as inspect
+    from mlfc.archive.describe.memory_map import memory_map as memory_map
     from mlfc.archive.describe.profile import load_profiled as load_profiled
     from mlfc.archive.loading import load as load
     from mlfc.archive.read.load import load_module as load_module
@@ -32,6 +33,7 @@ _HOMES = {
     "load": "mlfc.archive.loading",
     "load_module": "mlfc.archive.read.load",
     "load_profiled": "mlfc.archive.describe.profile",
+    "memory_map": "mlfc.archive.describe.memory_map",
     "migrate": "mlfc.archive.write.migrate",
     "object_files": "mlfc.archive.write.export",
     "rebuild": "mlfc.archive.write.rebuild",

@@ -19,6 +19,7 @@ from mlfc.archive.read.load import (
 from mlfc.archive.read.module_parts import ModuleParts, read_parts
 from mlfc.library.build import has_only_objects
 from mlfc.library.toolchain import has_compiler
+from mlfc.runtime.modules.restoring import Origin, Restorable
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -62,7 +63,15 @@ def load(
         If it was not compiled for these devices, or they are not there.
     """
     if isinstance(path, (bytes, bytearray, memoryview)):
-        return _load_bytes(path, module, devices)
+        model = _load_bytes(path, module, devices)
+    else:
+        model = _load_file(path, module, devices)
+    if isinstance(model, Restorable):
+        model.origin = Origin.of(load, path, module, tuple(devices))
+    return model
+
+
+def _load_file(path: str | os.PathLike[str], module: str | None, devices: Sequence[Device]) -> Runnable:
     if artifact_kind(path) in ("library", "objects"):
         model: Runnable = model_of_library(load_module(path, module), str(path), devices)
         return model
@@ -77,7 +86,7 @@ def _load_bytes(data: bytes | bytearray | memoryview, module: str | None, device
         model: Runnable = model_of_library(load_module(data, module), IN_MEMORY, devices)
         return model
     with file_of(data) as path:
-        return load(path, module, devices)
+        return _load_file(path, module, devices)
 
 
 def lacks_compiler(parts: ModuleParts) -> bool:

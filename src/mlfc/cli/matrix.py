@@ -8,7 +8,6 @@ import typer
 
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError, ProblemsError
-from mlfc.support.progress import bar
 
 _TAKEN = {"matrix", "scheduler", "output", "as_json"}
 
@@ -25,8 +24,7 @@ def compile_rows(
         raise OptionError(
             "option --matrix requires -o", place="-o", next_step="Name a folder or an archive: -o all.tar"
         )
-    with bar(f"compiling {matrix.name}") as show:
-        made = compile_matrix(matrix, output, scheduler=scheduler, progress=show)
+    made = compile_matrix(matrix, output, scheduler=scheduler, progress=True)
     if as_json:
         print_json({"output": str(output), "rows": list(made.entries)})
     else:

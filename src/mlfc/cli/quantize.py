@@ -11,7 +11,6 @@ import typer
 from mlfc.cli.options import Inputs
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
-from mlfc.support.progress import stages
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -75,21 +74,20 @@ def quantize(
     target = output or Path(f"{model.stem}_{'int16' if activations == 'int16' else 'int8'}.onnx")
     if output is None and target.exists():
         raise OptionError(f"{target} exists", place="--output", next_step="Name the file to write: -o FILE.onnx")
-    with stages(f"quantizing {model.name}") as say:
-        found = quantized(
-            model,
-            calibrate,
-            target,
-            shapes=Inputs.of(shape, None, None, None).arguments()["shapes"],
-            samples=samples,
-            method=method,
-            activations=activations,
-            per_channel=per_channel,
-            exclude=tuple(exclude or ()),
-            labels=labels,
-            scaling=scaling,
-            progress=say,
-        )
+    found = quantized(
+        model,
+        calibrate,
+        target,
+        shapes=Inputs.of(shape, None, None, None).arguments()["shapes"],
+        samples=samples,
+        method=method,
+        activations=activations,
+        per_channel=per_channel,
+        exclude=tuple(exclude or ()),
+        labels=labels,
+        scaling=scaling,
+        progress=True,
+    )
     _report(found, as_json)
 
 

@@ -11,11 +11,10 @@ from mlfc.cli.compiling import board_asks
 from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
-from mlfc.support.progress import bar
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.tuning.tune import Progress, TuningResult
+    from mlfc.tuning.tune import TuningResult
 
 EXAMPLES = (
     "mlfc tune resnet18.onnx -o tune.jsonl",
@@ -81,25 +80,20 @@ def tune(
     given: dict[str, Any] = Inputs.of(shape, value, state, state_init).arguments()
     if target is not None:
         given["target"] = target
-    with bar(f"tuning {model.name}") as show:
-
-        def progress(now: Progress) -> None:
-            show(now.done, now.kernels, f"{now.trials} candidates, best so far {100 * (now.ratio - 1):+.1f} %")
-
-        found = search(
-            model,
-            output=output,
-            board=on_board,
-            optimize=optimize or "speed",
-            numerics=numerics or "litert",
-            limit_factor=limit_factor,
-            trials=trials,
-            budget=budget,
-            seed=seed,
-            scheduler=scheduler,
-            progress=progress,
-            **given,
-        )
+    found = search(
+        model,
+        output=output,
+        board=on_board,
+        optimize=optimize or "speed",
+        numerics=numerics or "litert",
+        limit_factor=limit_factor,
+        trials=trials,
+        budget=budget,
+        seed=seed,
+        scheduler=scheduler,
+        progress=True,
+        **given,
+    )
     if plot is not None:
         from mlfc.tuning.log import LogFile
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from mlfc.errors import InputError, LimitError, MlfcError, ModelError, OptionError, unknown
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from mlfc.frontend.common import Census, Params, Values
     from mlfc.relay.ir import IRModule
 
-__all__ = ["Model", "import_for_run", "import_model", "model_bytes", "model_name", "opened"]
+__all__ = ["Model", "import_for_run", "import_model", "model_bytes", "model_file", "model_name", "opened"]
 
 
 @runtime_checkable
@@ -236,6 +238,26 @@ def model_bytes(model: Model) -> bytes | None:
     raise InputError(
         f"expected a path, bytes, an onnx.ModelProto or a torch.nn.Module, got {_kind(model)}", next_step=step
     )
+
+
+@contextmanager
+def model_file(model: Model) -> Iterator[Path]:
+    """Yield a model's file; of one that is in memory a temporary one, which errors call by the model's name."""
+    content = model_bytes(model)
+    if content is None:
+        yield Path(cast("str | Path", model))
+        return
+    name = model_name(model)
+    with TemporaryDirectory(prefix="mlfc-") as folder:
+        path = Path(folder, f"{name}.{'tflite' if content[4:8] == b'TFL3' else 'onnx'}")
+        path.write_bytes(content)
+        try:
+            yield path
+        except MlfcError as error:
+            for item in (error, *getattr(error, "problems", ())):
+                item.cause = item.cause.replace(str(path), name)
+                item.place = item.place and item.place.replace(str(path), name)
+            raise
 
 
 def _kind(model: object) -> str:

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mlfc.matrix.rows import Row, read_rows
 from mlfc.support.atomic import atomic_file, check_writable, write_folder
 from mlfc.support.content import Data, FileContent
 from mlfc.support.plain_file import private_folder
+from mlfc.support.progress import bar, reported
 from mlfc.support.tar import source_date, write_tar
 from mlfc.support.text import Displayed
 
@@ -40,7 +42,7 @@ def compile_matrix(
     output: str | os.PathLike[str],
     *,
     scheduler: str | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Callable[[int, int, str], None] | bool | None = None,
 ) -> MatrixResult:
     """Compile every combination of models, targets and options of a matrix file.
 
@@ -52,8 +54,9 @@ def compile_matrix(
         A folder for what is made and its index, or a ``.tar``.
     scheduler : str, optional
         The address of a dask scheduler, whose workers with the resource ``BUILD`` compile; default: this machine.
-    progress : callable, optional
-        Called with the number of rows that are done, of all, and the name of the last one.
+    progress : callable or bool, optional
+        Called with the number of rows that are done, of all, and the name of the last one. True: a bar, on a terminal
+        or in a notebook.
 
     Returns
     -------
@@ -76,8 +79,13 @@ def compile_matrix(
         check_writable(place)
     elif place.exists() and not place.is_dir():
         raise OutputError("there is a file of this name", place=str(place), next_step="Name a folder, or a .tar")
-    with opened_workers(scheduler, BUILD) as workers, tempfile.TemporaryDirectory(dir=private_folder()) as stage:
-        made = _Rows(rows, Path(stage), progress or (lambda *_: None))
+    reporting = reported(progress, partial(bar, f"compiling {Path(matrix).name}"))
+    with (
+        reporting as report,
+        opened_workers(scheduler, BUILD) as workers,
+        tempfile.TemporaryDirectory(dir=private_folder()) as stage,
+    ):
+        made = _Rows(rows, Path(stage), report)
         made.compile(workers)
         entries = [made.entries[number] for number in range(len(rows))]
         problems = tuple(made.problems[number] for number in sorted(made.problems))

@@ -8,18 +8,20 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError, ToolchainError, unknown
-from mlfc.frontend import Model, import_for_run, model_bytes
+from mlfc.frontend import Model, import_for_run, model_bytes, model_name
 from mlfc.quantize.calibration import ImageScaling, Sets, calibration_sets
 from mlfc.quantize.layers import LayerError, layer_errors
 from mlfc.relay.ir import TensorType, Type
 from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.dims import Dim
+from mlfc.support.progress import reported, stages
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.verify.accuracy import Accuracy
@@ -80,7 +82,7 @@ def quantize(
     exclude: Sequence[str] = (),
     labels: str | os.PathLike[str] | None = None,
     scaling: ImageScaling | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | bool | None = None,
 ) -> QuantizedModel:
     """Quantize a float model after its training.
 
@@ -109,8 +111,8 @@ def quantize(
         The class of each set of inputs, as for `verify`: counts how often both models are right.
     scaling : ImageScaling, optional
         What images become; default: 0 to 1.
-    progress : callable, optional
-        Gets a line of text when a step begins.
+    progress : callable or bool, optional
+        Gets a line of text when a step begins. True: these are shown on a terminal or in a notebook.
 
     Returns
     -------
@@ -133,29 +135,31 @@ def quantize(
     if samples < 1:
         raise OptionError(f"expected at least one sample, got {samples}", place="samples")
     check_writable(output)
-    say = progress or (lambda _: None)
-    say("reading the model")
-    data = _onnx_bytes(model)
-    place = "the model" if isinstance(data, bytes) else str(data)
-    infos, nodes = _examined(data, shapes, place)
-    for name in exclude:
-        if name not in nodes:
-            raise OptionError(unknown("node", name, nodes), place="exclude")
-    sets = calibration_sets(calibrate, infos, samples, scaling or ImageScaling())
-    with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
-        source = data if isinstance(data, Path) else _written(data, Path(folder, "model.onnx"))
-        prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
-        say("folding constants")
-        with _named(place, "prepare"):
-            _prepare(source, prepared, activations)
-        say(f"calibrating with {len(sets)} sets of inputs")
-        with _named(place, "quantize"):
-            _quantize(prepared, made, sets, (method, activations, per_channel), exclude)
-        say("comparing every layer")
-        layers, outputs, accuracy = layer_errors(prepared, made, sets, None if labels is None else Path(labels))
-        content = made.read_bytes()
-        write_bytes(output, content)
-        return QuantizedModel(Path(output), len(sets), source.stat().st_size, len(content), layers, outputs, accuracy)
+    with reported(progress, partial(stages, f"quantizing {model_name(model)}")) as say:
+        say("reading the model")
+        data = _onnx_bytes(model)
+        place = "the model" if isinstance(data, bytes) else str(data)
+        infos, nodes = _examined(data, shapes, place)
+        for name in exclude:
+            if name not in nodes:
+                raise OptionError(unknown("node", name, nodes), place="exclude")
+        sets = calibration_sets(calibrate, infos, samples, scaling or ImageScaling())
+        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            source = data if isinstance(data, Path) else _written(data, Path(folder, "model.onnx"))
+            prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
+            say("folding constants")
+            with _named(place, "prepare"):
+                _prepare(source, prepared, activations)
+            say(f"calibrating with {len(sets)} sets of inputs")
+            with _named(place, "quantize"):
+                _quantize(prepared, made, sets, (method, activations, per_channel), exclude)
+            say("comparing every layer")
+            layers, outputs, accuracy = layer_errors(prepared, made, sets, None if labels is None else Path(labels))
+            content = made.read_bytes()
+            write_bytes(output, content)
+            return QuantizedModel(
+                Path(output), len(sets), source.stat().st_size, len(content), layers, outputs, accuracy
+            )
 
 
 def _onnx_bytes(model: Model) -> bytes | Path:

@@ -1,42 +1,88 @@
-"""The current work, shown on standard error while a person watches."""
+"""The current work, shown while a person watches: on a terminal's standard error, or in a notebook.
+
+Elsewhere, in logs and pipes, nothing is written. A notebook gets one output that is replaced, so that a notebook which
+is saved has the last line alone.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from html import escape
+from typing import Any, TypeVar, cast
+
+Show = TypeVar("Show", bound=Callable[..., object])
 
 
 @contextmanager
 def stage(text: str) -> Iterator[None]:
-    """Show `text` with a spinner while the block runs, but only if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text):
+    """Show `text` while the block runs, with a spinner on a terminal."""
+    with _line(text):
         yield
 
 
 @contextmanager
 def stages(text: str) -> Iterator[Callable[[str], None]]:
-    """Show `text` with a spinner on a terminal while the block runs; yield what adds the name of a step to it."""
-    if not sys.stderr.isatty():
-        yield lambda _step: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(text) as shown:
-        yield lambda step: shown.update(f"{text}: {step}")
+    """Show `text` while the block runs; yield what adds the name of a step to it."""
+    with _line(text) as show:
+        yield lambda step: show(f"{text}: {step}")
 
 
 @contextmanager
 def bar(text: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a bar on a terminal while the block runs; yield what sets it: done, of how many, and a note."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _total, _note: None
+    """Show a bar while the block runs; yield what sets it: done, of how many, and a note."""
+    if sys.stderr.isatty():
+        with _bar_of_terminal(text) as show:
+            yield show
         return
+    cell = _cell()
+    if cell is None:
+        yield _nothing
+        return
+    show_in_cell = cell  # mypy forgets what was asked above
+
+    def shown(done: int, total: int, note: str) -> None:
+        told = f"{text}: {done} of {total} {note}".rstrip()
+        meter = f'<progress value="{done}" max="{total}"></progress>'
+        show_in_cell(told, f"{escape(text)} {meter} {done}/{total} {escape(note)}".rstrip())
+
+    yield shown
+
+
+@contextmanager
+def reported(wanted: Show | bool | None, shown: Callable[[], AbstractContextManager[Show]]) -> Iterator[Show]:
+    """Yield what reports progress: the caller's own function, what `shown` gives for True, else what does nothing."""
+    if wanted is True:
+        with shown() as show:
+            yield show
+    else:
+        yield wanted or cast("Show", _nothing)
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+@contextmanager
+def _line(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a line while the block runs; yield what replaces it."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(text) as shown:
+            yield shown.update
+        return
+    cell = _cell()
+    if cell is None:
+        yield _nothing
+        return
+    cell(text, escape(text))
+    yield lambda line: cell(line, escape(line))
+
+
+@contextmanager
+def _bar_of_terminal(text: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -50,3 +96,25 @@ def bar(text: str) -> Iterator[Callable[[int, int, str], None]]:
     with Progress(*columns, console=Console(stderr=True)) as shown:
         task = shown.add_task(text, total=None, note="")
         yield lambda done, total, note: shown.update(task, completed=done, total=total, note=note)
+
+
+def _cell() -> Callable[[str, str], None] | None:
+    """Return what shows a text, and its HTML, in the current cell of a notebook; None outside of notebooks."""
+    # whoever runs in a notebook has imported IPython
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if getattr(shell, "kernel", None) is None:
+        return None
+    from importlib import import_module
+
+    display = import_module("IPython.display").display
+    handle: list[Any] = []
+
+    def show(text: str, html: str) -> None:
+        data = {"text/plain": text, "text/html": html}
+        if handle:
+            handle[0].update(data, raw=True)
+        else:
+            handle.append(display(data, raw=True, display_id=True))
+
+    return show

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,8 @@ from mlfc.cluster import BUILD, MEASURE, opened_workers
 from mlfc.compiled_model import EVERY_CPU
 from mlfc.compiler import build
 from mlfc.errors import OptionError
-from mlfc.frontend import Model, import_model
+from mlfc.frontend import Model, import_model, model_name
+from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, shortened
 from mlfc.target.target import Target
 from mlfc.target.tuned import TEMPLATES, Choices
@@ -84,7 +87,7 @@ def tune(
     budget: float | None = None,
     seed: int = 0,
     scheduler: str | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     bench: Bench | None = None,
     clock: Callable[[], float] = time.monotonic,
     **imported: Any,
@@ -112,8 +115,8 @@ def tune(
     scheduler : str, optional
         The address of a dask scheduler, whose workers with the resource ``BUILD`` build and those with ``MEASURE``
         measure; all of these must have one kind of processor.
-    progress : callable, optional
-        Called with a `Progress` after each round.
+    progress : callable or bool, optional
+        Called with a `Progress` after each round. True: a bar, on a terminal or in a notebook.
     bench : Bench, optional
         What measures, instead of this machine or the board.
     clock : callable
@@ -151,26 +154,37 @@ def tune(
     kernels = tunable_kernels(module, params, chosen, imported.get("limit_factor", 1.0))
     limit = None if budget is None else clock() + budget
     tags = (BUILD,) if board is not None else (BUILD, MEASURE)
-    if bench is not None:
-        found = _Tuning(kernels, bench, LogFile(output), (chosen, optimize), trials, seed, progress)
-        return found.run(lambda: limit is not None and clock() >= limit, None)
-    with opened_workers(scheduler, *tags) as workers:
-        host = None if board is not None else HostBench(workers, seed, lower_level(chosen))
-        used: Bench = host if host is not None else BoardBench(workers, _required(board), _required(board).name, seed)
-        found = _Tuning(kernels, used, LogFile(output), (chosen, optimize), trials, seed, progress)
-        options = {"limit_factor": imported.get("limit_factor", 1.0), "optimize": optimize}
+    with reported(progress, partial(_bar, f"tuning {model_name(model)}")) as report:
+        if bench is not None:
+            found = _Tuning(kernels, bench, LogFile(output), (chosen, optimize), trials, seed, report)
+            return found.run(lambda: limit is not None and clock() >= limit, None)
+        with opened_workers(scheduler, *tags) as workers:
+            host = None if board is not None else HostBench(workers, seed, lower_level(chosen))
+            used: Bench = (
+                host if host is not None else BoardBench(workers, _required(board), _required(board).name, seed)
+            )
+            found = _Tuning(kernels, used, LogFile(output), (chosen, optimize), trials, seed, report)
+            options = {"limit_factor": imported.get("limit_factor", 1.0), "optimize": optimize}
 
-        def whole(choices: Sequence[Entry]) -> float | None:
-            if host is None or not any(entry.values for entry in choices):
-                return None
-            made = [
-                build(module, str(chosen), params, tuned=log, **options)
-                for log in (TuningLog(()), TuningLog(tuple(choices)))
-            ]
-            codes = [plain_code(factory.code.built_files) for factory in made]
-            return host.compare(codes, [interface_of(factory) for factory in made])
+            def whole(choices: Sequence[Entry]) -> float | None:
+                if host is None or not any(entry.values for entry in choices):
+                    return None
+                made = [
+                    build(module, str(chosen), params, tuned=log, **options)
+                    for log in (TuningLog(()), TuningLog(tuple(choices)))
+                ]
+                codes = [plain_code(factory.code.built_files) for factory in made]
+                return host.compare(codes, [interface_of(factory) for factory in made])
 
-        return found.run(lambda: limit is not None and clock() >= limit, whole)
+            return found.run(lambda: limit is not None and clock() >= limit, whole)
+
+
+@contextmanager
+def _bar(text: str) -> Iterator[Callable[[Progress], None]]:
+    with bar(text) as show:
+        yield lambda now: show(
+            now.done, now.kernels, f"{now.trials} candidates, best so far {100 * (now.ratio - 1):+.1f} %"
+        )
 
 
 def _required(board: Board | None) -> Board:
@@ -189,7 +203,7 @@ class _Tuning:
         target: tuple[Target, str],
         trials: int,
         seed: int,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[Progress], None],
     ) -> None:
         self._kernels, self._bench, self._log, self._progress = kernels, bench, log, progress
         self._target, self._optimize = processor_of(target[0]), target[1]
@@ -285,9 +299,8 @@ class _Tuning:
         return after / before if before else 1.0
 
     def _report(self) -> None:
-        if self._progress is not None:
-            done = sum(kernel.facts.key in self._choices for kernel in self._kernels)
-            self._progress(Progress(len(self._kernels), done, self._measured + self._reused, self._ratio()))
+        done = sum(kernel.facts.key in self._choices for kernel in self._kernels)
+        self._progress(Progress(len(self._kernels), done, self._measured + self._reused, self._ratio()))
 
     def _result(self, kernel: TunableKernel) -> KernelResult:
         entry = self._choices.get(kernel.facts.key)

@@ -19,7 +19,7 @@ from mlfc.archive.read.source import read_source
 from mlfc.compiler import build
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
-from mlfc.frontend import import_for_run, import_model
+from mlfc.frontend import Model, import_for_run, import_model, model_file
 from mlfc.frontend.shapes import leaves_to_run
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.firmware.trace import check_traces
@@ -170,7 +170,7 @@ class _Comparing:
 
 
 def verify(
-    model: str | os.PathLike[str],
+    model: Model,
     artifact: str | os.PathLike[str] | None = None,
     *,
     module: str | None = None,
@@ -196,7 +196,7 @@ def verify(
 
     Parameters
     ----------
-    model : path
+    model : str, Path, bytes or onnx.ModelProto
         The original TFLite or ONNX model.
     artifact : path, optional
         What it was compiled to; compiled here where it is not given.
@@ -250,31 +250,31 @@ def verify(
         "limit_factor": limit_factor,
         "dynamic": not layers and board is None and leaves_to_run(None, target, shapes),
     }
-    path = Path(model)
-    as_it_is = partial(import_model, path, values=values, limit_factor=limit_factor)
-    title, reference = open_reference(path, layers=layers)
-    chosen = None if board is None else find_board(board)
-    if artifact is not None:
-        compiled = _loaded(artifact, module, chosen)
-        kept, begin = _states_of(artifact, module, compiled)
-        tied = [info for info in kept if info.name in reference.input_names]
-        known = {info.name: info.shape for info in (*compiled.inputs, *tied) if info.is_static}
-        imported = cache(lambda: import_for_run(path, **{**importing, "shapes": known, "byoc": ()}))
+    with model_file(model) as path:
+        as_it_is = partial(import_model, path, values=values, limit_factor=limit_factor)
+        title, reference = open_reference(path, layers=layers)
+        chosen = None if board is None else find_board(board)
+        if artifact is not None:
+            compiled = _loaded(artifact, module, chosen)
+            kept, begin = _states_of(artifact, module, compiled)
+            tied = [info for info in kept if info.name in reference.input_names]
+            known = {info.name: info.shape for info in (*compiled.inputs, *tied) if info.is_static}
+            imported = cache(lambda: import_for_run(path, **{**importing, "shapes": known, "byoc": ()}))
+            if values:
+                reference = WithFrozen(reference, imported()[0].frozen)
+            reference = _stepping(reference, kept, begin, chosen, partial(as_it_is, shapes=known))
+            return _compared(asked, path, title, reference, compiled, imported)
+        imported = cache(lambda: import_for_run(path, **importing))
         if values:
             reference = WithFrozen(reference, imported()[0].frozen)
-        reference = _stepping(reference, kept, begin, chosen, partial(as_it_is, shapes=known))
-        return _compared(asked, path, title, reference, compiled, imported)
-    imported = cache(lambda: import_for_run(path, **importing))
-    if values:
-        reference = WithFrozen(reference, imported()[0].frozen)
-    factory = asked.built(*imported(), chosen.target if chosen else None)
-    begin = {state.before.name: state.begin for state in factory.program.states}
-    reference = _stepping(reference, factory.interface().states, begin, chosen, partial(as_it_is, shapes=shapes))
-    if chosen and layers:
-        return _compared_on_board(asked, path, title, reference, factory, chosen, imported)
-    compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
-    result = _compared(asked, path, title, reference, compiled, imported)
-    return _with_layers(asked, path, reference, factory, imported, result) if layers else result
+        factory = asked.built(*imported(), chosen.target if chosen else None)
+        begin = {state.before.name: state.begin for state in factory.program.states}
+        reference = _stepping(reference, factory.interface().states, begin, chosen, partial(as_it_is, shapes=shapes))
+        if chosen and layers:
+            return _compared_on_board(asked, path, title, reference, factory, chosen, imported)
+        compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
+        result = _compared(asked, path, title, reference, compiled, imported)
+        return _with_layers(asked, path, reference, factory, imported, result) if layers else result
 
 
 def _stepping(

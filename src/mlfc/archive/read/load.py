@@ -18,6 +18,7 @@ from mlfc.errors import ArchiveError, MlfcError, OptionError
 from mlfc.library.build import build_library, has_only_objects
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
+from mlfc.runtime.modules.restoring import Origin
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
 
@@ -74,7 +75,14 @@ def load_module(
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         view = memoryview(source)
-        return _module_of_bytes(view.cast("B") if view.c_contiguous else memoryview(bytes(view)), module, fmt)
+        root = _module_of_bytes(view.cast("B") if view.c_contiguous else memoryview(bytes(view)), module, fmt)
+    else:
+        root = _module_of_file(source, module, fmt)
+    root.origin = Origin.of(load_module, source, module)
+    return root
+
+
+def _module_of_file(source: str | os.PathLike[str], module: str | None, fmt: str) -> Any:
     kind = artifact_kind(source)
     _check_format(fmt, kind, str(source))
     if kind == "library":
@@ -114,7 +122,7 @@ def _module_of_bytes(data: memoryview, module: str | None, fmt: str) -> Any:
         with library_in_memory(data) as name:
             return open_library(name, module, place=IN_MEMORY)
     with file_of(data) as path:
-        return load_module(path, module, fmt=fmt)
+        return _module_of_file(path, module, fmt)
 
 
 @contextmanager
@@ -189,7 +197,8 @@ def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> Runnable:
 
     factory = runnable_here(factory)
     if factory.executor == "vm":
-        return factory.runtime.model
+        made: Any = factory.runtime
+        return made.model_with(made)  # type: ignore[no-any-return]  # a VmModule; each model has states of its own
     details = module_info(factory)
     if not factory.graph_json:
         return AotModule(factory.lib.executable(), details, loaded_pools(details, factory.code.files))

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mlfc.micro.board.board import Board, Memory
 from mlfc.micro.memory.stack_bound import StackBound
+from mlfc.support.text import Displayed, html_table
 
 MODEL, LIBRARIES, FIRMWARE = "model", "libraries", "start-up and main"
 """Whose a part of a program is."""
@@ -60,8 +61,8 @@ class RegionUse:
         return max(0, self.used - self.nbytes)
 
 
-@dataclass(frozen=True)
-class MemoryTable:
+@dataclass(frozen=True, repr=False)
+class MemoryTable(Displayed):
     """What a model takes of a board's memory."""
 
     board: str
@@ -71,6 +72,17 @@ class MemoryTable:
     stack: StackBound | None = None  # of an inference; None where nobody asked
     folded: tuple[tuple[str, int], ...] = ()  # constants, with their bytes, that the compiler has made part of the code
     reserve: int | None = None  # bytes that firmware sets aside for its stack; None where that is what is left
+
+    def _facts(self) -> Mapping[str, object]:
+        used = [f"{item.name} {item.used:,} of {item.nbytes:,}" for item in self.regions if item.used]
+        return {"board": self.board, "is_built": self.is_built, "used": used}
+
+    def _repr_html_(self) -> str:
+        rows = [(row.region or "", row.what, "?" if row.nbytes is None else f"{row.nbytes:,}", row.note)
+                for row in self.rows if row.nbytes != 0 or row.note]  # fmt: skip
+        left = [(item.name, "over" if item.over else "free", f"{item.over or item.free:,}", f"of {item.nbytes:,}")
+                for item in self.regions if item.used]  # fmt: skip
+        return html_table(f"Memory of {self.board}", ("region", "what", "bytes", "note"), [*rows, *left])
 
     def total(self, what: str, region: str | None = None) -> int:
         """Return the known bytes of the rows of a name, in all regions or in one."""

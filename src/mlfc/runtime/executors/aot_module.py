@@ -16,6 +16,7 @@ from mlfc.runtime.devices.device import Device, cpu
 from mlfc.runtime.executors.states import ModelState, OwnStates, StaticStates
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
+from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
 from mlfc.runtime.threads import address_in, share_pool
@@ -50,7 +51,7 @@ class BoundCall(Displayed, partial[int]):
         return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
 
-class AotModule(Displayed):
+class AotModule(Restorable, Displayed):
     """A model compiled ahead of time.
 
     Parameters

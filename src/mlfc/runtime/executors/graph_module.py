@@ -16,6 +16,7 @@ from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times
 from mlfc.runtime.executors.states import GraphStates, ModelState
 from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.modules.module import Module
+from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
 from mlfc.support.arrays import Array
@@ -80,7 +81,7 @@ class BoundGraph(Displayed):
             self._executor.set_input(name, array)
 
 
-class GraphModule(Displayed):
+class GraphModule(Restorable, Displayed):
     """A model that the graph executor runs.
 
     Parameters

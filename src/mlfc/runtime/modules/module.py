@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, overload
 
 from mlfc.errors import InputError, OptionError, unknown
 from mlfc.support.content import Data, ViewContent
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
+    from mlfc.runtime.modules.restoring import Origin
     from mlfc.runtime.modules.runnable import Runnable
     from mlfc.support.module_info import ModuleInterface
 
@@ -57,9 +58,15 @@ class Module(Displayed):
     is_dso_exportable = False
     entry_name = MAIN
     files: Mapping[str, Data] = MappingProxyType({})
+    # of the root of what `load_module` loaded
+    origin: Origin | None = None
 
     def __init__(self) -> None:
         self._imports: list[Module] = []
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        # one's own kinds may be pickled in other ways
+        return super().__reduce_ex__(protocol) if self.origin is None else self.origin.reduced()
 
     def _facts(self) -> Mapping[str, object]:
         return {"type_key": self.type_key, "imports": [module.type_key for module in self._imports]}

@@ -17,6 +17,7 @@ from mlfc.runtime.executors.vm.interpreter import Find, Interpreter, Limits
 from mlfc.runtime.executors.vm.kept import VmStates
 from mlfc.runtime.executors.vm.memory import number_of
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
+from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.tensor.arrays import require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.arrays import Array
@@ -34,7 +35,7 @@ PYTHON, C = "python", "c"
 """The interpreters."""
 
 
-class VmModel(Displayed):
+class VmModel(Restorable, Displayed):
     """A model whose shapes or control flow depend on its inputs.
 
     Parameters
@@ -108,6 +109,11 @@ class VmModel(Displayed):
     def set_limits(self, memory_limit: int | None = None, turn_limit: int | None = TURN_LIMIT) -> None:
         """Set the limits of later runs, and of calls that are bound later; None for no limit."""
         self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit), DEPTH_LIMIT)
+
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """What `set_limits` was given last."""
+        return {"memory_limit": self._limits.memory or None, "turn_limit": self._limits.turns or None}
 
     @property
     def extents(self) -> dict[str, tuple[int, int]]:

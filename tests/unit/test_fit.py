@@ -41,9 +41,12 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def small(flash: int, ram: int, stack: int, name: str = "small") -> Board:
+def small(flash: int, ram: int, stack: int, name: str = "small", psram: int | None = None) -> Board:
+    """Return a board with a flash and one or two memories."""
     text = boards().get("mps2-an386").text.replace("stack_bytes = 65536", f"stack_bytes = {stack}")
     text = text.replace('name = "mps2-an386"', f'name = "{name}"', 1)
+    before, after = text.split('[[memory]]\nname = "psram"')
+    text = text.replace("0x01000000", str(psram)) if psram else f"{before}{after[after.index('[uart]') :]}"
     return parse_board(text.replace("0x00400000", hex(flash), 1).replace("0x00400000", hex(ram), 1), name)
 
 
@@ -118,17 +121,19 @@ def test_boards_that_are_too_small_get_what_helps() -> None:
         small(1 << 20, 22_000, 1024, "tiled"),
         small(1 << 20, 2048, 1024, "tiny"),
         small(4096, 1 << 20, 1024, "flash"),
+        small(1 << 20, 8192, 1024, "spread", psram=40_000),
     ]
     table = board_budgets(module, params, chosen, name="chain")
     rows = {row.board.name: row for row in table.rows}
     assert {name: row.fits for name, row in rows.items()} == {
-        "enough": True, "placed": True, "tiled": True, "tiny": False, "flash": False,
+        "enough": True, "placed": True, "tiled": True, "tiny": False, "flash": False, "spread": True,
     }  # fmt: skip
     assert rows["enough"].setting == Setting()
     assert rows["placed"].setting == Setting(workspace_io=True)
     assert rows["tiled"].setting == Setting(workspace_io=True, ram=22_000 - 1024)
     assert rows["tiled"].setting.options == "--workspace-io --ram 20976"
-    assert [row.fits for row in table.rows] == [True, True, True, False, False]
+    assert rows["spread"].setting.options == "--workspace-io --board-pools"
+    assert [row.fits for row in table.rows] == [True, True, True, True, False, False]
     assert "exceeded by" in rows["tiny"].problem
     # what is advised is what a build saves
     plain = full_module_info(mlfc.build(module, "c -mcpu=cortex-m4", params)).memory
@@ -147,7 +152,7 @@ def test_another_stack_is_named_where_only_that_fits() -> None:
     assert row.fits
     assert row.stack_bytes is not None
     stated = int(row.problem.rpartition("=")[2])
-    assert row.stack_bytes <= stated <= 4096 - (row.ram.used - row.stack_bytes if row.ram else 0)
+    assert row.stack_bytes <= stated <= 4096 - ((row.used("ram") or 0) - row.stack_bytes)
 
 
 def test_what_no_compiler_knows_is_left_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +209,7 @@ def test_the_command_and_its_refusals(tmp_path: Path) -> None:
     assert "digits.onnx fits 2 of 2 boards" in text
     document = json.loads(succeeded("fit", "digits.onnx", "--board", "stm32h743", "--json", cwd=tmp_path))
     (board,) = document["boards"]
-    assert board["flash"]["percent"] == round(100 * board["flash"]["used"] / (2 << 20), 2)
+    assert board["flash_percent"] == round(100 * board["flash_bytes"] / (2 << 20), 2)
     succeeded("compile", "digits.onnx", cwd=tmp_path)
     for words, message in (
         (("digits.tar",), "expected a model file"),

@@ -22,11 +22,11 @@ EXAMPLES = (
     "mlfc fit resnet.onnx --shape input=1,3,64,64 --json",
     "mlfc fit kws.tflite --board stm32h743 --board my-board.toml",
 )
-_TIGHT = 0.9  # of a memory, from which on the program around the model may not fit
+_TIGHT, _FULL = 90, 100  # percent of a memory: from the first on, the program around a model may not fit
 _COLUMNS = ("board", "fits", "RAM", "RAM %", "flash", "flash %", "stack")
 _COUNTED = ("instructions", "MHz", "ms")
 # the first that a narrow terminal leaves out
-_OPTIONAL = ("instructions", "MHz", "stack", "with", "flash", "RAM")
+_OPTIONAL = ("stack", "MHz", "instructions", "flash", "RAM", "with")
 _STYLES = {True: "green", None: "yellow", False: "red"}
 
 
@@ -93,7 +93,8 @@ def fit(
 def _print(model: Path, found: BudgetTable, *, emulate: bool) -> None:
     columns = (*_COLUMNS, *(_COUNTED if emulate else ()), "with")
     fitting = sum(bool(row.fits) for row in found.rows)
-    title = f"{model.name} fits {fitting} of {len(found.rows)} boards"
+    unsure = sum(row.fits is None for row in found.rows)
+    title = f"{model.name} fits {fitting} of {len(found.rows)} boards" + (f", and maybe {unsure}" if unsure else "")
     print_table(title, columns, [_row(row, emulate=emulate) for row in found.rows], names=True, optional=_OPTIONAL)
     for text, names in _notes(found, emulate=emulate).items():
         typer.echo(printable(f"{', '.join(names)}: {text}"))
@@ -104,12 +105,12 @@ def _print(model: Path, found: BudgetTable, *, emulate: bool) -> None:
 
 
 def _row(row: BoardBudget, *, emulate: bool) -> list[object]:
-    style = "yellow" if row.fits and row.fullness > _TIGHT else _STYLES[row.fits]
+    style = "yellow" if row.fits and 100 * row.fullness > _TIGHT else _STYLES[row.fits]
     fits = {True: "yes", None: "maybe", False: "no"}[row.fits]
     cells: list[object] = [row.board.name, Styled(fits, style)]
-    for region in (row.ram, row.flash):
-        percent = region and round(region.percent, 1)
-        cells += [region and region.used, Styled(percent, "red" if region and region.over else "")]
+    for kind in ("ram", "flash"):
+        percent = row.percent(kind)
+        cells += [row.used(kind), Styled(percent and round(percent, 1), "red" if (percent or 0) > _FULL else "")]
     cells.append(row.stack_bytes)
     if emulate:
         clock, ms = row.board.fastest_clock_hz, row.milliseconds

@@ -1,7 +1,7 @@
-"""Trials are kept with mlfc's other built files: compiling a model for a board takes seconds, and gives the same again.
+"""What compilers and emulators of boards gave is kept with mlfc's other built files: it takes seconds to get again.
 
-The key has all that a trial depends on: the code, flags, the compiler and its libraries, and the program text of mlfc
-that measures.
+A key has all that a result depends on: the code, flags, the compiler and its libraries, and the program text of mlfc
+that builds and measures.
 """
 
 from __future__ import annotations
@@ -12,53 +12,43 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from mlfc.errors import MlfcError
 from mlfc.library.cache import find_entry, store_entry
 from mlfc.micro.board.programs import run
-from mlfc.micro.memory.stack_bound import Frame, StackBound
-from mlfc.micro.memory.trial import Trial
 from mlfc.support.content import Data, sha256_of
 
 _SUFFIX = ".json"
 _SECONDS = 20
-_LARGEST = 1 << 20
-_MEASURES = ("firmware", "memory", "templates/linker")  # folders of what measures
+_MEASURES = ("micro", "crt")  # packages of what builds and measures
 
 
 def key_of(compiler: str, core: Sequence[str], said: Sequence[str], code: Mapping[str, Data]) -> str:
-    """Return the key of a trial.
+    """Return the key of what a compiler makes of code, or an emulator of that.
 
     `compiler`: its path; `core`: its flags for the core, by which it chooses libraries.
-    `said`: all other words that it is called with.
+    `said`: all other words that it is called with, and what the emulator is.
     """
     files = [f"{path} {sha256_of(code[path])}" for path in sorted(code)]
     parts = [_measuring(), *_identity(compiler, tuple(core)), *said, *files]
     return sha256("\0".join(parts).encode()).hexdigest()
 
 
-def find(key: str) -> Trial | None:
-    """Return the trial that is kept under a key; None where there is none."""
+def find(key: str) -> dict[str, Any] | None:
+    """Return the document that is kept under a key; None where there is none."""
     path = find_entry(key, _SUFFIX)
     if path is None:
         return None
     try:
-        document = json.loads(path.read_bytes()[:_LARGEST])
-        stack = document["stack"]
-        frames = tuple(Frame(function, nbytes) for function, nbytes in stack["path"])
-        return Trial(document["sizes"], StackBound(stack["bytes"], frames, tuple(stack["untold"])))
-    except (OSError, ValueError, KeyError, TypeError):  # another process may have removed it
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):  # another process may have removed it
         return None
+    return found
 
 
-def keep(key: str, trial: Trial) -> None:
-    """Keep a trial; without a folder to write to, the next one is made anew."""
-    stack = trial.stack
-    frames = [(item.function, item.nbytes) for item in stack.path]
-    document = {
-        "sizes": dict(trial.sizes),
-        "stack": {"bytes": stack.nbytes, "path": frames, "untold": list(stack.untold)},
-    }
+def keep(key: str, document: Mapping[str, Any]) -> None:
+    """Keep a document; without a folder to write to, the next one is made anew."""
     with suppress(MlfcError):
         store_entry(key, _SUFFIX, json.dumps(document).encode())
 
@@ -75,6 +65,12 @@ def _identity(compiler: str, core: tuple[str, ...]) -> tuple[str, ...]:
     return (*said, *map(_stamp, places))
 
 
+@cache
+def emulator_identity(program: str) -> tuple[str, ...]:
+    """Return what tells an emulator from others: its version, and size and time of the file."""
+    return (run([program, "--version"], Path(program).parent, _SECONDS).stdout, _stamp(Path(program)))
+
+
 def _stamp(path: Path) -> str:
     try:
         state = path.stat()
@@ -86,6 +82,7 @@ def _stamp(path: Path) -> str:
 @cache
 def _measuring() -> str:
     """Return the hash of the program text that makes and measures trials."""
-    folder = Path(__file__).parents[1]
-    paths = sorted(path for name in _MEASURES for path in (folder / name).iterdir() if path.is_file())
-    return sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+    package = Path(__file__).parents[2]
+    paths = (path for name in _MEASURES for path in sorted((package / name).rglob("*")))
+    texts = (path.read_bytes() for path in paths if path.is_file() and path.suffix != ".pyc")
+    return sha256(b"".join(sha256(text).digest() for text in texts)).hexdigest()

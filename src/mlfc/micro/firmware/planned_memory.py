@@ -151,10 +151,11 @@ def tried(
         compiler = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
         said = (name, board.arch, *core_flags(board, code), *board.toolchain.link_flags, *COMPILE_FLAGS, *flags)
         key = kept_trials.key_of(compiler, core_flags(board, code), [*said, *_libraries()], code)
-        found = kept_trials.find(key)
-        if found is None:
-            found = _measured(entry, code, board, flags)
-            kept_trials.keep(key, found)
+        kept = kept_trials.find(key)
+        if kept is not None:
+            return Trial.of_json(kept)
+        found = _measured(entry, code, board, flags)
+        kept_trials.keep(key, found.as_json())
         return found
     except MlfcError as error:
         return Trial({}, StackBound(None, untold=(_in_one_line(error),)))

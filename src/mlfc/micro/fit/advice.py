@@ -41,7 +41,7 @@ def advice(rows: Sequence[BoardBudget], builds: Builds) -> tuple[Advice, ...]:
     compiled = _first_details(rows, builds)
     if compiled is None:
         return ()
-    found = [*_quantizing(compiled), *_tiling(rows, builds, compiled), *_pools(rows)]
+    found = [*_quantizing(compiled), *_tiling(rows, builds, compiled)]
     if compiled.peak is not None and compiled.peak.tensors:
         found.append(Advice(f"Smaller inputs or layers for RAM: {peak_text(compiled.peak)}"))
     if compiled.constants:
@@ -81,16 +81,3 @@ def _tiling(rows: Sequence[BoardBudget], builds: Builds, details: ModuleInfo) ->
     saved = details.memory.workspace_bytes + details.memory.io_bytes - tiled.memory.workspace_bytes
     layers = f"{len(tiled.tiling.nodes)} layers tiled by rows" if len(tiled.tiling.nodes) > 1 else "a tiled layer"
     return [Advice(f"With {setting.options} ({layers}, inputs in the workspace), as was tried", saved)]
-
-
-def _pools(rows: Sequence[BoardBudget]) -> list[Advice]:
-    """Name boards with other memories that together would hold what the default one does not."""
-    names = []
-    for row in rows:
-        regions = row.table.regions if row.table and row.fits is False else ()
-        free = sum(item.free for item in regions if item.kind == "ram")
-        over = sum(item.over for item in regions if item.kind == "ram")
-        if 0 < over <= free and not any(item.over for item in regions if item.kind == "flash"):
-            names.append(row.board.name)
-    text = f"Spread the workspace over all RAM with --board-pools, which may be enough on {', '.join(names)}"
-    return [Advice(text)] if names else []

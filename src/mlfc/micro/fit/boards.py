@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from mlfc.errors import MlfcError
-from mlfc.micro.board.board import Board, boards
+from mlfc.memory import Pool
+from mlfc.micro.board.board import Board, board_pools, boards
 from mlfc.micro.firmware.linker_script import has_linker_script
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
 from mlfc.micro.fit.advice import Advice, advice
@@ -24,7 +25,7 @@ from mlfc.target.target import parse_target
 
 _USUAL = Setting()
 _OF_MAIN = 256  # bytes of stack for what calls the model
-_MOST_LIMITS = 4  # of RAM that layers are tiled for, for each kind of code
+_MOST_LIMITS = 4  # of RAM that layers are tiled for, and sets of memories, for each kind of code
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,13 @@ class BoardBudget:
         """Whether the code's size is known."""
         return self.table is not None and all(_known(self.table, what) for what in CODE.values())
 
-    @property
-    def ram(self) -> RegionUse | None:
-        """The default RAM."""
-        return self._region(self.board.ram.name)
+    def used(self, kind: str) -> int | None:
+        """Return the bytes that are taken of a kind of memory, ``ram`` or ``flash``."""
+        return sum(item.used for item in self._regions(kind)) if self.table else None
 
-    @property
-    def flash(self) -> RegionUse | None:
-        """The default flash."""
-        return self._region(self.board.flash.name)
+    def percent(self, kind: str) -> float | None:
+        """Return how much is taken of the fullest memory of a kind, 100 for all of it."""
+        return max((item.percent for item in self._regions(kind)), default=None)
 
     @property
     def stack_bytes(self) -> int | None:
@@ -73,20 +72,19 @@ class BoardBudget:
         """Return how many bytes of a kind of memory are missing, of RAM also for the stack that projects reserve."""
         if self.table is None:
             return 0
-        over = sum(item.over for item in self.table.regions if item.kind == kind)
-        if kind != "ram" or self.ram is None or not has_linker_script(self.board):
+        over = sum(item.over for item in self._regions(kind))
+        if kind != "ram" or not has_linker_script(self.board):
             return over
-        return max(over, self.ram.used - (self.stack_bytes or 0) + self.board.stack_bytes - self.ram.nbytes)
+        ram = next(item for item in self._regions(kind) if item.name == self.board.ram.name)
+        return max(over, ram.used - (self.stack_bytes or 0) + self.board.stack_bytes - ram.nbytes)
 
     @property
     def fullness(self) -> float:
         """The larger part of a memory that is taken, 1 for all of it."""
-        parts = [item.used / item.nbytes for item in self.table.regions] if self.table else [float("inf")]
-        return max(parts)
+        return max((item.percent / 100 for item in self.table.regions), default=0.0) if self.table else float("inf")
 
     def as_json(self) -> dict[str, Any]:
         """Return it as an object of JSON."""
-        regions = {"ram": self.ram, "flash": self.flash}
         return {
             "board": self.board.name,
             "chip": self.board.chip,
@@ -94,7 +92,8 @@ class BoardBudget:
             "fits": self.fits,
             "problem": self.problem or None,
             "options": self.setting.options,
-            **{kind: region and _region_json(region) for kind, region in regions.items()},
+            **{f"{kind}_{name}": of(kind) for kind in ("ram", "flash") for name, of in self._sums().items()},
+            "regions": [_region_json(item) for item in self.table.regions] if self.table else [],
             "stack_bytes": self.stack_bytes,
             "instructions": self.count.instructions,
             "cycles": self.count.cycles,
@@ -103,8 +102,11 @@ class BoardBudget:
             "not_counted": self.count.unknown or None,
         }
 
-    def _region(self, name: str) -> RegionUse | None:
-        return next((item for item in self.table.regions if item.name == name), None) if self.table else None
+    def _sums(self) -> dict[str, Callable[[str], float | None]]:
+        return {"bytes": self.used, "percent": lambda kind: _rounded(self.percent(kind))}
+
+    def _regions(self, kind: str) -> list[RegionUse]:
+        return [item for item in self.table.regions if item.kind == kind] if self.table else []
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,9 @@ def board_budgets(
 ) -> BudgetTable:
     """Return what a model takes of each board, with the first options of `mlfc compile` with which it fits.
 
-    Inputs and outputs move into the workspace first, then layers are tiled by rows, and code is made smaller where
-    flash is short. A model is compiled once for each kind of code and options, not for each board.
+    Code is made smaller where flash is short; where RAM is, inputs and outputs move into the workspace, then layers
+    are tiled by rows, or the workspace is spread over all RAM. A model is compiled once for each kind of code and
+    options, not for each board.
 
     Parameters
     ----------
@@ -183,35 +186,52 @@ class _Search:
         found: list[BoardBudget] = []
         for group in kinds.values():
             best = {board.name: self._budget(board, _USUAL) for board in group}
-            self._tiled(best)
-            self._improve(best, "flash", replace(_USUAL, optimize="size"))
-            found += best.values()
+            self._improve(best, "flash", _smaller)
+            # where not even small code fits flash, RAM does not matter
+            rest = {name: row for name, row in best.items() if not row.short("flash")}
+            self._tiled(rest)
+            self._spread(rest)
+            self._improve(rest, "flash", _smaller)
+            found += {**best, **rest}.values()
         return found
 
     def _tiled(self, best: dict[str, BoardBudget]) -> None:
         """Give boards whose RAM is short inputs in the workspace, then tiled layers."""
-        self._improve(best, "ram", replace(_USUAL, workspace_io=True))
-        short = [row.board for row in best.values() if row.short("ram")]
-        limits = _limits(short)
+        self._improve(best, "ram", lambda setting: replace(setting, workspace_io=True))
+        short = [row for row in best.values() if row.short("ram")]
+        limits = _limits([row.board for row in short])
         for limit in limits:
-            setting = Setting(workspace_io=True, ram=limit)
-            least_bytes = self._workspace(short[0], setting)
+            change = partial(replace, workspace_io=True, ram=limit)
+            least_bytes = self._workspace(short[0].board, change(short[0].setting))
             # what has the smallest limit, or what tiling cannot bring below it, is for all that are smaller
             is_last = limit == limits[-1] or least_bytes is None or least_bytes > limit
-            self._improve(best, "ram", setting, 0 if is_last else limit)
+            self._improve(best, "ram", change, 0 if is_last else limit)
             if is_last:
                 break
 
-    def _improve(self, best: dict[str, BoardBudget], kind: str, setting: Setting, least: int = 0) -> None:
-        """Take another setting for boards that are short of a kind of memory, where the model takes less of it then.
+    def _spread(self, best: dict[str, BoardBudget]) -> None:
+        """Spread the workspace over the memories of boards that have several, where one is too small."""
+        tried: set[tuple[Pool, ...]] = set()
+        for row in [row for row in best.values() if row.short("ram")]:
+            pools = board_pools(row.board)
+            if len(pools) > 1 and len(tried | {pools}) <= _MOST_LIMITS and row.short("ram") <= _elsewhere(row):
+                tried.add(pools)
+                one = {row.board.name: row}
+                self._improve(one, "ram", partial(replace, workspace_io=True, ram=None, pools=pools))
+                best |= one
+
+    def _improve(
+        self, best: dict[str, BoardBudget], kind: str, change: Callable[[Setting], Setting], least: int = 0
+    ) -> None:
+        """Change the setting of boards that are short of a kind of memory, where the model takes less of it then.
 
         `least`: the RAM beside the stack that a board has to have for that.
         """
         short = [row for row in best.values() if row.short(kind) and _limit(row.board) >= least]
-        wanted = [(row.board, replace(row.setting, optimize="size") if kind == "flash" else setting) for row in short]
+        wanted = [(row.board, change(row.setting)) for row in short]
         self._try_all(wanted)
-        for row, (board, other) in zip(short, wanted, strict=True):
-            found = self._budget(board, other)
+        for row, (board, setting) in zip(short, wanted, strict=True):
+            found = self._budget(board, setting)
             if found.table is not None and found.short(kind) < row.short(kind):
                 best[board.name] = found
 
@@ -249,6 +269,15 @@ class _Search:
         return planned_table(self.name, built.factory.code.built_files, built.details, board, trial=trial)
 
 
+def _elsewhere(row: BoardBudget) -> int:
+    """Return the free bytes of all RAM, to which tensors may move from the default one."""
+    return sum(item.free for item in row.table.regions if item.kind == "ram") if row.table else 0
+
+
+def _smaller(setting: Setting) -> Setting:
+    return replace(setting, optimize="size")
+
+
 def _limit(board: Board) -> int:
     """Return the RAM that a board has beside its stack, as ``mlfc compile --board`` does."""
     return max(1, board.ram.nbytes - board.stack_bytes)
@@ -279,9 +308,13 @@ def _known(table: MemoryTable, what: str) -> bool:
     return any(row.nbytes is not None for row in table.rows if row.what == what)
 
 
+def _rounded(percent: float | None) -> float | None:
+    return None if percent is None else round(percent, 2)
+
+
 def _region_json(region: RegionUse) -> dict[str, Any]:
-    used = {"used": region.used, "bytes": region.nbytes, "percent": round(region.percent, 2)}
-    return {"region": region.name, **used, "over": region.over}
+    used = {"used": region.used, "bytes": region.nbytes, "percent": _rounded(region.percent)}
+    return {"name": region.name, "kind": region.kind, **used, "over": region.over}
 
 
 def _counted(rows: Sequence[BoardBudget], builds: Builds) -> list[BoardBudget]:

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 from mlfc.errors import MlfcError
 from mlfc.micro.board.board import Board, boards
+from mlfc.micro.board.object_code import core_flags
+from mlfc.micro.board.programs import need
+from mlfc.micro.firmware import kept_trials
+from mlfc.micro.firmware.makefile import optimization_level
 from mlfc.micro.fit.builds import Built
 from mlfc.micro.run.count import Count
 from mlfc.micro.run.emulator import emulated_factory
+from mlfc.micro.run.firmware_run import run_command
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.target.features import CPUS
 
@@ -30,11 +35,25 @@ def count(built: Built, board: Board) -> Count:
     if emulated is None:
         return Count(unknown=f"no emulator of mlfc runs the instructions of {board.core}")
     try:
+        key = _key(built, emulated)
+        kept = kept_trials.find(key)
+        if kept is not None:
+            return Count(**kept)
         firmware = emulated_factory(built.factory, emulated, timeout=_SECONDS)
         run = firmware.measure(fill(firmware.inputs))
     except MlfcError as error:
         return Count(unknown=str(error).partition("\n")[0])
+    kept_trials.keep(key, {"instructions": run.instructions, "cycles": run.cycles})
     return Count(run.instructions, run.cycles)
+
+
+def _key(built: Built, board: Board) -> str:
+    """Return the key of a count: what builds the firmware, and what runs it."""
+    code, tools = built.factory.code.built_files, board.toolchain
+    emulator = kept_trials.emulator_identity(need(run_command(board)[0], tools.packages))
+    said = (*tools.link_flags, optimization_level(built.details), *run_command(board), *emulator)
+    core = core_flags(board, code)
+    return kept_trials.key_of(need(f"{tools.prefix}gcc", tools.packages), core, said, code)
 
 
 def _runs(emulated: Board, board: Board) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from mlfc.micro.memory.stack_bound import StackBound
+from mlfc.micro.memory.stack_bound import Frame, StackBound
 
 
 @dataclass(frozen=True)
@@ -14,3 +15,16 @@ class Trial:
 
     sizes: Mapping[str, int]  # bytes by the names of the table's rows; empty where they are not known
     stack: StackBound
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as an object of JSON."""
+        frames = [(item.function, item.nbytes) for item in self.stack.path]
+        stack = {"bytes": self.stack.nbytes, "path": frames, "untold": list(self.stack.untold)}
+        return {"sizes": dict(self.sizes), "stack": stack}
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> Trial:
+        """Return what `as_json` made an object of."""
+        stack = document["stack"]
+        frames = tuple(Frame(function, nbytes) for function, nbytes in stack["path"])
+        return cls(document["sizes"], StackBound(stack["bytes"], frames, tuple(stack["untold"])))

@@ -62,6 +62,8 @@ assert model.name == "cell"
 assert not {"mlfc.compiler", "mlfc.codegen", "llvmlite", "onnx"} & {*sys.modules}
 """
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "model.pickle")], check=True)
+    session = WAYS["pickle"](mlfc.InferenceSession(model))
+    np.testing.assert_array_equal(session.run(["y"], inputs)[0], model.run(inputs)["y"])
     stored = pickle.loads(data)[0]
     again = mlfc.load(stored.export_library(tmp_path / "again.so"))
     np.testing.assert_array_equal(again.run(inputs)["y"], model.run(inputs)["y"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import mlfc
 from mlfc.archive.read.schema import load_schema
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.importer import import_onnx
@@ -100,6 +102,22 @@ def schema_keys(schema: Any) -> Iterator[str]:
 def test_the_page_of_archives_has_every_key_that_is_written() -> None:
     named = set(re.findall(r"[a-z_0-9]+", (DOCS / "reference" / "archive.md").read_text()))
     assert set(schema_keys(load_schema("metadata-7"))) <= named
+
+
+def test_the_python_of_the_notebooks_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("model.onnx", "other.onnx"):
+        shutil.copy(DOCS.parent / "examples" / "digits" / "digits.onnx", name)
+    asked: list[Any] = []
+    monkeypatch.setattr(mlfc, "quantize", lambda *given, **options: asked.append((given, options)))
+    image = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
+    names: dict[str, Any] = {"image": image, "samples": [{"image": image}]}
+    page = (DOCS / "how-to" / "notebooks.md").read_text()
+    for block in re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.M):
+        exec(block, names)
+    assert asked == [(("model.onnx", names["samples"], "model_int8.onnx"), {"progress": True})]
+    for name, found in names["scores"].items():
+        np.testing.assert_array_equal(found, names["model"].run(image)[name])
 
 
 def test_the_python_of_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

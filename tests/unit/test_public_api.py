@@ -95,6 +95,8 @@ def test_models_are_taken_in_every_form(form: str) -> None:
 
 
 def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(ModelError, match=r"onnx\.ModelProto cannot be written: too large.*save_as_external_data=True"):
+        mlfc.compile(TooLarge())
     with pytest.raises(InputError, match=r"an onnx\.ModelProto or a torch\.nn\.Module, got builtins\.int"):
         mlfc.compile(3)  # type: ignore[arg-type]
 
@@ -103,6 +105,11 @@ def test_a_graph_executor_of_an_aot_module_says_what_to_do(model: mlfc.CompiledM
     graph_json, lib, _ = model.factory
     with pytest.raises(OptionError, match=r"built for the AOT executor.*executor='graph'"):
         mlfc.runtime.GraphExecutor(graph_json, lib, mlfc.cpu(0))
+
+
+class TooLarge:
+    def SerializeToString(self) -> bytes:  # noqa: N802  (protobuf's)
+        raise ValueError("too large")
 
 
 class Checked(HTMLParser):
@@ -138,7 +145,7 @@ def test_objects_show_themselves(model: mlfc.CompiledModel, tmp_path: Path) -> N
         model, model.factory, module, profile, profile.operators[0], model.inputs[0], mlfc.cpu(0), executor,
         model.model, model.bind({"image": IMAGE}), model.factory.lib, model.factory.runtime,
         mlfc.runtime.array([1, 2]), mlfc.load(model.export(tmp_path / "again.tar")), mlfc.cpu(0).api,
-        model.memory_map(), mlfc.examine(b"nonsense"), mlfc.InferenceSession(model),
+        model.memory_map(), model.factory.plan, mlfc.examine(b"nonsense"), mlfc.InferenceSession(model),
     ]  # fmt: skip
     for item in objects:
         assert type(item).__name__ in repr(item)

@@ -229,7 +229,14 @@ def model_bytes(model: Model) -> bytes | None:
     if isinstance(model, Captured):
         return model.data
     if isinstance(model, Message):
-        return model.SerializeToString()
+        try:
+            return model.SerializeToString()
+        except Exception as error:  # of several kinds, by protobuf's version and implementation
+            raise ModelError(
+                f"the onnx.ModelProto cannot be written: {error}",
+                place="model",
+                next_step="Pass a file with external data: onnx.save(model, path, save_as_external_data=True)",
+            ) from error
     step = "Pass a file, or a torch.nn.Module with example_inputs"
     if isinstance(model, Mapping):
         step = "Weights alone are no model: load them into their module, module.load_state_dict(weights), and pass that"
@@ -268,7 +275,7 @@ def model_name(model: Model) -> str:
     """Return what a model is called by default: its file's name without suffix, a module's class, else ``model``."""
     if isinstance(model, Captured):
         return model.name
-    return "model" if model_bytes(model) is not None else Path(cast("str | Path", model)).stem
+    return Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
 
 
 def _place_in_file(place: str | None, title: str, path: str) -> str:

@@ -10,14 +10,15 @@ from mlfc.memory.allocation import Allocator, Cluster
 from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges
 from mlfc.memory.pools import DEFAULT_POOL, PoolSpan
 from mlfc.memory.reuse import Reuse, allows_inplace, choose_reuse, overlap_distances
+from mlfc.support.text import Displayed
 from mlfc.tir.ir import KernelCall, Program, Value
 
 SCRATCH_ALIGNMENT = 64
 SCRATCH_NAME = "(scratch)"
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Displayed):
     """Where everything lies in the workspace."""
 
     size: int  # bytes of the arena. It must start at a multiple of `alignment`.
@@ -36,6 +37,10 @@ class Plan:
     # where states begin in their own memory, which keeps its bytes between runs: old and new values, by pairs
     state_offsets: Mapping[Value, int] = field(default_factory=dict)
     state_bytes: int = 0
+
+    def _facts(self) -> Mapping[str, object]:
+        sizes = {"size": f"{self.size:,}", "lower_bound": f"{self.lower_bound:,}", "state": f"{self.state_bytes:,}"}
+        return {**sizes, "tensors": len(self.offsets), "calls": len(self.live), "peak_call": self.peak_call}
 
     @property
     def pools(self) -> tuple[PoolSpan, ...]:

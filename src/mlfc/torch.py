@@ -192,8 +192,8 @@ class _Version:
         self._run = model.model.run
         self._inputs = inputs
         self._others = others
-        # no other tensor gets their addresses, by which versions are told apart
-        self._weights = weights
+        # nothing else gets the addresses by which versions are told apart: of a weight, and of memory that it had
+        self._weights = [(weight, weight.detach()) for weight in weights]
         self._count = len(others) + len(model.outputs)
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -331,9 +331,9 @@ def _kind(value: Any) -> object:
     return (value.dtype, *value.shape) if isinstance(value, torch.Tensor) else value
 
 
-def _state(weight: torch.Tensor) -> tuple[int, int]:
+def _state(weight: torch.Tensor) -> tuple[int, int, int]:
     """Return what changes when a weight does; tensors made for inference do not count how often they were written."""
-    return id(weight), 0 if weight.is_inference() else weight._version
+    return id(weight), weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
 def _value(node: torch.fx.Node) -> Any:

@@ -115,6 +115,8 @@ def test_weights_that_change_are_compiled_again() -> None:
         module.weight.mul_(2)
         torch.testing.assert_close(compiled(x), module(x), rtol=TOLERANCE, atol=TOLERANCE)
         assert not torch.equal(compiled(x), before)
+        module.weight.data = -module.weight
+        torch.testing.assert_close(compiled(x), module(x), rtol=TOLERANCE, atol=TOLERANCE)
         module.load_state_dict({name: torch.zeros_like(value) for name, value in module.state_dict().items()})
         assert torch.equal(compiled(x), torch.zeros(1, 2))
         module.bias = nn.Parameter(torch.ones(2))

@@ -15,7 +15,7 @@ from mlfc.support.text import printable, shortened
 
 _COPY = "__copy"
 _SHOWN = 5
-_BORDER, _LEAST, _SHORTEST_NAME = 3, 10, 8  # columns beside a cell, of a text that may be broken, and of a name
+_BORDER, _LEAST, _SHORTEST_NAME = 3, 14, 8  # columns beside a cell, of a text that may be broken, and of a name
 
 
 def print_json(value: Any) -> None:

@@ -25,7 +25,7 @@ def counting_board(board: Board) -> Board | None:
     found = [other for other in map(boards().get, boards()) if other.emulator and _runs(other, board)]
     if not found:
         return None
-    best = max(found, key=lambda other: (other.core == board.core, other.ram.nbytes))
+    best = max(found, key=lambda other: (other.ram.nbytes, other.core == board.core))
     return replace(best, target=board.target, core=board.core, toolchain=board.toolchain)
 
 

@@ -22,6 +22,7 @@ from mlfc.frontend import Model, import_for_run, model_name, opened
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.shapes import leaves_to_run
 from mlfc.frontend.torch import is_torch_model
+from mlfc.library.export import cached_library
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
 from mlfc.runtime.modules.runnable import HasModel, Runnable
@@ -223,10 +224,10 @@ class CompiledModel(Displayed, HasModel):
     @cached_property
     def _bytes(self) -> bytes:
         """A library with everything that running takes; an archive where nothing links libraries."""
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
-            try:
-                return self.export_library(Path(folder, "model.so")).read_bytes()
-            except ToolchainError:
+        try:
+            return cached_library(self.factory.runtime).read_bytes()
+        except ToolchainError:
+            with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
                 return self.export(Path(folder, "model.tar")).read_bytes()
 
     def __reduce__(self) -> Reduced:

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import mlfc
+from mlfc.archive.read.load import kind_of_artifact
 from mlfc.errors import ArchiveError, InputError, OptionError, ToolchainError
+from mlfc.library import export
 from tests.state_models import GRU_STATES, frames, gru
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
@@ -80,13 +82,26 @@ assert not {"mlfc.compiler", "mlfc.codegen", "llvmlite", "onnx"} & {*sys.modules
         function(*arguments)
 
 
+def refused(*_: object, **__: object) -> None:
+    raise ToolchainError("no linker")
+
+
+def test_a_library_that_was_pickled_before_is_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = {"x": FIRST, "h_in": np.ones((1, 8), np.float32)}
+    models = [mlfc.compile(gru(), module_name=name) for name in ("cell", "cell", "other")]
+    wanted = [WAYS["pickle"](models[0]).run(inputs)["y"]]
+    monkeypatch.setattr(export, "link", refused)
+    found, made = (WAYS["pickle"](model) for model in models[1:])
+    np.testing.assert_array_equal(found.run(inputs)["y"], wanted[0])
+    kinds = [kind_of_artifact(model._data) for model in (found, made)]
+    assert kinds == ["library", "archive"], "another module has other code"
+
+
 def test_where_nothing_links_libraries_a_pickle_has_an_archive(monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlfc.compile(gru(), "llvm", module_name="cell")
 
-    def refused(*_: object, **__: object) -> None:
-        raise ToolchainError("no linker")
-
-    monkeypatch.setattr(mlfc.CompiledModel, "export_library", refused)
+    monkeypatch.setattr(export, "find_entry", lambda *_: None)
+    monkeypatch.setattr(export, "link", refused)
     inputs = {"x": FIRST, "h_in": np.ones((1, 8), np.float32)}
     found = pickle.loads(pickle.dumps(model))
     # the archive's objects are for all processors of this kind

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from mlfc.errors import OptionError, ToolchainError
 from mlfc.library.build import Part, parts_of, write_blob, write_blob_source
+from mlfc.library.cache import find_entry, store_entry
 from mlfc.library.linker import link
 from mlfc.library.module_tree import PackedTree, pack
 from mlfc.library.toolchain import (
@@ -19,11 +20,13 @@ from mlfc.library.toolchain import (
     OBJECT_SUFFIX,
     SOURCES,
     Compiler,
+    cache_key,
     compile_objects,
     cross_compiler,
     find_compiler,
     named_compiler,
     place_binary,
+    processor_here,
     scratch,
 )
 from mlfc.objfile.digest import add_digest, constants_in
@@ -32,7 +35,7 @@ from mlfc.runtime.libraries.factory_body import AOT
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.tvm_kinds import METADATA
 from mlfc.support.atomic import check_writable, output_error
-from mlfc.support.content import ArrayContent, write_data
+from mlfc.support.content import ArrayContent, Data, FileContent, write_data
 from mlfc.support.platforms import EXAMPLES, Platform, parse_platform, this_platform
 from mlfc.target.features import AUTO, LEVELS, LIBRARY_CPUS, Level
 
@@ -127,6 +130,30 @@ def export_library(
             _link_by(fcompile, _Files(folder, fcompile), built, (trees, abi, addons, options))
             place_binary(built, target)
     return target
+
+
+def cached_library(root: Module) -> Path:
+    """Return the library that `export_library` writes for this machine by default, from the cache if it is there.
+
+    Raises as `export_library` does.
+    """
+    compiler = find_compiler()
+    trees = _trees(root, ABIS)
+    machine = compiler.platform()
+    parts = parts_of(trees[0], ABIS, machine, is_native=NATIVE in processor_flags(compiler, "generic", ()))
+    settings = [*compiler.command, compiler.version, *compiler.flags, processor_here()]
+    files: dict[str, Data] = {f"{tree.symbol}/blob": tree.content for tree in trees if tree.is_needed}
+    for number, part in enumerate(parts):
+        files |= {f"{number}/{name}": data for name, data in part.files.items()}
+        levels = [f"{name} {' '.join(level_flags(compiler, level))}" for name, level in sorted(part.levels.items())]
+        settings += [*part.includes, *processor_flags(compiler, part.cpu, ()), *levels]
+    key = cache_key(files, settings, {})
+    found = find_entry(key, machine.suffix)
+    if found is not None:
+        return found
+    with tempfile.TemporaryDirectory(prefix="mlfc-export-") as folder:
+        made = export_library(root, Path(folder, f"model{machine.suffix}"))
+        return store_entry(key, machine.suffix, FileContent(made))
 
 
 def _check_suffix(target: Path) -> None:

@@ -271,8 +271,8 @@ def compile_cached(
     may race: each builds in a folder of its own, and the last rename wins with the same content.
     """
     compiler = find_compiler()
-    settings = (*compiler.command, compiler.version, *compiler.flags, *flags, *(includes or ()), _processor())
-    key = _key(files, settings, digests or {})
+    settings = (*compiler.command, compiler.version, *compiler.flags, *flags, *(includes or ()), processor_here())
+    key = cache_key(files, settings, digests or {})
     found = find_entry(key, ".so")
     if found is not None:
         return found
@@ -282,7 +282,8 @@ def compile_cached(
         return store_entry(key, ".so", FileContent(library))
 
 
-def _key(files: Mapping[str, Data], settings: Sequence[str], digests: Mapping[str, str]) -> str:
+def cache_key(files: Mapping[str, Data], settings: Sequence[str], digests: Mapping[str, str]) -> str:
+    """Return the hash of what something is built from: files, whose SHA-256 may be known, and settings."""
     digest = hashlib.sha256()
     for part in settings:
         digest.update(part.encode() + b"\0")
@@ -292,7 +293,7 @@ def _key(files: Mapping[str, Data], settings: Sequence[str], digests: Mapping[st
 
 
 @cache
-def _processor() -> str:
+def processor_here() -> str:
     """Return what distinguishes processors: a cache in a shared home must not mix their code."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():

@@ -128,6 +128,8 @@ class InferenceSession(Displayed, HasModel):
         intra_op_num_threads: int | None = None,
         **options: Any,
     ) -> None:
+        # of the process, but for kernels that are compiled for one
+        is_shared = True
         threads = _threads(sess_options) if intra_op_num_threads is None else intra_op_num_threads
         self._provider = _chosen(providers, provider_options)
         target = _TARGETS.get(self._provider)
@@ -139,12 +141,13 @@ class InferenceSession(Displayed, HasModel):
                 )
             self._source: Any = path_or_bytes
         elif _is_model(path_or_bytes):
-            given = {"parallel": threads != 1, **({"target": target} if target else {}), **options}
+            is_shared = threads != 1
+            given = {"parallel": is_shared, **({"target": target} if target else {}), **options}
             self._source = compile_model(path_or_bytes, **given)
         else:
             devices: tuple[Device, ...] = (device_of(target, 0),) if target else ()
             self._source = load(path_or_bytes, devices=devices, **options)  # type: ignore[arg-type]  # no model
-        if threads:
+        if threads and is_shared:
             set_num_threads(threads)
 
     @property

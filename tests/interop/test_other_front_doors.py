@@ -85,8 +85,9 @@ def test_a_session_takes_whatever_can_run(tmp_path: Path) -> None:
 def test_threads_of_a_session() -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    single = mlfc.InferenceSession(DIGITS, options)
     before = mlfc.get_num_threads()
+    single = mlfc.InferenceSession(DIGITS, options)
+    assert mlfc.get_num_threads() == before, "those of other models"
     try:
         several = mlfc.InferenceSession(DIGITS, intra_op_num_threads=2)
         assert mlfc.get_num_threads() == 2

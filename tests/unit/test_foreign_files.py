@@ -53,6 +53,7 @@ def files(payload: bytes) -> dict[str, tuple[bytes, str]]:
         "net.keras": (zipped("metadata.json", "config.json", "model.weights.h5"), "a Keras model"),
         "net.h5": (b"\x89HDF\r\n\x1a\n" + bytes(88), "an HDF5 file"),
         "w.safetensors": (len(header).to_bytes(8, "little") + header + bytes(4), "a safetensors file"),
+        "net.ort": (b"\x18\0\0\0ORTM" + bytes(88), "a model in ONNX Runtime's own format"),
         "any.zip": (zipped("net.onnx"), "a zip file"),
     }
 

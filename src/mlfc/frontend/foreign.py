@@ -8,6 +8,7 @@ from __future__ import annotations
 from mlfc.errors import ModelError
 
 _ZIP, _PICKLE, _HDF5 = b"PK\x03\x04", b"\x80", b"\x89HDF\r\n\x1a\n"
+_ORT = b"ORTM"  # the identifier of its flatbuffers
 _PICKLE_PROTOCOLS = range(2, 6)
 _SAFETENSORS_HEAD = 8
 # where the names of a zip file's members are: the first is at the start, all are at the end
@@ -51,6 +52,8 @@ def _recognized(data: bytes) -> tuple[str, str] | None:
         return "a Python pickle, which is not opened: reading one can run code that it contains", _LOAD_WEIGHTS
     if data.startswith(_HDF5):
         return "an HDF5 file, such as Keras writes", _KERAS
+    if data[4:8] == _ORT:
+        return "a model in ONNX Runtime's own format", "Use the ONNX model that it was converted from"
     length = int.from_bytes(data[:_SAFETENSORS_HEAD], "little")
     if data[_SAFETENSORS_HEAD : _SAFETENSORS_HEAD + 2] == b'{"' and length <= len(data) - _SAFETENSORS_HEAD:
         return "a safetensors file: weights without a graph", _LOAD_WEIGHTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -45,15 +46,27 @@ def _cases(names: Sequence[str], folder: Path) -> list[_Case]:
 
 def table(names: Sequence[str], seconds: float) -> Table:
     """Return the table of medians in milliseconds; all runners of a model take turns."""
-    result = Table(title=f"threads, {TARGET}: milliseconds", caption="scaling: of one thread to two")
-    columns = ("without threads", "1 thread", "2 threads", "scaling", "peer", "peer, 1", "peer, 2")
+    caption = "scaling: of one thread to two; round trip: of a cache line to the other core, in nanoseconds"
+    result = Table(title=f"threads, {TARGET}: milliseconds", caption=caption)
+    columns = ("without threads", "1 thread", "2 threads", "scaling", "peer", "peer, 1", "peer, 2", "round trip")
     result.add_column("model")
     for column in columns:
         result.add_column(column, justify="right")
     with tempfile.TemporaryDirectory() as folder:
         for case in _cases(names, Path(folder)):
-            result.add_row(case.name, *_row(case, Path(folder), seconds))
+            before = _round_trip(Path(folder))
+            row = _row(case, Path(folder), seconds)
+            result.add_row(case.name, *row, f"{before} to {_round_trip(Path(folder))}")
     return result
+
+
+def _round_trip(folder: Path) -> int:
+    """Return how far apart two cores are: a virtual machine's move while it runs."""
+    program = folder / "round_trip"
+    if not program.exists():
+        source = Path(__file__).with_name("round_trip.c")
+        subprocess.run(["cc", "-O2", "-pthread", source, "-o", program], check=True)
+    return int(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
 
 
 def _row(case: _Case, folder: Path, seconds: float) -> list[str]:

@@ -211,11 +211,13 @@ def test_the_command_and_its_refusals(tmp_path: Path) -> None:
     (board,) = document["boards"]
     assert board["flash_percent"] == round(100 * board["flash_bytes"] / (2 << 20), 2)
     succeeded("compile", "digits.onnx", cwd=tmp_path)
+    (tmp_path / "own.toml").write_text(boards().get("microbit").text.replace("stack_bytes = ", "stack_bytes = 1"))
     for words, message in (
         (("digits.tar",), "expected a model file"),
         (("digits.onnx", "--board", "host"), "lists no memories"),
         (("digits.onnx", "--board", "stm32f407"), "stm32f4_disco (STM32F407VG)"),
         (("digits.onnx", "--trust-board"), "requires --board"),
+        (("digits.onnx", "--board", "own.toml", "--board", "microbit"), "two boards have the name 'microbit'"),
     ):
         result = command("fit", *words, cwd=tmp_path)
         assert result.returncode == 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mlfc.errors import MlfcError
+from mlfc.errors import MlfcError, OptionError
 from mlfc.memory import Pool
 from mlfc.micro.board.board import Board, board_pools, boards
 from mlfc.micro.firmware.linker_script import has_linker_script
@@ -159,11 +159,22 @@ def board_budgets(
     Returns
     -------
     BudgetTable
+
+    Raises
+    ------
+    OptionError
+        If two different boards have one name.
     """
     known = [board for board in map(boards().get, boards()) if board.memories] if chosen is None else list(chosen)
+    named = {board.name: board for board in known}
+    for board in known:
+        if named[board.name] != board:
+            raise OptionError(
+                f"two boards have the name '{board.name}'", next_step="Rename one of them: the key name of its file"
+            )
     builds = Builds(module, params, name, limit_factor=limit_factor, say=progress)
     kinds: defaultdict[CodeKind, list[Board]] = defaultdict(list)
-    for board in known:
+    for board in named.values():
         kinds[code_kind(parse_target(board.target))].append(board)
     builds.want(len(kinds))
     found = _Search(name, builds).fitted(kinds)

@@ -171,7 +171,7 @@ class CompiledGraph:
     def _version(self, args: Sequence[Any]) -> _Version | None:
         _check_tensors(args, self._names)
         results = _Results(self._graph)
-        if not results.computed:  # it only hands on what it was given
+        if not results.computed:  # it hands on what it was given, and views of that
             return None
         tensors = [index for index in self._inputs if isinstance(args[index], torch.Tensor)]
         part = _Part(self._graph, self._names, args, tensors, results.computed)
@@ -220,6 +220,7 @@ class _Results:
         memories = {_memory(_value(node)) for node in places} - {None}
         self.computed: list[int] = []
         self._sizes: list[int] = []
+        views: list[str] = []
         self._others: dict[int, tuple[bool, Any]] = {}
         for index, item in enumerate(self._listed):
             if not isinstance(item, torch.fx.Node):
@@ -229,9 +230,11 @@ class _Results:
             elif not isinstance(_value(item), torch.Tensor | None):
                 self._sizes.append(index)
             elif _memory(_value(item)) in memories:
-                raise UnsupportedError("a result shares the memory of an input", place=f"operator '{item.target}'")
+                views.append(getattr(item.target, "__name__", str(item.target)))
             else:
                 self.computed.append(index)
+        if views and self.computed:
+            raise UnsupportedError("a result shares the memory of an input", place=f"operator '{views[0]}'")
 
     def others(self, args: Sequence[Any]) -> dict[int, tuple[bool, Any]]:
         """Return by its place what each result is that is not computed: whether it is an argument, and which or what.

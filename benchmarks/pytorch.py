@@ -1,4 +1,4 @@
-"""How many of PyTorch's own module tests compile and agree: ``python -m benchmarks.pytorch [--cases N]``.
+"""How many of PyTorch's own module tests compile and agree: ``python -m benchmarks.pytorch [--torch-compile]``.
 
 The modules, what they are made with and what they are called with are those of PyTorch's test suite, which the package
 carries (`torch.testing`); it needs ``pip install expecttest``.
@@ -11,8 +11,8 @@ import logging
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from rich.table import Table
 
 import mlfc
 from mlfc.errors import MlfcError
+from mlfc.torch import backend
 
 # float32 sums in another order; PyTorch's own comparisons allow about as much
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
@@ -51,6 +52,9 @@ class Called(torch.nn.Module):
         return self.module(*arguments, **{name: filled(value) for name, value in self.named.items()})
 
 
+Run: TypeAlias = Callable[[Called, tuple[torch.Tensor, ...]], list[Any]]
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors of arguments or results, in order."""
     if isinstance(value, torch.Tensor):
@@ -73,7 +77,21 @@ def cases_of(info: Any, most: int) -> Iterator[tuple[Called, tuple[torch.Tensor,
         yield called, tuple(tensors_in([*call.args, *call.kwargs.values()]))
 
 
-def outcome_of(module: Called, tensors: tuple[torch.Tensor, ...]) -> tuple[str, str] | None:
+def as_a_whole(module: Called, tensors: tuple[torch.Tensor, ...]) -> list[Any]:
+    """Return what a module computes that mlfc.compile compiled."""
+    model = mlfc.compile(module, "llvm", example_inputs=tensors)
+    return list(model.run(*(tensor.numpy() for tensor in tensors)).values())
+
+
+def by_torch(module: Called, tensors: tuple[torch.Tensor, ...]) -> list[Any]:
+    """Return what a module computes by the backend of torch.compile."""
+    torch.compiler.reset()
+    compiled = torch.compile(module, backend=backend, options={"target": "llvm", "fallback": False})
+    with torch.no_grad():
+        return [tensor.numpy() for tensor in tensors_in(compiled(*tensors))]
+
+
+def outcome_of(run: Run, module: Called, tensors: tuple[torch.Tensor, ...]) -> tuple[str, str] | None:
     """Return what became of a module, and why; None where PyTorch itself does not run it on float32."""
     try:
         with torch.no_grad():
@@ -81,10 +99,9 @@ def outcome_of(module: Called, tensors: tuple[torch.Tensor, ...]) -> tuple[str, 
     except RuntimeError:
         return None
     try:
-        model = mlfc.compile(module, "llvm", example_inputs=tensors)
+        found = run(module, tensors)
     except MlfcError as error:
         return REFUSED, _OWN.sub("_", str(error))[:100]
-    found = list(model.run(*(tensor.numpy() for tensor in tensors)).values())
     if len(found) != len(expected):
         return DIFFERS, f"{len(found)} outputs, not {len(expected)}"
     for ours, theirs in zip(found, expected, strict=True):
@@ -97,7 +114,9 @@ def main() -> None:
     """Print the counts, and what is refused or differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=100, help="at most so many of each module; default: 100")
-    most = parser.parse_args().cases
+    parser.add_argument("--torch-compile", action="store_true", help="compile by torch.compile(backend='mlfc')")
+    options = parser.parse_args()
+    most, run = options.cases, by_torch if options.torch_compile else as_a_whole
     from torch.testing._internal.common_modules import module_db
 
     warnings.simplefilter("ignore")
@@ -106,7 +125,7 @@ def main() -> None:
     table = Table("module", "outcome", "cases", "why", title="not all of whose cases agree")
     ran = whole = 0
     for info in track(module_db, "modules"):
-        outcomes = Counter(filter(None, (outcome_of(*case) for case in cases_of(info, most))))
+        outcomes = Counter(filter(None, (outcome_of(run, *case) for case in cases_of(info, most))))
         for (outcome, why), count in outcomes.items():
             counts[outcome] += count
             if outcome != AGREES:

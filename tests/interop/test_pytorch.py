@@ -440,3 +440,24 @@ def test_dynamic_shapes_that_do_not_fit_are_refused() -> None:
         mlfc.compile(Masked(), example_inputs=examples, dynamic_shapes=({0: batch},))
     with pytest.raises(OptionError, match="dynamic_shapes"):
         mlfc.import_model(b"", dynamic_shapes=({0: batch},))
+
+
+def test_averages_have_the_divisor_that_was_asked_for() -> None:
+    """PyTorch's exporter leaves it out."""
+
+    def forward(self: nn.Module, x: torch.Tensor) -> Any:
+        plane = nn.functional.avg_pool2d(
+            x, (3, 2), (2, 3), 1, ceil_mode=True, count_include_pad=False, divisor_override=5
+        )
+        return plane, nn.functional.avg_pool3d(x[None], 2, divisor_override=-3), nn.functional.avg_pool2d(x, 2)
+
+    module = type("Pools", (nn.Module,), {"forward": forward})()
+    x = np.random.default_rng(5).standard_normal((2, 3, 7, 9)).astype(np.float32)
+    found = mlfc.compile(module, "llvm", example_inputs=(x,)).run(x)
+    for ours, theirs in zip(found.values(), module(torch.from_numpy(x)), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_formulas_that_overflow_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"aten\.special_erfcx\.default' has no form in ONNX that is right"):
+        mlfc.compile(type("Erfcx", (nn.Module,), {"forward": lambda _, x: torch.special.erfcx(x)})(), example_inputs=X)

@@ -13,7 +13,7 @@ import numpy as np
 import onnxscript  # noqa: F401  (PyTorch's exporter requires it: one that is not installed is found here)
 import torch
 
-from mlfc.errors import ModelError, OptionError
+from mlfc.errors import MlfcError, ModelError, OptionError
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.torch import naming
 from mlfc.frontend.torch.decompositions import decomposed
@@ -192,6 +192,8 @@ def _converted(exported: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram
             program = torch.onnx.export(
                 decomposed(exported), opset_version=OPSET, dynamo=True, optimize=False, verbose=False
             )
+    except MlfcError:
+        raise
     except Exception as error:  # so is the lowering of an operator
         raise not_convertible(exported, error) from error
     if program is None or program.exported_program is None:

@@ -9,11 +9,15 @@ the fused layers that PyTorch runs itself; torch.export captures their parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch._decomp.decompositions import lstm_impl
 from torch.nn import functional as F  # noqa: N812  (its usual name)
+
+from mlfc.errors import UnsupportedError
+from mlfc.frontend.python_trace import line_in_trace
 
 _LAYER = torch.ops.aten.lstm.input
 # with a projection there is one weight more than the input's, the recurrent one and perhaps both biases
@@ -31,6 +35,10 @@ _MAXIMA = (
     _ATEN.adaptive_max_pool2d.default,
     _ATEN.adaptive_max_pool3d.default,
 )
+_DIVIDED = (_ATEN.avg_pool2d.default, _ATEN.avg_pool3d.default)
+_DIVISOR_AT = 6  # among the arguments
+# the exporter writes these by formulas that overflow where the operators do not
+_OVERFLOWS = (_ATEN.special_erfcx.default, _ATEN.special_log_ndtr.default)
 _INDICES = 1  # of the results of a maximum
 _ENCODER_LAYER = _ATEN._transformer_encoder_layer_fwd.default
 _ATTENTION = _ATEN._native_multi_head_attention.default
@@ -39,12 +47,20 @@ _ATTENTION = _ATEN._native_multi_head_attention.default
 def decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Return a program without the layers that this file knows; others stay as they are."""
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
+    for node in nodes:
+        if node.target in _OVERFLOWS:
+            raise UnsupportedError(
+                f"operator '{node.target}' has no form in ONNX that is right for all numbers",
+                place=line_in_trace(node.meta.get("stack_trace") or ""),
+                next_step="Replace the operator in forward by others",
+            )
     found: dict[Any, Callable[..., Any]] = {}
     if any(_projects(*node.args) for node in nodes if node.target == _LAYER):
         found[_LAYER] = _steps
     fused = {_ENCODER_LAYER: _encoder_layer, _ATTENTION: _attention}
     found |= {node.target: fused[node.target] for node in nodes if node.target in fused}
     found |= {node.target: _averages for node in nodes if node.target in _AVERAGES}
+    found |= {node.target: partial(_divided, node.target) for node in nodes if _has_divisor(node)}
     maxima = [node for node in nodes if node.target in _MAXIMA]
     located = {node.target for node in maxima if any(user.args[1] == _INDICES and user.users for user in node.users)}
     found |= {node.target: _maxima for node in maxima if node.target not in located}
@@ -87,6 +103,36 @@ def _pooled(data: torch.Tensor, sizes: Sequence[int], reduce: Callable[..., torc
         windows = [reduce(data.narrow(dim, start, end - start), dim, keepdim=True) for start, end in ranges]
         data = torch.cat(windows, dim)
     return data
+
+
+def _has_divisor(node: torch.fx.Node) -> bool:
+    return node.target in _DIVIDED and (len(node.args) > _DIVISOR_AT or "divisor_override" in node.kwargs)
+
+
+def _divided(
+    pool: Callable[..., torch.Tensor],
+    data: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    counts_padding: bool = True,  # noqa: ARG001  (which changes no sum)
+    divisor: int | None = None,
+) -> Any:
+    """Return averages with another divisor, which the exporter leaves out: of so many elements, times their number."""
+    if divisor is None:
+        return NotImplemented
+    sizes = 3 if pool is _DIVIDED[1] else 2
+    kernel, padding = ([*item] * (sizes // len(item)) for item in (kernel, padding))
+    steps = [*stride] * (sizes // len(stride)) if stride else kernel
+    averages = pool(data, kernel, steps, padding, ceil_mode, False, None)
+    for axis in range(sizes):
+        dim = data.dim() - sizes + axis
+        extent, count = data.shape[dim], averages.shape[dim]
+        starts = torch.arange(count) * steps[axis] - padding[axis]
+        numbers = (starts + kernel[axis]).clamp(max=extent) - starts.clamp(min=0)
+        averages = averages * numbers.to(data.dtype).reshape([-1] + [1] * (data.dim() - 1 - dim))
+    return averages / divisor
 
 
 def _attention(

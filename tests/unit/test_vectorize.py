@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlfc.isa.mve.vectorize import vectorize
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
+from mlfc.tir.fixed_point_lanes import QUARTET, vectorize
 from mlfc.tir.ir import Buffer, Expr, For, PrimFunc, Store
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
@@ -85,7 +85,7 @@ def results(prim: PrimFunc) -> np.ndarray:
 def test_vectors_hold_the_same_values(name: str, extent: int) -> None:
     value, output = GOOD[name]
     prim = function(value, extent, (X, Y), output)
-    made = PrimFunc("function", prim.inputs, (), prim.output, (), vectorize(prim.body))
+    made = PrimFunc("function", prim.inputs, (), prim.output, (), vectorize(prim.body, QUARTET))
     verify(made)
     assert vectors(made) == 1
     np.testing.assert_array_equal(results(made), results(prim))
@@ -95,18 +95,18 @@ def test_vectors_hold_the_same_values(name: str, extent: int) -> None:
 def test_what_has_no_form_in_vectors_stays(name: str) -> None:
     value, output = BAD[name]
     prim = function(value, 8, (X, Y), output)
-    made = PrimFunc("function", prim.inputs, (), prim.output, (), vectorize(prim.body))
+    made = PrimFunc("function", prim.inputs, (), prim.output, (), vectorize(prim.body, QUARTET))
     assert vectors(made) == 0
     np.testing.assert_array_equal(results(made), results(prim))
 
 
 def test_short_and_unmarked_loops_stay() -> None:
     prim = function(GOOD["wide"][0], 3, (X, Y), OUT32)
-    assert vectorize(prim.body) is prim.body
+    assert vectorize(prim.body, QUARTET) is prim.body
     loop = prim.body
     assert isinstance(loop, For)
     serial = For(loop.var, tb.const(8), loop.body)
-    assert vectors(PrimFunc("function", prim.inputs, (), prim.output, (), vectorize(serial))) == 0
+    assert vectors(PrimFunc("function", prim.inputs, (), prim.output, (), vectorize(serial, QUARTET))) == 0
 
 
 def test_a_loop_that_reads_what_it_writes_elsewhere_stays() -> None:
@@ -114,4 +114,4 @@ def test_a_loop_that_reads_what_it_writes_elsewhere_stays() -> None:
     with stmts.loop(8, "i", "vectorized") as i:
         stmts.store(OUT32, [i + 1], tb.load(OUT32, [i]) + tb.load(Y, [i]))
     body = stmts.finish()
-    assert vectors(PrimFunc("function", (X, Y), (), OUT32, (), vectorize(body))) == 0
+    assert vectors(PrimFunc("function", (X, Y), (), OUT32, (), vectorize(body, QUARTET))) == 0

@@ -19,7 +19,7 @@ from mlfc.target.features import (
 
 for _name in ("x86-64", "x86-64-v2", "x86-64-v3"):
     CPUS.add(_name, Cpu(Features(winograd=True)))
-_WIDE = Features(vector_registers=32, winograd=True)
+_WIDE = Features(vector_registers=32, winograd=True, fixed_point_lanes=16)
 _NARROW = Features(packing_registers=32, winograd=True)
 CPUS.add("x86-64-v4", Cpu(_WIDE))
 LIBRARY_CPUS.add("x86-64", "x86_64")

@@ -182,7 +182,7 @@ def _known(triple: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _features(triple: str, mcpu: str, attributes: str) -> Features:
     """Return the features of a processor for the templates."""
     if mcpu in CPUS and mcpu != GENERIC:
-        return CPUS.get(mcpu).features
+        return replace(CPUS.get(mcpu).features, fixed_point_lanes=0)
     arch = architecture(triple)
     small = arch in ("riscv32", "avr", "msp430") or arch.startswith("thumbv")
     found, last = find_instructions(triple, mcpu, attributes), "plain" if small else "vector"

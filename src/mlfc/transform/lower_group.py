@@ -25,6 +25,7 @@ from mlfc.tir import visitor
 from mlfc.tir.bind import bind
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, buffer_of, computed, from_buffer
 from mlfc.tir.extents import symbols_of
+from mlfc.tir.fixed_point_lanes import WIDE, vectorize
 from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
@@ -278,6 +279,8 @@ class _GroupLowering:
         """Return the body in the form that suits the target."""
         if self.features.gpu or self.binds:
             return bind(body, self.features.group_items)
+        if self.features.fixed_point_lanes:  # before the cut of what is left to the compiler
+            body = vectorize(body, WIDE[self.features.fixed_point_lanes])
         if self.features.vector_bytes:
             body = load_ahead(split_stores(body))
         for name in self.features.instruction_sets:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from string import Template
 
 from mlfc.codegen.c_types import scalar_type, short_name
+from mlfc.codegen.lanes import narrowed, widened
 from mlfc.codegen.writer import pieces_beside
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
@@ -52,32 +53,6 @@ def _helper(key: str) -> Helper | None:
     if name not in _CALLS or dtype != _LANES:
         return None
     return _CALLS[name], _MACROS[name]
-
-
-def _widened(expr: ir.Cast) -> ir.Load | None:
-    """Return the narrow elements that a cast takes from memory as four int32, or None where it does not."""
-    load = expr.value
-    known = expr.dtype == _LANES and isinstance(load, ir.Load) and dtypes.element(load.dtype) in _NARROW
-    return load if known and isinstance(load, ir.Load) else None
-
-
-def _narrowed(value: Expr) -> tuple[str, Expr] | None:
-    """Return the helper and the four int32 with which a store writes narrow elements, or None where it does not."""
-    if not isinstance(value, ir.Cast) or value.value.dtype != _LANES or dtypes.element(value.dtype) not in _NARROW:
-        return None
-    unlimited = _limited(value.value, dtypes.limits("int8")) if dtypes.element(value.dtype) == "int8" else None
-    return (f"narrow:{value.dtype}", value.value) if unlimited is None else (f"saturate:{value.dtype}", unlimited)
-
-
-def _limited(value: Expr, limits: tuple[int, int]) -> Expr | None:
-    """Return the operand that `value` limits to `limits`; None if `value` is something else."""
-    for op, limit in zip(("min", "max"), reversed(limits), strict=True):
-        if not isinstance(value, ir.Binary) or value.op != op or not isinstance(value.b, ir.Broadcast):
-            return None
-        if not isinstance(value.b.value, ir.Const) or value.b.value.value != limit:
-            return None
-        value = value.a
-    return value
 
 
 def _block_call(value: Expr) -> ir.Call | None:
@@ -126,7 +101,7 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
         return _dot(printer, expr)
     if isinstance(expr, ir.Call) and expr.dtype == _LANES and expr.name in _CALLS:
         return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join(map(printer.expr, expr.args))})"
-    load = _widened(expr) if isinstance(expr, ir.Cast) else None
+    load = widened(expr, _LANES) if isinstance(expr, ir.Cast) else None
     if load is None:
         return None
     return f"{printer.need(f'widen:{load.dtype}')}({printer.address(load.buffer, load.indices)})"
@@ -134,7 +109,7 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
 
 def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
     """Return the statement that stores a run, or four narrow elements."""
-    call, narrow = _block_call(stmt.value), _narrowed(stmt.value)
+    call, narrow = _block_call(stmt.value), narrowed(stmt.value, _LANES)
     if call is None and narrow is None:
         return None
     to = printer.address(stmt.buffer, stmt.indices)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from mlfc.isa.mve import convolution, depthwise, halves  # noqa: F401  (they register themselves)
-from mlfc.isa.mve.vectorize import vectorize
-from mlfc.kernels.templates import FITTING
+from functools import partial
 
-FITTING.add("mve", vectorize)
+from mlfc.isa.mve import convolution, depthwise, halves  # noqa: F401  (they register themselves)
+from mlfc.kernels.templates import FITTING
+from mlfc.tir.fixed_point_lanes import QUARTET, vectorize
+
+FITTING.add("mve", partial(vectorize, forms=QUARTET))

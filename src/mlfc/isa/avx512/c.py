@@ -1,0 +1,71 @@
+"""C forms of vectors of sixteen int32: requantization, limits, and elements that are narrower in memory.
+
+Every helper has a portable form beside AVX-512's that computes the same.
+"""
+
+from __future__ import annotations
+
+from string import Template
+
+from mlfc.codegen.c_types import scalar_type, short_name
+from mlfc.codegen.lanes import NARROW, narrowed, widened
+from mlfc.codegen.writer import pieces_beside
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
+from mlfc.tir.ir import Expr
+
+_LANES, _FLOATS = "int32x16", "float32x16"
+_PIECES = pieces_beside(__file__, "lanes.h")
+_CALLS: dict[str, tuple[str, ...]] = {"min": (), "max": (), "requantize_down": ("requantize_down",)}
+"""What has a form on such vectors, and the helpers that its portable form calls."""
+_WHOLE = f"whole:{_LANES}"
+
+
+def _helper(key: str) -> Helper | None:
+    name, _, dtype = key.partition(":")
+    if key == _WHOLE or (name in _CALLS and dtype == _LANES):
+        return _CALLS.get(name, ()), _PIECES[name]
+    element = dtypes.element(dtype) if name in ("widen", "narrow", "saturate") else ""
+    if element not in NARROW or dtypes.lanes(dtype) != dtypes.lanes(_LANES):
+        return None
+    bits = 8 * dtypes.nbytes(element)
+    values = {
+        "kind": scalar_type(dtype), "short": short_name(dtype), "bits": str(bits), "size": str(16 * bits),
+        "letter": "u" if element.startswith("u") else "i", "part": "_mm_storeu_si128" if bits == 8 else "_mm256_storeu_si256",
+        "load": "_mm_loadu_si128" if bits == 8 else "_mm256_loadu_si256",
+    }  # fmt: skip
+    return (), Template(_PIECES[name]).substitute(values)
+
+
+def _expression(printer: CPrinter, expr: Expr) -> str | None:
+    if expr.dtype != _LANES:
+        return None
+    if isinstance(expr, ir.Call) and expr.name in _CALLS:
+        return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join(map(printer.expr, expr.args))})"
+    if not isinstance(expr, ir.Cast):
+        return None
+    whole = expr.value
+    if isinstance(whole, ir.Call) and whole.name == "within" and whole.dtype == _FLOATS:
+        return f"{printer.need(_WHOLE)}({printer.expr(whole.args[0])})"
+    load = widened(expr, _LANES)
+    return (
+        None if load is None else f"{printer.need(f'widen:{load.dtype}')}({printer.address(load.buffer, load.indices)})"
+    )
+
+
+def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
+    narrow = narrowed(stmt.value, _LANES)
+    if narrow is None:
+        return None
+    key, wide = narrow
+    return f"MLF_EACH(q) {printer.need(key)}({printer.address(stmt.buffer, stmt.indices)}, {printer.expr(wide)});"
+
+
+def _vectors(key: str) -> set[str]:
+    return {_LANES, _FLOATS} if key == _WHOLE else {_LANES}
+
+
+C_FORMS.add(
+    "avx512", CForm(_helper, tuple(_PIECES["includes"].splitlines()), _vectors, expression=_expression, store=_store)
+)

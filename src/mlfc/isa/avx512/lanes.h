@@ -1,0 +1,112 @@
+/* Arithmetic on vectors of sixteen int32, in the form of AVX-512's instructions and portably; a piece of this file is
+ * copied into code that calls it. `q` is the part of a vector that a statement works on.
+ *
+ * requantize_down multiplies even and odd lanes in 64 bits. Bits 31 to 62 of a rounded product are what is kept: of even
+ * lanes they are shifted down, of odd ones up, so that one blend puts them side by side.
+ */
+
+//: includes
+#if defined(__AVX512BW__)
+#include <immintrin.h>
+#endif
+
+//: min
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_min_i32x16(a, b) __extension__({ \
+  const __m512i mlf_a = (__m512i)(a); \
+  const __m512i mlf_b = (__m512i)(b); \
+  (mlf_i32x16_part)_mm512_min_epi32(mlf_a, mlf_b); })
+#else
+#define mlf_min_i32x16(a, b) __extension__({ \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a); \
+  const mlf_i32x16_part mlf_b = (mlf_i32x16_part)(b); \
+  mlf_i32x16_part mlf_r; \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_a[mlf_i] < mlf_b[mlf_i] ? mlf_a[mlf_i] : mlf_b[mlf_i]; } \
+  mlf_r; })
+#endif
+
+//: max
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_max_i32x16(a, b) __extension__({ \
+  const __m512i mlf_a = (__m512i)(a); \
+  const __m512i mlf_b = (__m512i)(b); \
+  (mlf_i32x16_part)_mm512_max_epi32(mlf_a, mlf_b); })
+#else
+#define mlf_max_i32x16(a, b) __extension__({ \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a); \
+  const mlf_i32x16_part mlf_b = (mlf_i32x16_part)(b); \
+  mlf_i32x16_part mlf_r; \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_a[mlf_i] > mlf_b[mlf_i] ? mlf_a[mlf_i] : mlf_b[mlf_i]; } \
+  mlf_r; })
+#endif
+
+//: requantize_down
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_requantize_down_i32x16(a, b, c) __extension__({ \
+  const __m512i mlf_a = (__m512i)(a); \
+  const __m512i mlf_b = (__m512i)(b); \
+  const __m512i mlf_c = (__m512i)(c); \
+  const __m512i mlf_half = _mm512_set1_epi64(1 << 30); \
+  const __m512i mlf_even = _mm512_add_epi64(_mm512_mul_epi32(mlf_a, mlf_b), mlf_half); \
+  const __m512i mlf_a_odd = _mm512_srli_epi64(mlf_a, 32), mlf_b_odd = _mm512_srli_epi64(mlf_b, 32); \
+  const __m512i mlf_odd = _mm512_add_epi64(_mm512_mul_epi32(mlf_a_odd, mlf_b_odd), mlf_half); \
+  const __m512i mlf_up = _mm512_add_epi64(mlf_odd, mlf_odd); \
+  const __m512i mlf_h = _mm512_mask_mov_epi32(_mm512_srli_epi64(mlf_even, 31), 0xaaaa, mlf_up); \
+  const __m512i mlf_away = _mm512_srav_epi32(_mm512_add_epi32(mlf_h, _mm512_srai_epi32(mlf_h, 31)), mlf_c); \
+  (mlf_i32x16_part)_mm512_srai_epi32(_mm512_add_epi32(mlf_away, _mm512_set1_epi32(1)), 1); })
+#else
+#define mlf_requantize_down_i32x16(a, b, c) __extension__({ \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a); \
+  const mlf_i32x16_part mlf_b = (mlf_i32x16_part)(b); \
+  const mlf_i32x16_part mlf_c = (mlf_i32x16_part)(c); \
+  mlf_i32x16_part mlf_r; \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_requantize_down(mlf_a[mlf_i], mlf_b[mlf_i], mlf_c[mlf_i]); } \
+  mlf_r; })
+#endif
+
+//: whole
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_whole_i32x16(a) ((mlf_i32x16_part)_mm512_cvttps_epi32((__m512)(a)))
+#else
+#define mlf_whole_i32x16(a) __extension__({ \
+  const mlf_f32x16_part mlf_a = (mlf_f32x16_part)(a); \
+  mlf_i32x16_part mlf_r; \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = (int32_t)mlf_a[mlf_i]; } \
+  mlf_r; })
+#endif
+
+//: widen
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_widen_$short(place) \
+  ((mlf_i32x16_part)_mm512_cvtep${letter}${bits}_epi32($load((const void *)(place))))
+#else
+#define mlf_widen_$short(place) __extension__({ \
+  const $kind *mlf_from = (place) + q * (16 / MLF_PARTS); \
+  mlf_i32x16_part mlf_r; \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_from[mlf_i]; } \
+  mlf_r; })
+#endif
+
+//: narrow
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_narrow_$short(place, value) $part((void *)(place), _mm512_cvtepi32_epi$bits((__m512i)(value)))
+#else
+#define mlf_narrow_$short(place, value) do { \
+  $kind *mlf_to = (place) + q * (16 / MLF_PARTS); \
+  const mlf_i32x16_part mlf_value = (value); \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { mlf_to[mlf_i] = ($kind)mlf_value[mlf_i]; } \
+} while (0)
+#endif
+
+//: saturate
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_saturate_$short(place, value) $part((void *)(place), _mm512_cvtsepi32_epi$bits((__m512i)(value)))
+#else
+#define mlf_saturate_$short(place, value) do { \
+  $kind *mlf_to = (place) + q * (16 / MLF_PARTS); \
+  const mlf_i32x16_part mlf_value = (value); \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { \
+    mlf_to[mlf_i] = ($kind)(mlf_value[mlf_i] < -128 ? -128 : mlf_value[mlf_i] > 127 ? 127 : mlf_value[mlf_i]); \
+  } \
+} while (0)
+#endif

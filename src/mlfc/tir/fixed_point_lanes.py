@@ -205,11 +205,11 @@ class _Vectorizer:
     def _whole(self, expr: Expr) -> Expr:
         """Return the integers that floats in memory are, whose limit is known."""
         load, limit = expr.args if isinstance(expr, ir.Call) else (None, None)
-        if not isinstance(load, ir.Load) or limit is None or load.dtype != "float32" or self._moves(limit):
+        if not isinstance(load, ir.Load) or not isinstance(limit, ir.Const) or load.dtype != "float32":
             raise _NoVectorsError
         self._require_row(load.buffer, load.indices, "float32")
         dtype = dtypes.vector("float32", self._forms.lanes)
-        return ir.Cast(ir.Call("within", (replace(load, dtype=dtype), ir.Broadcast(limit, dtype)), dtype), self._dtype)
+        return ir.Cast(ir.Call("within", (replace(load, dtype=dtype), limit), dtype), self._dtype)
 
     def _call(self, expr: ir.Call) -> Expr:
         name, args = expr.name, expr.args

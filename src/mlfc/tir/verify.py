@@ -244,7 +244,7 @@ class _Verifier:
             if dtypes.is_float(expr.value.dtype) and dtypes.is_integer(expr.dtype):
                 known = float_range(expr.value)
                 wanted = f"{expr_text(expr.value)} becomes {expr.dtype}, whatever it is: `truncated` would limit it"
-                self._require(known.fits(expr.dtype), wanted)
+                self._require(known.fits(dtypes.element(expr.dtype)), wanted)
         elif isinstance(expr, ir.Broadcast):
             scalar = expr.value.dtype == dtypes.element(expr.dtype)
             self._require(scalar, f"a broadcast of {expr.value.dtype} to {expr.dtype}")

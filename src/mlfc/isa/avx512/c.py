@@ -30,10 +30,10 @@ def _helper(key: str) -> Helper | None:
     if element not in NARROW or dtypes.lanes(dtype) != dtypes.lanes(_LANES):
         return None
     bits = 8 * dtypes.nbytes(element)
+    register = "_mm_%su_si128" if bits == 8 else "_mm256_%su_si256"
     values = {
-        "kind": scalar_type(dtype), "short": short_name(dtype), "bits": str(bits), "size": str(16 * bits),
-        "letter": "u" if element.startswith("u") else "i", "part": "_mm_storeu_si128" if bits == 8 else "_mm256_storeu_si256",
-        "load": "_mm_loadu_si128" if bits == 8 else "_mm256_loadu_si256",
+        "kind": scalar_type(dtype), "short": short_name(dtype), "bits": str(bits),
+        "letter": "u" if element.startswith("u") else "i", "load": register % "load", "store": register % "store",
     }  # fmt: skip
     return (), Template(_PIECES[name]).substitute(values)
 
@@ -49,9 +49,9 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
     if isinstance(whole, ir.Call) and whole.name == "within" and whole.dtype == _FLOATS:
         return f"{printer.need(_WHOLE)}({printer.expr(whole.args[0])})"
     load = widened(expr, _LANES)
-    return (
-        None if load is None else f"{printer.need(f'widen:{load.dtype}')}({printer.address(load.buffer, load.indices)})"
-    )
+    if load is None:
+        return None
+    return f"{printer.need(f'widen:{load.dtype}')}({printer.address(load.buffer, load.indices)})"
 
 
 def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
@@ -66,6 +66,5 @@ def _vectors(key: str) -> set[str]:
     return {_LANES, _FLOATS} if key == _WHOLE else {_LANES}
 
 
-C_FORMS.add(
-    "avx512", CForm(_helper, tuple(_PIECES["includes"].splitlines()), _vectors, expression=_expression, store=_store)
-)
+_INCLUDES = tuple(_PIECES["includes"].splitlines())
+C_FORMS.add("avx512", CForm(_helper, _INCLUDES, _vectors, expression=_expression, store=_store))

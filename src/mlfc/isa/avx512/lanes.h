@@ -8,6 +8,10 @@
 //: includes
 #if defined(__AVX512BW__)
 #include <immintrin.h>
+#if defined(__clang__)
+/* what only the portable forms call */
+#pragma clang diagnostic ignored "-Wunused-function"
+#endif
 #endif
 
 //: min
@@ -89,7 +93,7 @@
 
 //: narrow
 #if defined(__AVX512BW__) && MLF_PARTS == 1
-#define mlf_narrow_$short(place, value) $part((void *)(place), _mm512_cvtepi32_epi$bits((__m512i)(value)))
+#define mlf_narrow_$short(place, value) $store((void *)(place), _mm512_cvtepi32_epi$bits((__m512i)(value)))
 #else
 #define mlf_narrow_$short(place, value) do { \
   $kind *mlf_to = (place) + q * (16 / MLF_PARTS); \
@@ -100,7 +104,7 @@
 
 //: saturate
 #if defined(__AVX512BW__) && MLF_PARTS == 1
-#define mlf_saturate_$short(place, value) $part((void *)(place), _mm512_cvtsepi32_epi$bits((__m512i)(value)))
+#define mlf_saturate_$short(place, value) $store((void *)(place), _mm512_cvtsepi32_epi$bits((__m512i)(value)))
 #else
 #define mlf_saturate_$short(place, value) do { \
   $kind *mlf_to = (place) + q * (16 / MLF_PARTS); \

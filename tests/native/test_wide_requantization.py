@@ -1,0 +1,103 @@
+"""Loops that requantize, in vectors of sixteen int32: by AVX-512 and portably, against the interpreter's loops."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mlfc.codegen.c import print_file, print_function
+from mlfc.library.toolchain import NATIVE
+from mlfc.support import dtypes
+from mlfc.target.features import native_cpu
+from mlfc.tir import builder as tb
+from mlfc.tir import interpreter
+from mlfc.tir.fixed_point_lanes import WIDE, vectorize
+from mlfc.tir.ir import Buffer, Expr, PrimFunc
+from mlfc.tir.verify import verify
+from tests.conftest import need
+from tests.native.llvm_functions import run_kernel
+from tests.shared_library import compile_shared
+
+WARNINGS = ("-std=c99", "-O3", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
+LIMITS = ((-128, 127), (-13, 63))
+"""Those of the type, which one instruction has, and those of an activation."""
+
+
+def operands() -> list[np.ndarray[Any, Any]]:
+    """Return sums at ties, both ends and anywhere, for all exponents, with multipliers at the ends of their range."""
+    rng, rows = np.random.default_rng(11), []
+    for exponent in range(31):
+        for multiplier in (0, 1 << 30, (1 << 30) + 1, (1 << 31) - 1, int(rng.integers(1 << 30, 1 << 31))):
+            ties = [(k << exponent) + d for k in range(-5, 6) for d in (-1, 0, 1)]
+            ends = [-(2**31), -(2**31) + 1, -(2**30), 2**30 - 1, 2**31 - 1, -1, 0, 1]
+            anywhere = rng.integers(-(2**31), 2**31, 12) >> rng.integers(0, 24, 12)
+            for x in (*ties, *ends, *anywhere):
+                if -(2**31) <= x < 2**31:
+                    rows.append((int(x), multiplier, exponent))
+    rows += [(7, 1 << 30, 3)] * (-len(rows) % 16)
+    return [np.array(column, np.int32) for column in zip(*rows, strict=True)]
+
+
+def functions(size: int) -> list[PrimFunc]:
+    """Return loops with each form: results of all types, bytes that are added, floats that hold integers."""
+    inputs = tuple(Buffer(name, (size,), "int32") for name in ("sums", "multipliers", "exponents"))
+    floats = Buffer("floats", (size,), "float32")
+    made = []
+    for dtype in ("int32", "int8", "uint8", "int16", "uint16"):
+        for low, high in LIMITS if dtype == "int8" else (dtypes.limits(dtype),):
+            other = Buffer("other", (size,), dtype)
+            stmts, output = tb.StmtBuilder(), Buffer("output", (size,), dtype)
+            with stmts.loop(size, "i", "vectorized") as i:
+                scaled: Expr = tb.intrinsic("requantize_down", *(tb.load(buffer, [i]) for buffer in inputs))
+                if dtype == "int32":
+                    whole = tb.cast(tb.intrinsic("within", tb.load(floats, [i]), tb.const(1 << 24)), "int32")
+                    stmts.store(output, [i], tb.maximum(scaled, whole))
+                else:
+                    given = tb.intrinsic("requantize_down", (tb.cast(tb.load(other, [i]), "int32") + 3) * 1024,
+                                         tb.const(1623821475), tb.const(9))  # fmt: skip
+                    both = tb.clamp(scaled, -(1 << 20), 1 << 20) + given - 5
+                    stmts.store(output, [i], tb.cast(tb.clamp(both, low, high), dtype))
+            last = floats if dtype == "int32" else other
+            made.append(PrimFunc(f"{dtype}_{abs(low)}", (*inputs, last), (), output, (), stmts.finish()))
+    return made
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("flag", [NATIVE, "-march=x86-64"])
+def test_sixteen_at_once_have_the_bits_of_one(
+    flag: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(compiler, compiler)
+    if not native_cpu().startswith("x86-64") or (flag == NATIVE and native_cpu() != "x86-64-v4"):
+        pytest.skip("another processor")
+    monkeypatch.setenv("CC", compiler)
+    columns, rng = operands(), np.random.default_rng(5)
+    loops = functions(columns[0].size)
+    vectors = [replace(loop, body=vectorize(loop.body, WIDE[16])) for loop in loops]
+    for prim in vectors:
+        verify(prim)
+        assert "requantize_down_i32x16" in print_function(prim).text
+    source = print_file([print_function(prim) for prim in vectors])
+    files = {"wide.c": source.encode()}
+    library = ctypes.CDLL(str(compile_shared(files, tmp_path / "wide.so", (*WARNINGS, flag))))
+    for prim, loop in zip(vectors, loops, strict=True):
+        dtype = dtypes.to_numpy(prim.inputs[-1].dtype)
+        low, high = (-(1 << 24), 1 << 24) if dtype == np.float32 else dtypes.limits(prim.inputs[-1].dtype)
+        arrays = [*columns, rng.integers(low, high, columns[0].size).astype(dtype)]
+        expected = interpreter.run(loop, arrays)
+        np.testing.assert_array_equal(run_kernel(getattr(library, prim.name), prim, arrays), expected, prim.name)
+        np.testing.assert_array_equal(interpreter.run(prim, arrays), expected, prim.name)
+
+
+def test_loops_without_requantization_stay() -> None:
+    data, output = Buffer("data", (64,), "int8"), Buffer("output", (64,), "int8")
+    stmts = tb.StmtBuilder()
+    with stmts.loop(64, "i", "vectorized") as i:
+        stmts.store(output, [i], tb.load(data, [i]))
+    body = stmts.finish()
+    assert vectorize(body, WIDE[16]) is body

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.errors import ToolchainError
+from mlfc.errors import InputError, ToolchainError
 from mlfc.runtime import TensorInfo
 from mlfc.verify import compare, verify, with_all_tensors
 from mlfc.verify.difference import Tolerance, difference
@@ -62,6 +62,21 @@ def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pyte
     assert not result.is_within
     assert result.first_differing is not None
     assert result.first_differing.tensor == planted[0]
+
+
+def test_an_output_that_only_one_of_the_two_has_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    module, params = mlfc.import_model(DIGITS / MODELS[0])
+    mlfc.export_model_library_format(mlfc.build(module, "c", params), tmp_path / "digits.tar")
+    model = onnx.load(DIGITS / MODELS[0])
+    (name,) = module.output_names
+    for node in model.graph.node:
+        node.output[:] = ["other" if item == name else item for item in node.output]
+    model.graph.output[0].name = "other"
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(InputError, match=f"expected an output '{name}', got 'other' from the reference"):
+        verify(tmp_path / "other.onnx", tmp_path / "digits.tar", samples=0)
 
 
 def test_all_tensors_come_once_in_the_order_of_computation() -> None:

@@ -17,7 +17,7 @@ from mlfc.archive.read.load import load_factory
 from mlfc.archive.read.opening import open_archive
 from mlfc.archive.read.source import read_source
 from mlfc.compiler import build
-from mlfc.errors import OptionError
+from mlfc.errors import InputError, OptionError
 from mlfc.factory import Factory
 from mlfc.frontend import Model, import_for_run, import_model, model_file
 from mlfc.frontend.shapes import leaves_to_run
@@ -144,6 +144,7 @@ class _Comparing:
     tolerance: Tolerance | None
     judge: Judge | None
     labels: Labels | None = None
+    required: Sequence[str] = ()  # tensors that both must have; others, of layers, are compared where both do
     worst: dict[str, Difference] = field(default_factory=dict)
 
     def run(self) -> list[Difference]:
@@ -151,12 +152,24 @@ class _Comparing:
         for sample, inputs in self.sets:
             held = self.reference.held if isinstance(self.reference, Stepping) else {}
             expected, found = self.reference.run(inputs), self.compiled.run(inputs)
+            self._check_required(found, expected)
             for name, array in found.items():
                 if name in expected:
                     self._note(sample, name, {**inputs, **held}, array, expected[name])
             if self.labels is not None:
                 self.labels.count(found, expected)
         return list(self.worst.values())
+
+    def _check_required(self, found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Raise InputError for an output that one of the two lacks: what is not compared must not count as equal."""
+        for who, results in (("the reference", expected), ("what is compared", found)):
+            missing = [name for name in self.required if name not in results]
+            if missing:
+                known = ", ".join(f"'{name}'" for name in list(results)[:8]) or "none"
+                raise InputError(
+                    f"expected an output '{missing[0]}', got {known} from {who}",
+                    next_step="Compare an artifact with the model that it was compiled from",
+                )
 
     def _note(self, sample: str, name: str, inputs: Mapping[str, Array], ours: Array, theirs: Array) -> None:
         item = difference(name, ours, theirs, sample, self.tolerance)
@@ -349,7 +362,8 @@ def _compared(
     sets = asked.sets(compiled)
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
-    found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels).run()
+    names = [info.name for info in compiled.outputs]
+    found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, names).run()
     return Comparison(title, len(sets), tuple(found), accuracy=labels.accuracy if labels else None)
 
 

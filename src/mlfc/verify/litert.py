@@ -92,6 +92,7 @@ class Reference:
 
     def _activations(self) -> dict[str, Array]:
         written = {detail["index"] for detail in self._interpreter.get_input_details()}
+        written.update(detail["index"] for detail in self._interpreter.get_output_details())  # may be constants
         for operator in self._interpreter._get_ops_details():
             written.update(int(index) for index in operator["outputs"])
         return {

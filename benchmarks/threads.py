@@ -1,4 +1,4 @@
-"""One and two threads, beside the same code without threads (an archive's) and the peers with as many threads."""
+"""One and two threads, beside the same code without threads (an archive's) and the best peer with as many threads."""
 
 from __future__ import annotations
 
@@ -46,9 +46,22 @@ def _cases(names: Sequence[str], folder: Path) -> list[_Case]:
 
 def table(names: Sequence[str], seconds: float) -> Table:
     """Return the table of medians in milliseconds; all runners of a model take turns."""
-    caption = "scaling: of one thread to two; round trip: of a cache line to the other core, in nanoseconds"
+    caption = (
+        "scaling: of one thread to two; ratio: ours over the best peer's, both with two; round trip: of a cache line to"
+        " the other core, in nanoseconds"
+    )
     result = Table(title=f"threads, {TARGET}: milliseconds", caption=caption)
-    columns = ("without threads", "1 thread", "2 threads", "scaling", "peer", "peer, 1", "peer, 2", "round trip")
+    columns = (
+        "without threads",
+        "1 thread",
+        "2 threads",
+        "scaling",
+        "peer",
+        "peer, 1",
+        "peer, 2",
+        "ratio",
+        "round trip",
+    )
     result.add_column("model")
     for column in columns:
         result.add_column(column, justify="right")
@@ -89,12 +102,16 @@ def _row(case: _Case, folder: Path, seconds: float) -> list[str]:
         for name, run in peers(case.path, inputs, threads).items()
     }
     times |= _medians(others, seconds)
-    peer = next(iter(others)).removesuffix(" 1")
+    peer = min(
+        (name.removesuffix(f" {THREADS}") for name in others if name.endswith(f" {THREADS}")),
+        key=lambda name: times[f"{name} {THREADS}"],
+    )
     return [
         *(f"{times[name]:.2f}" for name in ("without", "one", "two")),
         f"{times['one'] / times['two']:.2f}",
         peer,
         *(f"{times[f'{peer} {threads}']:.2f}" for threads in (1, THREADS)),
+        f"{times['two'] / times[f'{peer} {THREADS}']:.2f}",
     ]
 
 

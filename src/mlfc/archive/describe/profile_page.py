@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 import numpy as np
 
+from mlfc.archive.describe.pages import filled_page
 from mlfc.archive.describe.profile_rows import operator_name, operator_row
 from mlfc.archive.describe.stages import Stage, stages
 from mlfc.library.peaks import MEMORY, Peaks
@@ -40,7 +39,8 @@ def profile_page(model: str, profile: Profile, peaks: Peaks | None) -> str:
         share = sum(item.share for item in listed)
         shown = f"The slowest {len(listed):,} of {count:,} operators, which take {share:.1%} of their time; a click on "
         shown += "a heading sorts by it."
-    return Template(files("mlfc.archive.describe").joinpath("profile_page.html").read_text("utf-8")).substitute(
+    return filled_page(
+        "profile_page.html",
         title=_text(f"Profile of {model}"),
         facts=_text(_facts(profile, peaks)),
         flame="\n".join(_flame(stages(model, profile.operators), peaks)),

@@ -1,0 +1,255 @@
+"""A compiled model as one page: what it takes, where its memory goes, its operators with their C, and the boards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mlfc.archive.describe.inspect import describe
+from mlfc.archive.describe.kernel_sources import kernel_sources
+from mlfc.archive.describe.pages import Cell, filled_page, html_of, number, sortable
+from mlfc.archive.describe.picture import memory_picture
+from mlfc.archive.read.opening import Archive
+from mlfc.errors import ArchiveError
+
+MOST_ROWS = 2_000
+"""Of a table; pages of more are slow to show. Operators are those with the most multiply-accumulates."""
+MOST_DRAWN = 4_000
+"""Calls of which the memory is drawn."""
+_NAMES = 3  # of the nodes of an operator
+_FULL, _TIGHT = 100, 90  # percent of a memory
+
+
+def report_page(archive: Archive, title: str, budget: Mapping[str, Any] | None = None) -> str:
+    """Return the page of an open archive; all names may be hostile.
+
+    Parameters
+    ----------
+    archive : Archive
+    title : str
+        What the page is of: the name of the model or the archive.
+    budget : mapping, optional
+        What the model takes of boards: `BudgetTable.as_json`.
+    """
+    found = describe(archive)
+    modules = found["modules"]
+    parts = []
+    for name, module in modules.items():
+        functions = [operator["function"] for operator in module["operators"] or ()]
+        sources = kernel_sources(archive, name, functions)
+        parts += [f"<h2>Module {html_of(name)}</h2>"] if len(modules) > 1 else []
+        parts += _module(name, module, sources)
+    if budget is not None:
+        at = parts.index(_MEMORY) if len(modules) == 1 and _MEMORY in parts else len(parts)
+        parts[at:at] = _boards(budget)
+    parts += _origin(found)
+    return filled_page("report_page.html", title=html_of(title), body="\n".join(parts))
+
+
+_MEMORY = "<h2>Memory</h2>"
+
+
+def _module(name: str, module: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[str]:
+    operators = module["operators"] or ()
+    yield _cards(module)
+    yield "<h2>Inputs and outputs</h2>"
+    yield _tensors(module)
+    yield _MEMORY
+    yield from _memory(name, module)
+    if operators:
+        yield "<h2>Operators</h2>"
+        yield from _operators(name, operators, sources)
+    if module["constants"]:
+        yield "<h2>Constants</h2>"
+        yield _constants(module["constants"])
+    for function in dict.fromkeys(operator["function"] for operator in operators):
+        if function in sources:
+            summary = f"<summary>{html_of(function)}</summary>"
+            yield f'<details id="{_anchor(name, function)}">{summary}<pre>{html_of(sources[function])}</pre></details>'
+
+
+def _anchor(module: str, function: str) -> str:
+    return html_of(f"{module}.{function}").replace(" ", "_")
+
+
+def _cards(module: Mapping[str, Any]) -> str:
+    memory, operators = module["memory"], module["operators"] or ()
+    macs = [operator["macs"] for operator in operators if isinstance(operator["macs"], int)]
+    facts = {
+        "workspace": _bytes(memory["workspace_bytes"]),
+        "constants": _bytes(memory["constants_bytes"]),
+        "inputs and outputs": _bytes(memory["io_bytes"]),
+        "state": _bytes(memory["state_bytes"]) if memory["state_bytes"] else None,
+        "multiply-accumulates": f"{sum(macs):,}" if macs else None,
+        "calls": f"{len(operators):,}" if operators else None,
+        "executor": module["executor"],
+        "target": ", ".join(module["target"]),
+    }
+    told = (f"<div><b>{html_of(fact)}</b>{html_of(name)}</div>" for name, fact in facts.items() if fact is not None)
+    return f'<div class="cards">{"".join(told)}</div>'
+
+
+def _bytes(count: int | None) -> str | None:
+    return None if count is None else f"{count:,} bytes"
+
+
+def _tensors(module: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            Cell(kind),
+            Cell(tensor["name"]),
+            Cell("x".join(map(str, tensor["shape"]))),
+            Cell(tensor["dtype"]),
+            number(tensor["bytes"]),
+            number(tensor.get("scale")),
+            number(tensor.get("zero_point")),
+        )
+        for kind in ("inputs", "outputs")
+        for tensor in module[kind]
+    ]
+    columns = ("kind", "name", "shape", "dtype", "bytes", "scale", "zero point")
+    return sortable(columns, ("kind", "name", "shape", "dtype"), rows)
+
+
+def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
+    sizes = {key: size for key, size in module["memory"].items() if size}
+    largest = max(sizes.values(), default=0)
+    rows = [(Cell(key.removesuffix("_bytes").replace("_", " ")), number(size, largest)) for key, size in sizes.items()]
+    yield sortable(("memory", "bytes"), ("memory",), rows)
+    peak = module["peak"]
+    if peak:
+        nodes = ", ".join(peak["nodes"] or ()) or peak["function"]
+        call = "" if peak.get("call") is None else f" in call {peak['call']}"
+        live = f"{peak['live_bytes']:,}"
+        yield f"<p>Most is live{call}, {live} bytes: {html_of(nodes)}. At that time are there:</p>"
+        tensors = [(Cell(item["name"]), number(item["bytes"], peak["live_bytes"])) for item in peak["tensors"] or ()]
+        yield sortable(("tensor", "bytes"), ("tensor",), tensors[:MOST_ROWS])
+    if len(module["operators"] or ()) > MOST_DRAWN:
+        yield f"<p>The memory of more than {MOST_DRAWN:,} calls is not drawn.</p>"
+        return
+    try:
+        picture = memory_picture(module, name)
+    except ArchiveError as error:
+        yield f"<p>{html_of(error)}</p>"
+        return
+    yield f'<div class="map">{picture}</div>'
+    yield "<p>A rectangle is a tensor: its place in memory, and the calls during which it is there. Point at one.</p>"
+
+
+def _operators(module: str, operators: Sequence[Mapping[str, Any]], sources: Mapping[str, str]) -> Iterator[str]:
+    listed = sorted(enumerate(operators), key=lambda item: -_known(item[1]["macs"]))[:MOST_ROWS]
+    if len(listed) < len(operators):
+        yield f"<p>The {len(listed):,} of {len(operators):,} with the most multiply-accumulates.</p>"
+    yield "<p>In the order of their calls; a click on a heading sorts, one on a function shows its C.</p>"
+    numbers = ("macs", "bytes", "live_bytes", "workspace_bytes")
+    most = {key: max((_known(operator[key]) for operator in operators), default=0) for key in numbers}
+    yield sortable(
+        ("call", "operator", "function", "MACs", "bytes moved", "live bytes", "scratch"),
+        ("operator", "function"),
+        [
+            (
+                number(index),
+                Cell("; ".join(operator["nodes"] or ()), _some(operator["nodes"] or ())),
+                _function(module, operator, sources),
+                *(_amount(operator[key], most[key]) for key in numbers),
+            )
+            for index, operator in sorted(listed, key=lambda item: item[0])
+        ],
+    )
+
+
+def _known(value: object) -> int:
+    """Return a number; 0 for what is not known or depends on the run."""
+    return value if isinstance(value, int) else 0
+
+
+def _amount(value: object, largest: int) -> Cell:
+    return number(value, largest) if isinstance(value, int) or value is None else Cell(str(value))
+
+
+def _some(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _NAMES
+    return "; ".join(nodes[:_NAMES]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _function(module: str, operator: Mapping[str, Any], sources: Mapping[str, str]) -> Cell:
+    name = operator["function"]
+    if name not in sources:
+        return Cell(name)
+    return Cell(name, html=f'<a href="#{_anchor(module, name)}">{html_of(name)}</a>')
+
+
+def _constants(constants: Sequence[Mapping[str, Any]]) -> str:
+    largest = max(item["bytes"] for item in constants)
+    rows = [
+        (
+            Cell(item["name"]),
+            Cell(item["dtype"]),
+            Cell("x".join(map(str, item["shape"]))),
+            number(item["bytes"], largest),
+        )
+        for item in sorted(constants, key=lambda item: -item["bytes"])[:MOST_ROWS]
+    ]
+    told = "" if len(constants) <= MOST_ROWS else f"<p>The {MOST_ROWS:,} largest of {len(constants):,}.</p>"
+    return told + sortable(("name", "dtype", "shape", "bytes"), ("name", "dtype", "shape"), rows)
+
+
+def _boards(budget: Mapping[str, Any]) -> Iterator[str]:
+    rows = budget["boards"]
+    fitting = sum(row["fits"] is True for row in rows)
+    yield "<h2>Boards</h2>"
+    yield f"<p>The model fits {fitting} of {len(rows)} boards.</p>"
+    if budget["advice"]:
+        yield "<p>What would make it fit more:</p><ul>"
+        yield from (f"<li>{html_of(_advice(item))}</li>" for item in budget["advice"])
+        yield "</ul>"
+    columns = ("board", "chip", "fits", "RAM", "RAM %", "flash", "flash %", "stack", "with", "why not")
+    yield sortable(columns, ("board", "chip", "fits", "with", "why not"), [_board(row) for row in rows])
+
+
+def _advice(item: Mapping[str, Any]) -> str:
+    sizes = {"RAM": item["ram_bytes"], "flash": item["flash_bytes"]}
+    saved = " and ".join(f"{size:,} bytes of {kind}" for kind, size in sizes.items() if size)
+    return f"{item['text']}: saves about {saved}" if saved else str(item["text"])
+
+
+def _board(row: Mapping[str, Any]) -> tuple[Cell, ...]:
+    fits = {True: "yes", None: "maybe", False: "no"}[row["fits"]]
+    tight = max(row["ram_percent"] or 0, row["flash_percent"] or 0) > _TIGHT
+    kind = {True: "unsure" if tight else "good", None: "unsure", False: "bad"}[row["fits"]]
+    return (
+        Cell(row["board"]),
+        Cell(row["chip"] or ""),
+        Cell(fits, kind=kind),
+        *(cell for memory in ("ram", "flash") for cell in (number(row[f"{memory}_bytes"]), _percent(row, memory))),
+        number(row["stack_bytes"]),
+        Cell(row["options"] or ""),
+        Cell("" if row["fits"] else row["problem"] or ""),
+    )
+
+
+def _percent(row: Mapping[str, Any], memory: str) -> Cell:
+    value = row[f"{memory}_percent"]
+    if value is None:
+        return number(None)
+    cell = number(value, _FULL, f"{value:,.1f}")
+    return Cell(cell.value, cell.text, share=cell.share, kind="bad" if value > _FULL else "")
+
+
+def _origin(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "<h2>Where it is from</h2>"
+    facts: dict[str, object] = {
+        "written by": found["writer"],
+        "format": f"version {found['version']}, {found['style']}",
+    }
+    for name, module in found["modules"].items():
+        of = f" of {name}" if len(found["modules"]) > 1 else ""
+        facts |= {f"source {key}{of}": value for key, value in (module["source"] or {}).items()}
+        facts |= {f"option {key.replace('_', ' ')}{of}": value for key, value in (module["build"] or {}).items()}
+        facts |= {f"{key}{of}": value for key, value in module["facts"].items()}
+    told = (f"<dt>{html_of(key)}</dt><dd>{html_of(value)}</dd>" for key, value in facts.items() if value is not None)
+    yield f"<dl>{''.join(told)}</dl>"
+    files = [(Cell(item["path"]), number(item["bytes"]), Cell(item.get("sha256") or "")) for item in found["files"]]
+    yield f"<details><summary>{len(files):,} files</summary>"
+    yield sortable(("path", "bytes", "SHA-256"), ("path", "SHA-256"), files[:MOST_ROWS])
+    yield "</details>"

@@ -131,7 +131,7 @@ def test_boards_are_coloured_by_whether_they_are_enough(archive: Path) -> None:
         "advice": [{"text": "quantize", "ram_bytes": 5000, "flash_bytes": None}],
     }
     text, page = _page(archive, budget)
-    assert [text.count(f'<td class="name {kind}"') for kind in ("good", "bad", "unsure")] == [1, 1, 1]
+    assert [text.count(f'<td class="name {kind} short"') for kind in ("good", "bad", "unsure")] == [1, 1, 1]
     assert {"a", "b", "c", "ram exceeds"} <= set(page.words)
     assert HOSTILE in "".join(page.words)
     assert "quantize: saves about 5,000 bytes of RAM" in page.words

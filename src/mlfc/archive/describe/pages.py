@@ -11,6 +11,7 @@ from string import Template
 from mlfc.support.text import printable
 
 _FOLDER = "mlfc.archive.describe"
+_SHORT = 28  # characters of text that stay on one line
 
 
 def filled_page(name: str, **parts: str) -> str:
@@ -65,5 +66,6 @@ def _class(is_text: bool, kind: str = "") -> str:
 def _cell(cell: Cell, is_text: bool) -> str:
     shown = cell.html if cell.html is not None else html_of(cell.value if cell.text is None else cell.text)
     bar = "" if cell.share is None else f' style="--share:{100 * min(cell.share, 1.0):.1f}%"'
-    kind = " ".join(filter(None, (cell.kind, "" if cell.share is None else "share")))
+    is_short = is_text and len(str(cell.value if cell.text is None else cell.text)) <= _SHORT
+    kind = " ".join(filter(None, (cell.kind, "short" if is_short else "", "" if cell.share is None else "share")))
     return f'<td{_class(is_text, kind)}{bar} data-value="{html_of(cell.value)}">{shown}</td>'

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check bench bench-mcu fuzz clean
+.PHONY: demo test check docs bench bench-mcu fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
@@ -17,6 +17,11 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests benchmarks examples docs fuzz
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/tiny
+	$(MAKE) docs
+
+# the site of docs/ in build/site, without network; links that lead nowhere are errors
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks

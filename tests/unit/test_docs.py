@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import typer
 from onnx import helper
 
 import mlfc
 from mlfc.archive.read.schema import load_schema
+from mlfc.cli.main import app
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.importer import import_onnx
 from mlfc.frontend.tflite.importer import CONVERTERS
@@ -142,3 +144,19 @@ def test_the_python_of_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.
     assert names["problems"] == []  # open dimensions are none, whether the next line fixes them or not
     np.testing.assert_allclose(names["outputs"]["output"], mean, rtol=1e-5)
     np.testing.assert_allclose(names["scores"], 1, rtol=1e-6)
+
+
+def test_commands_for_users_of_other_tools_exist() -> None:
+    """Every command that the page names is one of ours, with those options."""
+    root = typer.main.get_command(app)
+    text = (DOCS / "how-to" / "coming-from.md").read_text()
+    commands = [found.split() for found in re.findall(r"`mlfc (?!\.)([a-z][^`]*)`", text.replace("\n", " "))]
+    assert len(commands) > 20
+    for words in commands:
+        command: Any = root
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert command is not root, words
+        known = {option for item in command.params for option in (*item.opts, *item.secondary_opts)}
+        named = {word for word in words if re.fullmatch(r"--[a-z-]+|-o", word)}
+        assert named <= known, words

@@ -138,6 +138,29 @@ def test_boards_are_coloured_by_whether_they_are_enough(archive: Path) -> None:
     assert text.index("<h2>Boards") < text.index("<h2>Memory"), "why it does not fit comes first"
 
 
+@pytest.mark.parametrize("name", ["kws_aot_c", "kws_graph_c", "multi"])
+def test_archives_of_tvm_say_less(name: str, shared: Path) -> None:
+    """What they do not know is an empty cell."""
+    text, page = _page(shared / "fixtures" / "tvm-0.14" / f"{name}.tar.xz")
+    assert "None" not in page.words
+    assert text.count("<h2>Memory") == len(mlfc.inspect(shared / "fixtures" / "tvm-0.14" / f"{name}.tar.xz")["modules"])
+
+
+def test_open_dimensions_have_their_names(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Softmax", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", 8))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("batch", 8))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    module, params = mlfc.import_model(model, dynamic=True)
+    mlfc.export_model_library_format(mlfc.build(module, "c", params, executor="vm"), tmp_path / "open.tar")
+    _, page = _page(tmp_path / "open.tar")
+    assert page.words.count("(batch, 8)") == 2
+    assert "vm" in page.words
+
+
 def test_large_models_have_bounded_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = {"nodes": ["n"], "macs": 5, "bytes": 6, "live_bytes": 7, "workspace_bytes": 0, "tensors": None}
     operators = [{**operator, "function": f"f{index}"} for index in range(10_000)]

@@ -83,7 +83,7 @@ def _cards(module: Mapping[str, Any]) -> str:
         "multiply-accumulates": f"{sum(macs):,}" if macs else None,
         "calls": f"{len(operators):,}" if operators else None,
         "executor": module["executor"],
-        "target": ", ".join(module["target"]),
+        "target": ", ".join(module["target"] or ()) or None,
     }
     told = (f"<div><b>{html_of(fact)}</b>{html_of(name)}</div>" for name, fact in facts.items() if fact is not None)
     return f'<div class="cards">{"".join(told)}</div>'
@@ -98,17 +98,21 @@ def _tensors(module: Mapping[str, Any]) -> str:
         (
             Cell(kind),
             Cell(tensor["name"]),
-            Cell("x".join(map(str, tensor["shape"]))),
-            Cell(tensor["dtype"]),
+            Cell(_shape(tensor["shape"])),
+            Cell(tensor["dtype"] or ""),
             number(tensor["bytes"]),
             number(tensor.get("scale")),
             number(tensor.get("zero_point")),
         )
         for kind in ("inputs", "outputs")
-        for tensor in module[kind]
+        for tensor in module[kind] or ()
     ]
     columns = ("kind", "name", "shape", "dtype", "bytes", "scale", "zero point")
     return sortable(columns, ("kind", "name", "shape", "dtype"), rows)
+
+
+def _shape(extents: Sequence[object] | None) -> str:
+    return "" if extents is None else f"({', '.join(map(str, extents))})"
 
 
 def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
@@ -185,7 +189,7 @@ def _constants(constants: Sequence[Mapping[str, Any]]) -> str:
         (
             Cell(item["name"]),
             Cell(item["dtype"]),
-            Cell("x".join(map(str, item["shape"]))),
+            Cell(_shape(item["shape"])),
             number(item["bytes"], largest),
         )
         for item in sorted(constants, key=lambda item: -item["bytes"])[:MOST_ROWS]
@@ -198,7 +202,8 @@ def _boards(budget: Mapping[str, Any]) -> Iterator[str]:
     rows = budget["boards"]
     fitting = sum(row["fits"] is True for row in rows)
     yield "<h2>Boards</h2>"
-    yield f"<p>The model fits {fitting} of {len(rows)} boards.</p>"
+    unsure = sum(row["fits"] is None for row in rows)
+    yield f"<p>The model fits {fitting} of {len(rows)} boards{f', and maybe {unsure}' if unsure else ''}.</p>"
     if budget["advice"]:
         yield "<p>What would make it fit more:</p><ul>"
         yield from (f"<li>{html_of(_advice(item))}</li>" for item in budget["advice"])
@@ -246,7 +251,7 @@ def _origin(found: Mapping[str, Any]) -> Iterator[str]:
         of = f" of {name}" if len(found["modules"]) > 1 else ""
         facts |= {f"source {key}{of}": value for key, value in (module["source"] or {}).items()}
         facts |= {f"option {key.replace('_', ' ')}{of}": value for key, value in (module["build"] or {}).items()}
-        facts |= {f"{key}{of}": value for key, value in module["facts"].items()}
+        facts |= {f"{key}{of}": value for key, value in (module["facts"] or {}).items()}
     told = (f"<dt>{html_of(key)}</dt><dd>{html_of(value)}</dd>" for key, value in facts.items() if value is not None)
     yield f"<dl>{''.join(told)}</dl>"
     files = [(Cell(item["path"]), number(item["bytes"]), Cell(item.get("sha256") or "")) for item in found["files"]]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import mlfc
 from mlfc.errors import ArchiveError, OptionError
@@ -313,3 +317,54 @@ def test_what_modules_share_counts_once(tmp_path: Path) -> None:
     text = succeeded("inspect", tmp_path / "b.tar", cwd=tmp_path)
     assert "workspace of net, twin    224" in text
     assert "constants                 608" in text
+
+
+def test_a_budget_is_asked_of_the_second(tmp_path: Path) -> None:
+    a = write_archive(tmp_path / "a.tar")
+    wanted = mlfc.diff(a, a, ram=1, flash=1)["budget"]
+    (ram, _), (flash, _) = wanted["ram_bytes"], wanted["constants_bytes"]
+    assert ram > 1
+    assert flash > 1
+    within = program("diff", a, a, "--ram", str(ram), "--flash", str(flash), cwd=tmp_path)
+    assert (within.returncode, within.stdout) == (0, "nothing changed\n")
+    over = program("diff", a, a, "--ram", str(ram - 1), "--flash", "1M", cwd=tmp_path)
+    assert over.returncode == 1
+    assert f"RAM: {ram:,} bytes exceed the budget of {ram - 1:,} by 1" in over.stdout
+
+
+def test_the_action_shows_what_changed_and_fails_beyond_the_budget(tmp_path: Path, models: Path) -> None:
+    """The script that action.yml runs, in a repository whose last commit has another model."""
+    checkout = Path(mlfc.__file__).resolve().parents[2]
+    steps = yaml.safe_load((checkout / "action.yml").read_text())["runs"]["steps"]
+    assert all("${{" not in step["run"] for step in steps), "text of others is never a part of a script"
+    assert steps[1]["run"] == 'bash "$GITHUB_ACTION_PATH/.github/budget.sh"'
+
+    def git(*arguments: str) -> None:
+        who = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    def run(ram: str) -> tuple[int, str]:
+        summary = tmp_path / "summary"
+        summary.write_text("")
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        asked = {"MODEL": "m.tflite", "TARGET": "c", "RAM": ram, "FLASH": "", "BASE": "HEAD"}
+        environment = {**os.environ, **asked, "PATH": path, "GITHUB_STEP_SUMMARY": str(summary)}
+        script = checkout / ".github" / "budget.sh"
+        found = subprocess.run(
+            ["bash", script], check=False, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert found.stderr == ""
+        assert summary.read_text() == found.stdout
+        return found.returncode, found.stdout
+
+    git("init", "-q")
+    (tmp_path / "m.tflite").write_bytes((models / "hello_world_int8.tflite").read_bytes())
+    git("add", "m.tflite")
+    git("commit", "-qm", "before")
+    (tmp_path / "m.tflite").write_bytes((models / "ad01_int8.tflite").read_bytes())
+    status, text = run("1M")
+    assert status == 0
+    assert "whole archive: bytes" in text
+    status, text = run("100")
+    assert status == 1
+    assert "exceed the budget of 100 by" in text

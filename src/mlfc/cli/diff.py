@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from mlfc.cli.options import size_option
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
 
 EXAMPLES = (
     "mlfc diff old.tar new.tar",
     "mlfc diff tvm.tar ours.tar --module default:kws",
+    "mlfc diff old.tar new.tar --ram 64k --flash 256k",
     "mlfc diff old.tar new.tar --compile --json",
 )
 _ROWS = 12
@@ -30,19 +32,28 @@ def diff(
         typer.Option(metavar="A:B", help="Compare module A of the first with module B of the second; repeatable."),
     ] = None,
     compile_code: bool = False,
+    ram: Annotated[
+        int | None, size_option("Fail if workspace, inputs, outputs and state of the second exceed so many bytes.")
+    ] = None,
+    flash: Annotated[int | None, size_option("Fail if the constants of the second exceed so many bytes.")] = None,
     as_json: bool = False,
 ) -> None:
-    """Compare two archives. Exit status 1: a C caller of the first breaks with the second."""
+    """Compare two archives. Exit status 1: a C caller of the first breaks with the second, or it exceeds a budget."""
     from mlfc import archive
 
-    found = archive.diff(a, b, modules=_mapped(module or ()), compile_code=compile_code)
+    found = archive.diff(a, b, modules=_mapped(module or ()), compile_code=compile_code, ram=ram, flash=flash)
     if as_json:
         print_json(found)
     elif found["equal"]:
         typer.echo("nothing changed")
     else:
         _print(found)
-    if found["breaks"]:
+    over = [key for key, (size, limit) in found.get("budget", {}).items() if size > limit]
+    for key in () if as_json else over:
+        size, limit = found["budget"][key]
+        what = "RAM" if key == "ram_bytes" else "constants"
+        typer.echo(f"{what}: {size:,} bytes exceed the budget of {limit:,} by {size - limit:,}")
+    if found["breaks"] or over:
         raise typer.Exit(1)
 
 

@@ -36,6 +36,8 @@ def diff(
     *,
     modules: Mapping[str, str] | None = None,
     compile_code: bool = False,
+    ram: int | None = None,
+    flash: int | None = None,
 ) -> dict[str, Any]:
     """Compare two archives of any versions, whoever wrote them.
 
@@ -47,6 +49,8 @@ def diff(
         For modules of `a` the name in `b`, where it differs.
     compile_code : bool
         Compile the code of both for this machine and compare the sizes of the objects.
+    ram, flash : int, optional
+        Bytes that workspace, inputs, outputs and state of `b` may take, and its constants.
 
     Returns
     -------
@@ -54,14 +58,14 @@ def diff(
         ``equal``; ``breaks``, whether a C caller of `a` breaks with `b`; ``facts`` of the whole archives; ``totals``
         in bytes; ``modules`` by the name in `a`, each with ``interface``, ``memory``, ``operators``, ``weights``,
         ``facts``; ``modules_removed``, ``modules_added``; and ``files`` removed, added and changed.
-        Values are pairs: of `a` and of `b`.
+        Values are pairs: of `a` and of `b`. With `ram` or `flash` also ``budget``: of each what `b` has and may have.
 
     Raises
     ------
     ArchiveError
         If one is not an archive.
     OptionError
-        If `modules` names a module that is not there.
+        If `modules` names a module that is not there, or `b` does not say what it takes of what is limited.
     ToolchainError
         If the code of one does not compile.
     """
@@ -92,7 +96,20 @@ def diff(
     }
     changed = [result["facts"], result["totals"], removed, added, *files.values()]
     equal = not any(changed) and not any(_changed(item) for item in found.values())
-    return {"a": str(a), "b": str(b), "equal": equal, **result}
+    limits = {"ram_bytes": ram, "constants_bytes": flash}
+    budget = _budget(_totals(described[1]), {key: limit for key, limit in limits.items() if limit is not None}, str(b))
+    return {"a": str(a), "b": str(b), "equal": equal, **result, **({"budget": budget} if budget else {})}
+
+
+def _budget(sizes: Mapping[str, int | None], limits: Mapping[str, int], place: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for key, limit in limits.items():
+        size = sizes[key]
+        if size is None:
+            what = key.removesuffix("_bytes")
+            raise OptionError(f"the archive does not say its {what}", place=place, next_step="Compile the model again")
+        found[key] = [size, limit]
+    return found
 
 
 def _pairs(a: Archive, b: Archive, names: Mapping[str, str]) -> dict[str, str]:

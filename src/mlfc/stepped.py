@@ -50,6 +50,7 @@ def stepped_unit(
         small=small,
         device_target=chosen if chosen.device else None,
         executable=executable,
+        steps=stepped.steps,
     )
 
 

@@ -22,6 +22,7 @@ from mlfc.support.module_info import (
     ReachInfo,
 )  # fmt: skip
 from mlfc.support.version import __version__
+from mlfc.tir.dataflow import Dataflow
 from mlfc.tir.ir import KernelCall, Value
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleIn
         version=__version__,
         numerics=factory.module.numerics,
         optimize=factory.optimize,
-        operators=tuple(_operator(factory, code, index, call) for index, call in enumerate(factory.program.calls)),
+        operators=_operators(factory, code),
         parameters=sum(int(array.size) for array in factory.source_params.values()),
         peak=_peak(factory, code),
         source=dict(factory.module.source),
@@ -52,6 +53,15 @@ def full_module_info(factory: Factory, code: GeneratedCode | None = None) -> Mod
     """Return `module_info` with what checking and comparing takes: the plan, and the constants, each content once."""
     plan = plan_blocks(factory) if factory.executor == AOT else None
     return replace(module_info(factory, code), plan=plan, constants=constants(factory))
+
+
+def _operators(factory: Factory, code: GeneratedCode) -> tuple[CallInfo, ...]:
+    flow = Dataflow(factory.program, factory.unit.steps)
+    given = flow.given_by_calls()
+    return tuple(
+        replace(_operator(factory, code, index, call), reads=flow.read_by(index), outputs=given.get(index, ()))
+        for index, call in enumerate(factory.program.calls)
+    )
 
 
 def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> CallInfo:

@@ -12,6 +12,7 @@ from mlfc.support.bytecode import Executable
 from mlfc.target.features import Levels
 from mlfc.target.target import Target, parse_target
 from mlfc.tir.ir import PrimFunc, Program, Value
+from mlfc.tir.steps import Step
 from mlfc.tir.visitor import signature
 
 EXECUTORS = ("aot", "graph", "vm")
@@ -42,6 +43,7 @@ class Unit:
     # of a target with several levels, the one for whose processors alone the code is; None for all of them
     only_level: str | None = None
     executable: Executable | None = None  # of the virtual machine
+    steps: tuple[Step, ...] = ()  # what it was made from
     parallel: bool = False  # kernels share their work among threads
 
     @property

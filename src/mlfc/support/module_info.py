@@ -131,6 +131,19 @@ class CallInfo(OperatorInfo):
         Text | None,
         Says("in models for a device: `cpu`, `opencl`, ...; copies between both are `__copy`", omitted=True),
     ] = None
+    reads: Annotated[
+        tuple[Annotated[int, Limits(minimum=-_INT32, maximum=_INT32)], ...],
+        Says(
+            "the positions of the calls whose results it reads; -1 - k for input k, with states after the inputs",
+            omitted=True,
+        ),
+    ] = ()
+    outputs: Annotated[
+        tuple[Index, ...],
+        Says(
+            "the positions of the outputs that it computes, with next values of states after the outputs", omitted=True
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True)

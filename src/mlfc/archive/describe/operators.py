@@ -24,11 +24,12 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
     """Return the module's operators in the order of their calls, as far as its archive knows it.
 
     Returns ``function``, ``nodes``, ``workspace_bytes`` (its scratch), ``macs``, ``bytes`` (read and written),
-    ``intensity`` (MACs a byte), ``live_bytes`` and ``tensors`` (``name``, ``bytes``, ``offset``, of the graph
-    executor ``storage_id``, and ``pool`` where there are several), the largest first. What the archive does not say
-    is None.
+    ``intensity`` (MACs a byte), ``types`` (of what it reads, then of what it writes), ``live_bytes`` and ``tensors``
+    (``name``, ``bytes``, ``offset``, of the graph executor ``storage_id``, and ``pool`` where there are several), the
+    largest first; ``reads``, the positions of the calls whose results it reads, with -1 - k for input k, and
+    ``outputs``, the positions of those that it computes, as metadata have them. What the archive does not say is None.
     """
-    operators = _listed(module, graph)
+    operators = _connected(_listed(module, graph), module, graph)
     blocks = _blocks(module, graph, len(operators), place)
     live = None if blocks is None else live_during(blocks, len(operators))
     pools = sorted(module.details.pools if module.details else (), key=lambda pool: -pool.base)
@@ -43,11 +44,15 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
             tensors += [{"name": SCRATCH_NAME, "bytes": scratch, "offset": None}] if scratch else []
             tensors.sort(key=lambda item: -item["bytes"])
         macs, nbytes = operator["macs"], operator.get("bytes")
+        types = operator.get("tensors") or (
+            list(graph.calls[index].types) if graph and len(graph.calls) == len(operators) else None
+        )
         result.append(
             {
                 **operator,
                 "intensity": round(macs / nbytes, 3) if macs is not None and nbytes else None,
                 "bytes": nbytes,
+                "types": types,
                 "live_bytes": live_bytes,
                 "tensors": tensors,
             }
@@ -83,6 +88,23 @@ def _listed(module: ModuleRecord, graph: GraphMemory | None) -> list[dict[str, A
         {"function": name, "nodes": None, "workspace_bytes": scratch.get(name), "macs": None, "bytes": nbytes}
         for name, nbytes in calls
     ]
+
+
+def _connected(
+    operators: list[dict[str, Any]], module: ModuleRecord, graph: GraphMemory | None
+) -> list[dict[str, Any]]:
+    """Return operators with ``reads`` and ``outputs``: as told, else as the graph connects them."""
+    if any(operator.get("reads") for operator in operators):
+        return [{**item, **{key: list(item.get(key, ())) for key in ("reads", "outputs")}} for item in operators]
+    if graph is None or len(graph.calls) != len(operators):
+        return [{**operator, "reads": None, "outputs": None} for operator in operators]
+    given = {tensor.name: -1 - place for place, tensor in enumerate(t for main in module.main for t in main.inputs)}
+    connected = []
+    for operator, call in zip(operators, graph.calls, strict=True):
+        sources = (source if isinstance(source, int) else given.get(source) for source in call.reads)
+        reads = [source for source in dict.fromkeys(sources) if source is not None]
+        connected.append({**operator, "reads": reads, "outputs": list(call.outputs)})
+    return connected
 
 
 def _blocks(
@@ -122,6 +144,9 @@ class GraphCall:
     name: str
     function: str
     nbytes: int
+    reads: tuple[int | str, ...]  # the calls that compute what it reads, and the names of arguments
+    outputs: tuple[int, ...]  # the positions of the graph's results that it computes
+    types: tuple[str, ...]  # of what it reads, then of what it writes
 
 
 @dataclass(frozen=True)
@@ -174,12 +199,19 @@ def graph_memory(graph: Graph) -> GraphMemory:
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     names: dict[int, str] = {}
+    sources: dict[int, int | str] = {entry: name for name, entry in graph.arguments.items()}
     for node in graph.nodes:
         if node.function is None:
             continue
         if node.function != NOP:
             touched = sum(graph.entries[index].nbytes for index in (*node.inputs, *node.outputs))
-            calls.append(GraphCall(node.name, node.function, touched))
+            sources.update(dict.fromkeys(node.outputs, len(calls)))
+            reads = tuple(dict.fromkeys(sources[index] for index in node.inputs))
+            outputs = tuple(place for place, index in enumerate(graph.heads) if index in node.outputs)
+            types = tuple(_type_text(graph.entries[index]) for index in (*node.inputs, *node.outputs))
+            calls.append(GraphCall(node.name, node.function, touched, reads, outputs, types))
+        else:  # a view
+            sources.update(dict.fromkeys(node.outputs, sources[node.inputs[0]]))
         # a view before the first call belongs to it
         now = max(0, len(calls) - 1)
         for index in node.outputs:
@@ -195,6 +227,10 @@ def graph_memory(graph: Graph) -> GraphMemory:
     arguments = {name: _type(graph.entries[index]) for name, index in graph.arguments.items()}
     results = tuple(_type(graph.entries[index]) for index in graph.heads)
     return GraphMemory(tuple(calls), tuple(blocks), total, arguments, results)
+
+
+def _type_text(entry: Entry) -> str:
+    return f"{entry.dtype}[{','.join(map(str, entry.shape))}]"
 
 
 def _type(entry: Entry) -> tuple[str, tuple[int, ...]]:

@@ -151,6 +151,7 @@ def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
     for index, operator in enumerate(details.operators):
         if operator.function not in (*known, COPY):
             yield f"mlfc.operators[{index}].function: {operator.function} is not among operator_functions"
+    yield from _flow_faults(details)
     yield from _memory_faults(details)
     yield from _state_faults(details)
     for index, constant in enumerate(details.constants or ()):
@@ -159,6 +160,19 @@ def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
             yield f"mlfc.constants[{index}].bytes: {constant.nbytes}, but shape and dtype give {size}"
     for constant in _twice(constant.name for constant in details.constants or ()):
         yield f"mlfc.constants: the name '{constant}' is there twice"
+
+
+def _flow_faults(details: ModuleInfo) -> Iterator[str]:
+    """Yield operators that read or compute what is not there."""
+    calls, states = len(details.operators), len(details.states)
+    given, results = len(details.inputs) + states, len(details.outputs) + states
+    for index, operator in enumerate(details.operators):
+        for source in operator.reads:
+            if not -given <= source < calls:
+                yield f"mlfc.operators[{index}].reads: {source} is neither a call nor an input"
+        for place in operator.outputs:
+            if place >= results:
+                yield f"mlfc.operators[{index}].outputs: there are {results} outputs, not {place + 1}"
 
 
 def _memory_faults(details: ModuleInfo) -> Iterator[str]:

@@ -9,12 +9,11 @@ import inspect
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any
 
-from typer import Context
-from typer.models import ArgumentInfo, OptionInfo
+from typer.models import ArgumentInfo
 
 import mlfc.ops
 import mlfc.schema
@@ -25,9 +24,12 @@ from mlfc.support.module_info import DEFINITIONS, ArchiveInfo, ModuleInfo
 from mlfc.support.records import Record, Says, definitions, described
 
 sys.path.insert(0, str(Path(__file__).parent))
+from command_parameters import parameters
+from man_pages import man_pages
 from model_operators import onnx_page, tflite_page
 
 REFERENCE = Path(__file__).parent / "reference"
+MAN = Path(__file__).parent / "man"
 SCHEMA = Path(mlfc.schema.__file__).parent / "metadata-7.json"
 _MADE = "<!-- made by docs/generate.py: change the program, not this page -->"
 
@@ -42,6 +44,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "tflite.md": tflite_page(_MADE),
         REFERENCE / "archive.md": archive_page(),
         SCHEMA: metadata_schema(),
+        **{MAN / name: text for name, text in man_pages().items()},
     }
 
 
@@ -95,7 +98,7 @@ def cli_page() -> str:
 
 
 def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...]) -> list[str]:
-    rows = list(_parameters(function))
+    rows = list(parameters(function))
     words = [spelled for spelled, info, _ in rows if isinstance(info, ArgumentInfo)]
     usage = " ".join(["mlfc", name, *words, "[OPTIONS]" if len(words) < len(rows) else ""]).rstrip()
     lines = [f"## {name}", "", _wrapped(function.__doc__), "", f"    {usage}", ""]
@@ -111,37 +114,6 @@ def _wrapped(doc: str | None) -> str:
     """Return the paragraphs of a docstring in lines of at most 100 columns."""
     paragraphs = inspect.cleandoc(doc or "").split("\n\n")
     return "\n\n".join(textwrap.fill(text, 100, break_on_hyphens=False) for text in paragraphs)
-
-
-def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, ArgumentInfo | OptionInfo, str]]:
-    """Yield each parameter as users write it, with its annotation and the text of its default."""
-    hints = get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        hint = hints[name]
-        if hint is Context:  # typer's own
-            continue
-        if get_origin(hint) is not Annotated:
-            # a default of None makes older Pythons wrap the annotation: Optional[Annotated[...]]
-            hint = next(item for item in get_args(hint) if get_origin(item) is Annotated)
-        kind, info = get_args(hint)
-        default = parameter.default
-        shown = f"`{default}`" if isinstance(default, (str, int)) and default is not False else ""
-        yield _spelled(name, kind, info, default), info, shown
-
-
-def _spelled(name: str, kind: Any, info: ArgumentInfo | OptionInfo, default: Any) -> str:
-    if isinstance(info, ArgumentInfo):
-        text = info.metavar or name.upper()
-        text = f"{text}..." if list in {get_origin(kind), *map(get_origin, get_args(kind))} else text
-        return text if default is inspect.Parameter.empty else f"[{text}]"
-    # in annotations typer takes the first flag for a default, as in its older style
-    given = [flag for flag in (info.default, *(info.param_decls or ())) if isinstance(flag, str)]
-    flags = ", ".join(given or [f"--{name.replace('_', '-')}"])
-    kinds = get_args(kind) or (kind,)
-    if bool in kinds:
-        return flags
-    value = info.metavar or ("PATH" if Path in kinds else "N" if int in kinds else "TEXT")
-    return f"{flags} {value}"
 
 
 def operators_page() -> str:
@@ -226,4 +198,5 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     for path, content in pages().items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(content, encoding="utf-8")

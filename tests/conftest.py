@@ -48,7 +48,7 @@ STRICT = bool(os.environ.get("MLFC_TEST_STRICT"))
 PACKAGES = {
     "ar": "binutils", "avr-g++": "gcc-avr", "avr-gcc": "gcc-avr", "c++": "g++", "cc": "gcc", "cmake": "cmake",
     "clang": "clang", "docker-registry": "docker-registry", "g++": "g++", "gcc": "gcc", "git": "git",
-    "ld": "binutils", "make": "make",
+    "ld": "binutils", "make": "make", "mandoc": "mandoc",
     "ninja": "ninja-build", "nm": "binutils", "node": "nodejs", "objcopy": "binutils", "objdump": "binutils",
     "readelf": "binutils", "rustc": "rustc", "simavr": "simavr", "size": "binutils", "strip": "binutils",
     "qemu-arm": "qemu-user", "qemu-system-arm": "qemu-system-arm", "qemu-system-riscv32": "qemu-system-misc",

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs bench bench-mcu fuzz clean
+.PHONY: demo test check docs release bench bench-mcu fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
@@ -13,8 +13,8 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_FLAGS) tests
 
 check: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks examples docs fuzz
-	$(BIN)/ruff format --check src tests benchmarks examples docs fuzz
+	$(BIN)/ruff check src tests benchmarks examples docs fuzz release
+	$(BIN)/ruff format --check src tests benchmarks examples docs fuzz release
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/tiny
 	$(MAKE) docs
@@ -22,6 +22,10 @@ check: $(VENV)/.dev
 # the site of docs/ in build/site, without network; links that lead nowhere are errors
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# what is uploaded to package indexes, in dist/: built, then installed and tried in empty environments
+release: $(VENV)/.dev
+	$(BIN)/python release/check.py dist
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks

@@ -1,7 +1,8 @@
-"""What ``pip install mlfc`` and each extra bring, of the packages that are installed here."""
+"""What ``pip install mlfc``, each extra and ``mlfc-runtime`` bring, of the packages that are installed here."""
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -13,6 +14,8 @@ from rich.table import Table
 import mlfc
 
 MLFC = "mlfc"
+RUNTIME = "mlfc-runtime"
+_RUNTIME_BUILD = Path(__file__).parents[1] / "release" / "runtime" / "hatch_build.py"
 LIMIT = 300_000_000
 """Bytes that the packages of an installation without extras may have."""
 _BYTECODE = ".pyc"
@@ -56,6 +59,10 @@ def size_of(package: str) -> int | None:
     """Return the bytes of a package's files, without the bytecode that Python writes; None if it is not here."""
     if package == MLFC:  # its files may be those of a checkout
         return _bytes_of(path for path in Path(mlfc.__path__[0]).rglob("*"))
+    if package == RUNTIME:
+        build = runpy.run_path(str(_RUNTIME_BUILD))
+        roots = (build["source"]() / name for name in build["FILES"])
+        return _bytes_of(path for root in roots for path in (root, *root.rglob("*")))
     try:
         files = distribution(package).files or ()
     except PackageNotFoundError:
@@ -75,6 +82,7 @@ def table() -> Table:
     for extra in distribution(MLFC).metadata.get_all("Provides-Extra") or ():
         if extra not in _FOR_US:
             _add(made, f"{MLFC}\\[{extra}]", packages(extra) - usual, sign="+")
+    _add(made, RUNTIME, frozenset({RUNTIME, "numpy"}))
     return made
 
 

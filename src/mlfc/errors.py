@@ -177,6 +177,10 @@ class ToolchainError(MlfcError, code="MLF150"):
     """A C compiler that is missing, fails, or makes code that does not load."""
 
 
+class InstallationError(MlfcError, code="MLF151"):
+    """Something that needs a package, or mlfc's compiler, which is not installed."""
+
+
 class RunError(MlfcError, code="MLF160"):
     """A compiled model that reports failure when run."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mlfc.archive.read.load import (
     IN_MEMORY,
+    LOADING,
     artifact_kind,
     file_of,
     kind_of_artifact,
@@ -16,12 +17,11 @@ from mlfc.archive.read.load import (
     model_of_library,
     model_of_parts,
 )
-from mlfc.archive.read.module_parts import ModuleParts, read_parts
-from mlfc.library.build import has_only_objects
-from mlfc.library.toolchain import has_compiler
 from mlfc.runtime.modules.restoring import Origin, Restorable
+from mlfc.support.installation import required_for
 
 if TYPE_CHECKING:
+    from mlfc.archive.read.module_parts import ModuleParts
     from mlfc.factory import Factory
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.modules.runnable import Runnable
@@ -63,9 +63,11 @@ def load(
         If it was not compiled for these devices, or they are not there.
     """
     if isinstance(path, (bytes, bytearray, memoryview)):
-        model = _load_bytes(path, module, devices)
+        with required_for(LOADING, IN_MEMORY):
+            model = _load_bytes(path, module, devices)
     else:
-        model = _load_file(path, module, devices)
+        with required_for(LOADING, str(path)):
+            model = _load_file(path, module, devices)
     if isinstance(model, Restorable):
         model.origin = Origin.of(load, path, module, tuple(devices))
     return model
@@ -75,6 +77,8 @@ def _load_file(path: str | os.PathLike[str], module: str | None, devices: Sequen
     if artifact_kind(path) in ("library", "objects"):
         model: Runnable = model_of_library(load_module(path, module), str(path), devices)
         return model
+    from mlfc.archive.read.module_parts import read_parts
+
     parts = read_parts(path, module)
     if lacks_compiler(parts):
         return load_factory(own_factory(path, parts.record.name), devices)
@@ -91,6 +95,9 @@ def _load_bytes(data: bytes | bytearray | memoryview, module: str | None, device
 
 def lacks_compiler(parts: ModuleParts) -> bool:
     """Tell whether a module is C that nothing here compiles, beside the source that it was made from."""
+    from mlfc.library.build import has_only_objects
+    from mlfc.library.toolchain import has_compiler
+
     return parts.record.details is not None and not has_only_objects(parts.code) and not has_compiler()
 
 

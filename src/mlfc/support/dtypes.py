@@ -104,14 +104,22 @@ def limits(dtype: str) -> tuple[int, int]:
     return (0, (1 << width) - 1) if scalar.startswith("u") else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
 
 
+def is_numpys_own(scalar: str) -> bool:
+    """Tell whether numpy has a dtype of the name; those of the others are in the package ml_dtypes."""
+    return scalar != "bfloat16" and scalar not in NARROW
+
+
 @cache
 def to_numpy(dtype: str) -> np.dtype[np.generic]:
     """Return numpy's dtype of the same element."""
     scalar = element(dtype)
     bits(scalar)
-    if scalar == "bfloat16" or scalar in NARROW:
-        # numpy has none of its own, and importing these takes a while
-        import ml_dtypes
+    if not is_numpys_own(scalar):
+        from mlfc.support.installation import required_for
+
+        # importing these takes a while
+        with required_for(f"the dtype {scalar}"):
+            import ml_dtypes
 
         found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, scalar))
         return found

@@ -26,7 +26,10 @@ class LazyPackage(ModuleType):
         home = self.__dict__["_HOMES"].get(name)
         if home is None:
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
-        module = import_module(home)
+        from mlfc.support.installation import required_for
+
+        with required_for(f"{self.__name__}.{name}"):
+            module = import_module(home)
         found = module if home == f"{self.__name__}.{name}" else getattr(module, name)
         setattr(self, name, found)
         return found

@@ -13,16 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from mlfc.archive.read.module_parts import ModuleParts, read_parts
 from mlfc.errors import ArchiveError, MlfcError, OptionError
-from mlfc.library.build import build_library, has_only_objects
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
 from mlfc.runtime.modules.restoring import Origin
+from mlfc.support.installation import required_for
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
 
 if TYPE_CHECKING:
+    from mlfc.archive.read.module_parts import ModuleParts
     from mlfc.factory import Factory
     from mlfc.library.host import HostLibrary
     from mlfc.runtime.devices.device import Device
@@ -40,6 +40,7 @@ _KINDS_OF_FORMAT = {
     "o": ("objects",),
     "tar": ("archive", "objects"),
 }
+LOADING = "loading this file"
 IN_MEMORY = "bytes"
 """What messages call an artifact that is not in a file."""
 _TAR_MAGIC = slice(257, 262)
@@ -75,9 +76,12 @@ def load_module(
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         view = memoryview(source)
-        root = _module_of_bytes(view.cast("B") if view.c_contiguous else memoryview(bytes(view)), module, fmt)
+        data = view.cast("B") if view.c_contiguous else memoryview(bytes(view))
+        with required_for(LOADING, IN_MEMORY):
+            root = _module_of_bytes(data, module, fmt)
     else:
-        root = _module_of_file(source, module, fmt)
+        with required_for(LOADING, str(source)):
+            root = _module_of_file(source, module, fmt)
     root.origin = Origin.of(load_module, source, module)
     return root
 
@@ -100,6 +104,8 @@ def _module_of_file(source: str | os.PathLike[str], module: str | None, fmt: str
             place=str(source),
             next_step="Compile a model first with: mlfc compile MODEL",
         )
+    from mlfc.archive.read.module_parts import read_parts
+
     parts = read_parts(source, module)
     lib = host_library(parts)
     return lib if parts.executor is None else factory_module(parts, lib)
@@ -209,6 +215,7 @@ def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> Runnable:
 
 def host_library(parts: ModuleParts) -> HostLibrary:
     """Return the code of a module of an archive, with the modules that it imports."""
+    from mlfc.library.build import has_only_objects
     from mlfc.library.host import HostLibrary
 
     kind = HostLibrary
@@ -230,6 +237,7 @@ def _model(parts: ModuleParts, lib: HostLibrary, devices: Sequence[Device]) -> A
         return AotModule(lib.executable(), details, loaded_pools(details, parts.code))
     if parts.header is not None:
         from mlfc.archive.read.tvm_interface import c_interface
+        from mlfc.library.build import build_library
 
         description = c_interface(parts.record, parts.header, parts.relay, parts.place)
         return AotModule(build_library(parts.code, digests=parts.digests), description)

@@ -18,7 +18,8 @@ from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, address_of, aligned_l
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables, devices_symbol_of
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable
-from mlfc.support.bytecode.instructions import ALIGNMENT, BY_NAME, CPU, MAX_RANK
+from mlfc.support.bytecode.instructions import ALIGNMENT, BY_NAME, CPU, DTYPES, MAX_RANK
+from mlfc.support.dtypes import bits, is_numpys_own, to_numpy
 
 OPEN, RUN, RELEASE, CLOSE = (f"mlfc_vm_host_{name}" for name in ("open", "run", "release", "close"))
 """What a library with the C interpreter exports (``mlfc_vm_host.h``)."""
@@ -266,8 +267,8 @@ _NO_DTYPE = 255
 # Copies of inputs above this are made anew: that costs little of their time, and memory would stay with the model.
 _KEPT_BYTES = 1 << 16
 # dtypes that are not numpy's own have no name there: their elements come as unsigned ones of the size
-_NAMED = frozenset(number for number, dtype in enumerate(NUMPY_DTYPES) if dtype.isbuiltin == 1)
-_TYPES = tuple(dtype.str if number in _NAMED else f"=u{dtype.itemsize}" for number, dtype in enumerate(NUMPY_DTYPES))
+_NAMED = frozenset(number for number, name in enumerate(DTYPES) if is_numpys_own(name))
+_TYPES = tuple(to_numpy(name).str if is_numpys_own(name) else f"=u{-(-bits(name) // 8)}" for name in DTYPES)
 
 
 def _describe(tensor: Any, array: Array, dtype: int) -> None:

@@ -15,18 +15,33 @@ from mlfc.runtime.executors.vm.failures import Code, Fault
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.ndarray import NDArray
 from mlfc.support.arrays import Array
-from mlfc.support.bytecode.instructions import ALIGNMENT, CPU, DTYPES
-from mlfc.support.dtypes import to_numpy
+from mlfc.support.bytecode.instructions import ALIGNMENT, CPU, DTYPES, NUMBERED_DTYPES
+from mlfc.support.dtypes import is_numpys_own, to_numpy
 
 ENTRY_BYTES = 128
 """What a register, and an entry of a list, cost of the memory limit."""
-NUMPY_DTYPES = tuple(to_numpy(dtype) for dtype in DTYPES)
-_NUMBERS = {dtype: number for number, dtype in enumerate(NUMPY_DTYPES)}
+
+
+class _NumpyDtypes(dict[int, "np.dtype[Any]"]):
+    """Dtypes by their numbers. What numpy lacks needs another package, which is imported for a model that has it."""
+
+    def __missing__(self, number: int) -> np.dtype[Any]:
+        found = self[number] = to_numpy(DTYPES[number])
+        _NUMBERS[found] = number
+        return found
+
+
+NUMPY_DTYPES = _NumpyDtypes({number: to_numpy(name) for number, name in enumerate(DTYPES) if is_numpys_own(name)})
+_NUMBERS = {dtype: number for number, dtype in NUMPY_DTYPES.items()}
 
 
 def number_of(dtype: np.dtype[Any]) -> int | None:
     """Return the number of a dtype of numpy in bytecode, or None."""
-    return _NUMBERS.get(dtype)
+    number = _NUMBERS.get(dtype)
+    if number is None:
+        number = NUMBERED_DTYPES.get(dtype.name)
+        return number if number is not None and NUMPY_DTYPES[number] == dtype else None
+    return number
 
 
 class Account:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mlfc.cli.options import size_option
-from mlfc.cli.tables import print_json, print_table
+from mlfc.cli.tables import excess, print_json, print_table
 from mlfc.errors import OptionError
 
 EXAMPLES = (
@@ -48,11 +48,9 @@ def diff(
         typer.echo("nothing changed")
     else:
         _print(found)
-    over = [key for key, (size, limit) in found.get("budget", {}).items() if size > limit]
-    for key in () if as_json else over:
-        size, limit = found["budget"][key]
-        what = "RAM" if key == "ram_bytes" else "constants"
-        typer.echo(f"{what}: {size:,} bytes exceed the budget of {limit:,} by {size - limit:,}")
+    over = excess(found.get("budget", {}))
+    for text in () if as_json else over:
+        typer.echo(text)
     if found["breaks"] or over:
         raise typer.Exit(1)
 

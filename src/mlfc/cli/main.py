@@ -18,6 +18,7 @@ import mlfc
 from mlfc.cli import (
     archives,
     boards,
+    budget,
     cache,
     check,
     compile_models,
@@ -59,6 +60,7 @@ COMMANDS = (
     ("report", report.report, report.EXAMPLES),
     ("inspect", inspect.inspect, inspect.EXAMPLES),
     ("diff", diff.diff, diff.EXAMPLES),
+    ("budget", budget.budget, budget.EXAMPLES),
     ("validate", archives.validate, archives.VALIDATE_EXAMPLES),
     ("migrate", archives.migrate, archives.MIGRATE_EXAMPLES),
     *publish.COMMANDS,

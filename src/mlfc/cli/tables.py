@@ -220,3 +220,15 @@ def tiling_line(tiling: Mapping[str, Any], calls: int) -> str:
         f"{layers} in {tiling['count']} row tiles, {calls} calls instead of {tiling['calls_without']}, no row twice; "
         f"without, the workspace would have {tiling['workspace_bytes_without']:,} bytes"
     )
+
+
+BUDGET_KEYS = {"ram_bytes": "RAM", "constants_bytes": "constants"}
+
+
+def excess(sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return a sentence for each size of a budget that exceeds its limit."""
+    return [
+        f"{BUDGET_KEYS[key]}: {size:,} bytes exceed the budget of {limit:,} by {size - limit:,}"
+        for key, (size, limit) in sizes.items()
+        if size > limit
+    ]

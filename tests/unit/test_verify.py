@@ -46,6 +46,7 @@ def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pyte
     class Off:
         def __init__(self, reference: Any) -> None:
             self.reference = reference
+            self.output_names = reference.output_names
 
         def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
             tensors = self.reference.run(inputs)

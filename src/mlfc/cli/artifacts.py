@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from mlfc.cli.options import Inputs
 from mlfc.errors import OptionError, unknown
+from mlfc.support.containers import ContainerInfo
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
     from mlfc.micro.board.board import Board
     from mlfc.runtime.modules.runnable import Runnable
-    from mlfc.support.arrays import Array
     from mlfc.support.tensor_info import TensorInfo
 
 
@@ -78,11 +78,12 @@ def given_inputs(
     infos: Sequence[TensorInfo],
     extents: Mapping[str, tuple[int, int]] | None = None,
     shapes: Sequence[str] = (),
-) -> Mapping[str, Array]:
+    elements: Mapping[str, Sequence[int | None]] | None = None,
+) -> Mapping[str, Any]:
     """Return the inputs of a model: from a file, or made up.
 
     `extents` are the bounds of open ones: what is made up has what `shapes` say, or 1 for a batch and 16 for others, as
-    far as these allow.
+    far as these allow. `elements` are the extents of tensors in sequences and optionals, as far as they are known.
     """
     from mlfc.runtime.tensor.arrays import fill as filled
     from mlfc.runtime.tensor.npz import read_npz
@@ -94,14 +95,28 @@ def given_inputs(
     if made_up := {name: value for name, value in chosen.items() if name not in stated}:
         shown = ", ".join(f"{name}={value}" for name, value in made_up.items())
         typer.echo(printable(f"open dimensions of the inputs that were made up: {shown}"), err=True)
-    made = [info.at({**chosen, **stated}) for info in infos]
+    made = [
+        _contained(info, (elements or {}).get(info.name, ()), shapes)
+        if isinstance(info, ContainerInfo)
+        else info.at({**chosen, **stated})
+        for info in infos
+    ]
     for info in made:
-        if not info.is_static:
+        if not info.is_static and not isinstance(info, ContainerInfo):
             raise OptionError(
                 f"extents of the input {info} follow from others in a way that its name does not tell",
                 next_step=f"Give its shape: --shape {info.name}=..., or give the inputs: --inputs FILE.npz",
             )
     return filled(made, fill, seed)
+
+
+def _contained(info: ContainerInfo, known: Sequence[int | None], shapes: Sequence[str]) -> ContainerInfo:
+    """Return a sequence or optional whose tensors have the extents that are known, or that the user gives."""
+    from mlfc.frontend.shapes import parse_shapes
+
+    given = parse_shapes(shapes).get(info.name, known)
+    extents = [extent if isinstance(extent, int) else "?" for extent in given or info.shape]
+    return replace(info, shape=tuple(extents))
 
 
 def _stated(
@@ -116,6 +131,8 @@ def _stated(
         if name not in by_name:
             raise OptionError(unknown("input", name, by_name), place="--shape")
         info = by_name[name]
+        if isinstance(info, ContainerInfo) and len(shape) == len(info.shape):
+            continue
         if len(shape) != len(info.shape) or not all(isinstance(extent, int) for extent in shape):
             shown = ",".join(map(str, shape))
             raise OptionError(f"expected {len(info.shape)} numbers for {info}, got {shown}", place="--shape")

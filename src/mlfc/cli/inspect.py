@@ -196,12 +196,26 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
 
 
 def _print_vm(vm: Mapping[str, Any]) -> None:
-    """Print open extents, and how much bytecode there is."""
+    """Print open extents, sequences and optionals, and how much bytecode there is."""
     if vm["symbols"]:
         rows = [
             (item["name"], item["low"], "no bound" if item["high"] is None else item["high"]) for item in vm["symbols"]
         ]
         print_table("open extents", ("name", "from", "to"), rows)
+    if vm["containers"]:
+        print_table(
+            "sequences and optionals",
+            ("", "name", "type", "tensors"),
+            [
+                (
+                    item["binding"],
+                    item["name"],
+                    f"{item['kind']} of {describe_tensor(item)}",
+                    ", ".join(item["tensors"]),
+                )
+                for item in vm["containers"]
+            ],
+        )
     instructions = sum(function["instructions"] for function in vm["functions"])
     typer.echo(
         f"  bytecode: {instructions:,} instructions, {vm['kernels']:,} kernels, {vm['bytecode']:,} bytes"

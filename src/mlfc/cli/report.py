@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mlfc.cli.options import Inputs
-from mlfc.errors import OptionError
+from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
 from mlfc.support.text import printable
 
@@ -76,6 +76,7 @@ def _page_of_model(model: Path, target: str, inputs: Inputs, *, show_boards: boo
 
 
 def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
+    """Return which boards the model fits, or why it cannot be compiled for any."""
     from mlfc.frontend import import_for_run
     from mlfc.frontend.shapes import leaves_to_run
     from mlfc.micro.board.board import boards
@@ -85,7 +86,10 @@ def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
     target, asked = boards().get("mps2-an386").target, inputs.arguments()
     with bar(f"fitting {model.name}") as say:
         dynamic = leaves_to_run(None, target, asked["shapes"])
-        mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
+        try:
+            mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
+        except MlfcError as error:  # hosts run what a board cannot: open dimensions, sequences
+            return {"refusal": str(error)}
         return board_budgets(mod, params, name=module_name(model.name.partition(".")[0]), progress=say).as_json()
 
 

@@ -143,12 +143,12 @@ def run_model(
         _report(profiled, measured.outputs, measured.runs, (measured.operators, peaks), outputs, top, as_json)
     else:
         with stage(f"loading {artifact}"):
-            compiled = _limited(_load(artifact, module, fixed, devices, inputs, compiling), limits)
-        begin_state(compiled, state_in)
+            compiled, elements = _load(artifact, module, fixed, devices, inputs, compiling)
+        begin_state(_limited(compiled, limits), state_in)
         if len(compiled.state) and inputs is not None:
             results, times = _steps(compiled, inputs, runs, artifact)
         else:
-            made = given(compiled.inputs, *_sizes(compiled, artifact, fixed))
+            made = given(compiled.inputs, *_sizes(compiled, artifact, fixed), elements)
             results, times = _timed(compiled, made, runs, artifact)
         if state_out is not None:
             save_state(compiled, state_out)
@@ -272,7 +272,7 @@ def _sizes(
 ) -> tuple[Mapping[str, tuple[int, int]] | None, Sequence[str]]:
     """Return the bounds of a model's open extents, and what the user says of the shapes of its inputs."""
     extents = getattr(compiled, "extents", None)
-    if not extents:
+    if not extents and not getattr(compiled, "has_containers", False):
         is_compiled(artifact, None, fixed)
     return extents, fixed.shapes if is_compiled(artifact, None, fixed, takes_shapes=True) else ()
 
@@ -284,20 +284,25 @@ def _load(
     devices: Sequence[Device],
     inputs: Path | None,
     compiling: Mapping[str, Any],
-) -> Runnable:
-    """Return what is to run; a model whose open shapes cannot be compiled gets those of the inputs in a file."""
+) -> tuple[Runnable, Mapping[str, Sequence[int | None]]]:
+    """Return what is to run, and what is known of the extents of tensors in its sequences and optionals.
+
+    A model whose open shapes cannot be compiled gets those of the inputs in a file.
+    """
     from mlfc.archive.loading import load
     from mlfc.archive.read.load import load_factory
+    from mlfc.verify.contained import element_shapes
 
     if is_compiled(artifact, module, fixed, takes_shapes=True):
-        return load(artifact, module, devices)
+        return load(artifact, module, devices), {}
     try:
-        return load_factory(compiled_model(artifact, fixed, _target(devices, compiling), **compiling), devices)
+        factory = compiled_model(artifact, fixed, _target(devices, compiling), **compiling)
     except MlfcError:
         shaped = None if inputs is None else fixed.with_shapes_of(inputs)
         if shaped is None:
             raise
-        return load_factory(compiled_model(artifact, shaped, _target(devices, compiling), "aot", **compiling), devices)
+        factory = compiled_model(artifact, shaped, _target(devices, compiling), "aot", **compiling)
+    return load_factory(factory, devices), element_shapes(factory.module)
 
 
 def _profiled(

@@ -31,6 +31,8 @@ EXAMPLES = (
     "mlfc verify detector.onnx --byoc onnxruntime",
 )
 
+_NAMED = 8
+
 
 def verify(
     model: Annotated[Path, typer.Argument(help="The original TFLite or ONNX file.")],
@@ -178,6 +180,12 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
     for item in (*result.outputs, *result.layers):
         if item.note and item.is_within:
             typer.echo(f"{shortened(item.tensor)}: {item.note}")
+    if result.refused:
+        typer.echo(f"{result.reference} refused {result.refused} more sets of made-up inputs; give others by --inputs")
+    if result.unseen:
+        names = ", ".join(map(shortened, result.unseen[:_NAMED]))
+        more = f" and {len(result.unseen) - _NAMED} more" if len(result.unseen) > _NAMED else ""
+        typer.echo(f"compared by their results alone, not layer by layer: branches and loops of {names}{more}")
     if result.accuracy is not None:
         found = result.accuracy
         typer.echo(

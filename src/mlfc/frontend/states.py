@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mlfc.errors import OptionError, unknown
 from mlfc.frontend.common import Params, frozen_input
-from mlfc.relay.ir import Expr, IRModule, State, TensorType, Tuple, tensor_type
+from mlfc.relay.ir import Expr, IRModule, State, TensorType, tensor_type
 
 ZEROS = "zeros"
 
@@ -69,8 +69,7 @@ def tie_states(
 
 
 def _outputs(module: IRModule) -> dict[str, Expr]:
-    body = module.main.body
-    heads = body.fields if isinstance(body, Tuple) else (body,)
+    heads = module.outputs
     names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
     return dict(zip(names, heads, strict=True))
 

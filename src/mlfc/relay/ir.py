@@ -299,6 +299,13 @@ class IRModule(Displayed):
         """The model's function."""
         return self.functions["main"]
 
+    @property
+    def outputs(self) -> tuple[Expr, ...]:
+        """The results of ``main`` that are outputs: all but the values of the symbols that it defines."""
+        body = self.main.body
+        fields = body.fields if isinstance(body, Tuple) else (body,)
+        return fields[: len(fields) - len(self.main.attrs.get("defines", ()))]
+
     def _facts(self) -> Mapping[str, object]:
         parameters = f"{len(self.main.params)} parameters" if "main" in self.functions else "-"
         return {"functions": list(self.functions), "main": parameters, "outputs": self.output_names}

@@ -97,6 +97,11 @@ class BesideHost:
         """The inputs that `run` takes."""
         return self._reference.input_names
 
+    @property
+    def output_names(self) -> frozenset[str]:
+        """The outputs of the model."""
+        return self._reference.output_names
+
     def begin(self) -> None:
         """Forget what earlier runs left in the model's variables."""
         self._reference.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,14 +18,15 @@ from mlfc.archive.read.load import load_factory
 from mlfc.archive.read.opening import open_archive
 from mlfc.archive.read.source import read_source
 from mlfc.compiler import build
-from mlfc.errors import InputError, OptionError
+from mlfc.errors import InputError, MlfcError, ModelError, OptionError
 from mlfc.factory import Factory
 from mlfc.frontend import Model, import_for_run, import_model, model_file
 from mlfc.frontend.shapes import leaves_to_run
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.firmware.trace import check_traces
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
-from mlfc.relay.ir import IRModule
+from mlfc.relay.ir import Call, GlobalVar, If, IRModule
+from mlfc.relay.visitor import post_order
 from mlfc.runtime.executors.aot_module import AotModule
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.states import ModelState
@@ -32,10 +34,12 @@ from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.module import pick_module
 from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
+from mlfc.support.containers import ContainerInfo
 from mlfc.support.module_info import StateInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
+from mlfc.verify.contained import Asked, element_shapes, made_up_sets, pairs, unlike
 from mlfc.verify.difference import Difference, Tolerance, difference
 from mlfc.verify.groups import differing_groups
 from mlfc.verify.inputs import read_sets, sample_inputs
@@ -43,8 +47,9 @@ from mlfc.verify.judge import Judge, Subject
 from mlfc.verify.reference import LITERT, Reference, WithFrozen, open_reference, with_all_tensors
 from mlfc.verify.stepping import Stepping
 
-Sets = Sequence[tuple[str, dict[str, Array]]]
+Sets = Sequence[tuple[str, dict[str, Any]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
+_NO_TENSOR = "it has no tensor in any set of inputs"
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +62,8 @@ class Comparison(Displayed):
         ``LiteRT`` or ``ONNX Runtime``.
     samples : int
         How many sets of inputs were run.
+    refused : int
+        How many made-up sets, of models with sequences or optionals, the reference refused: these were not run.
     outputs : tuple of Difference
         Of the model's outputs, as the code that ships computes them.
     layers : tuple of Difference
@@ -64,6 +71,8 @@ class Comparison(Displayed):
         itself for that, on a board it is what ships.
     groups : tuple of Difference
         Where layers were asked for, and the outputs of the code that ships differ: its fused groups that do.
+    unseen : tuple of str
+        Where layers were asked for: the nodes with branches and loops, whose own nodes were not compared one by one.
     accuracy : Accuracy or None
         Where labels were given.
     """
@@ -74,6 +83,8 @@ class Comparison(Displayed):
     layers: tuple[Difference, ...] = ()
     groups: tuple[Difference, ...] = ()
     accuracy: Accuracy | None = None
+    refused: int = 0
+    unseen: tuple[str, ...] = ()
 
     def _facts(self) -> Mapping[str, object]:
         found = {"reference": self.reference, "samples": self.samples, "is_within": self.is_within}
@@ -112,16 +123,28 @@ class _Request:
     labels: Path | None
     limit_factor: float
 
-    def sets(self, compiled: Computes) -> Sets:
-        if isinstance(compiled, VmModel) and compiled.has_containers:
-            raise OptionError(
-                "expected tensors to compare, got a model whose inputs or outputs are sequences or optionals",
-                next_step="Run it (mlfc run) and compare the files of outputs",
-            )
+    def sets(self, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
+        """Return the sets of inputs, and how many more the reference refuses."""
         if self.inputs is not None:
-            return read_sets(self.inputs, compiled.inputs)
-        bounds = compiled.extents if isinstance(compiled, VmModel) else None
-        return list(sample_inputs(compiled.inputs, self.samples, self.seed, bounds))
+            return read_sets(self.inputs, compiled.inputs), 0
+        bounds = compiled.extents if isinstance(compiled, VmModel) else {}
+        if not any(isinstance(info, ContainerInfo) for info in compiled.inputs):
+            return list(sample_inputs(compiled.inputs, self.samples, self.seed, bounds)), 0
+
+        def accepts(inputs: Mapping[str, Any]) -> bool:
+            try:
+                reference.run(inputs)
+            except ModelError:
+                return False
+            finally:
+                reference.begin()
+            return True
+
+        try:
+            elements = element_shapes(imported()[0])
+        except MlfcError:  # an artifact may have been compiled with what is not known here
+            elements = {}
+        return made_up_sets(Asked(compiled.inputs, bounds, elements, self.samples, self.seed), accepts)
 
     def built(self, module: IRModule, params: Mapping[str, Array], target: str | None = None) -> Factory:
         return build(
@@ -144,26 +167,43 @@ class _Comparing:
     tolerance: Tolerance | None
     judge: Judge | None
     labels: Labels | None = None
-    required: Sequence[str] = ()  # tensors that both must have; others, of layers, are compared where both do
+    required: Sequence[str] = ()  # outputs that both must have; others, of layers, are compared where both do
     worst: dict[str, Difference] = field(default_factory=dict)
+    empty: dict[str, Difference] = field(default_factory=dict)  # no set has tensors of these to compare
 
     def run(self) -> list[Difference]:
-        """Return the worst difference of every tensor; sets of inputs of models with state are steps, in this order."""
+        """Return the worst difference of every tensor; sets of inputs of models with state are steps, in this order.
+
+        A sequence or optional has one, the worst of its tensors.
+        """
+        dtypes = {info.name: info.dtype for info in self.compiled.outputs}
         for sample, inputs in self.sets:
             held = self.reference.held if isinstance(self.reference, Stepping) else {}
             expected, found = self.reference.run(inputs), self.compiled.run(inputs)
             self._check_required(found, expected)
-            for name, array in found.items():
-                if name in expected:
-                    self._note(sample, name, {**inputs, **held}, array, expected[name])
+            for name, value in found.items():
+                if name not in expected:
+                    continue
+                if apart := unlike(value, expected[name]):
+                    self._keep(_of_another_form(name, dtypes[name], sample, apart))
+                    continue
+                for part, ours, theirs in pairs(name, value, expected[name]):
+                    self._compare(sample, name, part, {**inputs, **held}, ours, theirs)
             if self.labels is not None:
                 self.labels.count(found, expected)
-        return list(self.worst.values())
+            for name in found:
+                if name in expected and name not in self.worst:
+                    self.empty.setdefault(name, Difference(name, dtypes[name], 0.0, 0.0, sample, note=_NO_TENSOR))
+        return list({**self.empty, **self.worst}.values())
 
-    def _check_required(self, found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+    def _check_required(self, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         """Raise InputError for an output that one of the two lacks: what is not compared must not count as equal."""
-        for who, results in (("the reference", expected), ("what is compared", found)):
-            missing = [name for name in self.required if name not in results]
+        wanted = (
+            ("the reference", expected, self.required),
+            ("what is compared", found, (*self.required, *sorted(self.reference.output_names))),
+        )
+        for who, results, names in wanted:
+            missing = [name for name in names if name not in results]
             if missing:
                 known = ", ".join(f"'{name}'" for name in list(results)[:8]) or "none"
                 raise InputError(
@@ -171,10 +211,25 @@ class _Comparing:
                     next_step="Compare an artifact with the model that it was compiled from",
                 )
 
-    def _note(self, sample: str, name: str, inputs: Mapping[str, Array], ours: Array, theirs: Array) -> None:
-        item = difference(name, ours, theirs, sample, self.tolerance)
-        if not item.is_within and self.judge is not None:
-            item = self.judge(item, inputs, ours, theirs)
+    def _compare(
+        self, sample: str, name: str, part: str, inputs: Mapping[str, Any], ours: Array, theirs: Array
+    ) -> None:
+        """Compare a tensor, which is a part of the sequence `name` or has that name itself."""
+        if name in self.required and ours.shape != theirs.shape and ours.size == theirs.size:
+            shapes = f"shape {list(ours.shape)} against {list(theirs.shape)}"
+            item = _of_another_form(part, ours.dtype.name, sample, shapes)
+        else:
+            item = difference(part, ours, theirs, sample, self.tolerance)
+            if not item.is_within and self.judge is not None:
+                item = self.judge(item, inputs, ours, theirs)
+        if part != name:
+            within = item.is_within and not item.excuse
+            where = "" if within else f"in {part}" + (f"; {item.note}" if item.note else "")
+            item = replace(item, tensor=name, note=where)
+        self._keep(item)
+
+    def _keep(self, item: Difference) -> None:
+        name = item.tensor
         known = self.worst.get(name)
         nans = max(item.nans, known.nans if known else 0)
         if known is None or _badness(item) > _badness(known):
@@ -221,7 +276,8 @@ def verify(
     layers : bool
         Compare every layer, too. For that the model is compiled here with every tensor as an output; if the code that
         ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its operators
-        are compared, by checksums (`board_layers`).
+        are compared, by checksums (`board_layers`). Branches and loops that the run decides are one layer each, and
+        sequences inside of the model are none.
     shapes, target, optimize, numerics, byoc, limit_factor
         As for importing and building, where the model is compiled here.
     values : mapping of str to array_like, optional
@@ -261,7 +317,7 @@ def verify(
         "numerics": numerics,
         "byoc": byoc,
         "limit_factor": limit_factor,
-        "dynamic": not layers and board is None and leaves_to_run(None, target, shapes),
+        "dynamic": board is None and leaves_to_run(None, target, shapes),
     }
     with model_file(model) as path:
         as_it_is = partial(import_model, path, values=values, limit_factor=limit_factor)
@@ -359,12 +415,12 @@ def _compared(
     asked: _Request, path: Path, title: str, reference: Reference, compiled: Computes, imported: Imported
 ) -> Comparison:
     """Compare the outputs of compiled code."""
-    sets = asked.sets(compiled)
+    sets, refused = asked.sets(compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
     names = [info.name for info in compiled.outputs]
     found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, names).run()
-    return Comparison(title, len(sets), tuple(found), accuracy=labels.accuracy if labels else None)
+    return Comparison(title, len(sets), tuple(found), accuracy=labels.accuracy if labels else None, refused=refused)
 
 
 def _with_layers(
@@ -374,7 +430,7 @@ def _with_layers(
     module, params = imported()
     every = with_all_tensors(module)
     compiled = load_factory(asked.built(every, params))
-    sets = asked.sets(compiled)
+    sets, _ = asked.sets(compiled, reference, imported)
     if isinstance(reference, Stepping):
         reference.begin()
     subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
@@ -384,7 +440,17 @@ def _with_layers(
     if isinstance(reference, Stepping):
         wrong = set()  # a step by itself begins with other states
     groups = differing_groups(factory, reference, [one for one in sets if one[0] in wrong]) if wrong else ()
-    return replace(result, layers=layers, groups=groups)
+    return replace(result, layers=layers, groups=groups, unseen=_unseen(module))
+
+
+def _unseen(module: IRModule) -> tuple[str, ...]:
+    """Return the nodes that a function of the module computes in a branch or loop."""
+    calls = [
+        expr
+        for expr in post_order(module.main.body)
+        if isinstance(expr, If) or (isinstance(expr, Call) and isinstance(expr.op, GlobalVar))
+    ]
+    return tuple(dict.fromkeys(node for call in calls for node in call.span.nodes))
 
 
 def _judge(asked: _Request, subject: Subject, reference: Reference) -> Judge | None:
@@ -414,9 +480,10 @@ def _compared_on_board(
     outputs = [info.name for info in compiled.outputs]
     # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
     known = None if title == LITERT else outputs
-    sets = asked.sets(compiled)
+    sets, _ = asked.sets(compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, True, asked.target, imported), reference)
-    found = _Comparing(compiled, BesideHost(reference, compiled, known), sets, asked.tolerance, judge).run()
+    beside = BesideHost(reference, compiled, known)
+    found = _Comparing(compiled, beside, sets, asked.tolerance, judge).run()
     named = tuple(_with_nodes(item, compiled) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
 
@@ -429,6 +496,10 @@ def _with_nodes(item: Difference, compiled: BoardLayers) -> Difference:
 
 def _loaded(artifact: str | os.PathLike[str], module: str | None, board: Board | None) -> Computes:
     return load(artifact, module=module) if board is None else emulated_archive(artifact, board, module)
+
+
+def _of_another_form(name: str, dtype: str, sample: str, note: str) -> Difference:
+    return Difference(name, dtype, math.inf, 0.0, sample, cosine=0.0, snr=-math.inf, note=note)
 
 
 def _badness(item: Difference) -> tuple[bool, float]:

@@ -49,9 +49,9 @@ def float64_model(
 
 def in_float64(module: IRModule, more: Sequence[Expr] = ()) -> tuple[IRModule, tuple[str, ...]]:
     """Return a model with every float in float64, and the names of the outputs for `more`; see `float64_model`."""
-    body = module.main.body
-    heads = body.fields if isinstance(body, Tuple) else (body,)
-    wide = _widened(Tuple((*heads, *more)))
+    body, heads = module.main.body, module.outputs
+    defined = body.fields[len(heads) :] if isinstance(body, Tuple) else ()
+    wide = _widened(Tuple((*heads, *more, *defined)))
     names = tuple(f"{index} of float64" for index in range(len(more)))
     main = replace(module.main, body=wide)
     return replace(module.with_main(main), output_names=(*module.output_names, *names)), names

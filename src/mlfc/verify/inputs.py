@@ -5,37 +5,50 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mlfc.errors import InputError
 from mlfc.runtime.tensor.arrays import fill
-from mlfc.runtime.tensor.npz import read_batches, read_npy
+from mlfc.runtime.tensor.npz import read_batches, read_npy, read_npz
 from mlfc.support.arrays import Array
+from mlfc.support.containers import ContainerInfo
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tensor_info import TensorInfo
 
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
-_EXTENTS = (2, 1, 5, 16, 7)
+EXTENTS = (2, 1, 5, 16, 7)
+"""Of open dimensions that are made up."""
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {
     "random": "seeded values over the whole range of the inputs",
     "minimum": "every element is the lowest: accumulators and saturation at their limits",
     "maximum": "every element is the highest: accumulators and saturation at their limits",
     "zero point": "every element stands for zero: sums and ranges vanish, which is where quotients go wrong",
+    "empty": "sequences without tensors, optionals without a value",
 }
 
 
-def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Array]]]:
+def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Any]]]:
     """Read sets of inputs, each with a name: ``set 0``, ``set 1``, ...
 
     `path`: ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
         leading axis. ``.npy``: the same for a model with one input. Any other name: the bytes of the inputs in order,
-        row by row in the machine's byte order, one set behind the other.
+        row by row in the machine's byte order, one set behind the other. A model with sequences or optionals takes one
+        set, from ``.npz``: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
 
     Raises InputError or ProblemsError if they do not fit.
     """
+    if any(isinstance(info, ContainerInfo) for info in infos):
+        if path.suffix != ".npz":
+            raise InputError(
+                "inputs that are sequences or optionals are read from .npz alone",
+                place=str(path),
+                next_step="Write .npz: numpy.savez(path, **{'s.0': array, 's.1': array}) for a sequence s",
+            )
+        return [("set 0", read_npz(path, infos))]
     batches: Mapping[str, Array]
     if path.suffix == ".npz":
         batches = read_batches(path, infos)
@@ -118,8 +131,12 @@ def sample_inputs(
     for index in range(samples):
         yield f"random {index}", fill(_shaped(infos, bounds, index), "random", seed + index)
     for index, title in enumerate(CORNERS):
-        shaped = _shaped(infos, bounds, index)
-        yield title, {info.name: np.full(info.shape, _corner(info, title), info.numpy_dtype) for info in shaped}
+        yield title, corner_arrays(_shaped(infos, bounds, index), title)
+
+
+def corner_arrays(infos: Sequence[TensorInfo], title: str) -> dict[str, Array]:
+    """Return arrays that hold one of the `CORNERS` of the value range."""
+    return {info.name: np.full(info.shape, _corner(info, title), info.numpy_dtype) for info in infos}
 
 
 def _shaped(
@@ -130,9 +147,9 @@ def _shaped(
 
 def sample_extents(bounds: Mapping[str, tuple[int, int]], index: int) -> dict[str, int]:
     """Return values for open extents in the sample of a number: small ones, odd and even, and within their bounds."""
-    chosen = _EXTENTS[index % len(_EXTENTS)]
+    chosen = EXTENTS[index % len(EXTENTS)]
     return {
-        name: max(low, min(high, chosen if place == 0 else _EXTENTS[(index + place) % len(_EXTENTS)]))
+        name: max(low, min(high, chosen if place == 0 else EXTENTS[(index + place) % len(EXTENTS)]))
         for place, (name, (low, high)) in enumerate(bounds.items())
     }
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from mlfc.errors import MlfcError
-from mlfc.relay.ir import Expr, IRModule, Tuple
+from mlfc.relay.ir import Expr, IRModule
 from mlfc.runtime.modules.runnable import Runnable
+from mlfc.runtime.tensor.npz import flattened
 from mlfc.support.arrays import Array
 from mlfc.verify.difference import FLOAT_TOLERANCE, Difference, Evidence, is_real, largest_difference
 from mlfc.verify.float64 import float64_model
@@ -82,8 +83,7 @@ class Judge:
         if self._imported is None:
             return {}
         module = self._imported[0]
-        body = module.main.body
-        return dict(zip(module.output_names, body.fields if isinstance(body, Tuple) else (body,), strict=True))
+        return dict(zip(module.output_names, module.outputs, strict=True))
 
     @cached_property
     def _decisions(self) -> dict[str, Decision]:
@@ -114,7 +114,7 @@ class Judge:
         if self._exact is None:
             return None
         if self._exact_of[0] != sample:
-            self._exact_of = sample, self._exact[0].run(inputs)
+            self._exact_of = sample, flattened(self._exact[0].run(inputs))
         return self._exact_of[1]
 
     def _by_rounding(

@@ -67,6 +67,11 @@ class Reference:
         """The names of the model's inputs."""
         return frozenset(_name(detail) for detail in self._interpreter.get_input_details())
 
+    @property
+    def output_names(self) -> frozenset[str]:
+        """The names of the model's outputs."""
+        return frozenset(_name(detail) for detail in self._interpreter.get_output_details())
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every activation tensor by name for the given inputs; see `reference`."""
         interpreter = self._interpreter

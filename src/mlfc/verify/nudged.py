@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlfc.errors import MlfcError
+from mlfc.runtime.tensor.npz import flattened
 from mlfc.support.arrays import Array
 from mlfc.verify.difference import largest_difference
 from mlfc.verify.reference import LITERT, Reference
@@ -72,10 +73,17 @@ def nudged(array: Array, random: np.random.Generator) -> Array:
     return np.where(array == 0, array, array + steps * sizes).astype(array.dtype)
 
 
+def _nudged(value: Any, random: np.random.Generator) -> Any:
+    """Return an input with other last bits: an array, a list of arrays, or None."""
+    if isinstance(value, list):
+        return [nudged(item, random) for item in value]
+    return None if value is None else nudged(value, random)
+
+
 def _runs(variants: list[Reference], inputs: Mapping[str, Array]) -> list[dict[str, Array]]:
     randoms = [np.random.default_rng(seed) for seed in range(len(variants))]
     return [
-        variant.run({name: nudged(array, random) for name, array in inputs.items()})
+        flattened(variant.run({name: _nudged(value, random) for name, value in inputs.items()}))
         for variant, random in zip(variants, randoms, strict=True)
     ]
 

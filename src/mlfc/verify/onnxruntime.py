@@ -51,12 +51,21 @@ class Reference:
         self._model = str(model)
         self.input_names = frozenset(item.name for item in self._session.get_inputs())
         self._names = [output.name for output in self._session.get_outputs()]
+        self.output_names = frozenset(self._names)
+        # with all layers, the outputs that were added are not the model's
+        if layers:
+            self.output_names = frozenset(output.name for output in _loaded(Path(model)).graph.output)
+        has_maps = any(output.type.startswith("seq(map(") for output in self._session.get_outputs())
+        self._classes = _classes(Path(model)) if has_maps else {}
 
     def begin(self) -> None:
         """Do nothing: the model has no variables."""
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results by tensor name."""
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the results by tensor name; sequences are lists of arrays, optionals without a value None.
+
+        A sequence of maps, from classes to scores, is an array with a row for each map.
+        """
         missing = sorted(self.input_names - set(inputs))
         if missing:
             raise InputError(
@@ -68,7 +77,32 @@ class Reference:
             values = self._session.run(self._names, dict(inputs))
         except Exception as error:  # as above
             raise ModelError(f"ONNX Runtime cannot run the model: {error}", place=self._model) from error
-        return {name: value for name, value in zip(self._names, values, strict=True) if isinstance(value, np.ndarray)}
+        results = dict(zip(self._names, values, strict=True))
+        for name, classes in self._classes.items():
+            if name in results:
+                results[name] = np.array([[row[key] for key in classes] for row in results[name]], np.float32)
+        return {name: value for name, value in results.items() if _is_comparable(value)}
+
+
+def _is_comparable(value: Any) -> bool:
+    """Tell whether a result is a tensor, a sequence of tensors, or an optional without a value."""
+    items = value if isinstance(value, list) else [value]
+    return value is None or all(isinstance(item, np.ndarray) for item in items)
+
+
+def _loaded(path: Path) -> Any:
+    import onnx
+
+    return onnx.load(path, load_external_data=False)
+
+
+def _classes(path: Path) -> dict[str, list[int]]:
+    """Return the classes of each output that is a sequence of maps, in the order in which their scores come."""
+    nodes = [node for node in _loaded(path).graph.node if node.op_type == "ZipMap"]
+    return {
+        node.output[0]: [key for item in node.attribute if item.name == "classlabels_int64s" for key in item.ints]
+        for node in nodes
+    }
 
 
 def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers: bool) -> bytes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from mlfc.archive.read.load import artifact_kind
 from mlfc.errors import OptionError
 from mlfc.frontend.common import unique_name
-from mlfc.relay.ir import Constant, Expr, IRModule, TensorType, Tuple, Var
+from mlfc.relay.ir import Constant, Expr, GlobalVar, IRModule, TensorType, Tuple, Var, op_name
 from mlfc.relay.visitor import post_order
 from mlfc.support.arrays import Array
 
@@ -26,8 +26,13 @@ class Reference(Protocol):
         """The inputs that `run` takes."""
         ...
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return tensors by name."""
+    @property
+    def output_names(self) -> frozenset[str]:
+        """The outputs of the model, which `run` returns, among other tensors."""
+        ...
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tensors by name; sequences are lists of arrays, optionals without a value None."""
         ...
 
     def begin(self) -> None:
@@ -46,11 +51,16 @@ class WithFrozen:
         """The inputs that `run` takes."""
         return self._reference.input_names - set(self._frozen)
 
+    @property
+    def output_names(self) -> frozenset[str]:
+        """The outputs of the model."""
+        return self._reference.output_names
+
     def begin(self) -> None:
         """Forget what earlier runs left in the model's variables."""
         self._reference.begin()
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return tensors by name."""
         return self._reference.run({**self._frozen, **inputs})
 
@@ -94,17 +104,19 @@ def with_all_tensors(module: IRModule) -> IRModule:
         ``main`` returns a tuple; ``output_names`` are the original tensors' names. The model's own outputs are among
         them under their own names.
     """
-    body = module.main.body
-    heads = body.fields if isinstance(body, Tuple) else (body,)
+    body, heads = module.main.body, module.outputs
     own = dict(zip(module.output_names, heads, strict=True))
+    parts = {name for container in module.containers if container.is_output for name in container.parts}
     found: dict[str, Expr] = {}
     for expr in post_order(body):
+        if isinstance(expr, (Var, Constant, GlobalVar)) or op_name(expr) == "extent_of":
+            continue
         name = expr.span.tensor
-        if name is None or isinstance(expr, (Var, Constant)) or not isinstance(expr.type, TensorType):
+        if name is None or name in parts or not isinstance(expr.type, TensorType):
             continue
         if name not in own or own[name] is expr:
             found.setdefault(name, expr)
-    # an output that is an input, or whose node lost its name, has not been met above
+    # an output that is an input, or whose node lost its name, has not been met above; parts of a sequence stay together
     for name, head in own.items():
         found.setdefault(name, head)
     states = []
@@ -112,5 +124,6 @@ def with_all_tensors(module: IRModule) -> IRModule:
         again = unique_name(f"{state.output} (next)", found)
         found[again] = found[state.output]
         states.append(replace(state, output=again))
-    main = replace(module.main, body=Tuple(tuple(found.values())))
+    defined = body.fields[len(heads) :] if isinstance(body, Tuple) else ()
+    main = replace(module.main, body=Tuple((*found.values(), *defined)))
     return replace(module.with_main(main), output_names=tuple(found), states=tuple(states))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mlfc.support.arrays import Array
 from mlfc.support.module_info import StateInfo
@@ -50,11 +51,16 @@ class Stepping:
         return self._reference.input_names - set(self._next)
 
     @property
+    def output_names(self) -> frozenset[str]:
+        """The outputs of the model, but for the next values of states."""
+        return self._reference.output_names - set(self._next.values())
+
+    @property
     def held(self) -> Mapping[str, Array]:
         """What was tied, by the names of inputs: their values in the next run."""
         return self._held
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return tensors by name, and go one step further."""
         if self._always_new:
             self.begin()

@@ -29,7 +29,7 @@ def report_page(archive: Archive, title: str, budget: Mapping[str, Any] | None =
     title : str
         What the page is of: the name of the model or the archive.
     budget : mapping, optional
-        What the model takes of boards: `BudgetTable.as_json`.
+        What the model takes of boards: `BudgetTable.as_json`; or why no board can have it, as ``refusal``.
     """
     found = describe(archive)
     modules = found["modules"]
@@ -108,7 +108,25 @@ def _tensors(module: Mapping[str, Any]) -> str:
         for tensor in module[kind] or ()
     ]
     columns = ("kind", "name", "shape", "dtype", "bytes", "scale", "zero point")
-    return sortable(columns, ("kind", "name", "shape", "dtype"), rows)
+    return sortable(columns, ("kind", "name", "shape", "dtype"), rows) + _containers(module)
+
+
+def _containers(module: Mapping[str, Any]) -> str:
+    """Return a table of the inputs and outputs that are sequences and optionals; nothing where there are none."""
+    vm = module["vm"]
+    if not vm or not vm["containers"]:
+        return ""
+    rows = [
+        (
+            Cell(item["binding"]),
+            Cell(item["name"]),
+            Cell(f"{item['kind']} of {item['dtype']} {_shape(item['shape'])}"),
+            Cell(", ".join(item["tensors"])),
+        )
+        for item in vm["containers"]
+    ]
+    columns = ("sequence or optional", "name", "type", "as tensors")
+    return sortable(columns, columns, rows)
 
 
 def _shape(extents: Sequence[object] | None) -> str:
@@ -199,6 +217,9 @@ def _constants(constants: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _boards(budget: Mapping[str, Any]) -> Iterator[str]:
+    if "refusal" in budget:
+        yield f"<h2>Boards</h2><p>Not for boards as it is: {html_of(budget['refusal'])}</p>"
+        return
     rows = budget["boards"]
     fitting = sum(row["fits"] is True for row in rows)
     yield "<h2>Boards</h2>"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from mlfc.runtime.executors.vm.containers import Signature
 from mlfc.support.bytecode import Executable
+from mlfc.support.containers import Container, ContainerInfo
 from mlfc.support.module_info import VmInfo
 
 _UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
@@ -19,12 +22,28 @@ def unknown_memory(arena_bytes: int | None) -> dict[str, None]:
 
 
 def described_vm(executable: Executable, info: VmInfo) -> dict[str, Any]:
-    """Return open extents, memory, and how much bytecode there is."""
+    """Return open extents, memory, which tensors are sequences and optionals, and how much bytecode there is."""
     return {
         **info.to_json(),
+        "containers": list(_containers(executable)),
         "functions": [
             {"name": function.name, "instructions": sum(1 for _ in function.instructions())}
             for function in executable.functions
         ],
         "kernels": len(executable.kernels),
     }
+
+
+def _containers(executable: Executable) -> Iterator[dict[str, Any]]:
+    """Yield the inputs and outputs that are no tensors, with the names of the tensors in their place."""
+    for binding, values in (("input", executable.given), ("output", executable.returned)):
+        for info in Signature(executable, values).infos:
+            if isinstance(info, ContainerInfo):
+                yield {
+                    "binding": binding,
+                    "name": info.name,
+                    "kind": info.kind,
+                    "dtype": info.dtype,
+                    "shape": list(info.shape),
+                    "tensors": list(Container(info.name, info.kind, info.dtype).parts),
+                }

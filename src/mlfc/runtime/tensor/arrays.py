@@ -15,7 +15,7 @@ from mlfc.support.tensor_info import TensorInfo
 FILLS = ("random", "zeros", "ones")
 # Wide integers that are not quantized are mostly token numbers and indices, which must stay small.
 _INDEX_END = 8
-_CONTAINED = 3  # extents of tensors in sequences that are made up
+_CONTAINED = 3  # open extents of tensors in sequences that are made up
 
 
 def by_name(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
@@ -136,7 +136,8 @@ def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> di
 
     def one(info: TensorInfo) -> Any:
         if isinstance(info, ContainerInfo):
-            element = TensorInfo(info.name, (_CONTAINED,) * len(info.shape), info.dtype)
+            extents = tuple(extent if isinstance(extent, int) else _CONTAINED for extent in info.shape)
+            element = TensorInfo(info.name, extents, info.dtype)
             return [one(element), one(element)] if info.is_sequence else one(element)
         if kind != "random":
             return np.full(info.shape, kind == "ones", info.numpy_dtype)

@@ -1,0 +1,275 @@
+"""Models whose inputs or outputs are sequences or optionals are compared with ONNX Runtime, and described."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+import mlfc
+from mlfc.cli.main import app
+from mlfc.errors import InputError
+from mlfc.support.containers import ContainerInfo
+from mlfc.support.tensor_info import TensorInfo
+from mlfc.verify import compare, verify
+from mlfc.verify.contained import Asked, made_up_sets
+
+pytest.importorskip("onnxruntime")
+
+FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
+N = helper.make_node
+
+
+def _tensor(name: str, shape: Sequence[Any], dtype: int = FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def _sequence(name: str, shape: Sequence[Any], *, optional: bool = False) -> onnx.ValueInfoProto:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(FLOAT, shape))
+    return helper.make_value_info(name, helper.make_optional_type_proto(kind) if optional else kind)
+
+
+def _optional(name: str, shape: Sequence[Any]) -> onnx.ValueInfoProto:
+    return helper.make_value_info(name, helper.make_optional_type_proto(helper.make_tensor_type_proto(FLOAT, shape)))
+
+
+def _save(folder: Path, nodes: Sequence[onnx.NodeProto], inputs: Sequence[Any], outputs: Sequence[Any]) -> Path:
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def _joined(folder: Path) -> Path:
+    """Rows of a sequence and one more tensor, together and one by one."""
+    nodes = [
+        N("SequenceInsert", ["s", "x"], ["t"]), N("ConcatFromSequence", ["t"], ["c"], axis=0),
+        N("Softmax", ["c"], ["y"]), N("SplitToSequence", ["y"], ["o"], axis=0), N("SequenceLength", ["t"], ["n"]),
+    ]  # fmt: skip
+    outputs = [_tensor("y", [None, 4]), _sequence("o", [1, 4]), _tensor("n", [], INT64)]
+    return _save(folder, nodes, [_sequence("s", ["n", 4]), _tensor("x", ["m", 4])], outputs)
+
+
+def _mapped(folder: Path) -> Path:
+    """The tangent of each tensor, by a loop."""
+    inner = [
+        N("Identity", ["go"], ["go_on"]), N("SequenceAt", ["s", "i"], ["e"]), N("Tanh", ["e"], ["f"]),
+        N("SequenceInsert", ["a", "f"], ["b"]),
+    ]  # fmt: skip
+    states = [_tensor("go_on", [], BOOL), _sequence("b", ["n"])]
+    body = helper.make_graph(inner, "b", [_tensor("i", [], INT64), _tensor("go", [], BOOL), _sequence("a", ["n"])],
+                             states)  # fmt: skip
+    yes = helper.make_tensor("v", BOOL, [], [1])
+    nodes = [
+        N("SequenceLength", ["s"], ["k"]), N("Constant", [], ["yes"], value=yes), N("SequenceEmpty", [], ["none"]),
+        N("Loop", ["k", "yes", "none"], ["o"], body=body),
+    ]  # fmt: skip
+    return _save(folder, nodes, [_sequence("s", ["n"])], [_sequence("o", ["n"])])
+
+
+def _passed(folder: Path, make: Callable[[str], onnx.ValueInfoProto]) -> Path:
+    nodes = [N("OptionalHasElement", ["p"], ["is_there"]), N("Identity", ["p"], ["q"])]
+    return _save(folder, nodes, [make("p")], [_tensor("is_there", [], BOOL), make("q")])
+
+
+def _passed_tensor(folder: Path) -> Path:
+    return _passed(folder, lambda name: _optional(name, ["n"]))
+
+
+def _passed_sequence(folder: Path) -> Path:
+    return _passed(folder, lambda name: _sequence(name, ["n", 2], optional=True))
+
+
+@pytest.mark.parametrize("make", [_joined, _mapped, _passed_tensor, _passed_sequence])
+def test_sequences_and_optionals_equal_the_reference(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    path = make(tmp_path)
+    result = verify(path, samples=3, target="llvm")
+    assert result.is_within
+    # random ones, three corners, and one without tensors and values
+    assert (result.samples, result.refused) == (7, 0)
+    assert [item.tensor for item in result.outputs] == [item.name for item in onnx.load(path).graph.output]
+
+
+def test_the_compiled_model_is_compared_as_it_ships(tmp_path: Path) -> None:
+    assert mlfc.compile(_joined(tmp_path), "llvm").verify(samples=1).is_within
+
+
+def test_layers_are_compared_and_loops_named(tmp_path: Path) -> None:
+    result = verify(_mapped(tmp_path), samples=1, layers=True, target="llvm")
+    assert result.is_within
+    assert {item.tensor for item in result.layers} == {"k", "o"}
+    assert result.unseen == ("Loop #3",)
+
+
+def test_layers_of_open_dimensions_are_compared(tmp_path: Path) -> None:
+    nodes = [N("Exp", ["x"], ["e"]), N("NonZero", ["x"], ["z"]), N("Softmax", ["e"], ["y"])]
+    path = _save(tmp_path, nodes, [_tensor("x", ["n", 3])], [_tensor("y", ["n", 3]), _tensor("z", [2, None], INT64)])
+    result = verify(path, samples=2, layers=True, target="llvm")
+    assert result.is_within
+    assert {item.tensor for item in result.layers} == {"e", "y", "z"}
+
+
+def _counted(folder: Path) -> Path:
+    """A number that the run decides is among the symbols."""
+    nodes = [N("Add", ["x", "old"], ["new"]), N("NonZero", ["x"], ["z"]), N("Softmax", ["x"], ["y"])]
+    outputs = [_tensor("y", ["n", 3]), _tensor("z", [2, None], INT64), _tensor("new", ["n", 3])]
+    return _save(folder, nodes, [_tensor("x", ["n", 3]), _tensor("old", ["n", 3])], outputs)
+
+
+def test_differences_are_judged_where_the_run_decides_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = _verified(monkeypatch, _counted(tmp_path), lambda results: results.update(y=results["y"] + 1))
+    assert result.first_differing.tensor == "y"
+    assert result.first_differing.evidence is not None
+
+
+def test_states_are_tied_where_the_run_decides_numbers(tmp_path: Path) -> None:
+    model = mlfc.compile(_counted(tmp_path), "llvm", shapes={"x": (2, 3), "old": (2, 3)}, states={"old": "new"})
+    one = np.ones((2, 3), np.float32)
+    model.run({"x": one})
+    model.run({"x": one})
+    assert np.array_equal(model.state["old"], 2 * one)
+    assert verify(tmp_path / "model.onnx", shapes={"x": (2, 3), "old": (2, 3)}, states={"old": "new"},
+                  samples=1, target="llvm").is_within  # fmt: skip
+
+
+def test_scores_by_label_are_compared_as_a_tensor(tmp_path: Path) -> None:
+    kind = helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, []))
+    scores = helper.make_value_info("scores", helper.make_sequence_type_proto(kind))
+    nodes = [
+        N("Softmax", ["x"], ["p"]),
+        N("ZipMap", ["p"], ["scores"], domain="ai.onnx.ml", classlabels_int64s=[7, 3, 5]),
+    ]
+    graph = helper.make_graph(nodes, "g", [_tensor("x", [2, 3])], [scores])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "model.onnx")
+    result = verify(tmp_path / "model.onnx", samples=1, target="llvm")
+    assert result.is_within
+    assert [item.tensor for item in result.outputs] == ["scores"]
+
+
+class _Changed:
+    """A reference whose results are others."""
+
+    def __init__(self, reference: Any, change: Callable[[dict[str, Any]], None]) -> None:
+        self.input_names, self.output_names = reference.input_names, reference.output_names
+        self._reference, self._change = reference, change
+
+    def begin(self) -> None:
+        pass
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        results: dict[str, Any] = self._reference.run(inputs)
+        self._change(results)
+        return results
+
+
+def _verified(monkeypatch: pytest.MonkeyPatch, path: Path, change: Callable[[dict[str, Any]], None]) -> Any:
+    real = compare.open_reference
+
+    def changed(path: Path, *, layers: bool) -> tuple[str, Any]:
+        title, reference = real(path, layers=layers)
+        return title, _Changed(reference, change)
+
+    monkeypatch.setattr(compare, "open_reference", changed)
+    return verify(path, samples=1, target="llvm")
+
+
+def test_a_wrong_tensor_of_a_sequence_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(results: dict[str, Any]) -> None:
+        if len(results["o"]) > 1:
+            results["o"][1] = results["o"][1] + 1
+
+    found = _verified(monkeypatch, _joined(tmp_path), change).first_differing
+    assert found is not None
+    assert (found.tensor, found.largest) == ("o", pytest.approx(1.0))
+    assert found.note.startswith("in o.1")
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "note"),
+    [
+        (_mapped, lambda results: results["o"].append(np.zeros(2, np.float32)), "a sequence of 2 tensors against"),
+        (_passed_tensor, lambda results: results.update(q=None), "a tensor against no value"),
+        (_passed_sequence, lambda results: results.update(q=None), "against no value"),
+        (
+            _passed_tensor,
+            lambda results: results.update(is_there=results["is_there"].reshape(1)),
+            "shape [] against [1]",
+        ),
+    ],
+)
+def test_another_form_differs(
+    make: Callable[[Path], Path], change: Any, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = _verified(monkeypatch, make(tmp_path), change)
+    assert not result.is_within
+    assert math.isinf(result.first_differing.largest)
+    assert note in result.first_differing.note
+
+
+def test_an_output_that_only_the_reference_has_is_an_error(tmp_path: Path) -> None:
+    two = [N("Relu", ["x"], ["y"]), N("Neg", ["x"], ["z"])]
+    x, y, z = (_tensor(name, [2]) for name in "xyz")
+    mlfc.compile(_save(tmp_path, two, [x], [y]), "llvm").export(tmp_path / "one.tar")
+    with pytest.raises(InputError, match="expected an output 'z', got 'y' from what is compared"):
+        verify(_save(tmp_path, two, [x], [y, z]), tmp_path / "one.tar", samples=0)
+
+
+def test_inputs_come_from_a_file(tmp_path: Path) -> None:
+    path = _joined(tmp_path)
+    arrays = {"s.0": np.ones((1, 4), np.float32), "s.1": np.zeros((3, 4), np.float32), "x": np.ones((2, 4), np.float32)}
+    np.savez(tmp_path / "inputs.npz", **arrays)
+    result = verify(path, inputs=tmp_path / "inputs.npz", target="llvm")
+    assert (result.samples, result.is_within) == (1, True)
+    (tmp_path / "inputs.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"read from \.npz alone"):
+        verify(path, inputs=tmp_path / "inputs.bin", target="llvm")
+
+
+def _asked(elements: Mapping[str, Sequence[int | None]]) -> Asked:
+    infos = [ContainerInfo("s", ("?", "?"), "float32"), TensorInfo("x", ("n", 4), "float32")]
+    return Asked(infos, {"n": (1, 1 << 30)}, elements, 4, 0)
+
+
+def test_made_up_sequences_are_of_a_form_that_is_accepted() -> None:
+    def accepts(inputs: Mapping[str, Any]) -> bool:
+        return len({len(item) for item in inputs["s"]}) < 2
+
+    sets, refused = made_up_sets(_asked({"s": (None, 4)}), accepts)
+    assert (len(sets), refused) == (8, 0)
+    assert all(item.shape[1] == 4 for _, inputs in sets for item in inputs["s"])
+    assert {len(inputs["s"]) for _, inputs in sets} >= {0, 1, 2, 3, 4}
+
+    def accepts_equal(inputs: Mapping[str, Any]) -> bool:
+        return bool(inputs["s"]) and {len(inputs["x"])} == {len(item) for item in inputs["s"]}
+
+    sets, refused = made_up_sets(_asked({}), accepts_equal)
+    assert (len(sets), refused) == (7, 1)
+    with pytest.raises(InputError, match="accepts none of 8 made-up sets") as caught:
+        made_up_sets(_asked({}), lambda _: False)
+    assert "s.0, s.1" in str(caught.value)
+
+
+def test_commands_take_sequences(tmp_path: Path) -> None:
+    path, runner = _joined(tmp_path), CliRunner()
+    shown = runner.invoke(app, ["verify", str(path), "--samples", "1", "--layers", "--target", "llvm"])
+    assert shown.exit_code == 0, shown.output
+    mlfc.compile(path, "llvm").export(tmp_path / "model.tar")
+    shown = runner.invoke(app, ["inspect", str(tmp_path / "model.tar")])
+    assert "sequence of float32[?, ?]" in shown.output
+    shown = runner.invoke(app, ["report", str(path), "-o", str(tmp_path / "page.html"), "--target", "llvm"])
+    assert shown.exit_code == 0, shown.output
+    page = (tmp_path / "page.html").read_text()
+    assert "sequence of float32 (?, ?)" in page
+    assert "Not for boards as it is" in page
+    shown = runner.invoke(app, ["run", str(tmp_path / "model.tar"), "--shape", "s=2,4", "--shape", "x=1,4"])
+    assert "o.4" in shown.output
+    assert "o.5" not in shown.output

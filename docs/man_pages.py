@@ -54,6 +54,7 @@ def _program() -> str:
     lines += [".SH OPTIONS"]
     for flags, text in (
         ("--version", "Show the version."),
+        ("--cmake-dir", "Show where CMake finds mlfc: -Dmlfc_DIR=$(mlfc --cmake-dir)."),
         ("--install-completion", "Install completion for the current shell."),
         ("--show-completion", "Show completion for the current shell, to copy it or customize the installation."),
         ("-h, --help", "Show the options, of a command too."),

@@ -127,6 +127,8 @@ def check_mlfc(environment: Environment, work: Path) -> None:
     environment.run("mlfc", "compile", "model.onnx", "-o", "model.so", cwd=work)
     if not (environment.folder / "share" / "man" / "man1" / "mlfc-compile.1").is_file():
         raise FaultError("mlfc: no manual pages are installed")
+    if not (environment.folder / "share" / "cmake" / "mlfc" / "mlfcConfig.cmake").is_file():
+        raise FaultError("mlfc: no package of CMake is installed")
 
 
 def first_commands() -> list[str]:

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
@@ -97,9 +98,18 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_cmake_folder(wanted: bool) -> None:
+    if wanted:
+        typer.echo(Path(mlfc.__file__).parent / "cmake")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    cmake_dir: bool = typer.Option(
+        False, "--cmake-dir", callback=_show_cmake_folder, is_eager=True, help="Show where CMake finds mlfc."
+    ),
 ) -> None:
     """Options of the program itself; typer takes the help text from the app."""
 

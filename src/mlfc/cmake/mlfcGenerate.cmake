@@ -1,0 +1,31 @@
+# What mlfc_add_model runs: cmake -P mlfcGenerate.cmake -- MLFC FOLDER NAME MODEL OPTIONS...
+set(words "")
+set(given FALSE)
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(index RANGE ${last})
+  if(given)
+    list(APPEND words "${CMAKE_ARGV${index}}")
+  elseif(CMAKE_ARGV${index} STREQUAL "--")
+    set(given TRUE)
+  endif()
+endforeach()
+list(POP_FRONT words mlfc folder name model)
+
+# what an earlier model had is not in the library of this one
+file(REMOVE_RECURSE "${folder}")
+execute_process(
+  COMMAND "${mlfc}" compile "${model}" --module-name "${name}" --emit c -o "${folder}" ${words}
+  RESULT_VARIABLE status OUTPUT_VARIABLE said)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "mlfc compile ${model}: status ${status}\n${said}")
+endif()
+set(constants "${folder}/src/${name}_lib2.S")
+file(GLOB made RELATIVE "${folder}" "${folder}/src/*.c" "${folder}/src/*.S" "${folder}/runtime/*")
+list(REMOVE_ITEM made "src/${name}_lib0.c" "src/${name}_lib1.c" "src/${name}_lib2.S")
+if(made)
+  message(FATAL_ERROR "mlfc_add_model takes no model whose code is in several forms: ${made}")
+endif()
+if(NOT EXISTS "${constants}")
+  file(WRITE "${constants}" "/* no large constants */\n")
+  file(WRITE "${constants}.bin" "")
+endif()

@@ -20,6 +20,11 @@ def filled_page(name: str, **parts: str) -> str:
     return Template(_file(name)).substitute(shared, **parts)
 
 
+def script(name: str) -> str:
+    """Return a script of this package."""
+    return _file(name)
+
+
 def _file(name: str) -> str:
     return files(_FOLDER).joinpath(name).read_text("utf-8")
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from mlfc.archive.describe.graph_picture import graph_picture
 from mlfc.archive.describe.inspect import describe
 from mlfc.archive.describe.kernel_sources import kernel_sources
-from mlfc.archive.describe.pages import Cell, filled_page, html_of, number, sortable
+from mlfc.archive.describe.measured import NOTHING, Measured
+from mlfc.archive.describe.pages import Cell, filled_page, html_of, number, script, sortable
 from mlfc.archive.describe.picture import memory_picture
+from mlfc.archive.describe.report_operators import MOST_ROWS, OperatorTable, anchor
+from mlfc.archive.describe.source_graph import source_nodes
 from mlfc.archive.read.opening import Archive
 from mlfc.errors import ArchiveError
 
-MOST_ROWS = 2_000
-"""Of a table; pages of more are slow to show. Operators are those with the most multiply-accumulates."""
 MOST_DRAWN = 4_000
 """Calls of which the memory is drawn."""
-_NAMES = 3  # of the nodes of an operator
 _FULL, _TIGHT = 100, 90  # percent of a memory
 
 
-def report_page(archive: Archive, title: str, budget: Mapping[str, Any] | None = None) -> str:
+def report_page(
+    archive: Archive,
+    title: str,
+    budget: Mapping[str, Any] | None = None,
+    measured: Mapping[str, Measured] | None = None,
+) -> str:
     """Return the page of an open archive; all names may be hostile.
 
     Parameters
@@ -30,46 +36,50 @@ def report_page(archive: Archive, title: str, budget: Mapping[str, Any] | None =
         What the page is of: the name of the model or the archive.
     budget : mapping, optional
         What the model takes of boards: `BudgetTable.as_json`; or why no board can have it, as ``refusal``.
+    measured : mapping of str to Measured, optional
+        By module, what was measured of its calls.
     """
     found = describe(archive)
     modules = found["modules"]
+    boards = [] if budget is None else list(_boards(budget))
     parts = []
     for name, module in modules.items():
-        functions = [operator["function"] for operator in module["operators"] or ()]
-        sources = kernel_sources(archive, name, functions)
         parts += [f"<h2>Module {html_of(name)}</h2>"] if len(modules) > 1 else []
-        parts += _module(name, module, sources)
-    if budget is not None:
-        at = parts.index(_MEMORY) if len(modules) == 1 and _MEMORY in parts else len(parts)
-        parts[at:at] = _boards(budget)
+        known = (measured or {}).get(name, NOTHING)
+        parts += _module(archive, name, module, known, boards if len(modules) == 1 else ())
+    parts += boards if len(modules) > 1 else ()
     parts += _origin(found)
-    return filled_page("report_page.html", title=html_of(title), body="\n".join(parts))
+    return filled_page("report_page.html", title=html_of(title), body="\n".join(parts), graph=script("graph.js"))
 
 
-_MEMORY = "<h2>Memory</h2>"
-
-
-def _module(name: str, module: Mapping[str, Any], sources: Mapping[str, str]) -> Iterator[str]:
+def _module(
+    archive: Archive, name: str, module: Mapping[str, Any], measured: Measured, boards: Iterable[str]
+) -> Iterator[str]:
     operators = module["operators"] or ()
+    kernels = kernel_sources(archive, name, [operator["function"] for operator in operators])
+    sources = source_nodes(archive, name)
+    inputs = [tensor["name"] for tensor in (*(module["inputs"] or ()), *(module["states"] or ()))]
+    table = OperatorTable(name, operators, inputs, sources, kernels, measured)
     yield _cards(module)
     yield "<h2>Inputs and outputs</h2>"
     yield _tensors(module)
-    yield _MEMORY
+    yield from boards
+    picture = graph_picture(name, module, sources, table.facts())
+    if picture is not None:
+        yield f'<h2 class="scripted" hidden>Graph</h2>\n{picture}'
+    yield "<h2>Memory</h2>"
     yield from _memory(name, module)
     if operators:
+        yield from table.pictures()
         yield "<h2>Operators</h2>"
-        yield from _operators(name, operators, sources)
+        yield from table.html()
     if module["constants"]:
         yield "<h2>Constants</h2>"
         yield _constants(module["constants"])
     for function in dict.fromkeys(operator["function"] for operator in operators):
-        if function in sources:
+        if function in kernels:
             summary = f"<summary>{html_of(function)}</summary>"
-            yield f'<details id="{_anchor(name, function)}">{summary}<pre>{html_of(sources[function])}</pre></details>'
-
-
-def _anchor(module: str, function: str) -> str:
-    return html_of(f"{module}.{function}").replace(" ", "_")
+            yield f'<details id="{anchor(name, function)}">{summary}<pre>{html_of(kernels[function])}</pre></details>'
 
 
 def _cards(module: Mapping[str, Any]) -> str:
@@ -156,49 +166,6 @@ def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
         return
     yield f'<div class="map">{picture}</div>'
     yield "<p>A rectangle is a tensor: its place in memory, and the calls during which it is there. Point at one.</p>"
-
-
-def _operators(module: str, operators: Sequence[Mapping[str, Any]], sources: Mapping[str, str]) -> Iterator[str]:
-    listed = sorted(enumerate(operators), key=lambda item: -_known(item[1]["macs"]))[:MOST_ROWS]
-    if len(listed) < len(operators):
-        yield f"<p>The {len(listed):,} of {len(operators):,} with the most multiply-accumulates.</p>"
-    yield "<p>In the order of their calls; a click on a heading sorts, one on a function shows its C.</p>"
-    numbers = ("macs", "bytes", "live_bytes", "workspace_bytes")
-    most = {key: max((_known(operator[key]) for operator in operators), default=0) for key in numbers}
-    yield sortable(
-        ("call", "operator", "function", "MACs", "bytes moved", "live bytes", "scratch"),
-        ("operator", "function"),
-        [
-            (
-                number(index),
-                Cell("; ".join(operator["nodes"] or ()), _some(operator["nodes"] or ())),
-                _function(module, operator, sources),
-                *(_amount(operator[key], most[key]) for key in numbers),
-            )
-            for index, operator in sorted(listed, key=lambda item: item[0])
-        ],
-    )
-
-
-def _known(value: object) -> int:
-    """Return a number; 0 for what is not known or depends on the run."""
-    return value if isinstance(value, int) else 0
-
-
-def _amount(value: object, largest: int) -> Cell:
-    return number(value, largest) if isinstance(value, int) or value is None else Cell(str(value))
-
-
-def _some(nodes: Sequence[str]) -> str:
-    more = len(nodes) - _NAMES
-    return "; ".join(nodes[:_NAMES]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _function(module: str, operator: Mapping[str, Any], sources: Mapping[str, str]) -> Cell:
-    name = operator["function"]
-    if name not in sources:
-        return Cell(name)
-    return Cell(name, html=f'<a href="#{_anchor(module, name)}">{html_of(name)}</a>')
 
 
 def _constants(constants: Sequence[Mapping[str, Any]]) -> str:

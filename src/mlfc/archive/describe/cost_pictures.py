@@ -1,0 +1,182 @@
+"""Pictures of what calls took: a bar for each call, and the roofline: work for each byte against speed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlfc.archive.describe.measured import INSTRUCTIONS, Costs
+from mlfc.archive.describe.pages import html_of
+from mlfc.library.peaks import MEMORY
+from mlfc.support.text import shortened
+
+MOST_BARS = 4_000
+_WIDTH, _LEFT, _RIGHT = 1100, 80, 20
+_BARS, _ROOF = 200, 380  # heights of both pictures, without what is around
+_TOP, _BOTTOM = 30, 46
+_LABELLED = 6  # points of the roofline, those that took most
+_NAME = 60
+
+
+def cost_bars(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str:
+    """Return an SVG with a bar for each call, in their order."""
+    most = max(costs.calls, default=0.0) or 1.0
+    across = (_WIDTH - _LEFT - _RIGHT) / max(1, len(costs.calls))
+    parts = [
+        f'<text x="{_LEFT}" y="16" class="title">{html_of(costs.text(costs.total))} on {html_of(costs.where)}</text>'
+    ]
+    for quarter in range(5):
+        y = _TOP + _BARS * (4 - quarter) / 4
+        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y:g}" x2="{_WIDTH - _RIGHT}" y2="{y:g}"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:g}" text-anchor="end">{_amount(most * quarter / 4)}</text>')
+    for index, (operator, cost) in enumerate(zip(operators, costs.calls, strict=True)):
+        height, x = _BARS * cost / most, _LEFT + across * index
+        limit = costs.limit(index)
+        kind = "bar memory" if limit is not None and limit.bound == MEMORY else "bar"
+        share = cost / costs.total if costs.total else 0.0
+        told = f"call {index}: {_name(operator)}: {costs.text(cost)}, {share:.1%}"
+        told += f"; {limit.share:.1%} of the peak of {limit.bound}" if limit is not None else ""
+        parts.append(
+            f'<g><title>{html_of(told)}</title><rect class="{kind}" x="{x:.2f}" y="{_TOP + _BARS - height:.2f}" '
+            f'width="{max(across - 1, across * 0.8):.2f}" height="{height:.2f}"/></g>'
+        )
+    step = max(1, len(costs.calls) // 20)
+    for index in range(0, len(costs.calls), step):
+        x = _LEFT + across * (index + 0.5)
+        parts.append(f'<text x="{x:.2f}" y="{_TOP + _BARS + 16}" text-anchor="middle">{index}</text>')
+    parts.append(f'<text x="{_LEFT}" y="{_TOP + _BARS + 36}">call</text>')
+    label = f"{costs.unit} of each call"
+    return _svg(_TOP + _BARS + _BOTTOM, label, parts)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A call of the roofline."""
+
+    index: int
+    name: str
+    intensity: float  # multiply-accumulates a byte
+    speed: float  # multiply-accumulates a second or an instruction
+    cost: float
+
+
+def roofline(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str | None:
+    """Return an SVG of calls by multiply-accumulates a byte and their speed, below the limits where these are known.
+
+    None if no call has multiply-accumulates.
+    """
+    unit = 1.0 if costs.unit == INSTRUCTIONS else 1e-3  # of a microsecond: billions a second
+    points = [
+        _Point(index, _name(call), call["macs"] / call["bytes"], call["macs"] / cost * unit, cost)
+        for index, (call, cost) in enumerate(zip(operators, costs.calls, strict=True))
+        if isinstance(call["macs"], int) and call["macs"] and call["bytes"] and cost > 0
+    ]
+    if not points:
+        return None
+    roofs = _roofs(costs)
+    frame = _frame(points, roofs)
+    speed = "MACs an instruction" if costs.unit == INSTRUCTIONS else "G MACs a second"
+    parts = [*frame.axes(speed)]
+    for roof in roofs:
+        parts += frame.roof(roof)
+    total = costs.total or 1.0
+    slowest = {point.index for point in sorted(points, key=lambda point: -point.cost)[:_LABELLED]}
+    for point in points:
+        x, y = frame.place(point.intensity, point.speed)
+        told = f"call {point.index}: {point.name}: {point.intensity:,.3g} MACs a byte, {point.speed:,.3g} {speed}, "
+        told += costs.text(point.cost)
+        size = 4 + 14 * math.sqrt(point.cost / total)
+        parts.append(
+            f'<g><title>{html_of(told)}</title><circle class="point" cx="{x:.2f}" cy="{y:.2f}" r="{size:.2f}"/></g>'
+        )
+        if point.index in slowest:
+            parts.append(f'<text x="{x:.2f}" y="{y - size - 3:.2f}" text-anchor="middle">{point.index}</text>')
+    return _svg(_TOP + _ROOF + _BOTTOM, "Roofline", parts)
+
+
+@dataclass(frozen=True)
+class _Roof:
+    """A limit: of speed, or of bytes a second where `is_bandwidth`, both in billions."""
+
+    name: str
+    value: float
+    is_bandwidth: bool
+
+
+def _roofs(costs: Costs) -> list[_Roof]:
+    peaks = costs.peaks
+    if peaks is None or costs.unit == INSTRUCTIONS:
+        return []
+    used = {item.tensors[0].partition("[")[0] for item in costs.operators if item.tensors and item.macs}
+    rates = {"int8": peaks.int8, "float32": peaks.float32}
+    kinds = [kind for kind in rates if kind in used] or ["float32"]
+    found = [_Roof(f"{kind}: {rates[kind] / 1e9:,.0f} G MACs a second", rates[kind] / 1e9, False) for kind in kinds]
+    cache, memory = peaks.bandwidth[0][1], peaks.bandwidth[-1][1]
+    ways = (("nearest cache", cache), ("memory", memory))
+    return [*found, *(_Roof(f"{name}: {rate / 1e9:,.0f} GB a second", rate / 1e9, True) for name, rate in ways)]
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Powers of ten on both axes, from and to."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+    def place(self, intensity: float, speed: float) -> tuple[float, float]:
+        across = (math.log10(intensity) - self.x[0]) / (self.x[1] - self.x[0])
+        up = (math.log10(speed) - self.y[0]) / (self.y[1] - self.y[0])
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * across, _TOP + _ROOF * (1 - up)
+
+    def axes(self, speed: str) -> Iterator[str]:
+        for power in range(math.ceil(self.x[0]), math.floor(self.x[1]) + 1):
+            x, _ = self.place(10**power, 10 ** self.y[0])
+            yield f'<line class="grid" x1="{x:.2f}" y1="{_TOP}" x2="{x:.2f}" y2="{_TOP + _ROOF}"/>'
+            yield f'<text x="{x:.2f}" y="{_TOP + _ROOF + 16}" text-anchor="middle">{10.0**power:g}</text>'
+        for power in range(math.ceil(self.y[0]), math.floor(self.y[1]) + 1):
+            _, y = self.place(10 ** self.x[0], 10**power)
+            yield f'<line class="grid" x1="{_LEFT}" y1="{y:.2f}" x2="{_WIDTH - _RIGHT}" y2="{y:.2f}"/>'
+            yield f'<text x="{_LEFT - 6}" y="{y + 4:.2f}" text-anchor="end">{10.0**power:g}</text>'
+        yield f'<text x="{_WIDTH - _RIGHT}" y="{_TOP + _ROOF + 36}" text-anchor="end">MACs a byte</text>'
+        yield f'<text x="{_LEFT}" y="16">{speed}</text>'
+
+    def roof(self, roof: _Roof) -> Iterator[str]:
+        """Yield a line and its name: level for compute, rising for bandwidth, up to the frame's top."""
+        low, high = 10 ** self.x[0], 10 ** self.x[1]
+        top = 10 ** self.y[1]
+        first = max(low, 10 ** self.y[0] / roof.value) if roof.is_bandwidth else low
+        last = min(high, top / roof.value) if roof.is_bandwidth else high
+        if first >= last:
+            return
+        ends = [(x, x * roof.value if roof.is_bandwidth else roof.value) for x in (first, last)]
+        (x1, y1), (x2, y2) = (self.place(*end) for end in ends)
+        yield f'<line class="roof" x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}"/>'
+        if roof.is_bandwidth:
+            angle = math.degrees(math.atan2(y2 - y1, x2 - x1))
+            x, y = x1 + (x2 - x1) * 0.1, y1 + (y2 - y1) * 0.1 - 5
+            yield f'<text x="{x:.2f}" y="{y:.2f}" transform="rotate({angle:.2f} {x:.2f} {y:.2f})">{roof.name}</text>'
+        else:
+            yield f'<text x="{x2 - 6:.2f}" y="{y2 - 5:.2f}" text-anchor="end">{roof.name}</text>'
+
+
+def _frame(points: Sequence[_Point], roofs: Sequence[_Roof]) -> _Frame:
+    across = [math.log10(point.intensity) for point in points]
+    speeds = [math.log10(point.speed) for point in points]
+    speeds += [math.log10(roof.value) for roof in roofs if not roof.is_bandwidth]
+    return _Frame((min(across) - 0.3, max(across) + 0.3), (min(speeds) - 0.3, max(speeds) + 0.3))
+
+
+def _svg(height: int, label: str, parts: Sequence[str]) -> str:
+    size = f'width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}"'
+    body = "\n".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{html_of(label)}">\n{body}\n</svg>'
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or not value else f"{value:,.3g}"
+
+
+def _name(operator: Mapping[str, Any]) -> str:
+    return shortened(", ".join(operator["nodes"] or ()) or operator["function"], _NAME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -38,11 +39,12 @@ def stepped_unit(
         with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
             fused = [(symbols, prepared(each)) for symbols, each in special]
             stepped = transform.lower_steps(prepared(mod), target.features, name, fused, device)
-            executable = codegen.assemble(stepped, memory.plan_slots(stepped.steps), name, mod.containers)
+            slots = memory.plan_slots(stepped.steps)
+            executable = codegen.assemble(stepped, slots, name, mod.containers)
     small = target.features.optimize == "size"
     return codegen.Unit(
         stepped.program,
-        memory.NO_PLAN,
+        _plan(slots, len(stepped.program.calls)),
         name,
         "vm",
         target=target,
@@ -51,7 +53,15 @@ def stepped_unit(
         device_target=chosen if chosen.device else None,
         executable=executable,
         steps=stepped.steps,
+        arena=slots.blocks,
     )
+
+
+def _plan(slots: memory.SlotPlan, calls: int) -> memory.Plan:
+    """Return what is known of the arena, whose memory comes from the caller: how much is live during which calls."""
+    live = memory.live_in(slots, calls)
+    most = max(live, default=0)
+    return replace(memory.NO_PLAN, live=live, lower_bound=most, peak_call=live.index(most) if live else None)
 
 
 @contextmanager

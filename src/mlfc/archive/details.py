@@ -51,7 +51,8 @@ def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleIn
 
 def full_module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
     """Return `module_info` with what checking and comparing takes: the plan, and the constants, each content once."""
-    plan = plan_blocks(factory) if factory.executor == AOT else None
+    has_plan = factory.executor == AOT or (factory.executor == VM and bool(factory.plan.live))
+    plan = plan_blocks(factory) if has_plan else None
     return replace(module_info(factory, code), plan=plan, constants=constants(factory))
 
 
@@ -70,7 +71,7 @@ def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCal
         **{item.name: getattr(known, item.name) for item in fields(known)},
         # a device's scratch is among the tensors of the graph
         workspace_bytes=(most(call.kernel.scratch_bytes) or 0) if call.kernel.device is None else 0,
-        live_bytes=factory.plan.live[index] if factory.executor != VM else None,
+        live_bytes=factory.plan.live[index] if factory.plan.live else None,
         device=(call.output.root.device or "cpu") if code.device else None,
     )
 
@@ -79,9 +80,19 @@ def _peak(factory: Factory, code: GeneratedCode) -> PeakInfo | None:
     plan = factory.plan
     if plan.peak_call is None or not plan.lower_bound:
         return None
-    row = memory.report(factory.program, plan)[plan.peak_call]
-    tensors = tuple(NamedBytes(name, size) for name, size in row.tensors[:_PEAK_TENSORS])
-    return PeakInfo(code.function_of(row.function), tuple(row.nodes), row.live_bytes, tensors)
+    call, live = factory.program.calls[plan.peak_call], plan.live[plan.peak_call]
+    if factory.executor == VM:
+        tensors = _live_in_arena(factory, plan.peak_call)
+    else:
+        tensors = memory.report(factory.program, plan)[plan.peak_call].tensors
+    largest = tuple(NamedBytes(name, size) for name, size in tensors[:_PEAK_TENSORS])
+    return PeakInfo(code.function_of(call.kernel.name), tuple(call.nodes), live, largest)
+
+
+def _live_in_arena(factory: Factory, call: int) -> tuple[tuple[str, int], ...]:
+    """Return what is in the arena of the virtual machine during a call, the largest first."""
+    live = [(block.name, block.nbytes) for block in factory.unit.arena if block.first <= call <= block.last]
+    return tuple(sorted(live, key=lambda item: -item[1]))
 
 
 def plan_blocks(factory: Factory) -> tuple[BlockInfo, ...]:
@@ -96,7 +107,7 @@ def plan_blocks(factory: Factory) -> tuple[BlockInfo, ...]:
             block.reuses,
             tuple(ReachInfo(item.block, item.distance) for item in block.reaches),
         )
-        for block in memory.blocks(factory.program, factory.plan)
+        for block in (factory.unit.arena if factory.executor == VM else memory.blocks(factory.program, factory.plan))
     )
 
 

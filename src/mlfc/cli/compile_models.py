@@ -333,11 +333,7 @@ def _report(
         return
     columns = {
         "workspace": [_bounded(item, item.memory.workspace_bytes) for item in details.values()],
-        "lower bound": [
-            # nobody has computed one for the virtual machine: the metadata have 0
-            item.memory.workspace_lower_bound_bytes if item.vm is None else None
-            for item in details.values()
-        ],
+        "lower bound": [_bounded(item, item.memory.workspace_lower_bound_bytes) for item in details.values()],
         "constants": [item.memory.constants_bytes for item in details.values()],
         "inputs and outputs": [_bounded(item, item.memory.io_bytes) for item in details.values()],
     }

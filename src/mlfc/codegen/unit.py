@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mlfc.errors import OptionError, unknown
-from mlfc.memory import ConstantPool, MemoryOptions, Plan
+from mlfc.memory import Block, ConstantPool, MemoryOptions, Plan
 from mlfc.relay.ir import Quantization
 from mlfc.support.bytecode import Executable
 from mlfc.target.features import Levels
@@ -44,6 +44,8 @@ class Unit:
     only_level: str | None = None
     executable: Executable | None = None  # of the virtual machine
     steps: tuple[Step, ...] = ()  # what it was made from
+    # what is in the arena of an executable during which calls; none where its storages are allocated
+    arena: tuple[Block, ...] = ()
     parallel: bool = False  # kernels share their work among threads
 
     @property

@@ -23,6 +23,7 @@ from mlfc.memory.pools import Pool as Pool
 from mlfc.memory.pools import PoolSpan as PoolSpan
 from mlfc.memory.proof import prove as prove
 from mlfc.memory.slots import SlotPlan as SlotPlan
+from mlfc.memory.slots import live_in as live_in
 from mlfc.memory.slots import plan_slots as plan_slots
 from mlfc.memory.storage import Storages as Storages
 from mlfc.memory.storage import assign_storages as assign_storages

@@ -7,10 +7,13 @@ them where the sizes are known to suffice; others where their values are compute
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 
+from mlfc.memory.blocks import Block
+from mlfc.memory.planner import SCRATCH_NAME
 from mlfc.memory.reuse import allows_inplace
 from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, symbols_of
 from mlfc.tir.ir import KernelCall, Value
@@ -44,6 +47,8 @@ class SlotPlan:
     # copies that an `Assign` needs of variables that it writes and reads, by its place among the sources
     spare: dict[tuple[Assign, int], Slot] = field(default_factory=dict)
     arena_bytes: int = -1  # -1 where storages are allocated
+    # what is in the arena during which calls, each block as large as bounds allow; none where storages are allocated
+    blocks: tuple[Block, ...] = ()
 
     @property
     def is_bounded(self) -> bool:
@@ -55,6 +60,7 @@ class SlotPlan:
 class _Life:
     """What needs memory, and the first and last step that it does."""
 
+    name: str
     nbytes: Extent
     first: int
     last: int
@@ -73,6 +79,17 @@ def plan_slots(steps: Sequence[Step]) -> SlotPlan:
         if plan.arena_bytes <= _MOST_ARENA_BYTES:
             return plan
     return _allocated(steps, lives, scratch)
+
+
+def live_in(plan: SlotPlan, calls: int) -> tuple[int, ...]:
+    """Return the bytes of the arena that are live during each of so many calls; none where storages are allocated."""
+    if not plan.is_bounded:
+        return ()
+    changes = [0] * (calls + 1)
+    for block in plan.blocks:
+        changes[block.first] += block.nbytes
+        changes[block.last + 1] -= block.nbytes
+    return tuple(accumulate(changes[:calls]))
 
 
 def parts(steps: Sequence[Step]) -> list[int]:
@@ -101,16 +118,16 @@ def _lives(
             if value.root in lives:
                 lives[value.root].last = at
         for value in _written(step):
-            life = lives.setdefault(value.root, _Life(value.root.nbytes, at, at, device=value.root.device))
+            life = lives.setdefault(value.root, _Life(value.root.name, value.root.nbytes, at, at, device=value.root.device))
             life.last = at
         if isinstance(step, Invoke) and step.call.kernel.scratch:
             kernel = step.call.kernel
-            scratch[step] = [_Life(nbytes, at, at, device=kernel.device) for nbytes in kernel.workspaces]
+            scratch[step] = [_Life(SCRATCH_NAME, nbytes, at, at, device=kernel.device) for nbytes in kernel.workspaces]
         if isinstance(step, Assign):
             targets = set(step.variables)
             for index, source in enumerate(step.sources):
                 if source.root in targets:
-                    spare[step, index] = _Life(source.root.nbytes, at, at)
+                    spare[step, index] = _Life(source.root.name, source.root.nbytes, at, at)
     for begin, end in _loops(steps):
         for life in lives.values():
             if life.first < begin <= life.last < end:
@@ -169,7 +186,19 @@ def _in_arena(
     plan.values = {value: _slot(life) for value, life in lives.items()}
     plan.scratch = {step: tuple(map(_slot, found)) for step, found in scratch.items()}
     plan.spare = {key: _slot(life) for key, life in spare.items()}
+    plan.blocks = _blocks(steps, placed)
     return plan
+
+
+def _blocks(steps: Sequence[Step], placed: Sequence[tuple[int, int, _Life]]) -> tuple[Block, ...]:
+    """Return what is live during calls, by first call; variables that live between two calls are in none."""
+    calls = [at for at, step in enumerate(steps) if isinstance(step, Invoke)]
+    found = []
+    for begin, end, life in placed:
+        first, last = bisect_left(calls, life.first), bisect_right(calls, life.last) - 1
+        if first <= last:
+            found.append(Block(life.name, end - begin, begin, first, last, None, ()))
+    return tuple(sorted(found, key=lambda block: (block.first, block.offset)))
 
 
 def _slot(life: _Life) -> Slot:

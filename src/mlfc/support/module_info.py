@@ -406,7 +406,8 @@ class ModuleInfo(ModuleInterface):
     plan: Annotated[
         tuple[BlockInfo, ...] | None,
         Says(
-            "AOT: every block of the workspace, by first call; null for graph modules, which have `memory.sids`",
+            "AOT, and VM with bounds: every block of the workspace, by first call, as large as the bounds allow; null"
+            " for graph modules, which have `memory.sids`, and where storage is allocated when the module runs",
             "anyone can check that no two live blocks overlap",
         ),
     ] = None

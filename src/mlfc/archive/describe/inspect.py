@@ -173,7 +173,7 @@ def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dic
         "io_bytes": sum(tensors) if tensors else sum(main.io_bytes for main in module.main),
     }
     if module.details and module.details.vm:
-        found |= unknown_memory(module.details.vm.arena_bytes)
+        found |= unknown_memory(found, module.details.vm.arena_bytes)
     return {
         **(found if module.main else dict.fromkeys(found)),
         "scratch_bytes": max(scratch) if scratch else None,

@@ -126,7 +126,7 @@ def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, 
     told = interface.to_json()
     found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm}
     if vm is not None:
-        found["memory"] = {**found["memory"], **unknown_memory(vm["arena_bytes"])}
+        found["memory"] = {**found["memory"], **unknown_memory(found["memory"], vm["arena_bytes"])}
     return found
 
 

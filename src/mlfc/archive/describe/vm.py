@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlfc.runtime.executors.vm.containers import Signature
@@ -13,12 +13,15 @@ from mlfc.support.module_info import VmInfo
 _UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
 
 
-def unknown_memory(arena_bytes: int | None) -> dict[str, None]:
+def unknown_memory(memory: Mapping[str, int | None], arena_bytes: int | None) -> dict[str, None]:
     """Return what has no size of a module's memory, which holds 0 there: its arena has none if an extent has no bound.
 
-    Nobody computes a lower bound of what the virtual machine needs.
+    Older versions computed no lower bound of what the virtual machine needs.
     """
-    return dict.fromkeys(_UNBOUNDED if arena_bytes is None else ("workspace_lower_bound_bytes",))
+    if arena_bytes is None:
+        return dict.fromkeys(_UNBOUNDED)
+    is_older = arena_bytes > 0 and not memory["workspace_lower_bound_bytes"]
+    return {"workspace_lower_bound_bytes": None} if is_older else {}
 
 
 def described_vm(executable: Executable, info: VmInfo) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.bytecode import encode, state_offsets
 from mlfc.support.content import Data
+from mlfc.support.dims import most
 from mlfc.support.module_info import (
     MemoryInfo,
     ModuleInterface,
@@ -243,7 +244,10 @@ class Factory(Displayed):
         executable = self.unit.executable
         if executable is None:
             return None
-        return vm_info(executable, len(encode(executable)))
+        info = vm_info(executable, len(encode(executable)))
+        sizes = [most(value.nbytes) for value in self.program.inputs]
+        known = [size for size in sizes if size is not None]
+        return replace(info, input_bytes=sum(known) if len(known) == len(sizes) else None)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.graph_json, self.lib, self.params))

@@ -135,7 +135,7 @@ def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> 
 
     board = find_board("mps3-an547")
     factory = built(models / "kws_ref_model.tflite", board.target)
-    with trial_build(factory.code.files, "tvmgen_model_run", board, ["-Os"]) as folder:
+    with trial_build(factory.code.files, ["tvmgen_model_run"], board, ["-Os"]) as folder:
         machine = read_functions(disassembled(folder / TRIAL_ELF, board), RULES["cortex-m"])
         stated = stated_frames(folder)
     # functions in assembler, of which the compiler knows nothing: nine registers, and thirteen

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
 import pytest
 
 import mlfc
-from mlfc.errors import OptionError
+from mlfc.errors import InputError, OptionError
 from mlfc.micro.board.board import find_board
-from mlfc.micro.firmware.planned_memory import plan_table
-from mlfc.micro.memory.memory_table import WORKSPACE
+from mlfc.micro.firmware import interpreted
+from mlfc.micro.firmware.planned_memory import plan_table, planned_table
+from mlfc.micro.memory.memory_table import WORKSPACE, differences
+from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.project.generate import generate_project
-from mlfc.micro.run.emulator import emulated_archive
-from mlfc.micro.run.project_run import run_selftest
-from tests.vm_models import two_layers
+from mlfc.micro.run.emulator import emulated_archive, emulated_factory
+from mlfc.micro.run.project_run import build_project, run_selftest
+from tests import open_models
+from tests.conftest import need
+from tests.unit.test_cli import mlfc as run_mlfc
+from tests.unit.test_cli import succeeded
+from tests.vm_models import expected, two_layers
+
+Array = npt.NDArray[Any]
 
 # what this machine computes is not what is tested here
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
@@ -54,8 +67,7 @@ def test_memory_of_a_board_is_the_work_area(archive: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"project_type": "standalone"}, "only projects of the type selftest run.*--type selftest"),
-        ({"project_type": "host_driven"}, "only projects of the type selftest run"),
+        ({"project_type": "host_driven"}, "projects of the type host_driven do not run.*--type standalone"),
         ({"project_type": "selftest", "board": "arduino_mega"}, "arduino_mega does not support"),
     ],
 )
@@ -82,6 +94,105 @@ def test_firmware_without_bounds_says_how_to_get_them(unbounded: Path, tmp_path:
         emulated_archive(unbounded, find_board(BOARD))
 
 
-def test_a_run_with_given_inputs_is_refused(archive: Path) -> None:
-    with pytest.raises(OptionError, match=r"inputs have no fixed size.*--selftest"):
-        emulated_archive(archive, find_board(BOARD))
+SHAPES = {
+    "detector": {"x": (1, 3, mlfc.Dim("h", 4, 16), mlfc.Dim("w", 4, 16))},
+    "recurrent": {"x": (mlfc.Dim("length", 1, 20), 1, 6)},
+    "looping": {"x": (mlfc.Dim("batch", 1, 4), 4)},
+}
+MAKERS = {"detector": open_models.detector, "recurrent": open_models.recurrent, "looping": open_models.looping}
+SIZES = {"detector": ((4, 4), (16, 16), (7, 9)), "recurrent": ((1,), (20,), (13,)), "looping": ((1, 0), (4, 9), (2, 3))}
+
+
+def inputs_of(kind: str, sizes: tuple[int, ...]) -> dict[str, Array]:
+    rng = np.random.default_rng(sum(sizes))
+    shape = {"detector": (1, 3, *sizes), "recurrent": (*sizes, 1, 6), "looping": (sizes[0], 4)}[kind]
+    x = rng.normal(size=shape).astype(np.float32)
+    return {"n": np.array(sizes[1]), "x": x} if kind == "looping" else {"x": x}
+
+
+@pytest.mark.parametrize(
+    ("board", "kind"),
+    [
+        ("mps2-an386", "detector"),
+        ("mps3-an547", "recurrent"),
+        ("mps2-an385", "looping"),
+        ("qemu-riscv32", "recurrent"),
+        ("qemu-riscv32", "looping"),
+    ],
+)
+def test_open_models_equal_onnxruntime_and_keep_their_promises(board: str, kind: str) -> None:
+    """Memory to the byte, and the painted stack within the bound that is known before the build."""
+    if board == "qemu-riscv32":
+        need("qemu-system-riscv32", "qemu-system-misc")
+        need("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf")
+    model = MAKERS[kind]()
+    module, params = mlfc.import_model(model, shapes=SHAPES[kind])
+    factory = mlfc.build(module, find_board(board).target, params, module_name="net")
+    made = emulated_factory(factory, find_board(board), cflags="-O1")
+    before, after = made.memory()
+    assert not differences(before, after)
+    assert before.total(WORKSPACE) == factory.interface().vm.work_bytes
+    assert before.stack == after.stack
+    bound = before.stack.nbytes
+    session = onnxruntime.InferenceSession(model)
+    for sizes in SIZES[kind]:
+        inputs = inputs_of(kind, sizes)
+        run = made.measure(inputs)
+        for output, reference in zip(run.outputs.values(), session.run(None, inputs), strict=True):
+            np.testing.assert_allclose(output, reference, rtol=1e-5, atol=1e-6)
+        # the deepest way is one of errors or lists, which these runs do not take
+        painted = run.stack_bytes
+        assert painted <= bound + (interrupt_bytes(find_board(board)) or 0)
+        assert bound <= painted + 160
+
+
+def test_a_kernel_that_is_deeper_than_the_interpreter_counts(tmp_path: Path) -> None:
+    """Launchers are found through the table of kernels, and the stack of what they call is that of the run."""
+    board = find_board(BOARD)
+    module, params = two_layers(4)
+    factory = mlfc.build(module, board.target, params, executor="vm", module_name="net")
+    code = {path: bytes(data) for path, data in factory.code.built_files.items()}
+    path = next(path for path, text in code.items() if b"_launch(" in text)
+    deep = b"volatile uint8_t deep[3000]; deep[0] = 1; deep[2999] = deep[0];\n"
+    head, begin, rest = code[path].partition(b"_launch(const mlfc_vm_buffer *buffers, const int64_t *numbers) {\n")
+    assert begin
+    changed = {**code, path: head + begin + deep + rest}
+    details = factory.interface()
+    stacks = [planned_table("net", files, details, board, ["-O1"]).stack for files in (code, changed)]
+    assert stacks[1].nbytes > 3000 > stacks[0].nbytes
+    assert stacks[1].path[2].function.endswith("_launch")
+
+
+def test_errors_before_a_run_and_of_a_run_are_those_of_the_virtual_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, params = mlfc.import_model(open_models.looping(), shapes=SHAPES["looping"])
+    board = find_board(BOARD)
+    made = emulated_factory(mlfc.build(module, board.target, params, module_name="net"), board, cflags="-O1")
+    with pytest.raises(InputError, match="its dtype is float64"):
+        made.run({"n": np.array(1), "x": np.zeros((2, 4))})
+    said = r"'batch' \(1 to 4, the same wherever it is\) on axis 0, got "
+    with pytest.raises(InputError, match=f"{said}5"):
+        made.run({"n": np.array(1), "x": np.zeros((5, 4), np.float32)})
+    # what nobody has checked before the board finds out, and hands over
+    monkeypatch.setattr(interpreted, "check_values", lambda *_: None)
+    with pytest.raises(InputError, match=f"{said}0"):
+        made.run({"n": np.array(1), "x": np.zeros((0, 4), np.float32)})
+
+
+def test_command_line_runs_an_open_model_on_a_board(archive: Path, tmp_path: Path) -> None:
+    options = ["run", str(archive), "--board", BOARD, "--memory", "--json"]
+    told = json.loads(succeeded(*options, "--shape", "x=3,8", cwd=tmp_path))
+    assert told["outputs"][0]["shape"] == [3, 4]
+    assert told["stack_bytes"] <= told["memory"]["linked"]["stack"]["bytes"] + 108
+    refused = run_mlfc(*options[:-2], "--profile", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "is for the virtual machine, so its firmware cannot be profiled per operator" in refused.stderr
+
+
+def test_a_standalone_project_is_made_and_runs(archive: Path, tmp_path: Path) -> None:
+    folder = generate_project("makefile", archive, tmp_path / "project", {"board": BOARD, "project_type": "standalone"})
+    project = build_project(folder, {"cflags": "-O1"})
+    before, after = project.memory()
+    assert not differences(before, after)
+    x = np.random.default_rng(3).normal(size=(2, 8)).astype(np.float32)
+    found = project.firmware(300).run({"x": x})
+    np.testing.assert_allclose(found["probabilities"], expected(x, two_layers(4)[1]), rtol=1e-5)

@@ -19,6 +19,8 @@ from mlfc.errors import ArchiveError, BudgetError, OptionError
 from mlfc.factory import Factory
 from mlfc.support.bytecode import decode, encode
 from tests.native.extracted import WARNINGS, extracted, make, sum_factory
+from tests.open_models import looping
+from tests.unit.test_archive import rewritten
 from tests.vm_models import expected, two_layers
 
 BYTECODE = "executor-config/vm/net.vm"
@@ -78,6 +80,43 @@ def test_archive_says_what_its_bytecode_does(high: int | None, target: str, tmp_
     assert again.read_bytes() == path.read_bytes()
     (rebuilt,) = archive.rebuild(path)
     assert exported(rebuilt, tmp_path, "rebuilt.tar").read_bytes() == path.read_bytes()
+
+
+def test_metadata_have_what_is_live_in_each_call(tmp_path: Path) -> None:
+    """With four rows: 16 numbers of a row behind the first layer, 4 behind the second, and 4 of the softmax."""
+    path = exported(built(4), tmp_path)
+    found = archive.inspect(path)["modules"]["net"]
+    sizes = [4 * 16 * 4, 4 * 4 * 4, 4 * 4 * 4]
+    scratch = [call["workspace_bytes"] for call in found["operators"]]
+    live = [call["live_bytes"] for call in found["operators"]]
+    assert live == [sizes[0] + scratch[0], sizes[0] + sizes[1] + scratch[1], sizes[1] + sizes[2] + scratch[2]]
+    assert found["peak"]["live_bytes"] == max(live) == found["memory"]["workspace_lower_bound_bytes"]
+    assert found["peak"]["call"] == live.index(max(live))
+    assert sorted(item["bytes"] for item in found["peak"]["tensors"]) == sorted([sizes[0], sizes[1]])
+    files = members(path)
+    executable, module = decode(files[BYTECODE]), json.loads(files["metadata.json"])["modules"]["net"]["mlfc"]
+    assert {block["offset"] for block in module["plan"]} <= {0, *executable.integers}
+    assert "which tensors live when" not in str(archive.inspect(path)["modules"]["net"]["untold"])
+    assert mlfc.memory_map(path).svg().count("<rect") > len(sizes)
+    unbounded = archive.inspect(exported(built(None), tmp_path, "unbounded.tar"))["modules"]["net"]
+    assert {call["live_bytes"] for call in unbounded["operators"]} == {None}
+    assert unbounded["peak"] is None
+
+
+def test_a_loop_carries_its_values_through_all_calls_of_a_turn(tmp_path: Path) -> None:
+    module, params = mlfc.import_model(looping(), shapes={"x": (mlfc.Dim("batch", 1, 4), 4)})
+    path = exported(mlfc.build(module, "c", params, module_name="net"), tmp_path)
+    assert archive.validate(path) == []
+    told = json.loads(members(path)["metadata.json"])["modules"]["net"]["mlfc"]
+    calls = len(told["operators"])
+    carried = next(block for block in told["plan"] if block["bytes"] == 64 and block["last"] == calls - 1)
+    assert carried["first"] <= 1
+    # a block that is said to lie over another one is a fault
+    wrong = {**told, "plan": [{**block, "offset": 0} for block in told["plan"]]}
+    document = json.loads(members(path)["metadata.json"])
+    document["modules"]["net"]["mlfc"] = wrong
+    changed = rewritten(path, {"metadata.json": json.dumps(document).encode()}, tmp_path / "wrong.tar")
+    assert any("while both are needed" in problem for problem in archive.validate(changed))
 
 
 def test_archive_of_llvm_code_runs_any_batch(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def built_firmware(
     from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 
     with stage(f"building firmware of {artifact} for {board.name}"):
-        if is_compiled(artifact, module, inputs):
+        if is_compiled(artifact, module, inputs, takes_shapes=True):
             return emulated_archive(artifact, board, module, profile=profile)
         return emulated_factory(compiled_model(artifact, inputs, board.target, tuned=tuned), board, profile=profile)
 
@@ -60,7 +60,8 @@ def run_firmware(
     if outputs is not None:
         write_npz(outputs, run.outputs)
     tables = memory() if memory else None
-    tensors = summaries(firmware.outputs, run.outputs, 0 if run.operators else top)
+    found = [info.of_shape(run.outputs[info.name].shape) or info for info in firmware.outputs]
+    tensors = summaries(found, run.outputs, 0 if run.operators else top)
     rows = instruction_rows(firmware.operators, run.operators, top)
     sizes = {"flash_bytes": run.flash_bytes, "ram_bytes": run.ram_bytes, "stack_bytes": run.stack_bytes}
     counts = {"instructions": run.instructions, "startup_instructions": run.startup_instructions}

@@ -24,6 +24,7 @@ from mlfc.support.progress import stage
 if TYPE_CHECKING:
     from mlfc.library.peaks import Peaks
     from mlfc.micro.board.board import Board
+    from mlfc.micro.run.emulator import EmulatedModule
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.executors.vm.profiled import ProfiledVm
@@ -127,7 +128,7 @@ def run_model(
         firmware = built_firmware(artifact, on_board, module, fixed, profile=profile, tuned=tuned)
         run_firmware(
             firmware,
-            given(firmware.inputs),
+            given(firmware.inputs, *_sizes(firmware, artifact, fixed)),
             outputs,
             top,
             as_json,
@@ -268,7 +269,7 @@ def _target(devices: Sequence[Device], compiling: Mapping[str, Any]) -> str:
 
 
 def _sizes(
-    compiled: Runnable | ProfiledModule | GraphModule, artifact: Path, fixed: Inputs
+    compiled: Runnable | ProfiledModule | GraphModule | EmulatedModule, artifact: Path, fixed: Inputs
 ) -> tuple[Mapping[str, tuple[int, int]] | None, Sequence[str]]:
     """Return the bounds of a model's open extents, and what the user says of the shapes of its inputs."""
     extents = getattr(compiled, "extents", None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checka
 from mlfc.errors import InputError, LimitError, MlfcError, ModelError, OptionError, unknown
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.foreign import check_foreign
+from mlfc.frontend.shapes import has_open_extents
 from mlfc.frontend.torch import is_torch_model
 from mlfc.objfile.head import machine_code
 from mlfc.support.cost import limited
@@ -107,8 +108,8 @@ def import_model(
         Counts the model's nodes, also where the import fails.
     dynamic : bool
         Leave to the run what only it decides: dimensions that an ONNX model leaves open, shapes that follow from data,
-        branches and loops. `shapes` then may have a `mlfc.support.dims.Symbol`, or (name, low, high), in the place of
-        a number. Only the executor ``vm`` runs such a module.
+        branches and loops. Only the executor ``vm`` runs such a module. `shapes` may have an `mlfc.Dim`, or (name, low,
+        high), in the place of a number; then this need not be set.
 
     Returns
     -------
@@ -141,6 +142,7 @@ def import_model(
     if isinstance(model, Captured):
         states, state_init = model.with_own(states, state_init)
         shapes, dynamic = {**model.shapes, **(shapes or {})}, dynamic or bool(model.shapes)
+    dynamic = dynamic or has_open_extents(shapes or {})
     given = model_bytes(model)
     path = Path(cast("str | Path", model)) if given is None else None
     data, title = _content(path) if path else given or b"", name or model_name(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from mlfc.errors import OptionError
@@ -152,5 +153,9 @@ def leaves_to_run(executor: str | None, target: str, shapes: Mapping[str, Sequen
     if executor is not None:
         return executor == "vm"
     chosen = parse_target(target)
-    is_bounded = any(not isinstance(extent, int) for shape in (shapes or {}).values() for extent in shape)
-    return is_bounded or not chosen.features.is_microcontroller
+    return has_open_extents(shapes or {}) or not chosen.features.is_microcontroller
+
+
+def has_open_extents(shapes: Mapping[str, Sequence[Any]]) -> bool:
+    """Tell whether shapes leave an extent to the run: one that is no number."""
+    return any(not isinstance(extent, Integral) for shape in shapes.values() for extent in shape)

@@ -118,7 +118,9 @@ def _lives(
             if value.root in lives:
                 lives[value.root].last = at
         for value in _written(step):
-            life = lives.setdefault(value.root, _Life(value.root.name, value.root.nbytes, at, at, device=value.root.device))
+            life = lives.setdefault(
+                value.root, _Life(value.root.name, value.root.nbytes, at, at, device=value.root.device)
+            )
             life.last = at
         if isinstance(step, Invoke) and step.call.kernel.scratch:
             kernel = step.call.kernel

@@ -15,6 +15,7 @@ _MAX_TEXT = 32 << 20
 NOTYPE, OBJECT, FUNCTION = 0, 1, 2
 """Kinds of symbols."""
 _SYMBOL_SECTIONS, _DYNAMIC_SYMBOL_SECTIONS = 2, 11
+_ALLOCATED, _NO_BITS = 2, 8  # of sections: that memory holds them, and a kind without bytes in the file
 LOAD, DYNAMIC = 1, 2
 """Kinds of segments."""
 HASH, STRTAB, SYMTAB, STRSZ, GNU_HASH = 4, 5, 6, 10, 0x6FFF_FEF5
@@ -115,6 +116,18 @@ def section_sizes(data: bytes | memoryview) -> dict[str, int]:
         name = bytes(texts[section.name : section.name + _LONGEST_NAME]).partition(b"\0")[0].decode("ascii", "replace")
         found[name] = found.get(name, 0) + section.nbytes
     return found
+
+
+def read_bytes(data: bytes | memoryview, address: int, nbytes: int) -> bytes:
+    """Return initial bytes of a linked program's memory; raise ValueError where the file does not have them."""
+    view = memoryview(data)
+    for section in read_elf(view).sections:
+        start = address - section.address
+        if section.flags & _ALLOCATED and section.kind != _NO_BITS and 0 <= start <= section.nbytes - nbytes:
+            found = bytes(view[section.offset + start : section.offset + start + nbytes])
+            if len(found) == nbytes:
+                return found
+    raise ValueError(f"no {nbytes} bytes at address {address:#x}")
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,14 @@ class VmInfo(Record):
         ),
     ]
     symbols: Annotated[tuple[SymbolInfo, ...], Limits(max_items=10000), Says("the open extents of the inputs")] = ()
+    input_bytes: Annotated[
+        Bytes | None,
+        Says(
+            "of all inputs in the worst case; absent where there is no bound",
+            "outputs are in the work area, inputs are not",
+            omitted=True,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,6 +126,8 @@ def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, 
     told = interface.to_json()
     found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm}
     if vm is not None:
+        if interface.vm is not None and interface.vm.input_bytes is not None:
+            vm["input_bytes"] = interface.vm.input_bytes  # which the bytecode does not have
         found["memory"] = {**found["memory"], **unknown_memory(found["memory"], vm["arena_bytes"])}
     return found
 

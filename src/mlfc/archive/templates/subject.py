@@ -61,6 +61,11 @@ class DemoTensor:
         return scalar_type(self.dtype)
 
     @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return dtypes.to_numpy(self.dtype).itemsize
+
+    @property
     def kind(self) -> str:
         """What `tensor_check.h` calls the elements; those of narrow dtypes are their bits."""
         return f"TENSOR_{dtypes.stored(self.dtype).upper()}"

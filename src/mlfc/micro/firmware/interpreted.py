@@ -1,10 +1,35 @@
-"""What boards cannot do with modules of the virtual machine."""
+"""Firmware that runs a module of the virtual machine once: inputs with their extents from the host, outputs to it."""
 
 from __future__ import annotations
 
-from mlfc.errors import OptionError
+import struct
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from mlfc.archive.templates.subject import described_subject
+from mlfc.crt import crt_files
+from mlfc.errors import MlfcError, OptionError, RunError
+from mlfc.memory.pools import STATE_SECTION
+from mlfc.micro.firmware.bare_metal import Firmware
+from mlfc.micro.firmware.standalone import ERROR, INPUTS, OUTPUTS, REPORT
+from mlfc.micro.render import render
+from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
+from mlfc.runtime.executors.vm.interpreter import check_values
+from mlfc.runtime.executors.vm.memory import of_array
+from mlfc.support.arrays import Array
+from mlfc.support.bytecode import Executable
+from mlfc.support.bytecode.instructions import NUMBERED_DTYPES
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.vm_info import bounding_option
+
+INTERPRETER_FOLDER = "src/runtime/crt/vm"
+"""Of the C runtime: the interpreter of the virtual machine."""
+_ERROR = struct.Struct("<6q")
+_EXTENT = np.dtype("<i8")
 
 
 def unbounded(details: ModuleInterface | None, name: str | None = None, place: str | None = None) -> OptionError:
@@ -19,13 +44,77 @@ def unbounded(details: ModuleInterface | None, name: str | None = None, place: s
     )
 
 
-def refuse_interpreted(name: str, details: ModuleInterface) -> None:
-    """Raise OptionError for a module of the virtual machine: firmware that takes inputs has arrays of fixed sizes."""
-    if details.executor != "vm":
-        return
+def interpreter_files() -> dict[str, bytes]:
+    """Return the interpreter of the virtual machine, and the headers of the C runtime."""
+    return crt_files("include", INTERPRETER_FOLDER)
+
+
+def interpreter_part() -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return the interpreter as files of a project, and the folders of its headers."""
+    files = {f"crt/{name}": data for name, data in interpreter_files().items()}
+    return files, ("crt/include", f"crt/{INTERPRETER_FOLDER}")
+
+
+def interpreted_firmware(name: str, details: ModuleInterface) -> Firmware:
+    """Return a main that runs a module once, and the interpreter; OptionError where its memory has no bound."""
     if details.vm is None or details.vm.work_bytes is None:
         raise unbounded(details, name)
-    raise OptionError(
-        f"module '{name}' is for the virtual machine, whose inputs have no fixed size; on a board it runs test vectors",
-        next_step="Compile it with --test-vectors 3 and run it with --selftest",
+    subject = described_subject(name, details)
+    main = render(
+        "application/main_vm_board.c",
+        name=name,
+        inputs=subject.inputs,
+        outputs=subject.outputs,
+        has_state=bool(details.states),
+        state_section=STATE_SECTION,
+        paths=(INPUTS, OUTPUTS, REPORT),
+        error_path=ERROR,
     )
+    files, folders = interpreter_part()
+    return Firmware(main.decode(), files, folders)
+
+
+def write_inputs(folder: Path, executable: Executable, arrays: Sequence[Array]) -> None:
+    """Write the inputs for a run; raise InputError unless their extents are what the model declares."""
+    given = [np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"]) for array in arrays]
+    pairs = zip(executable.given, given, strict=True)
+    tensors = [of_array(array, NUMBERED_DTYPES[value.dtype]) for value, array in pairs]
+    try:
+        check_values(executable, executable.given, tensors, Code.BAD_INPUT, {})
+    except Fault as fault:
+        raise run_error(executable, fault, None) from None
+    parts = (part for array in given for part in (np.array(array.shape, _EXTENT).tobytes(), array.tobytes()))
+    (folder / INPUTS).write_bytes(b"".join(parts))
+
+
+def read_outputs(folder: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
+    """Return the tensors that firmware wrote; raise RunError unless these are all."""
+    data, at = (folder / OUTPUTS).read_bytes() if infos else b"", 0
+    found: dict[str, Array] = {}
+    for info in infos:
+        end = at + _EXTENT.itemsize * len(info.shape)
+        if end > len(data):
+            break
+        shape = np.frombuffer(data[at:end], _EXTENT).tolist()
+        size = prod(shape) * info.numpy_dtype.itemsize if min(shape, default=0) >= 0 else len(data)
+        if size > len(data) - end:
+            break
+        found[info.name] = np.frombuffer(data[end : end + size], info.numpy_dtype).reshape(shape).copy()
+        at = end + size
+    if len(found) != len(infos) or at != len(data):
+        raise RunError(f"the firmware wrote {len(data):,} bytes of outputs", place=OUTPUTS)
+    return found
+
+
+def stated_error(folder: Path, executable: Executable) -> MlfcError | None:
+    """Return the error of the virtual machine that firmware left; None where it left none."""
+    path = folder / ERROR
+    data = path.read_bytes() if path.is_file() else b""
+    if len(data) < _ERROR.size:
+        return None
+    code, function, instruction, *values = _ERROR.unpack_from(data)
+    if code not in set(Code) or not code >= 0:
+        return None
+    text = data[_ERROR.size :].decode(errors="replace") or None
+    outside = function >= len(executable.functions)
+    return run_error(executable, Fault(Code(code), *values, text=text), None if outside else (function, instruction))

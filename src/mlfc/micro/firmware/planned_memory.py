@@ -17,14 +17,16 @@ from mlfc.micro.board.object_code import core_flags, object_paths
 from mlfc.micro.board.programs import first_lines, need, run
 from mlfc.micro.firmware import kept_trials
 from mlfc.micro.firmware.bare_metal import write_files
-from mlfc.micro.firmware.interpreted import unbounded
+from mlfc.micro.firmware.interpreted import interpreter_files, unbounded
 from mlfc.micro.firmware.linker_script import has_linker_script, lays_out
 from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
+from mlfc.micro.memory.interpreter_calls import ENTRIES
 from mlfc.micro.memory.linked_memory import LinkedProgram
 from mlfc.micro.memory.memory_table import (
     CODE,
     CONSTANTS,
     INITIAL,
+    INTERPRETER,
     INTERRUPT,
     IO,
     REST,
@@ -36,7 +38,7 @@ from mlfc.micro.memory.memory_table import (
     by_region,
     region_name,
 )  # fmt: skip
-from mlfc.micro.memory.stack_bound import INTERPRETED, THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
+from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
 from mlfc.micro.memory.trial import Trial
 from mlfc.micro.render import render
 from mlfc.support.content import Data
@@ -88,7 +90,7 @@ def planned_table(
     rows.append(Row(STACK, ram, stack.nbytes, deepest or _UNKNOWN))
     frame = interrupt_bytes(board)
     rows.append(Row(INTERRUPT, ram, frame, "the core's own" if frame is not None else "what its handler saves"))
-    for what in CODE.values():
+    for what in (what for owner, what in CODE.items() if details.vm or owner != INTERPRETER):
         rows.append(Row(what, flash, sizes.get(what), _MEASURED if sizes else _UNKNOWN))
     rows += [Row(REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
     reserve = board.stack_bytes if has_linker_script(board) else None
@@ -110,6 +112,10 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
         yield Row(WORKSPACE, region, nbytes + -nbytes % _FILLED_SECTIONS.get(board.arch, 1), note)
     if details.workspace_io:
         yield Row(IO, ram, 0, "in the workspace")
+    elif details.vm is not None:
+        # of archives of older versions the inputs alone are not known
+        nbytes = memory.io_bytes if details.vm.input_bytes is None else details.vm.input_bytes
+        yield Row(IO, ram, nbytes, "inputs; outputs are in the workspace")
     else:
         yield Row(IO, ram, memory.io_bytes)
     names = ", ".join(state.name for state in details.states)
@@ -143,10 +149,12 @@ def tried(
 
     The arguments are those of `planned_table`. What was tried before, with all that may change it, is not tried again.
     """
-    if details.executor != "aot":
-        return Trial({}, StackBound(None, untold=(INTERPRETED if details.vm else THROUGH_POINTERS,)))
+    if details.executor == "graph":
+        return Trial({}, StackBound(None, untold=(THROUGH_POINTERS,)))
     flags = (optimization_level(details),) if cflags is None else tuple(cflags)
-    entry = f"tvmgen_{name}_run"
+    entries: tuple[str, ...] = (f"tvmgen_{name}_run",)
+    if details.vm:
+        code, entries = {**code, **interpreter_files()}, (*ENTRIES, f"tvmgen_{name}_vm_code")
     try:
         compiler = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
         said = (name, board.arch, *core_flags(board, code), *board.toolchain.link_flags, *COMPILE_FLAGS, *flags)
@@ -154,32 +162,38 @@ def tried(
         kept = kept_trials.find(key)
         if kept is not None:
             return Trial.of_json(kept)
-        found = _measured(entry, code, board, flags)
+        found = _measured(entries, code, board, flags)
         kept_trials.keep(key, found.as_json())
         return found
     except MlfcError as error:
         return Trial({}, StackBound(None, untold=(_in_one_line(error),)))
 
 
-def _measured(entry: str, code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> Trial:
+def _measured(entries: Sequence[str], code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> Trial:
     sources = {path.rpartition("/")[2] for path in code}
-    with trial_build(code, entry, board, cflags) as folder:
+    with trial_build(code, entries, board, cflags) as folder:
         sizes = Counter[str]()
         program = LinkedProgram(folder / TRIAL_ELF, folder / _MAP, sources)
         for piece in program.pieces:
             sizes.update(dict(program.parts(piece)))
-        stack = stack_bound(program.elf, entry, board, program.is_library, folder)
+        calls = program.interpreter_calls()
+        called = ENTRIES if calls else entries
+        stack = stack_bound(program.elf, called, board, program.is_library, folder, calls, program.is_data)
         return Trial({what: sizes[what] for what in CODE.values()}, stack)
 
 
 @contextmanager
-def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequence[str]) -> Iterator[Path]:
+def trial_build(
+    code: Mapping[str, Data], entries: Sequence[str], board: Board, cflags: Sequence[str]
+) -> Iterator[Path]:
     """Compile and link a model with nothing but the libraries that it calls, in a folder of its own.
 
     The folder lives as long as the context. It has ``TRIAL_ELF``, the linker's map, and ``.o`` and ``.su`` files beside
     the sources.
 
-    `code`: the generated code of an AOT module: ``src/...``, ``include/...`` and ``lib/...``.
+    `code`: the generated code of a module: ``src/...``, ``include/...`` and ``lib/...``; and, of the virtual machine,
+        `interpreter_files`.
+    `entries`: the functions and tables that the program is for, a function first.
     `cflags`: flags beside the board's.
 
     Raises ToolchainError if the compiler is missing, or refuses the code.
@@ -196,7 +210,8 @@ def trial_build(code: Mapping[str, Data], entry: str, board: Board, cflags: Sequ
             objects.append(f"./{path}.o")
             _run([*command, *flags, "-c", f"./{path}", "-o", objects[-1]], folder)
         objects += [f"./{path}" for path in object_paths(code)]
-        wanted = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-e,{entry}", f"-Wl,-Map={_MAP}"]
+        wanted = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-e,{entries[0]}", f"-Wl,-Map={_MAP}"]
+        wanted += [f"-Wl,-u,{entry}" for entry in entries[1:]]
         if lays_out(board):
             (folder / _SCRIPT).write_bytes(render("linker/trial.ld"))  # without regions, so that everything fits
             wanted += ["-T", _SCRIPT]

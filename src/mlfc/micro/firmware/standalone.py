@@ -7,7 +7,7 @@ from mlfc.codegen.c_interface import field_names
 from mlfc.micro.render import render
 from mlfc.support.module_info import ModuleInterface
 
-INPUTS, OUTPUTS, REPORT = "inputs.bin", "outputs.bin", "report.txt"
+INPUTS, OUTPUTS, REPORT, ERROR = "inputs.bin", "outputs.bin", "report.txt", "error.bin"
 
 
 def standalone_main(name: str, details: ModuleInterface) -> str:

@@ -9,7 +9,7 @@ again and again in a loop. What the rules do not know is named, never guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 _FUNCTION = re.compile(r"([0-9a-f]{4,16}) <(.+)>:")
@@ -24,7 +24,7 @@ class MachineFunction:
     """What the instructions of a function say."""
 
     name: str
-    address: int  # where it begins; of several of one name, the first
+    address: int  # where it begins
     frame: int = 0  # bytes by which it grows the stack at most, without what it calls
     # functions that it calls or jumps to; itself only if it calls itself
     callees: set[str] = field(default_factory=set)
@@ -34,6 +34,7 @@ class MachineFunction:
     # instructions that the rules do not know, so that `frame` or `callees` may not be all
     untold_growth: list[str] = field(default_factory=list)
     untold_calls: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # functions that it calls and the program does not have
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Rules:
     # (name, word_bytes): by how much a function of a library grows the stack for its caller, who calls it to begin
     # with; None for others
     prologue: Callable[[str, int], int | None] = lambda _name, _word_bytes: None
+    # the start of a comment that names what other instructions than jumps refer to
+    data_comment: str | None = None
 
 
 def _registers(text: str) -> int:
@@ -164,16 +167,28 @@ _AVR_CALL = 3
 
 RULES = {
     "cortex-m": Rules(_arm_growth, _arm_indirect, _arm_ends, ("bl", "blx")),
-    "riscv": Rules(_riscv_growth, _riscv_indirect, _riscv_ends, ("jal", "jalr", "call"), prologue=_riscv_prologue),
+    "riscv": Rules(
+        _riscv_growth,
+        _riscv_indirect,
+        _riscv_ends,
+        ("jal", "jalr", "call"),
+        prologue=_riscv_prologue,
+        data_comment=" # ",
+    ),
     "avr": Rules(_avr_growth, _avr_indirect, _avr_ends, ("call", "rcall"), call_bytes=_AVR_CALL),
 }
 """By the architecture of boards."""
 
 
-def read_functions(text: str, rules: Rules) -> dict[str, MachineFunction]:
+def read_functions(
+    text: str, rules: Rules, is_data: Callable[[int], bool] = lambda _: False
+) -> dict[str, MachineFunction]:
     """Return what ``objdump -d --no-show-raw-insn`` printed of a linked program, by function.
 
-    Labels within a function of assembler count as functions: the one before runs on into them.
+    Labels within a function of assembler count as functions: the one before runs on into them. Of several functions of
+    one name, as files have of their own, all but the first have their address in the key: ``start@1c4``.
+
+    `is_data` (address): whether what is printed as an instruction there is none.
     """
     blocks: list[tuple[str, int, list[tuple[str, str]]]] = []
     word_bytes = 0
@@ -184,26 +199,43 @@ def read_functions(text: str, rules: Rules) -> dict[str, MachineFunction]:
             word_bytes = len(header[1]) // 2
             continue
         match = _INSTRUCTION.match(line)
-        if match and blocks:
+        if match and blocks and not is_data(int(match[1], 16)):
             blocks[-1][2].append((match[2].strip(), match[3] or ""))
+    keys = _keys([(name, address) for name, address, _ in blocks])
     found: dict[str, MachineFunction] = {}
-    for index, (name, address, body) in enumerate(blocks):
-        function = found.setdefault(name, MachineFunction(name, address, rules.call_bytes))
-        _read_body(function, body, rules, word_bytes)
+    for index, (_, address, body) in enumerate(blocks):
+        function = found[keys[address]] = MachineFunction(keys[address], address, rules.call_bytes)
+        _read_body(function, body, rules, word_bytes, keys)
         if index + 1 < len(blocks) and _runs_on(body, rules):
-            function.runs_on = blocks[index + 1][0]
+            function.runs_on = keys[blocks[index + 1][1]]
     for name in [name for name in found if rules.prologue(name, word_bytes) is not None]:
         # what it leaves is its callers'; what it takes for itself lasts as long as it does
         found[name] = MachineFunction(
             name, found[name].address, found[name].frame - (rules.prologue(name, word_bytes) or 0)
         )
     for function in found.values():
-        function.untold_calls += sorted(function.called - found.keys())
+        function.missing += sorted(function.called - found.keys())
         function.callees = (function.callees | function.called) & found.keys()
     return found
 
 
-def _read_body(function: MachineFunction, body: Sequence[tuple[str, str]], rules: Rules, word_bytes: int) -> None:
+def _keys(functions: Sequence[tuple[str, int]]) -> dict[int, str]:
+    """Return a key for each function, by address, from its name."""
+    keys: dict[int, str] = {}
+    names: set[str] = set()
+    for name, address in functions:
+        keys[address] = f"{name}@{address:x}" if name in names else name
+        names.add(name)
+    return keys
+
+
+def _read_body(
+    function: MachineFunction,
+    body: Sequence[tuple[str, str]],
+    rules: Rules,
+    word_bytes: int,
+    keys: Mapping[int, str],
+) -> None:
     for index, (mnemonic, text) in enumerate(body):
         operands = _COMMENT.split(text, maxsplit=1)[0]
         growth = rules.growth(mnemonic, operands)
@@ -213,14 +245,18 @@ def _read_body(function: MachineFunction, body: Sequence[tuple[str, str]], rules
         before = [f"{name}\t{rest}" for name, rest in body[max(0, index - _TABLE_LOAD) : index]]
         if rules.is_indirect(mnemonic, operands, before):
             function.untold_calls.append(f"{mnemonic} {operands}")
+        if rules.data_comment and not mnemonic.startswith(("j", "call", "tail")):
+            text = text.partition(rules.data_comment)[0]  # noqa: PLW2901  (the part of it that counts)
         for target in _TARGET.finditer(text):
             function.frame += rules.prologue(target[2], word_bytes) or 0
-            if target[2] == function.name and (target[3] or mnemonic.partition(".")[0] not in rules.calls):
+            start = int(target[1], 16) - int(target[3] or "0", 16)
+            name = keys.get(start, target[2])
+            if name == function.name and (target[3] or mnemonic.partition(".")[0] not in rules.calls):
                 continue
             if mnemonic.partition(".")[0] in rules.calls:
-                function.called.add(target[2])
+                function.called.add(name)
             else:
-                function.callees.add(target[2])
+                function.callees.add(name)
 
 
 def _runs_on(body: Sequence[tuple[str, str]], rules: Rules) -> bool:

@@ -6,7 +6,7 @@ The linker writes its map even if the program does not fit.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,13 @@ from pathlib import Path, PurePosixPath
 from mlfc.errors import MlfcError, ToolchainError
 from mlfc.memory.pools import STATE_SECTION
 from mlfc.micro.board.board import Board
+from mlfc.micro.memory.interpreter_calls import ENTRIES, FOLDER, InterpreterCalls, interpreter_calls
 from mlfc.micro.memory.memory_table import (
     CODE,
     CONSTANTS,
     FIRMWARE,
     INITIAL,
+    INTERPRETER,
     IO,
     LIBRARIES,
     MODEL,
@@ -33,7 +35,7 @@ from mlfc.micro.memory.memory_table import (
     by_region,
     region_name,
 )
-from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, stack_bound
+from mlfc.micro.memory.stack_bound import INTERPRETED, THROUGH_POINTERS, StackBound, stack_bound
 from mlfc.objfile.elf import NOTYPE, OBJECT, Symbol, read_symbols
 from mlfc.support.c_names import unique
 from mlfc.support.module_info import ConstantInfo, ModuleInfo, ModuleInterface
@@ -49,8 +51,14 @@ _CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
 _TENSOR, _WORKSPACE = "tensor_", "workspace"
 _POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
 _CONSTANT_SECTION = ".rodata.tvm."
+_READ_ONLY = "rodata"  # in .rodata, and .srodata of small constants on RISC-V
 _STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
-_DATA = {MODEL: "data of the model", LIBRARIES: "data of libraries", FIRMWARE: "data of start-up and main"}
+_DATA = {
+    MODEL: "data of the model",
+    INTERPRETER: "data of the interpreter",
+    LIBRARIES: "data of libraries",
+    FIRMWARE: "data of start-up and main",
+}
 _CODE = {**CODE, FIRMWARE: REST}
 
 
@@ -79,6 +87,8 @@ class Piece:
     def owner(self, model_sources: Collection[str]) -> str:
         """Return whose it is: of one of `model_sources` or an object made from it, of a library, or of the firmware."""
         name = PurePosixPath((self.file or "").rpartition("(")[2].rstrip(")")).name
+        if FOLDER in (self.file or ""):
+            return INTERPRETER
         if name in model_sources or any(name in (f"{source}.o", f"{source}.obj") for source in model_sources):
             return MODEL
         return LIBRARIES if (self.file or "").endswith(")") else FIRMWARE
@@ -169,6 +179,8 @@ class LinkedProgram:
         self._libraries = [
             (item.address, item.end) for item in self.pieces if item.file and item.owner(self._sources) == LIBRARIES
         ]
+        self._data = sorted((item.address, item.end) for item in self.pieces if _READ_ONLY in item.section)
+        self._beyond = max((item.end for item in self.pieces), default=0)
         objects = {item.value: item for item in symbols if item.kind in (NOTYPE, OBJECT) and item.nbytes}
         self._objects = sorted(objects.values(), key=lambda item: item.value)
         self._starts = [item.value for item in self._objects]
@@ -186,16 +198,29 @@ class LinkedProgram:
             yield from self._split(piece, {IO: _is_tensor, WORKSPACE: _is_workspace}, PADDING)
         elif owner != MODEL and piece.section.startswith(_CONSTANT_SECTION):
             yield CONSTANTS, piece.nbytes
-        elif owner == MODEL and not piece.is_zeroed and ".rodata" in piece.section:
+        elif owner == MODEL and not piece.is_zeroed and _READ_ONLY in piece.section:
             yield from self._split(piece, {CONSTANTS: _is_constant}, CODE[MODEL])
         elif piece.is_zeroed or piece.load is not None:
             yield _DATA[owner], piece.nbytes
         else:
             yield _CODE[owner], piece.nbytes
 
+    def is_data(self, address: int) -> bool:
+        """Tell whether constants lie at an address, which may be among the code."""
+        at = bisect_right(self._data, (address, self._beyond)) - 1
+        return at >= 0 and address < self._data[at][1]
+
     def is_library(self, address: int) -> bool:
         """Tell whether what lies at an address comes from a library."""
         return any(first <= address < end for first, end in self._libraries)
+
+    def file_at(self, address: int) -> str | None:
+        """Return the object file that what lies at an address comes from; None where none does."""
+        return next((item.file for item in self.pieces if item.address <= address < item.end), None)
+
+    def interpreter_calls(self) -> InterpreterCalls | None:
+        """Return whom the interpreter of the virtual machine calls through pointers; None where that is not known."""
+        return interpreter_calls(self.elf.read_bytes(), self.named, self.file_at)
 
     def folded(self, constants: Sequence[ConstantInfo]) -> tuple[tuple[str, int], ...]:
         """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
@@ -271,10 +296,14 @@ def _region(address: int, board: Board) -> str | None:
 
 def _linked_stack(program: LinkedProgram, details: ModuleInterface, board: Board) -> StackBound:
     """Return what an inference takes of the stack by the program's instructions, or why that is not known."""
-    if details.entry is None:
+    calls = program.interpreter_calls() if details.vm else None
+    if details.vm and calls is None:
+        return StackBound(None, untold=(INTERPRETED,))
+    if not details.vm and details.entry is None:
         return StackBound(None, untold=(THROUGH_POINTERS,))
+    entries = ENTRIES if details.entry is None else (details.entry,)
     try:
-        return stack_bound(program.elf, details.entry, board, program.is_library)
+        return stack_bound(program.elf, entries, board, program.is_library, calls=calls, is_data=program.is_data)
     except MlfcError as error:
         return StackBound(None, untold=(str(error).splitlines()[0],))
 

@@ -7,6 +7,7 @@ code, so what a compiler calls of its own accord (``memcpy``, arithmetic in soft
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from mlfc.errors import ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import need, run
 from mlfc.micro.memory.disassembly import RULES, MachineFunction, Rules, read_functions
+from mlfc.micro.memory.interpreter_calls import InterpreterCalls
 
 _LISTED = 5
 _SECONDS = 60
@@ -23,7 +25,7 @@ _CORTEX_M_FRAME, _CORTEX_M_FLOAT_FRAME = 36, 108
 
 
 THROUGH_POINTERS = "the graph executor calls operators through pointers"
-INTERPRETED = "the virtual machine calls operators through pointers"
+INTERPRETED = "the program does not have one table of kernels for the virtual machine"
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,45 @@ class _Function:
 
 
 def stack_bound(
-    elf: Path, entry: str, board: Board, is_library: Callable[[int], bool], statements: Path | None = None
+    elf: Path,
+    entries: Sequence[str],
+    board: Board,
+    is_library: Callable[[int], bool],
+    statements: Path | None = None,
+    calls: InterpreterCalls | None = None,
+    is_data: Callable[[int], bool] = lambda _: False,
 ) -> StackBound:
-    """Return how much stack a linked model takes at most from its entry function on.
+    """Return how much stack a linked model takes at most from its entry functions on: that of the deepest.
 
     `is_library` (address): whether the code there comes from a library.
     `statements`: a folder with the compiler's ``.su`` files.
+    `calls`: of the virtual machine, whom its interpreter calls through pointers.
+    `is_data` (address): whether constants lie there, among the code.
 
     Raises ToolchainError if the board's objdump is missing, or does not read the program.
     """
     rules = RULES.get(board.arch)
     if rules is None:
         return StackBound(None, untold=(f"no stack rules for the instructions of {board.core}",))
-    machine = read_functions(disassembled(elf, board), rules)
-    return deepest(entry, _functions(machine, stated_frames(statements) if statements else {}, rules, is_library))
+    machine = read_functions(disassembled(elf, board), rules, is_data)
+    stated = stated_frames(statements) if statements else {}
+    functions = _functions(machine, stated, rules, is_library, _resolved(machine, calls))
+    found = [deepest(entry, functions) for entry in entries]
+    unknown = [item for item in found if item.nbytes is None]
+    return max(unknown or found, key=lambda item: item.nbytes or 0)
+
+
+def _resolved(machine: Mapping[str, MachineFunction], calls: InterpreterCalls | None) -> dict[str, set[str]]:
+    """Return what functions call through pointers, by name, where that is known."""
+    if calls is None:
+        return {}
+    names = {item.address: name for name, item in machine.items()}
+    called = {name: calls.called_by(item.address) for name, item in machine.items()}
+    return {
+        name: {names.get(address, f"{address:#x}") for address in addresses}
+        for name, addresses in called.items()
+        if addresses is not None
+    }
 
 
 def disassembled(elf: Path, board: Board) -> str:
@@ -120,12 +147,15 @@ def _functions(
     stated: Mapping[str, Stated],
     rules: Rules,
     is_library: Callable[[int], bool],
+    resolved: Mapping[str, set[str]],
 ) -> dict[str, _Function]:
     found = {}
     for name, item in machine.items():
-        said = stated.get(name.partition(".")[0])
-        untold = [f"{name} has an unknown call target: {call}" for call in item.untold_calls]
-        callees = set(item.callees)
+        said = stated.get(re.split("[.@]", name, maxsplit=1)[0])
+        pointed = resolved.get(name, set()) if item.untold_calls else set()
+        unknown = [*([] if name in resolved else item.untold_calls), *item.missing, *sorted(pointed - machine.keys())]
+        untold = [f"{name} has an unknown call target: {call}" for call in unknown]
+        callees = item.callees | (pointed & machine.keys())
         # what a compiler made ends itself, whatever data lie behind its last instruction
         if item.runs_on is not None and is_library(item.address):
             callees.add(item.runs_on)
@@ -160,7 +190,7 @@ def deepest(entry: str, functions: Mapping[str, _Function]) -> StackBound:
     path: list[Frame] = []
     at: str | None = entry
     while at is not None:
-        path.append(Frame(at, functions[at].frame))
+        path.append(Frame(at.partition("@")[0], functions[at].frame))
         at = chosen[at]
     return StackBound(below[entry], tuple(path))
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from mlfc.archive.templates.demo import check_files, module_function
 from mlfc.archive.templates.subject import described_subject
-from mlfc.crt import crt_files
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.host_driven import host_driven_aot_firmware, host_driven_firmware
+from mlfc.micro.firmware.interpreted import interpreted_firmware, interpreter_part
 from mlfc.micro.firmware.runtime_firmware import graph_firmware, tvm_firmware
 from mlfc.micro.firmware.standalone import INPUTS, standalone_main
 from mlfc.micro.project.model_interface import interface_of
@@ -24,7 +24,6 @@ APPLICATION_TYPES = ("standalone", "selftest")
 _EXPECTED = {"standalone": "{name}: done", "selftest": "PASS [0-9]+ of [0-9]+"}
 SELFTEST = "selftest"
 """The type of project whose firmware checks test vectors, and the folder with what does that."""
-_INTERPRETER = "src/runtime/crt/vm"
 HOST_DRIVEN = "host_driven"
 """The type of project whose firmware runs operators, or executors, for a host."""
 FIRMWARE_OPTIONS = (
@@ -100,6 +99,8 @@ def _standalone(model: ProjectModel, board: Board) -> Firmware:
         return graph_firmware(model.graph, board)
     if not model.is_ours:
         return tvm_firmware(model.name, model.details)
+    if model.executor == "vm":
+        return interpreted_firmware(model.name, model.details)
     return Firmware(standalone_main(model.name, model.details))
 
 
@@ -107,9 +108,9 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
     files = {f"{SELFTEST}/{name}": data for name, data in selftest_files(model).items()}
     folders: tuple[str, ...] = (SELFTEST,)
     if model.executor == "vm":
-        interpreter = crt_files("include", _INTERPRETER)
-        files |= {f"crt/{name}": data for name, data in interpreter.items()}
-        folders = (SELFTEST, "crt/include", f"crt/{_INTERPRETER}")
+        interpreter, headers = interpreter_part()
+        files |= interpreter
+        folders = (SELFTEST, *headers)
     if board.arch == "avr":
         files[INPUTS] = bytes(1)  # its simulator starts with some
     return Firmware(render("application/selftest_board.c", name=model.name).decode(), files, folders)

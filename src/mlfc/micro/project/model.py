@@ -30,7 +30,7 @@ from mlfc.support.tar import open_tar
 
 _VECTORS = 3
 # of types of projects that do not take all of them
-_EXECUTORS = {"selftest": ("aot", "vm")}
+_EXECUTORS = {"selftest": ("aot", "vm"), "standalone": ("aot", "graph", "vm")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ def _compiled(path: str | os.PathLike[str], board: Board, project_type: str, fol
     mod, params = import_model(Path(path))
     name = module_name(Path(path).name.partition(".")[0])
     executor = "graph" if project_type == "host_driven" else "aot"
-    if is_dynamic(mod) and project_type == "selftest":
+    if is_dynamic(mod) and "vm" in _EXECUTORS.get(project_type, ()):
         executor = "vm"
     factory = build(mod, board.target, params, executor=executor, module_name=name)
     vectors = _VECTORS if project_type == "selftest" else 0
@@ -123,15 +123,15 @@ def details_of(parts: ModuleParts) -> ModuleInterface:
 
 
 def _check_interpreted(parts: ModuleParts, project_type: str) -> None:
-    """Raise OptionError unless firmware can run a module of the virtual machine: in one array, on known inputs."""
+    """Raise OptionError unless firmware can run a module of the virtual machine: in one array, without a host."""
     name, details = parts.record.name, parts.record.details
     if details is None or details.vm is None or details.vm.work_bytes is None:
         raise unbounded(details, name, parts.place)
-    if project_type != "selftest":
+    if "vm" not in _EXECUTORS.get(project_type, ()):
         raise OptionError(
-            f"module '{name}' is for the virtual machine, which only projects of the type selftest run",
+            f"module '{name}' is for the virtual machine, which projects of the type {project_type} do not run",
             place=parts.place,
-            next_step="Use --type selftest on an archive with test vectors, or the archive's own C: see its README",
+            next_step="Use --type standalone, or --type selftest on an archive with test vectors",
         )
 
 

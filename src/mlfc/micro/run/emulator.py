@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, RunError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import check_traceable
+from mlfc.micro.firmware import interpreted
 from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files, write_files
 from mlfc.micro.firmware.fit import check_fit
 from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts
-from mlfc.micro.firmware.interpreted import refuse_interpreted
 from mlfc.micro.firmware.makefile import MAP, optimization_level
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
 from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details, graph_firmware, tvm_firmware
@@ -29,11 +29,16 @@ from mlfc.micro.run.firmware_build import build, section_sizes
 from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_command
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support.arrays import Array
+from mlfc.support.bytecode import Executable, decode
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, OperatorInfo
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
+
+_AOT = "Compile the model with --executor aot, or run a graph with --host-driven"
+_INTERPRETED = "is for the virtual machine"
+_FIXED = "Fix the open dimensions: --shape NAME=1,3,224,224"
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,11 @@ class BoardRun:
 
 
 class BuiltFirmware:
-    """Firmware that runs an AOT module once, built in a folder, and what runs it: the board's emulator or this machine.
+    """Firmware that runs a module once, built in a folder, and what runs it: the board's emulator or this machine.
 
     `elf`: the program's path in the folder.
     `timeout`: seconds that one run may take.
+    `executable`: of a module of the virtual machine.
 
     Raises OptionError if nothing here runs the board's firmware.
     """
@@ -71,7 +77,9 @@ class BuiltFirmware:
         elf: str = ELF,
         is_traced: bool = False,
         timeout: float = 300.0,
+        executable: Executable | None = None,
     ) -> None:
+        self._executable = executable
         self.inputs = details.inputs
         self.outputs = details.outputs
         self.states = details.states
@@ -80,6 +88,12 @@ class BuiltFirmware:
         self.program = run_command(board, elf)[0]
         self._place, self._elf, self._timeout, self._is_traced = folder, elf, timeout, is_traced
         self.flash_bytes, self._static_ram = section_sizes(folder / elf)
+
+    @property
+    def extents(self) -> Mapping[str, tuple[int, int]]:
+        """The least and the largest value of each open extent."""
+        symbols = self._executable.symbols if self._executable else ()
+        return {symbol.name: (symbol.low, symbol.high) for symbol in symbols}
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""
@@ -98,8 +112,9 @@ class BuiltFirmware:
         rate = emulator.instructions_per_tick if emulator else None
         cycles = emulator.cycles_per_tick if emulator else None
         has_sizes = self.board.arch != "host"
+        read = read_outputs if self._executable is None else interpreted.read_outputs
         return BoardRun(
-            read_outputs(folder, self.outputs),
+            read(folder, self.outputs),
             _counted(ticks, rate),
             _counted(report["startup"], rate),
             _counted(ticks, cycles),
@@ -126,10 +141,19 @@ class BuiltFirmware:
 
     def _emulated(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Path:
         """Run one inference, and return the folder with what it wrote."""
-        folder = self._place
+        folder, executable = self._place, self._executable
         arrays = by_name(inputs, self.inputs, "input")
-        (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
-        emulate(folder, self.board, self._timeout, self._elf)
+        if executable is None:
+            (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+        else:
+            interpreted.write_inputs(folder, executable, [*arrays.values()])
+        try:
+            emulate(folder, self.board, self._timeout, self._elf)
+        except RunError:
+            stated = None if executable is None else interpreted.stated_error(folder, executable)
+            if stated is None:
+                raise
+            raise stated from None
         return folder
 
 
@@ -160,9 +184,9 @@ class EmulatedModule(BuiltFirmware):
         trace: bool = False,
         cflags: str | None = None,
         timeout: float = 300.0,
+        executable: Executable | None = None,
     ) -> None:
         run_command(board)
-        refuse_interpreted(name, details)
         if profile and not _counts(board):
             raise OptionError(
                 f"the board '{board.name}' cannot count instructions per operator",
@@ -170,6 +194,7 @@ class EmulatedModule(BuiltFirmware):
             )
         if firmware is None:
             check_fit(plan_table(details, board), details)
+            firmware = interpreted.interpreted_firmware(name, details) if executable else None
         is_traced = profile or trace
         if is_traced:
             check_traceable(name, code)
@@ -178,7 +203,7 @@ class EmulatedModule(BuiltFirmware):
         folder = Path(self._temporary.name)
         write_files(folder, project_files(name, code, details, board, firmware))
         build(folder, board, trace=is_traced, cflags=self._cflags)
-        super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout)
+        super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout, executable=executable)
 
     def memory(self) -> tuple[MemoryTable, MemoryTable]:
         """Return what the module was to take of the board's memory, and what the firmware takes as it was linked."""
@@ -208,6 +233,9 @@ def emulated_factory(factory: Factory, board: Board, **options: Any) -> Emulated
     if factory.executor == "graph":
         source = graph_of_factory(factory)
         options |= {"firmware": _graph_firmware(source, board, options)}
+    if factory.unit.executable is not None:
+        _refuse_operators(factory.module_name, _INTERPRETED, options, _FIXED)
+        options |= {"executable": factory.unit.executable}
     return EmulatedModule(factory.module_name, factory.code.built_files, details, board, **options)
 
 
@@ -227,6 +255,9 @@ def emulated_archive(
         _refuse_operators(parts.record.name, "was not compiled by mlfc", options)
         details = aot_details(parts)
         options |= {"firmware": tvm_firmware(parts.record.name, details)}
+    if parts.bytecode is not None:
+        _refuse_operators(parts.record.name, _INTERPRETED, options, _FIXED)
+        options |= {"executable": decode(parts.bytecode, place=parts.place)}
     if parts.executor is None or details is None:
         raise OptionError(
             f"module '{parts.record.name}' has no executor, which firmware requires",
@@ -241,12 +272,12 @@ def _graph_firmware(source: GraphSource, board: Board, options: Mapping[str, Any
     return graph_firmware(source, board)
 
 
-def _refuse_operators(name: str, reason: str, options: Mapping[str, Any]) -> None:
+def _refuse_operators(name: str, reason: str, options: Mapping[str, Any], next_step: str = _AOT) -> None:
     """Raise OptionError if single operators are asked for of a module whose code has no hook around them."""
     if options.get("profile") or options.get("trace"):
         raise OptionError(
             f"module '{name}' {reason}, so its firmware cannot be profiled per operator",
-            next_step="Compile the model with --executor aot, or run a graph with --host-driven",
+            next_step=next_step,
         )
 
 

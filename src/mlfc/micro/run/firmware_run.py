@@ -12,7 +12,7 @@ from mlfc.errors import OptionError, RunError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import need, run
 from mlfc.micro.firmware.bare_metal import ELF
-from mlfc.micro.firmware.standalone import OUTPUTS, REPORT
+from mlfc.micro.firmware.standalone import ERROR, OUTPUTS, REPORT
 from mlfc.micro.firmware.trace import LINES, TENSORS
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
@@ -54,7 +54,7 @@ def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:
     Raises ToolchainError if the emulator is missing; RunError if the firmware fails, hangs, takes a fault, or ends
     before it reported.
     """
-    for name in (OUTPUTS, REPORT, LINES, TENSORS):
+    for name in (OUTPUTS, REPORT, ERROR, LINES, TENSORS):
         (folder / name).unlink(missing_ok=True)
     status, said = execute(folder, board, timeout, elf)
     if status != 0 or not (folder / REPORT).is_file():

@@ -32,6 +32,7 @@ from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
 from mlfc.micro.run.emulator import BuiltFirmware
 from mlfc.micro.run.firmware_build import build
 from mlfc.micro.run.firmware_run import execute, failure, run_command
+from mlfc.support.bytecode import decode
 from mlfc.support.module_info import ModuleInterface
 
 _READ_BYTES = 4096
@@ -62,7 +63,10 @@ class BuiltProject:
 
     def firmware(self, timeout: float) -> BuiltFirmware:
         """Return firmware of the type standalone; raise OptionError if nothing here runs the board's."""
-        return BuiltFirmware(self.folder, self.details, self.board, elf=self.record.firmware, timeout=timeout)
+        bytecode = self.parts.bytecode
+        executable = None if bytecode is None else decode(bytecode, place=self.parts.place)
+        elf = self.record.firmware
+        return BuiltFirmware(self.folder, self.details, self.board, elf=elf, timeout=timeout, executable=executable)
 
     def selftest(self, timeout: float) -> SelftestRun:
         """Run firmware of the type selftest."""
@@ -71,7 +75,7 @@ class BuiltProject:
     def memory(self) -> tuple[MemoryTable | None, MemoryTable] | None:
         """Return what the plan promised and what was linked; None where no map of ours is there.
 
-        The plan is of firmware that runs a module compiled ahead of time, and nothing else.
+        The plan is of firmware that runs a module once, without the graph executor, and nothing else.
         """
         elf = self.folder / self.record.firmware
         map_file = elf.with_name(MAP)
@@ -79,7 +83,7 @@ class BuiltProject:
             return None
         sources = {Path(path).name for path in self.parts.code}
         linked = linked_table(LinkedProgram(elf, map_file, sources), self.details, self.board)
-        is_planned = (self.record.project_type, self.record.executor) == ("standalone", "aot")
+        is_planned = self.record.project_type == "standalone" and self.record.executor in ("aot", "vm")
         return plan_table(self.details, self.board) if is_planned else None, linked
 
 

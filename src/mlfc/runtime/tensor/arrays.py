@@ -61,7 +61,7 @@ def _checked(value: Any, info: TensorInfo, kind: str) -> Array:
     if array.dtype != info.numpy_dtype:
         given = array.dtype.name if array.dtype.isnative else f"{array.dtype.name} of the other byte order"
         faults.append(f"its dtype is {given}, not {info.dtype}")
-    if array.shape != info.shape:
+    if info.of_shape(array.shape) is None:
         faults.append(f"its shape is {array.shape}, not {info.shape}")
     if faults:
         raise InputError(f"the {kind} does not fit: {' and '.join(faults)}", place=info.name)

@@ -63,14 +63,17 @@ static int check_operand(const struct function* function, char kind, uint32_t wo
   const mlfc_vm* vm = function->vm;
   const int is_constant = (word & VM_CONSTANT_BIT) != 0;
   const uint32_t index = word & ~VM_CONSTANT_BIT;
+  if (kind == 'b') {
+    /* a tensor, or a storage by its number */
+    const int is_storage = !is_constant && (word & VM_STORAGE_BIT) != 0;
+    kind = is_storage ? 's' : 't';
+    if (is_storage) word &= ~VM_STORAGE_BIT;
+  }
   switch (kind) {
     case 'r':
       return is_constant ? index < vm->counts[VM_INTEGERS] : word < field(function, VM_FUNCTION_INTEGERS);
     case 't':
       return is_constant ? index < vm->counts[VM_CONSTANTS] : word < field(function, VM_FUNCTION_TENSORS);
-    case 'b':
-      if (is_constant || (word & VM_STORAGE_BIT) == 0) return check_operand(function, 't', word);
-      return check_operand(function, 's', word & ~VM_STORAGE_BIT);
     case 'I':
       return word < field(function, VM_FUNCTION_INTEGERS);
     case 'e':

@@ -48,7 +48,8 @@ class BoardBudget:
     @property
     def has_code(self) -> bool:
         """Whether the code's size is known."""
-        return self.table is not None and all(_known(self.table, what) for what in CODE.values())
+        rows = self.table.rows if self.table else ()
+        return bool(rows) and all(row.nbytes is not None for row in rows if row.what in CODE.values())
 
     def used(self, kind: str) -> int | None:
         """Return the bytes that are taken of a kind of memory, ``ram`` or ``flash``."""
@@ -313,10 +314,6 @@ def _problem(table: MemoryTable, board: Board) -> str:
         enough = -(-needed // 8) * 8 + min(_OF_MAIN, ram.free // 8 * 8)
         return f"needs another stack than usual: mlfc project build --option stack_bytes={enough}"
     return ""
-
-
-def _known(table: MemoryTable, what: str) -> bool:
-    return any(row.nbytes is not None for row in table.rows if row.what == what)
 
 
 def _rounded(percent: float | None) -> float | None:

@@ -16,6 +16,7 @@ import mlfc
 from mlfc.errors import InputError, MlfcError
 from mlfc.frontend.onnx import importer
 from mlfc.relay.verify import verify
+from mlfc.support.dims import bounds
 from tests.interop.test_onnx_dynamic import FLOAT, INT64, _branches, _graph_model
 from tests.relay_dynamic import RefusedError, run_dynamic
 
@@ -111,6 +112,22 @@ def test_runs_take_dimensions_in_which_a_quotient_is_one_and_the_last_step_exist
     model = _graph_model([conv, turned, gru], {"x": (FLOAT, ["n", 2, "m"])}, {"h": (FLOAT, None)}, weights)
     runs = [{"x": rng.normal(size=(2, 2, m)).astype(np.float32)} for m in (4, 9)]
     _check(model, runs, [{"x": _ones(2, 2, 3)}])
+
+
+def test_sides_are_as_large_as_windows_need_them() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["c"], strides=[2, 1]),
+        helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[3, 3], pads=[1, 0, 1, 0]),
+    ]
+    kernel = np.random.default_rng(2).normal(size=(2, 2, 3, 3)).astype(np.float32)
+    model = _graph_model(nodes, {"x": (FLOAT, ["n", 2, "h", "w"])}, {"y": (FLOAT, None)}, {"k": kernel})
+    rng = np.random.default_rng(3)
+    runs = [{"x": rng.normal(size=(2, 2, h, w)).astype(np.float32)} for h, w in ((3, 5), (7, 6))]
+    module = _check(model, runs, [{"x": _ones(2, 2, 2, 5)}, {"x": _ones(2, 2, 3, 4)}])
+    lows = [bounds(extent)[0] for extent in module.main.params[0].type.shape]
+    assert lows == [1, 2, 3, 5]
+    with pytest.raises(InputError, match=r"extent 'w' .5 to .* on axis 3, got 4"):
+        mlfc.compile(model, "llvm").run({"x": _ones(2, 2, 3, 4)})
 
 
 def test_a_squeeze_without_axes_drops_what_the_outputs_rank_says() -> None:

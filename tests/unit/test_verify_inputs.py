@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from mlfc.cli.main import app
 from mlfc.errors import InputError, MlfcError, ProblemsError
+from mlfc.frontend import import_for_run
 from mlfc.runtime import TensorInfo
 from mlfc.verify import verify
+from mlfc.verify.indices import index_ends
 from mlfc.verify.inputs import read_labels, read_sets
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
@@ -154,3 +158,44 @@ def test_accuracy_is_that_of_the_compiled_model_and_of_the_reference(tmp_path: P
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(MlfcError, match=message):
         verify(DIGITS, **options)
+
+
+def saved_graph(
+    path: Path, nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, list[int | str]]], **tables: Any
+) -> Path:
+    """Write a model with one output ``y``."""
+    given = [helper.make_tensor_value_info(name, dtype, shape) for name, (dtype, shape) in inputs.items()]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    constants = [numpy_helper.from_array(value, name) for name, value in tables.items()]
+    graph = helper.make_graph(nodes, "g", given, [output], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_places_that_are_made_up_are_inside_of_their_tables(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
+    nodes = [
+        helper.make_node("Unsqueeze", ["kinds", "axis"], ["k"]),
+        helper.make_node("Gather", ["small", "k"], ["p"]),
+        helper.make_node("Gather", ["large", "words"], ["q"]),
+        helper.make_node("Add", ["p", "q"], ["y"]),
+    ]
+    tables = {"small": np.eye(2, dtype=np.float32), "large": np.ones((20, 2), np.float32), "axis": np.array([0])}
+    words: tuple[int, list[int | str]] = (TensorProto.INT64, ["n"])
+    path = saved_graph(tmp_path / "m.onnx", nodes, {"kinds": words, "words": words}, **tables)
+    module, _ = import_for_run(path, dynamic=True)
+    assert index_ends(module) == {"kinds": 2, "words": 20}
+    result = verify(path)
+    assert (result.is_within, result.samples) == (True, 13)
+
+
+def test_made_up_sides_are_multiples_where_the_model_asks_for_them(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Resize", ["p", "", "twice"], ["r"], mode="nearest", nearest_mode="floor"),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
+    twice = np.array([1, 1, 2, 2], np.float32)
+    path = saved_graph(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, [1, 1, "h", "w"])}, twice=twice)
+    assert verify(path, samples=3).is_within

@@ -17,7 +17,7 @@ from mlfc.runtime.tensor.arrays import fill
 from mlfc.verify import compare, verify
 from mlfc.verify.float64 import float64_model, in_float64
 from mlfc.verify.nudged import OwnRounding, nudged
-from mlfc.verify.provenance import decision_of, range_of
+from mlfc.verify.provenance import decision_of, range_of, rounds_inside
 from tests.onnx_graphs import GRAPHS, GraphMaker
 
 Array = npt.NDArray[Any]
@@ -315,6 +315,37 @@ def test_rounding_inside_of_branches_is_seen(ill_conditioned: Path, tmp_path: Pa
         # what the last bits of x do is small beside what those of the weights do
         rounding = OwnRounding(model, "ONNX Runtime", layers=False).of("y", "random", {"x": np.ones_like(x)})
         assert rounding > 1e-5
+
+
+def test_codes_that_round_the_other_way_are_rounding_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    nodes, source, constants = [], "x", {}
+    for layer in range(6):
+        q, scale, zero, product, real, out = (f"{what}{layer}" for what in ("q", "s", "z", "p", "r", "y"))
+        constants[f"w{layer}"] = rng.integers(-127, 128, (128, 128)).astype(np.int8)
+        nodes += [
+            helper.make_node("DynamicQuantizeLinear", [source], [q, scale, zero]),
+            helper.make_node("MatMulInteger", [q, f"w{layer}", zero], [product]),
+            helper.make_node("Cast", [product], [real], to=TensorProto.FLOAT),
+            helper.make_node("Mul", [real, "small"], [f"m{layer}"]),
+            helper.make_node("Tanh", [f"m{layer}"], [out if layer < 5 else "y"]),
+        ]
+        source = out
+    path = model_of(tmp_path / "codes.onnx", nodes, (64, 128), {**constants, "small": np.array(2e-5, np.float32)})
+    module, _ = mlfc.import_model(path)
+    assert rounds_inside([module.main.body])
+    assert not rounds_inside([mlfc.import_model(DIGITS / "digits.onnx")[0].main.body])
+    x = {"x": rng.uniform(-1, 1, (64, 128)).astype(np.float32)}
+    # what one code does, a thousand times a last bit
+    stepped = OwnRounding(path, "ONNX Runtime", layers=False, is_stepped=True).of("y", "random", x)
+    assert 1e-4 < stepped < 0.1
+    np.savez(tmp_path / "x.npz", **x)
+    for size, is_within in ((0, True), (stepped / 2, True), (9 * stepped, False)):
+        with_outputs(monkeypatch, lambda array, size=size: array + np.float32(size))
+        assert verify(path, inputs=tmp_path / "x.npz").is_within == is_within, size
+        monkeypatch.undo()
 
 
 def without_inputs(graph: onnx.GraphProto) -> onnx.GraphProto:

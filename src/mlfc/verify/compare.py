@@ -128,8 +128,12 @@ class _Request:
         if self.inputs is not None:
             return read_sets(self.inputs, compiled.inputs), 0
         bounds = compiled.extents if isinstance(compiled, VmModel) else {}
+        try:
+            module = imported()[0]
+        except MlfcError:  # an artifact may have been compiled with what is not known here
+            module = None
         if not any(isinstance(info, ContainerInfo) for info in compiled.inputs):
-            return list(sample_inputs(compiled.inputs, self.samples, self.seed, bounds)), 0
+            return list(sample_inputs(compiled.inputs, self.samples, self.seed, bounds, module)), 0
 
         def accepts(inputs: Mapping[str, Any]) -> bool:
             try:
@@ -140,10 +144,7 @@ class _Request:
                 reference.begin()
             return True
 
-        try:
-            elements = element_shapes(imported()[0])
-        except MlfcError:  # an artifact may have been compiled with what is not known here
-            elements = {}
+        elements = element_shapes(module) if module else {}
         return made_up_sets(Asked(compiled.inputs, bounds, elements, self.samples, self.seed), accepts)
 
     def built(self, module: IRModule, params: Mapping[str, Array], target: str | None = None) -> Factory:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlfc.errors import InputError
+from mlfc.relay.ir import IRModule, TensorType
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.runtime.tensor.npz import read_batches, read_npy, read_npz
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
+from mlfc.support.dims import substituted, symbols_of
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.verify.indices import index_ends
 
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
@@ -122,27 +126,45 @@ def _bytes(path: Path, most: int) -> bytes:
 
 
 def sample_inputs(
-    infos: Sequence[TensorInfo], samples: int, seed: int, bounds: Mapping[str, tuple[int, int]] | None = None
+    infos: Sequence[TensorInfo],
+    samples: int,
+    seed: int,
+    bounds: Mapping[str, tuple[int, int]] | None = None,
+    module: IRModule | None = None,
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield named sets of inputs: `samples` random ones, then the corners of the value range.
 
-    `bounds` are the least and largest values of open extents, of which each set has others.
+    `bounds` are the least and largest values of open extents, of which each set has others. `module` knows extents
+    that follow from these, and the tables that integers are places in.
     """
+    ends = index_ends(module) if module else {}
     for index in range(samples):
-        yield f"random {index}", fill(_shaped(infos, bounds, index), "random", seed + index)
+        yield f"random {index}", fill(_shaped(infos, bounds, module, index), "random", seed + index, ends)
     for index, title in enumerate(CORNERS):
-        yield title, corner_arrays(_shaped(infos, bounds, index), title)
+        yield title, corner_arrays(_shaped(infos, bounds, module, index), title, ends)
 
 
-def corner_arrays(infos: Sequence[TensorInfo], title: str) -> dict[str, Array]:
-    """Return arrays that hold one of the `CORNERS` of the value range."""
-    return {info.name: np.full(info.shape, _corner(info, title), info.numpy_dtype) for info in infos}
+def corner_arrays(infos: Sequence[TensorInfo], title: str, ends: Mapping[str, int] | None = None) -> dict[str, Array]:
+    """Return arrays that hold one of the `CORNERS` of the value range; places stay below the numbers in `ends`."""
+    return {info.name: np.full(info.shape, _corner(info, title, ends or {}), info.numpy_dtype) for info in infos}
 
 
 def _shaped(
-    infos: Sequence[TensorInfo], bounds: Mapping[str, tuple[int, int]] | None, index: int
+    infos: Sequence[TensorInfo], bounds: Mapping[str, tuple[int, int]] | None, module: IRModule | None, index: int
 ) -> Sequence[TensorInfo]:
-    return [info.at(sample_extents(bounds, index)) for info in infos] if bounds else infos
+    if not bounds:
+        return infos
+    values = sample_extents(bounds, index)
+    types = {param.name: param.type for param in module.main.params} if module else {}
+    return [_at(info, types.get(info.name), values) for info in infos]
+
+
+def _at(info: TensorInfo, kind: object, values: Mapping[str, int]) -> TensorInfo:
+    """Return a tensor where open extents have these values; its type knows those that follow from others."""
+    if info.is_static or not isinstance(kind, TensorType):
+        return info.at(values)
+    known = {symbol: values[symbol.name] for symbol in symbols_of(kind.shape) if symbol.name in values}
+    return replace(info, shape=tuple(substituted(extent, known) for extent in kind.shape))
 
 
 def sample_extents(bounds: Mapping[str, tuple[int, int]], index: int) -> dict[str, int]:
@@ -159,7 +181,7 @@ def why(sample: str) -> str | None:
     return _WHY.get("random" if sample.startswith("random ") else sample)
 
 
-def _corner(info: TensorInfo, title: str) -> int:
+def _corner(info: TensorInfo, title: str, ends: Mapping[str, int]) -> int:
     if title == "zero point":
         return info.zero_point or 0
     kind = info.numpy_dtype.kind
@@ -167,6 +189,6 @@ def _corner(info: TensorInfo, title: str) -> int:
         return 1 if title == "maximum" else 0 if kind == "b" else -1
     if info.numpy_dtype.itemsize > 2 and info.scale is None:
         # indices: an extreme one would lie outside of what it points into
-        return 1 if title == "maximum" else 0
+        return min(1, ends.get(info.name, 2) - 1) if title == "maximum" else 0
     limits = np.iinfo(info.numpy_dtype)
     return int(limits.max if title == "maximum" else limits.min)

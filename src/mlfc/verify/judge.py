@@ -22,7 +22,7 @@ from mlfc.support.arrays import Array
 from mlfc.verify.difference import FLOAT_TOLERANCE, Difference, Evidence, is_real, largest_difference
 from mlfc.verify.float64 import float64_model
 from mlfc.verify.nudged import OwnRounding
-from mlfc.verify.provenance import Decision, decision_of, gaps, range_of
+from mlfc.verify.provenance import Decision, decision_of, gaps, range_of, rounds_inside
 from mlfc.verify.reference import LITERT
 
 ROUNDING = "rounding"
@@ -108,7 +108,8 @@ class Judge:
 
     @cached_property
     def _rounding(self) -> OwnRounding:
-        return OwnRounding(self._subject.path, self._subject.title, layers=self._subject.layers)
+        is_stepped = rounds_inside(list(self._tensors.values()))
+        return OwnRounding(self._subject.path, self._subject.title, layers=self._subject.layers, is_stepped=is_stepped)
 
     def _exact_outputs(self, sample: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         if self._exact is None:

@@ -25,6 +25,8 @@ _LARGEST_MODEL = 1 << 30
 _VARIANTS = 3
 # last bits of float16 are so much larger than those of float32
 _STORED_STEP = 2.0**13
+# last places, about what floats may differ by: enough for codes to round the other way, as they do now and then
+_COARSE = 256
 # ONNX operators that take floats as sizes and places: a last bit more may be an element more
 _SIZES = ("Resize", "Upsample", "Range", "NonMaxSuppression")
 
@@ -33,18 +35,21 @@ class OwnRounding:
     """How much of a reference's result is rounding.
 
     `layers`: whether to compare all tensors.
+    `is_stepped`: whether the model rounds what it computes to codes. A last bit moves few of them, and those that it
+    moves may change a result by a percent: such models are run with larger changes, too.
     """
 
-    def __init__(self, path: Path, title: str, *, layers: bool) -> None:
-        self._variants: dict[float, list[Reference]] = {}
+    def __init__(self, path: Path, title: str, *, layers: bool, is_stepped: bool = False) -> None:
+        self._variants: dict[tuple[float, int], list[Reference]] = {}
         self._sample = ""
-        self._outputs: dict[float, list[dict[str, Array]]] = {}
+        self._outputs: dict[tuple[float, int], list[dict[str, Array]]] = {}
         if path.stat().st_size > _LARGEST_MODEL:
             return
-        for scale, stored in ((1.0, False), (1.0 / _STORED_STEP, True)):
+        coarse = [(1.0, False, _COARSE)] if is_stepped else []
+        for scale, stored, most in ((1.0, False, 1), (1.0 / _STORED_STEP, True, 1), *coarse):
             randoms = [np.random.default_rng(seed) for seed in range(_VARIANTS)]
-            variants = [_variant(path, title, random, layers=layers, stored=stored) for random in randoms]
-            self._variants[scale] = [variant for variant in variants if variant is not None]
+            variants = [_variant(path, title, random, layers=layers, stored=stored, most=most) for random in randoms]
+            self._variants[scale, most] = [variant for variant in variants if variant is not None]
 
     def of(self, tensor: str, sample: str, inputs: Mapping[str, Array]) -> float:
         """Return the largest |difference| of a tensor between runs that differ in last bits of weights and inputs.
@@ -54,41 +59,43 @@ class OwnRounding:
         """
         if sample != self._sample:
             self._sample = sample
-            self._outputs = {scale: _runs(variants, inputs) for scale, variants in self._variants.items()}
+            self._outputs = {key: _runs(variants, inputs, key[1]) for key, variants in self._variants.items()}
         apart = [
             scale * largest_difference(first[tensor], second[tensor])
-            for scale, runs in self._outputs.items()
+            for (scale, _), runs in self._outputs.items()
             for first, second in combinations(runs, 2)
             if tensor in first and first[tensor].size == second[tensor].size
         ]
         return max((one for one in apart if np.isfinite(one)), default=0.0)
 
 
-def nudged(array: Array, random: np.random.Generator) -> Array:
-    """Return an array whose floats are one unit in the last place lower, higher, or as they were; zeros stay."""
+def nudged(array: Array, random: np.random.Generator, most: int = 1) -> Array:
+    """Return an array whose floats are up to `most` units in the last place lower, or higher; zeros stay."""
     if array.dtype.kind != "f":
         return array
-    steps = random.integers(-1, 2, array.shape)
+    steps = random.integers(-most, most + 1, array.shape)
     sizes = np.abs(np.where(np.isfinite(array), np.spacing(array), 0))
     return np.where(array == 0, array, array + steps * sizes).astype(array.dtype)
 
 
-def _nudged(value: Any, random: np.random.Generator) -> Any:
+def _nudged(value: Any, random: np.random.Generator, most: int) -> Any:
     """Return an input with other last bits: an array, a list of arrays, or None."""
     if isinstance(value, list):
-        return [nudged(item, random) for item in value]
-    return None if value is None else nudged(value, random)
+        return [nudged(item, random, most) for item in value]
+    return None if value is None else nudged(value, random, most)
 
 
-def _runs(variants: list[Reference], inputs: Mapping[str, Array]) -> list[dict[str, Array]]:
+def _runs(variants: list[Reference], inputs: Mapping[str, Array], most: int) -> list[dict[str, Array]]:
     randoms = [np.random.default_rng(seed) for seed in range(len(variants))]
     return [
-        flattened(variant.run({name: _nudged(value, random) for name, value in inputs.items()}))
+        flattened(variant.run({name: _nudged(value, random, most) for name, value in inputs.items()}))
         for variant, random in zip(variants, randoms, strict=True)
     ]
 
 
-def _variant(path: Path, title: str, random: np.random.Generator, *, layers: bool, stored: bool) -> Reference | None:
+def _variant(
+    path: Path, title: str, random: np.random.Generator, *, layers: bool, stored: bool, most: int
+) -> Reference | None:
     """Return the reference of a model with other last bits; None where there is nothing to change or it is refused.
 
     `stored` changes what is kept in float16 and computed with in float32, otherwise all else changes.
@@ -97,20 +104,22 @@ def _variant(path: Path, title: str, random: np.random.Generator, *, layers: boo
         if title == LITERT:
             from mlfc.verify.litert import Reference as LiteRT
 
-            data, count = _nudged_tflite(path.read_bytes(), random, stored=stored)
+            data, count = _nudged_tflite(path.read_bytes(), random, stored=stored, most=most)
             return None if stored and not count else LiteRT(data)
         from mlfc.verify.onnxruntime import Reference as OnnxRuntime
 
         counts: list[int] = []
         changed = OnnxRuntime(
-            path, layers=layers, changed=lambda model: counts.append(_nudge_onnx(model, random, stored=stored))
+            path,
+            layers=layers,
+            changed=lambda model: counts.append(_nudge_onnx(model, random, stored=stored, most=most)),
         )
         return None if stored and not counts[0] else changed
     except MlfcError:  # a copy of the model does not find what lies beside it
         return None
 
 
-def _nudged_tflite(data: bytes, random: np.random.Generator, *, stored: bool) -> tuple[bytes, int]:
+def _nudged_tflite(data: bytes, random: np.random.Generator, *, stored: bool, most: int) -> tuple[bytes, int]:
     """Return a model with other constants, and how many are others."""
     import tflite
 
@@ -126,11 +135,11 @@ def _nudged_tflite(data: bytes, random: np.random.Generator, *, stored: bool) ->
             if tensor.Type() == wanted and place not in seen and model.Buffers(place).DataLength():
                 seen.add(place)
                 values = model.Buffers(place).DataAsNumpy().view(kind)  # of `changed` itself
-                values[...] = nudged(values, random)
+                values[...] = nudged(values, random, most)
     return bytes(changed), len(seen)
 
 
-def _nudge_onnx(model: object, random: np.random.Generator, *, stored: bool) -> int:
+def _nudge_onnx(model: object, random: np.random.Generator, *, stored: bool, most: int) -> int:
     """Change the constants of a model, those in branches and loops too, and return how many."""
     from onnx import ModelProto, TensorProto, numpy_helper
 
@@ -149,7 +158,7 @@ def _nudge_onnx(model: object, random: np.random.Generator, *, stored: bool) -> 
             continue
         if tensor.data_type in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16):
             values = numpy_helper.to_array(tensor)
-            tensor.CopyFrom(numpy_helper.from_array(nudged(values, random), tensor.name))
+            tensor.CopyFrom(numpy_helper.from_array(nudged(values, random, most), tensor.name))
             count += 1
     return count
 

@@ -40,6 +40,8 @@ class Reference:
         options = onnxruntime.SessionOptions()
         # optimized graphs compute other roundings, and lack the tensors that fusion removed
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        # with more, some operators quantize each thread's part by a range of its own
+        options.intra_op_num_threads = 1
         options.log_severity_level = 4
         # a path lets ONNX Runtime find weights that lie in files of their own
         other = layers or changed or multiplies_integers(Path(model))

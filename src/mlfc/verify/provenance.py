@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr
 from mlfc.relay.op import Kind, Operator
+from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
 
@@ -51,6 +52,20 @@ def decision_of(expr: Expr) -> Decision | None:
                 found = decision_of(node.args[1])
                 return Decision(found.call, table) if found and found.table is None else None
     return None
+
+
+def rounds_inside(results: Sequence[Expr]) -> bool:
+    """Tell whether a model makes codes, which are integers of 8 bits, of floats that it computes."""
+    return any(
+        isinstance(node, Call)
+        and _is(node, lambda dtype: dtypes.is_integer(dtype) and dtypes.bits(dtype) <= 8)
+        and any(isinstance(arg, Call) and _is(arg, dtypes.is_float) for arg in node.args)
+        for node in post_order(ir.Tuple(tuple(results)))
+    )
+
+
+def _is(expr: Expr, holds: Callable[[str], bool]) -> bool:
+    return isinstance(expr.type, ir.TensorType) and holds(expr.type.dtype)
 
 
 def range_of(expr: Expr) -> float:

@@ -48,6 +48,7 @@ from mlfc.frontend.onnx.open_shapes import (
     Replaced,
     SameExtents,
     added,
+    fitting_windows,
     making_equal,
     making_least,
     making_multiples,
@@ -230,6 +231,8 @@ class _Importer(Bodies):
         )
         if self.dynamic is None:
             return finish(variables, results, titles, quantization, source, frozen, runs.states)
+        if self.may_restart and (found := fitting_windows(results, self.input_symbols)):
+            raise SameExtents(found)
         needs = self.dynamic.needs(self.dynamic.frame, variables, results, frozenset())
         module, params = finish(
             variables, results, titles, quantization, source, frozen, runs.states, needs.defines, self.dynamic.functions

@@ -16,7 +16,8 @@ from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.dynamic import Dynamic, identifier
 from mlfc.frontend.onnx.container_io import container_of, input_parts
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
-from mlfc.relay.ir import Constant, TensorType, Var
+from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, Var, op_name
+from mlfc.relay.visitor import post_order
 from mlfc.support.dims import (
     LARGEST,
     Dim,
@@ -36,6 +37,7 @@ Replaced: TypeAlias = "dict[Symbol, Extent]"
 _MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 _BY = "_by_"
 _NO_NAMES = ("", "?", "None", "none", "unk", "-1")
+_WINDOWED = ("nn.conv", "nn.max_pool", "nn.avg_pool", "qnn.conv", "qnn.avg_pool", "qnn.max_pool")
 
 
 class SameExtents(Exception):  # noqa: N818  (it is no fault: the import begins anew)
@@ -222,6 +224,25 @@ def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[S
         return None
     found = _from_where_on(symbol, partial(_reaches, extent, symbol, least))
     return None if found is None else _if_it_holds(symbol, found, symbol.high, lambda given: given(extent) >= least)
+
+
+def fitting_windows(results: Sequence[Expr], own: AbstractSet[Symbol]) -> dict[Symbol, Extent]:
+    """Return symbols of the inputs in the bounds in which windows of convolutions and pools fit into their data."""
+    found: dict[Symbol, Symbol] = {}
+    for node in post_order(Tuple(tuple(results))):
+        name = op_name(node) or ""
+        if not isinstance(node, Call) or not name.startswith(_WINDOWED) or "transpose" in name:
+            continue
+        data = node.args[0].type
+        known = data.shape if isinstance(data, TensorType) else ()
+        for extent in node.type.shape if isinstance(node.type, TensorType) else ():
+            if extent in known or bounds(extent)[0] >= 1:
+                continue
+            for symbol, narrow in (making_least(extent, 1, own) or {}).items():
+                low, high = bounds(narrow)
+                before = found.get(symbol, symbol)
+                found[symbol] = Symbol(symbol.name, max(low, before.low), min(high, before.high))
+    return {symbol: narrow.dim for symbol, narrow in found.items()}
 
 
 def _making_none(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:

@@ -120,13 +120,15 @@ def bound(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo]
     return arrays
 
 
-def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> dict[str, Any]:
+def fill(
+    infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0, ends: Mapping[str, int] | None = None
+) -> dict[str, Any]:
     """Return an array for each of `infos`: ``zeros``, ``ones`` or ``random``, in the tensor's own dtype.
 
     A sequence is a list of two tensors, an optional has a value.
 
     Random floats are uniform in [-1, 1), integers of 8 and 16 bits (and quantized ones) cover their whole range, other
-    integers are in [0, 8). The seed must not be negative.
+    integers are in [0, 8), or below the number that `ends` has for their tensor. The seed must not be negative.
     """
     if kind not in FILLS:
         raise OptionError(unknown("fill", kind, FILLS))
@@ -141,18 +143,18 @@ def fill(infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0) -> di
             return [one(element), one(element)] if info.is_sequence else one(element)
         if kind != "random":
             return np.full(info.shape, kind == "ones", info.numpy_dtype)
-        return _random(info, generator)
+        return _random(info, generator, min(_INDEX_END, (ends or {}).get(info.name, _INDEX_END)))
 
     return {info.name: one(info) for info in infos}
 
 
-def _random(info: TensorInfo, generator: np.random.Generator) -> Array:
+def _random(info: TensorInfo, generator: np.random.Generator, end: int) -> Array:
     dtype = info.numpy_dtype
     if dtype.kind == "b":
         return generator.integers(0, 2, info.shape).astype(dtype)
     if dtype.kind not in "iu":
         return generator.uniform(-1, 1, info.shape).astype(dtype)
     if dtype.itemsize > 2 and info.scale is None:
-        return generator.integers(0, _INDEX_END, info.shape).astype(dtype)
+        return generator.integers(0, end, info.shape).astype(dtype)
     limits = np.iinfo(dtype)
     return generator.integers(limits.min, limits.max, info.shape, dtype, endpoint=True)

@@ -1,0 +1,39 @@
+"""Integers among a model's inputs that are places in tables: made-up ones must be inside of the smallest table."""
+
+from __future__ import annotations
+
+from mlfc.relay.ir import Call, Expr, IRModule, TensorType, Var, op_name
+from mlfc.relay.visitor import post_order
+
+_LOOKUPS = ("take", "gather")
+# give elements of their first operand
+_SAME_ELEMENTS = (
+    "broadcast_to", "cast", "copy", "expand_dims", "reshape", "squeeze", "strided_slice", "transpose",
+)  # fmt: skip
+
+
+def index_ends(module: IRModule) -> dict[str, int]:
+    """Return for inputs of places in tables the number of elements of the smallest table; others are left out."""
+    found: dict[str, int] = {}
+    for node in post_order(module.main.body):
+        if not isinstance(node, Call) or op_name(node) not in _LOOKUPS:
+            continue
+        table, places = node.args[0].type, _source(node.args[1])
+        if places is None or not isinstance(table, TensorType):
+            continue
+        size = table.shape[node.attrs["axis"]]
+        if isinstance(size, int):
+            found[places] = min(size, found.get(places, size))
+    return found
+
+
+def _source(expr: Expr) -> str | None:
+    """Return the name of the input whose elements `expr` has, perhaps counted from the end where they are negative."""
+    while isinstance(expr, Call):
+        if op_name(expr) == "where":
+            expr = expr.args[2]
+        elif op_name(expr) in _SAME_ELEMENTS:
+            expr = expr.args[0]
+        else:
+            return None
+    return expr.name if isinstance(expr, Var) else None

@@ -17,6 +17,7 @@ from requests.adapters import HTTPAdapter
 
 from mlfc.errors import RegistryError
 from mlfc.publish.documents import MAX_DOCUMENT
+from mlfc.publish.retries import TransientError
 from mlfc.support.text import shortened
 from mlfc.support.version import __version__
 
@@ -36,7 +37,7 @@ class _Adapter(HTTPAdapter):  # type: ignore[misc]  # the package has no types
     def send(self, request: Any, stream: bool = False, **settings: Any) -> Any:
         settings["timeout"] = (self._timeout, self._timeout)
         answer = super().send(request, stream=True, **settings)
-        if not stream or answer.status_code != 200:
+        if not stream or answer.status_code not in (200, 206):
             raw = answer.raw
             answer.raw = BytesIO(b"".join(read_answer(raw, MAX_DOCUMENT, self._timeout, request.url)))
             raw.release_conn()
@@ -116,11 +117,18 @@ def explained(place: str, timeout: float) -> Iterator[None]:
             next_step="Ask its administrator",
         ) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise RegistryError(
+        kind = TransientError if _may_pass(error) else RegistryError
+        raise kind(
             f"the connection fails: {_reason(error)}",
             place=place,
             next_step="Check the network and the host's name, and try again",
         ) from error
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Tell whether a connection was refused, cut or reset, unlike one to a host that nobody knows."""
+    kinds = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError, urllib3.exceptions.ProtocolError)
+    return isinstance(error, kinds) and "NameResolutionError" not in repr(error)
 
 
 def _reason(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -26,6 +26,7 @@ from mlfc.publish.documents import (
     parse_document,
 )
 from mlfc.publish.reference import DIGEST, Reference, is_tag
+from mlfc.publish.retries import TRANSIENT, Retries, TransientError, stated_pause
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.json_text import parse_json
 from mlfc.support.text import shortened
@@ -52,7 +53,9 @@ class _Body:
 class RemoteStore:
     """A repository of a registry."""
 
-    def __init__(self, reference: Reference, *, plain_http: bool, timeout: float) -> None:
+    def __init__(
+        self, reference: Reference, *, plain_http: bool, timeout: float, wait: Callable[[float], object]
+    ) -> None:
         try:
             import oras.auth
             import oras.container
@@ -67,6 +70,7 @@ class RemoteStore:
 
         self.reference = reference
         self._timeout = timeout
+        self._tried = Retries(wait)
         plain = plain_http or reference.is_local
         self._root = f"{'http' if plain else 'https'}://{_api_host(reference.host)}/v2/{_api_name(reference)}"
         self._session = bounded_session(timeout, plain_http=plain, is_local=reference.is_local)
@@ -117,34 +121,56 @@ class RemoteStore:
         return answer
 
     def pieces(self, blob: Descriptor) -> Iterator[bytes]:
-        """Yield the bytes of a blob as they come."""
+        """Yield the bytes of a blob as they come; where the connection ends, go on from there."""
+        found = 0
+        for again in self._tried.each():
+            try:
+                for piece in self._pieces_from(found, blob):
+                    found += len(piece)
+                    yield piece
+            except TransientError as error:
+                if found >= blob.size:  # it ended behind the last byte
+                    return
+                again(error)
+            else:
+                return
+
+    def _pieces_from(self, start: int, blob: Descriptor) -> Iterator[bytes]:
         from mlfc.publish.http import explained, read_answer
 
-        answer = self._ask("GET", f"/blobs/{blob.digest}", stream=True, missing=True)
+        headers = {"Range": f"bytes={start}-"} if start else None
+        answer = self._ask_once("GET", f"/blobs/{blob.digest}", headers, stream=True, missing=True)
         if answer is None:
             raise self._fault(f"the blob {blob.digest} is listed, but missing")
         with explained(str(self.reference), self._timeout), answer:
+            # a registry that knows no ranges begins with the first byte
+            passed = start if answer.status_code != 206 else 0
+            expected = blob.size - start + passed
             length = answer.headers.get("Content-Length", "")
-            if length.isascii() and length.isdecimal() and int(length[:20]) != blob.size:
-                raise self._fault(
-                    f"expected {blob.size:,} bytes of {blob.digest}, the registry announces {length[:20]}"
-                )
+            if length.isascii() and length.isdecimal() and int(length[:20]) != expected:
+                raise self._fault(f"expected {expected:,} bytes of {blob.digest}, the registry announces {length[:20]}")
             if answer.headers.get("Content-Encoding", "identity") != "identity":
                 raise self._fault(f"expected the bytes of {blob.digest} as they are, got them compressed")
-            yield from read_answer(answer.raw, blob.size, self._timeout, str(self.reference))
+            for piece in read_answer(answer.raw, expected, self._timeout, str(self.reference)):
+                if passed < len(piece):
+                    yield piece[passed:]
+                passed = max(0, passed - len(piece))
 
     def put_blob(self, blob: Descriptor, data: Data) -> None:
-        """Keep a blob, unless it is there."""
-        found = self._ask("HEAD", f"/blobs/{blob.digest}", missing=True)
+        """Keep a blob, unless it is there; an upload that is interrupted begins anew."""
+        self._tried(lambda: self._put_blob(blob, data))
+
+    def _put_blob(self, blob: Descriptor, data: Data) -> None:
+        found = self._ask_once("HEAD", f"/blobs/{blob.digest}", missing=True)
         if found is not None and found.headers.get("Content-Length") == str(blob.size):
             return
-        begun = self._ask("POST", "/blobs/uploads/", {"Content-Length": "0"})
+        begun = self._ask_once("POST", "/blobs/uploads/", {"Content-Length": "0"})
         place = begun.headers.get("Location")
         if not place:
             raise self._fault("the registry accepts an upload without saying where to")
         url = urljoin(begun.url, place)
         url += f"{'&' if urlsplit(url).query else '?'}{urlencode({'digest': blob.digest})}"
-        self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, _Body(data))
+        self._ask_once("PUT", url, {"Content-Type": "application/octet-stream"}, _Body(data))
 
     def tags(self) -> list[str]:
         """Return the tags in order."""
@@ -209,6 +235,18 @@ class RemoteStore:
         method: str,
         path: str,
         headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+        *,
+        missing: bool = False,
+    ) -> Any:
+        """As `_ask_once`, and again where the failure may pass: what is asked so may be asked twice."""
+        return self._tried(lambda: self._ask_once(method, path, headers, data, missing=missing))
+
+    def _ask_once(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
         data: bytes | _Body | None = None,
         *,
         stream: bool = False,
@@ -261,9 +299,14 @@ class RemoteStore:
             return self._fault(f"access is forbidden (403){text}", f"Ask for the right, or log in: docker login {host}")
         if status == 404:
             return self._fault(f"the registry knows no such repository (404){text}", "Check the name")
+        cause = f"the registry answers {status} to {answer.request.method}{text}"
         if status == 429:
-            return self._fault(f"the registry takes no more requests for now (429){text}", "Try again later")
-        return self._fault(f"the registry answers {status} to {answer.request.method}{text}", "Try again later")
+            cause = f"the registry takes no more requests for now (429){text}"
+        if status not in TRANSIENT:
+            return self._fault(cause, "Try again later")
+        error = TransientError(cause, place=str(self.reference), next_step="Try again later")
+        error.pause = stated_pause(answer.headers.get("Retry-After"))
+        return error
 
     def _fault(self, cause: str, next_step: str | None = None) -> RegistryError:
         return RegistryError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import product
 from math import prod
@@ -94,6 +94,40 @@ class _WindowPosition:
         return index if self.last is None else tb.clamp(index, 0, self.last)
 
 
+class _Line:
+    """An axis whose size the run decides: the loops over its whole windows, and over those on borders."""
+
+    def __init__(self, ctx: Context, slide: Slide, size: Extent) -> None:
+        self._stmts, self.slide, self.size = ctx.stmts, slide, size
+        self.inner = slide.interior
+        self._start = self._stmts.let("start", tb.as_expr(self.inner.start))
+        self._count = self._stmts.let("inner", tb.as_expr(self.inner.count))
+        self._whole = self._count if self.inner.is_all else self._stmts.let("whole", tb.maximum(self._count, 0))
+
+    @property
+    def fewest(self) -> int:
+        """Taps that a window has at least."""
+        return 1 if self.slide.dilation == 1 and bounds(self.size)[0] > 0 else 0
+
+    @contextmanager
+    def whole_windows(self) -> Iterator[_WindowPosition]:
+        """Open the loop over whole windows."""
+        slide, taps = self.slide, tb.const(self.slide.kernel)
+        first, last = (at * slide.stride - slide.before for at in (self._start, self._start + self._count - 1))
+        # where there is one, the ends are inside by themselves; said here, it proves what is read
+        fits = tb.land(tb.binary("gt", self._count, 0), tb.binary("ge", first, 0), tb.binary("lt", last + (slide.extent - 1), self.size))
+        with self._stmts.when(fits), self._stmts.loop(self._count, "y") as step:
+            index = step + self._start
+            yield _WindowPosition(index, index * slide.stride - slide.before, taps, taps)
+
+    @contextmanager
+    def border(self) -> Iterator[Expr]:
+        """Open the loop over the other windows; yield the index of one."""
+        with self._stmts.loop(self.slide.output - self._whole, "border") as step:
+            skipped = self._whole * tb.cast(tb.binary("ge", step, self._start), "int32")
+            yield self._stmts.let("y", tb.minimum(step + skipped, self.slide.output - 1))
+
+
 class _Pool:
     """The loops of one pooling operator."""
 
@@ -128,10 +162,67 @@ class _Pool:
         with stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
             places = []
             for letter, index, window in zip(letters, indices, windows, strict=True):
-                values = zip(OpenWindow._fields, window(index), strict=True)
-                first, taps, divisor = (stmts.let(name, value) for name, value in values)
-                places.append(_WindowPosition(index, first, taps, divisor, self._sizes[letter] - 1))
+                places.append(self._open_position(index, window(index), self._sizes[letter]))
             self._accumulated(n, places, dilations, is_open=True)
+
+    def emit_slides(self, slides: Sequence[Slide], *, count_padding: bool) -> None:
+        """Write the loops over windows that slide along axes whose size the run decides.
+
+        Whole windows are spelled out. So are those on borders where there are few kinds of them: how many of its taps
+        are inside is then found out for each, and chooses the code.
+        """
+        kernels, dilations = [slide.kernel for slide in slides], [slide.dilation for slide in slides]
+        if prod(kernels) > _TAPS_LIMIT or self._ctx.features.optimize == "size" or self._ctx.features.gpu:
+            windows = [partial(slide.window, count_padding=count_padding) for slide in slides]
+            self.emit_open([slide.output for slide in slides], windows, dilations)
+            return
+        lines = [_Line(self._ctx, slide, self._sizes[letter]) for slide, letter in zip(slides, letters_of(len(slides)))]
+        kinds = product(*((False,) if line.inner.is_all else (False, True) for line in lines))
+        with self._ctx.stmts.loop(self._batch, "n") as n:
+            for on_border in kinds:
+                # borders outside: what chooses their code is asked seldom
+                order = sorted(range(len(lines)), key=lambda axis: not on_border[axis])
+                self._slid(n, lines, [(axis, on_border[axis]) for axis in order], {}, count_padding=count_padding)
+
+    def _slid(
+        self, n: Expr, lines: Sequence[_Line], rest: Sequence[tuple[int, bool]], places: Mapping[int, _WindowPosition],
+        *, count_padding: bool,
+    ) -> None:  # fmt: skip
+        """Write the loops over the axes that have no places yet, each over whole windows or those on borders."""
+        if not rest:
+            self._placed(n, [places[axis] for axis in range(len(lines))], [line.slide.dilation for line in lines])
+            return
+        (axis, on_border), *others = rest
+        line = lines[axis]
+
+        def go_on(place: _WindowPosition) -> None:
+            self._slid(n, lines, others, {**places, axis: place}, count_padding=count_padding)
+
+        if not on_border:
+            with line.whole_windows() as place:
+                go_on(place)
+            return
+        with line.border() as index:
+            place = self._open_position(index, line.slide.window(index, count_padding=count_padding), line.size)
+            if prod(item.slide.kernel for item in lines) > _KINDS_LIMIT:
+                go_on(place)
+                return
+            for taps in range(line.fewest, line.slide.kernel):
+                with self._ctx.stmts.when(tb.binary("eq", place.taps, taps)):
+                    go_on(replace(place, taps=tb.const(taps)))
+
+    def _placed(self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int]) -> None:
+        taps = [place.taps for place in places]
+        known = [range(int(count.value)) for count in taps if isinstance(count, Const)]
+        if len(known) == len(taps):
+            self._spelled_out(n, places, known, dilations)
+        else:
+            self._accumulated(n, places, dilations, is_open=True)
+
+    def _open_position(self, index: Expr, window: OpenWindow, size: Extent) -> _WindowPosition:
+        values = zip(OpenWindow._fields, window, strict=True)
+        first, taps, divisor = (self._ctx.stmts.let(name, value) for name, value in values)
+        return _WindowPosition(index, first, taps, divisor, size - 1)
 
     def _emit_segments(self, n: Expr, kind: Sequence[Segment], dilations: Sequence[int]) -> None:
         with serial_loops(self._ctx, [segment.count for segment in kind], "y") as indices:
@@ -285,9 +376,7 @@ def _emit_pool(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, 
     slides = _slides(name, sizes, attrs)
     spatial = [sizes[letter] for letter in letters_of(_rank_of(name))]
     if not is_static(spatial):
-        windows = [partial(slide.window, count_padding=count_padding) for slide in slides]
-        counts, dilations = [slide.output for slide in slides], [slide.dilation for slide in slides]
-        _Pool(ctx, data, out, attrs["layout"], pooling).emit_open(counts, windows, dilations)
+        _Pool(ctx, data, out, attrs["layout"], pooling).emit_slides(slides, count_padding=count_padding)
         return
     axes = [slide.axis(count_padding=count_padding) for slide in slides]
     # one large window that is the whole image is the work of many items; others keep the order of the references' sums

@@ -66,6 +66,15 @@ class OpenWindow(NamedTuple):
     divisor: Expr
 
 
+@dataclass(frozen=True)
+class Interior:
+    """The output indices whose windows are whole: `count` of them from `start` on; none where it is below 1."""
+
+    start: Any
+    count: Any
+    is_all: bool  # whether these are known to be all windows
+
+
 def adaptive_window(index: Expr, size: Extent, output: int) -> OpenWindow:
     """Return one of the windows of `adaptive_axis` of an axis whose size the run decides."""
     first = index * size // output
@@ -107,6 +116,13 @@ class Slide:
             return room // self.stride + 1
         count = -(-room // self.stride) + 1
         return count - 1 if (count - 1) * self.stride >= self.size + self.before else count
+
+    @property
+    def interior(self) -> Interior:
+        """The windows that have all their taps on the data."""
+        start = -(-self.before // self.stride)
+        count = (self.size + self.before - self.extent) // self.stride + 1 - start
+        return Interior(start, count, start == 0 and count == self.output)
 
     def window(self, index: Expr, *, count_padding: bool) -> OpenWindow:
         """Return what an output index sees of an axis whose size the run decides."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -53,7 +53,10 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 @dataclass(frozen=True, eq=False)
 class TilePosition:
-    """The place of a tile: image, group, first output row and column (the row also within its band), sizes."""
+    """The place of a tile: image, group, first output row and column (the row also within its band), sizes.
+
+    Results of the first `done` columns are those of another tile.
+    """
 
     image: Expr
     group: Expr
@@ -62,6 +65,7 @@ class TilePosition:
     band_row: Expr
     tall: int
     wide: int
+    done: Expr | int = 0
 
     @property
     def pixels(self) -> list[tuple[int, int]]:
@@ -260,11 +264,29 @@ class TiledConv:
         down = self.tile.rows if isinstance(self.tile.rows, tiling.Split) else tiling.OpenSplit(rows, 1)
         for row, tall in self._pieces(down, "ty"):
             with row as band_row:
+                place = TilePosition(image, group, first + band_row, tb.const(0), band_row, tall, 0)
+                if self._overlaps():
+                    self._covered_row(place, block)
+                    continue
                 for column, wide in self._pieces(self.tile.columns, "tx"):
                     if self._together(block[0], wide) > 1:
                         continue
                     with column as x:
-                        self.write_tile(TilePosition(image, group, first + band_row, x, band_row, tall, wide), *block)
+                        self.write_tile(replace(place, column=x, wide=wide), *block)
+
+    def _overlaps(self) -> bool:
+        """Tell whether tiles of a row may overlap: what is left of rows is then not worth joining blocks of channels."""
+        return isinstance(self.tile.columns, tiling.OpenSplit) and not self._is_row()
+
+    def _is_row(self) -> bool:
+        return isinstance(self.conv.output[0], int) and self.conv.output[0] == 1
+
+    def _covered_row(self, row: TilePosition, block: tuple[PackedBlock, Expr, Buffer, Buffer | None]) -> None:
+        """Write the tiles of a row of an extent that the run decides."""
+        assert isinstance(self.tile.columns, tiling.OpenSplit)
+        sums = row.tall * block[0].vectors * tiling.parts(self.ctx.features.vector_registers)
+        for piece in self.tile.columns.covering(self.ctx, "tx", sums):
+            self.write_tile(replace(row, column=piece.start, wide=piece.size, done=piece.done), *block)
 
     def _all_blocks(
         self, band: tuple[Expr, Expr, Expr], blocks: Sequence[tuple[PackedBlock, Buffer, Buffer | None]]
@@ -360,7 +382,7 @@ class TiledConv:
         What is left of a row that the run makes long, or all of one that it makes short, has too few sums to hide the
         latency of adding to them. Convolutions of more rows have few such pieces.
         """
-        is_row = isinstance(self.tile.columns, tiling.OpenSplit) and self.conv.output[0] == 1
+        is_row = isinstance(self.tile.columns, tiling.OpenSplit) and self._is_row()
         sums = wide * block.vectors * tiling.parts(self.ctx.features.vector_registers)
         if not is_row or not self.joins or isinstance(block.count, Dim) or block.count <= 1:
             return 1
@@ -490,7 +512,8 @@ class TiledConv:
         if element == "int32":
             stmts.fence("the sums above need the registers that multipliers would take")
         first = place.group * self.conv.group_filters + number * block.width + block.first
-        with stmts.loop(place.tall, "py") as y, stmts.loop(place.wide, "px") as x:
+        with stmts.loop(place.tall, "py") as y, stmts.loop(place.wide - place.done, "px") as offset:
+            x = offset + place.done
             at = self.place(place.image, place.row + y, place.column + x)
             with stmts.loop(block.width * together, "c", "vectorized") as c:
                 value = self.finished(tb.load(results, [y * place.wide + x, c]), first + c)

@@ -9,7 +9,7 @@ integers below 2**24, which float32 holds exactly, and every vector unit multipl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,7 +54,10 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
 
 @dataclass(frozen=True, eq=False)
 class _Strip:
-    """The place of a strip of `size` pixels, and the number of its block of channels among equal ones."""
+    """The place of a strip of `size` pixels, and the number of its block of channels among equal ones.
+
+    Results of the first `done` pixels are those of another strip.
+    """
 
     image: Expr
     row: Expr
@@ -62,6 +65,7 @@ class _Strip:
     size: int
     block: PackedBlock
     number: Expr
+    done: Expr | int = 0
 
     def channel(self, offset: Expr) -> Expr:
         """Return a channel of the block."""
@@ -134,9 +138,14 @@ class Depthwise:
         channels = Channels(block.width, lambda c: (first + c) // multiplier)
         split = tiling.cut(conv.output[1], self.pixels)
         with window.output_rows(image, channels) if window else stmts.loop(conv.output[0], "row") as row:
+            place = _Strip(image, row, tb.const(0), 0, block, number)
+            if isinstance(split, tiling.OpenSplit):
+                for piece in split.covering(self.ctx, "strip", tiling.parts(self.ctx.features.vector_registers)):
+                    self._strip(replace(place, column=piece.start, size=piece.size, done=piece.done), window)
+                return
             for start, count, size in split.pieces:
                 with stmts.loop(count, "strip") as index:
-                    self._strip(_Strip(image, row, index * size + start, size, block, number), window)
+                    self._strip(replace(place, column=index * size + start, size=size), window)
 
     def _strip(self, strip: _Strip, window: StagedWindow | None) -> None:
         """Write one strip: the sums of each vector of channels, then the results of all."""
@@ -149,7 +158,8 @@ class Depthwise:
             self._sum(strip, window, vector, sums)
             for pixel in range(strip.size):
                 stmts.store(results, [pixel, vector * LANES], tb.load(sums, [pixel]))
-        with stmts.loop(strip.size, "px") as px, stmts.loop(strip.block.width, "c", "vectorized") as c:
+        with stmts.loop(strip.size - strip.done, "px") as offset, stmts.loop(strip.block.width, "c", "vectorized") as c:
+            px = offset + strip.done
             channel = strip.channel(c)
             value = tb.load(results, [px, c])
             if dtypes.is_integer(self.out.dtype):

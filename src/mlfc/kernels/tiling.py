@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfc.support.dims import Dim, Extent, bounds, minimum
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context
+from mlfc.tir.ir import Expr
 
 LANES = 16  # 32-bit lanes of the vectors that templates write with
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
@@ -20,6 +25,7 @@ MOST_MEASURED_PIXELS = 14
 MOST_MEASURED = 24  # tilings of a layer that are worth measuring
 LOAD_COST = 0.05  # of each load of 64 bytes beyond those that multiply-adds hide: it waits for caches
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
+WIDTHS = (7, 8, 14, 16, 28, 56)  # of images whose sides the run decides
 LONG = 1 << 12  # what an extent is taken for that the run decides: so long that its end hardly matters
 
 Array = npt.NDArray[Any]
@@ -63,6 +69,46 @@ class OpenSplit:
             found.append((whole * self.largest + whole_pairs, (rest - whole_pairs) // size, size))
             size *= 2
         return ((0, whole, self.largest), *reversed(found))
+
+    def covering(self, ctx: Context, name: str, sums: int) -> Iterator[Covering]:
+        """Cover the range by few pieces, of which some begin before the last one's end; yield each, its loop open.
+
+        Adding to few sums takes the time of hiding its latency: `sums` says how many each element of a piece has.
+        """
+        stmts = ctx.stmts
+        extent = stmts.let("extent", tb.as_expr(self.extent))
+        done: Expr = tb.const(0)
+        for size, least in self._sizes(sums):
+            fits = tb.binary("ge", extent, size)
+            count = stmts.let("count", (extent - done + (size - 1 - least)) // size * tb.cast(fits, "int32"))
+            with stmts.when(fits), stmts.loop(count, name) as index:
+                wanted = stmts.let("wanted", index * size + done)
+                start = stmts.let("start", tb.minimum(wanted, extent - size))
+                yield Covering(start, wanted - start, size)
+            done = stmts.let("done", tb.minimum(count * size + done, extent))
+
+    def _sizes(self, sums: int) -> Iterator[tuple[int, int]]:
+        """Yield the sizes of pieces, and up to how many elements are left to those of smaller size."""
+        smaller = [1 << power for power in range(self.largest.bit_length()) if 1 << power < self.largest]
+        for size, below in pairwise((self.largest, *reversed(smaller), 0)):
+            yield size, below if size * sums > FMA_SLOTS else 0
+
+    def counts(self, extent: int, sums: int) -> Iterator[tuple[int, int]]:
+        """Yield the sizes and numbers of the pieces that cover a range of an extent."""
+        done = 0
+        for size, least in self._sizes(sums):
+            count = (extent - done + (size - 1 - least)) // size if extent >= size else 0
+            done = min(done + count * size, extent)
+            yield size, count
+
+
+@dataclass(frozen=True, eq=False)
+class Covering:
+    """A piece of a range: its start, how many elements at its front earlier pieces have done, and its size."""
+
+    start: Expr
+    done: Expr
+    size: int
 
 
 Cut: TypeAlias = "Split | OpenSplit"
@@ -141,12 +187,16 @@ def divisors(vectors: int) -> tuple[int, ...]:
 def choose(height: Extent, width: Extent, filters: Extent, registers: int, allowed: tuple[int, ...] = VECTORS) -> Tile:
     """Return the tiling with the least estimated time for an output plane of `filters` channels.
 
-    The estimate counts, for each reduction step of a tile, multiply-adds, the latency they hide and loads. A plane with
-    an extent that the run decides is taken for a long one, and its tiles have one row: so only columns leave a rest.
+    The estimate counts, for each reduction step of a tile, multiply-adds, the latency they hide and loads. Tiles of a
+    plane with an extent that the run decides have one row: so only columns leave a rest. One row is taken for a long
+    one then, that of an image for one of the usual widths.
     `allowed` are the numbers of vectors that a tile may have.
     """
     if isinstance(filters, Dim):
         return choose(height, width, min(LONG, bounds(filters)[1]), registers, allowed)
+    if isinstance(width, Dim) and not (isinstance(height, int) and height == 1):
+        rows = OpenSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height)
+        return _of_open_width(Tile(rows, OpenSplit(width, 1), 1), filters, registers, allowed)
     if isinstance(height, Dim) or isinstance(width, Dim):
         found = choose(1, min(LONG, bounds(width)[1]), filters, registers, allowed)
         columns = OpenSplit(width, found.columns.largest) if isinstance(width, Dim) else found.columns
@@ -165,6 +215,32 @@ def choose(height: Extent, width: Extent, filters: Extent, registers: int, allow
                 best = cost, tile
     assert best is not None
     return best[1]
+
+
+def _of_open_width(tile: Tile, filters: int, registers: int, allowed: tuple[int, ...]) -> Tile:
+    """Return the tile with the columns and vectors that have the least estimated time over usual widths of images."""
+    limit, each = accumulators(registers), parts(registers)
+
+    def cost(sizes: tuple[int, int]) -> float:
+        wide, vectors = sizes
+        split = OpenSplit(None, wide)
+        blocks, rest = divmod(-(-filters // LANES), vectors)
+        return sum(
+            number * count * _step_cost(size, held * each, each) / extent
+            for number, held in ((blocks, vectors), (1, rest)) if held
+            for extent in WIDTHS
+            for size, count in split.counts(extent, held * each)
+        )  # fmt: skip
+
+    fitting = [
+        (wide, vectors)
+        for vectors in allowed
+        if vectors <= limit and (vectors <= max(1, -(-filters // LANES)) or len(allowed) == 1)
+        for wide in range(1, min(_most_pixels(vectors, registers), MOST_PIXELS) + 1)
+    ]
+    wide, vectors = min(fitting, key=cost)
+    assert isinstance(tile.columns, OpenSplit)
+    return Tile(tile.rows, OpenSplit(tile.columns.extent, wide), vectors)
 
 
 def fitting(
@@ -200,15 +276,17 @@ def _cost(tile: Tile, filters: int, width: int) -> float:
     for _, row_count, tall in tile.rows.pieces:
         for _, column_count, wide in tile.columns.pieces:
             for count, vectors in ((blocks, tile.vectors), (1 if rest else 0, rest)):
-                pixels = tall * wide
-                held = vectors * width
-                loads = pixels + held
-                # processors make as many loads of 64 bytes as multiply-adds at a time, of 32 bytes more
-                each, more = (1.0, LOAD_COST) if width == 1 else (0.75, 0.0)
-                step = max(pixels * held, FMA_SLOTS, loads * each) + more * loads + 0.25 * held
-                total += count * row_count * column_count * step
+                total += count * row_count * column_count * _step_cost(tall * wide, vectors * width, width)
             copies += 1
     return total * (1 + COPY_COST * copies)
+
+
+def _step_cost(pixels: int, held: int, width: int) -> float:
+    """Return the relative time of one reduction step of a tile with `held` registers of weights."""
+    loads = pixels + held
+    # processors make as many loads of 64 bytes as multiply-adds at a time, of 32 bytes more
+    each, more = (1.0, LOAD_COST) if width == 1 else (0.75, 0.0)
+    return max(pixels * held, FMA_SLOTS, loads * each) + more * loads + 0.25 * held
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from mlfc.codegen.c import print_file, print_function
 from mlfc.kernels import winograd
 from mlfc.relay import ir
 from mlfc.support import dtypes
-from mlfc.support.dims import Symbol
+from mlfc.support.dims import Symbol, maximum
 from mlfc.target.features import Features
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.specialize import with_numbers
@@ -115,6 +115,23 @@ def rows(operator: str, *shape: Any) -> Made:
     return ir.call(operator, [x, *more], axis=-1), [x]
 
 
+def pool(operator: str, shape: Sequence[Any], kernel: int, dtype: str = "float32", **attrs: Any) -> Made:
+    x = var("x", *shape, dtype=dtype)
+    layout = {3: "NWC", 4: "NHWC", 5: "NDHWC"}[len(shape)]
+    return ir.call(operator, [x], pool_size=(kernel,) * (len(shape) - 2), layout=layout, **attrs), [x]
+
+
+def same(extent: Any, kernel: int, stride: int) -> tuple[Any, Any]:
+    total = maximum((-(-extent // stride) - 1) * stride + kernel - extent, 0)
+    return total // 2, total - total // 2
+
+
+def same_pool(operator: str, h: Any, w: Any, kernel: int, stride: int) -> Made:
+    pads = zip(same(h, kernel, stride), same(w, kernel, stride), strict=True)
+    padding = tuple(pad for pair in pads for pad in pair)
+    return pool(operator, (1, h, w, 5), kernel, strides=(stride,) * 2, padding=padding)
+
+
 def lstm(steps: Any, batch: Any, *, directions: int, bounded: bool) -> Made:
     units, count = 9, 3 * directions
     x, h, c = var("x", steps, batch, directions * 36), *(var(name, directions, batch, units) for name in "hc")
@@ -131,6 +148,7 @@ BATCHES = of("n", [1], [2], [5])
 ROWS = of("n", [1], [2], [5], [6], [7], [8], [9], [33], [100])
 PAIRS = of("nm", [1, 1], [1, 7], [3, 5], [9, 1], [2, 33])
 IMAGES = of("hw", [1, 4], [4, 5], [7, 8], [9, 6], [13, 33])
+WIDTHS = of("w", *([width] for width in (1, 2, 3, 5, 6, 10, 11, 14, 17, 31)))
 QUERIES = of("nm", [1, 5], [7, 140], [8, 66], [16, 70], [33, 65], [64, 3])
 
 CASES = {
@@ -145,6 +163,8 @@ CASES = {
     "int8 conv, sides": Case(lambda h, w: conv((1, h, w, 5), 20, quantized=True), IMAGES),
     "int8 depthwise, sides": Case(lambda h, w: conv((1, h, w, 20), 20, groups=20, quantized=True), IMAGES),
     "conv in bands": Case(lambda h: conv((1, h, 70, 200), 4), of("h", [1], [3], [8])),
+    "conv, width": Case(lambda w: conv((1, 3, w, 20), 72), WIDTHS),
+    "depthwise, width": Case(lambda w: conv((1, 3, w, 20), 20, groups=20), WIDTHS),
     "transposed, sides": Case(lambda h, w: transposed((1, h, w, 4), 20), IMAGES),
     "dense": Case(lambda n: dense((n, 40), 150), ROWS),
     "dense of two": Case(lambda n, m: dense((n, m, 40), 50), PAIRS),
@@ -164,6 +184,28 @@ CASES = {
     "attention with shared keys": Case(lambda n, m: attention(n, m, groups=1, softcap=3.0), QUERIES[:2]),
     "softmax": Case(lambda n, m: rows("nn.softmax", n, m), [*PAIRS, {"n": 2, "m": 600}]),
     "layer norm": Case(lambda n, m: rows("nn.layer_norm", n, m, 70), PAIRS),
+    "largest, sides": Case(
+        lambda h, w: pool("nn.max_pool2d", (2, h, w, 3), 3, strides=(2, 1), padding=(1,) * 4), IMAGES
+    ),
+    "mean, sides": Case(
+        lambda h, w: pool("nn.avg_pool2d", (1, h, w, 20), 3, padding=(1, 0, 1, 2), count_include_pad=True), IMAGES
+    ),
+    "mean of few": Case(lambda h, w: pool("nn.avg_pool2d", (1, h, w, 5), 3, padding=(2,) * 4), IMAGES),
+    "mean, rounded up": Case(
+        lambda h, w: pool("nn.avg_pool2d", (1, h, w, 5), 2, strides=(3, 2), padding=(1, 0, 0, 1), ceil_mode=True),
+        IMAGES,
+    ),
+    "apart, sides": Case(
+        lambda h, w: pool("nn.max_pool2d", (1, h, w, 5), 3, "int8", dilation=(2, 3), padding=(4,) * 4), IMAGES
+    ),
+    "mean of 5x5": Case(lambda h, w: pool("nn.avg_pool2d", (1, h, w, 5), 5, strides=(2, 2), padding=(2,) * 4), IMAGES),
+    "mean of 7x7": Case(lambda h, w: pool("nn.avg_pool2d", (1, h, w, 5), 7, padding=(3,) * 4), IMAGES),
+    "largest as `same`": Case(lambda h, w: same_pool("nn.max_pool2d", h, w, 3, 2), IMAGES),
+    "mean as `same`": Case(lambda h, w: same_pool("nn.avg_pool2d", h, w, 2, 1), IMAGES),
+    "mean of a line": Case(lambda n: pool("nn.avg_pool1d", (2, n, 5), 4, strides=(3,), padding=(2, 1)), ROWS[:6]),
+    "largest of a space": Case(
+        lambda h, w: pool("nn.max_pool3d", (1, h, 3, w, 5), 2, strides=(1, 2, 2), padding=(1,) * 6), IMAGES[:4]
+    ),
     "LSTM": Case(lambda t, n: lstm(t, n, directions=1, bounded=False), of("tn", [1, 1], [5, 2], [3, 9])),
     "LSTM both ways": Case(lambda t, n: lstm(t, n, directions=2, bounded=True), of("tn", [1, 1], [5, 2], [3, 9])),
 }  # fmt: skip

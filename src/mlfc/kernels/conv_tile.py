@@ -275,7 +275,7 @@ class TiledConv:
                         self.write_tile(replace(place, column=x, wide=wide), *block)
 
     def _overlaps(self) -> bool:
-        """Tell whether tiles of a row may overlap: what is left of rows is then not worth joining blocks of channels."""
+        """Tell whether tiles of a row may overlap, where blocks of channels are not joined for what is left of it."""
         return isinstance(self.tile.columns, tiling.OpenSplit) and not self._is_row()
 
     def _is_row(self) -> bool:
@@ -284,9 +284,8 @@ class TiledConv:
     def _covered_row(self, row: TilePosition, block: tuple[PackedBlock, Expr, Buffer, Buffer | None]) -> None:
         """Write the tiles of a row of an extent that the run decides."""
         assert isinstance(self.tile.columns, tiling.OpenSplit)
-        sums = row.tall * block[0].vectors * tiling.parts(self.ctx.features.vector_registers)
-        for piece in self.tile.columns.covering(self.ctx, "tx", sums):
-            self.write_tile(replace(row, column=piece.start, wide=piece.size, done=piece.done), *block)
+        for part in self.tile.columns.covering(self.ctx, "tx"):
+            self.write_tile(replace(row, column=part.start, wide=part.size, done=part.done), *block)
 
     def _all_blocks(
         self, band: tuple[Expr, Expr, Expr], blocks: Sequence[tuple[PackedBlock, Buffer, Buffer | None]]

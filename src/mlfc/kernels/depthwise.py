@@ -140,7 +140,7 @@ class Depthwise:
         with window.output_rows(image, channels) if window else stmts.loop(conv.output[0], "row") as row:
             place = _Strip(image, row, tb.const(0), 0, block, number)
             if isinstance(split, tiling.OpenSplit):
-                for piece in split.covering(self.ctx, "strip", tiling.parts(self.ctx.features.vector_registers)):
+                for piece in split.covering(self.ctx, "strip"):
                     self._strip(replace(place, column=piece.start, size=piece.size, done=piece.done), window)
                 return
             for start, count, size in split.pieces:

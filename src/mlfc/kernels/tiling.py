@@ -70,36 +70,35 @@ class OpenSplit:
             size *= 2
         return ((0, whole, self.largest), *reversed(found))
 
-    def covering(self, ctx: Context, name: str, sums: int) -> Iterator[Covering]:
-        """Cover the range by few pieces, of which some begin before the last one's end; yield each, its loop open.
+    def covering(self, ctx: Context, name: str) -> Iterator[Covering]:
+        """Cover the range by the fewest pieces, all of one size; yield each size, its loop open where the run has it.
 
-        Adding to few sums takes the time of hiding its latency: `sums` says how many each element of a piece has.
+        The last piece may begin before the end of the one before.
         """
         stmts = ctx.stmts
         extent = stmts.let("extent", tb.as_expr(self.extent))
-        done: Expr = tb.const(0)
-        for size, least in self._sizes(sums):
-            fits = tb.binary("ge", extent, size)
-            count = stmts.let("count", (extent - done + (size - 1 - least)) // size * tb.cast(fits, "int32"))
-            with stmts.when(fits), stmts.loop(count, name) as index:
-                wanted = stmts.let("wanted", index * size + done)
-                start = stmts.let("start", tb.minimum(wanted, extent - size))
-                yield Covering(start, wanted - start, size)
-            done = stmts.let("done", tb.minimum(count * size + done, extent))
+        fewest = tb.maximum((extent + (self.largest - 1)) // self.largest, 1)
+        even = stmts.let("even", (extent + (fewest - 1)) // fewest)
+        for above, size in pairwise((self.largest + 1, *self._sizes)):
+            fits = tb.land(tb.binary("ge", even, size), tb.binary("lt", even, above), tb.binary("ge", extent, size))
+            with stmts.when(fits), stmts.loop((extent + (size - 1)) // size, name) as index:
+                start = stmts.let("start", tb.minimum(index * size, extent - size))
+                yield Covering(start, index * size - start, size)
 
-    def _sizes(self, sums: int) -> Iterator[tuple[int, int]]:
-        """Yield the sizes of pieces, and up to how many elements are left to those of smaller size."""
-        smaller = [1 << power for power in range(self.largest.bit_length()) if 1 << power < self.largest]
-        for size, below in pairwise((self.largest, *reversed(smaller), 0)):
-            yield size, below if size * sums > FMA_SLOTS else 0
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Sizes of pieces: all that long ranges have, and powers of two for the short."""
+        half = max(1, self.largest // 2)
+        return (
+            *range(self.largest, half - 1, -1),
+            *(1 << power for power in range(half.bit_length() - 1, -1, -1) if 1 << power < half),
+        )
 
-    def counts(self, extent: int, sums: int) -> Iterator[tuple[int, int]]:
-        """Yield the sizes and numbers of the pieces that cover a range of an extent."""
-        done = 0
-        for size, least in self._sizes(sums):
-            count = (extent - done + (size - 1 - least)) // size if extent >= size else 0
-            done = min(done + count * size, extent)
-            yield size, count
+    def piece_of(self, extent: int) -> tuple[int, int]:
+        """Return the size and number of the pieces that cover a range of an extent."""
+        even = -(-extent // -(-extent // self.largest))
+        size = next(size for size in self._sizes if size <= even)
+        return size, -(-extent // size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +228,7 @@ def _of_open_width(tile: Tile, filters: int, registers: int, allowed: tuple[int,
             number * count * _step_cost(size, held * each, each) / extent
             for number, held in ((blocks, vectors), (1, rest)) if held
             for extent in WIDTHS
-            for size, count in split.counts(extent, held * each)
+            for size, count in [split.piece_of(extent)]
         )  # fmt: skip
 
     fitting = [

@@ -115,7 +115,11 @@ class _Line:
         slide, taps = self.slide, tb.const(self.slide.kernel)
         first, last = (at * slide.stride - slide.before for at in (self._start, self._start + self._count - 1))
         # where there is one, the ends are inside by themselves; said here, it proves what is read
-        fits = tb.land(tb.binary("gt", self._count, 0), tb.binary("ge", first, 0), tb.binary("lt", last + (slide.extent - 1), self.size))
+        fits = tb.land(
+            tb.binary("gt", self._count, 0),
+            tb.binary("ge", first, 0),
+            tb.binary("lt", last + (slide.extent - 1), self.size),
+        )
         with self._stmts.when(fits), self._stmts.loop(self._count, "y") as step:
             index = step + self._start
             yield _WindowPosition(index, index * slide.stride - slide.before, taps, taps)
@@ -176,7 +180,8 @@ class _Pool:
             windows = [partial(slide.window, count_padding=count_padding) for slide in slides]
             self.emit_open([slide.output for slide in slides], windows, dilations)
             return
-        lines = [_Line(self._ctx, slide, self._sizes[letter]) for slide, letter in zip(slides, letters_of(len(slides)))]
+        letters = letters_of(len(slides))
+        lines = [_Line(self._ctx, *item) for item in zip(slides, map(self._sizes.get, letters), strict=True)]
         kinds = product(*((False,) if line.inner.is_all else (False, True) for line in lines))
         with self._ctx.stmts.loop(self._batch, "n") as n:
             for on_border in kinds:

@@ -63,9 +63,12 @@ def _infer_pad(name: str, attrs: Attrs, data: TensorType, value: TensorType) -> 
     check_choice(name, "pad_mode", attrs["pad_mode"], _PAD_REACH)
     if value.size != 1:
         raise TypeCheckError(f"{name}: expected a scalar as pad value, got {value}")
-    if attrs["pad_mode"] == "edge" and 0 in data.shape:
-        raise TypeCheckError(f"{name}: {data.shape} has no edge to repeat")
-    return _padded_shape(name, data, attrs, _PAD_REACH[attrs["pad_mode"]])
+    padded = _padded_shape(name, data, attrs, _PAD_REACH[attrs["pad_mode"]])
+    if attrs["pad_mode"] == "edge":
+        asked = (extent for extent, pair in zip(data.shape, attrs["pad_width"], strict=True) if pair != (0, 0))
+        if 0 in data.shape or any(extent < 1 for extent in asked):
+            raise TypeCheckError(f"{name}: {data.shape} has no edge to repeat")
+    return padded
 
 
 def _infer_mirror_pad(name: str, attrs: Attrs, data: TensorType) -> TensorType:

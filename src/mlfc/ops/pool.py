@@ -181,7 +181,7 @@ class _Pool:
             self.emit_open([slide.output for slide in slides], windows, dilations)
             return
         letters = letters_of(len(slides))
-        lines = [_Line(self._ctx, *item) for item in zip(slides, map(self._sizes.get, letters), strict=True)]
+        lines = [_Line(self._ctx, slide, self._sizes[at]) for slide, at in zip(slides, letters, strict=True)]
         kinds = product(*((False,) if line.inner.is_all else (False, True) for line in lines))
         with self._ctx.stmts.loop(self._batch, "n") as n:
             for on_border in kinds:

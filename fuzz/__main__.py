@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from fuzz import c_readers, graphs, model_files, open_graphs
+from fuzz import c_readers, graphs, model_files, open_graphs, open_sanitized
 from fuzz.kernels import NAME, fuzz_kernels
 from fuzz.python_readers import Failure, fuzz, targets
 
@@ -35,7 +35,8 @@ def main() -> int:
     kernels = arguments.only in NAME
     whole = arguments.only in graphs.NAME
     is_open = arguments.only in open_graphs.NAME
-    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels + whole + is_open)
+    checked = arguments.only in open_sanitized.NAME
+    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels + whole + is_open + checked)
     failed = False
     for target in in_python:
         found = fuzz(target, share, arguments.seed)
@@ -58,6 +59,12 @@ def main() -> int:
         print(f"{open_graphs.NAME}: seed {arguments.seed}, {len(found)} failures, {refusals.total()} refused")
         for cause, count in refusals.most_common(9):
             print(f"  {count} x {cause[:200]}")
+        for failure in found:
+            failed = True
+            _keep(failure, arguments.out)
+    if checked:
+        found = open_sanitized.fuzz(share, arguments.seed)
+        print(f"{open_sanitized.NAME}: seed {arguments.seed}, {len(found)} failures", flush=True)
         for failure in found:
             failed = True
             _keep(failure, arguments.out)

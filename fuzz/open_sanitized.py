@@ -45,7 +45,8 @@ def fuzz(seconds: float, seed: int, *, count: int = 1 << 60, batch: int = _BATCH
     batch : int
         Graphs that one program has, each in two forms.
     """
-    end, failures = time.monotonic() + seconds, []
+    end = time.monotonic() + seconds
+    failures: list[Failure] = []
     for first in range(seed, seed + count, batch):
         numbers = range(first, min(first + batch, seed + count))
         failures += _batch(numbers, COMPILERS[first // batch % len(COMPILERS)])
@@ -102,7 +103,7 @@ def _jobs(graph: Graph, number: int) -> Iterator[VmJob]:
 def _compiled(graph: Graph, target: str, name: str, low: int | None = None) -> mlfc.CompiledModel | None:
     """Return a compiled graph, of which extents have bounds if `low` is given; None if it is refused, or not open."""
     symbols = {} if low is None else {name: mlfc.Dim(name, low, MOST) for name in graph.sizes}
-    shapes = {
+    shapes: dict[str, tuple[Any, ...]] = {
         name: tuple(symbols.get(extent, extent) if isinstance(extent, str) else extent for extent in shape)
         for name, shape in graph.inputs.items()
     }

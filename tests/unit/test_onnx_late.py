@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import mlfc
 from mlfc.errors import LimitError, MlfcError
 from mlfc.relay.ir import IRModule
+from tests.harness import loaded_by_llvm
 from tests.relay_run import run_main
 
 Array = np.ndarray[Any, Any]
@@ -171,6 +172,27 @@ def test_zero_points_of_integer_matrices(a: Array, b: Array, of_a: Array, of_b: 
     (found,) = run_main(module, {**given_late, **params})
     less = of_a.astype(np.int64)[:, None] if of_a.ndim else of_a.astype(np.int64)
     np.testing.assert_array_equal(found, (a.astype(np.int64) - less) @ (b.astype(np.int64) - of_b.astype(np.int64)))
+
+
+@pytest.mark.parametrize("late", [(1,), (3,), (1, 2, 3)])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("zeros", [[-7], [-128, 127, 0, 3, 5, -1, 100, 9]])
+def test_zero_points_of_filters(zeros: list[int], groups: int, late: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(7)
+    x = rng.integers(0, 256, (2, 4, 5, 4)).astype(np.uint8)
+    weight = rng.integers(-128, 128, (8, 4 // groups, 3, 2)).astype(np.int8)
+    arrays = [x, weight, np.array(77, np.uint8), np.array(zeros, np.int8)]
+    given = model("ConvInteger", arrays, ("n",), group=groups, pads=[1, 0, 2, 1], strides=[2, 1])
+    given.graph.output[0].CopyFrom(helper.make_tensor_value_info("out", TensorProto.INT32, None))
+    inputs = {f"in{index}": array for index, array in enumerate(arrays)}
+    values = {f"in{index}": arrays[index] for index in (1, 2, 3) if index not in late}
+    module, params = mlfc.import_model(given.SerializeToString(), values=values)
+    loaded = loaded_by_llvm(module, params)
+    (found,) = loaded.run({name: array for name, array in inputs.items() if name not in values}).values()
+    centred = weight.astype(np.float64) - np.reshape(zeros, (-1, 1, 1, 1))
+    floats = model("Conv", (x.astype(np.float64), centred), ("n",), group=groups, pads=[1, 0, 2, 1], strides=[2, 1])
+    expected = ReferenceEvaluator(floats).run(None, {"in0": x.astype(np.float64) - 77, "in1": centred})[0]
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_late_zero_point_of_sums_that_leave_32_bits_is_refused() -> None:

@@ -265,41 +265,58 @@ def _integer_conv(
 def _conv_integer(node: Node) -> Expr:
     one, x, weight = node.constant(1.0, "float32"), node.input(0), node.input(1)
     known = {index: (one, zero_point_of(node, index, one)) for index in (2, 3) if _is_fixed(node, index)}
-    if len(known) == 2:
+    is_late = 3 not in known or (known[3][1].data.ndim > 0 and not isinstance(weight, Constant))
+    if len(known) == 2 and not is_late:
         sums, shape = _integer_conv(node, x, weight, known[2], known[3])
         return node.reshape(sums, shape)
-    if 3 not in known or prod(shape_of(node.input(2))) != 1:
-        node.value(3 if 3 not in known else 2, "zero_point")
-        node.unsupported("with a zero point a channel of the data is not supported", "Quantize the data per tensor")
-    if prod(shape_of(weight)[1:]) > _EXACT_CENTRED_TERMS:
+    if node.has(2) and prod(shape_of(node.input(2))) != 1:
         node.value(2, "zero_point")
+        node.unsupported("with a zero point a channel of the data is not supported", "Quantize the data per tensor")
+    terms = prod(shape_of(weight)[1:])
+    if terms > (_EXACT_TERMS if is_late else _EXACT_CENTRED_TERMS):
+        node.value(3 if 3 not in known else 2, "zero_point")
     geometry = conv_window(node, weight, 0, (1, 2))
     attributes = conv_attributes(node, weight, geometry)
     image, kernel = as_image(node, x), as_image(node, weight)
     top, left, bottom, right = attributes["padding"]
+    x_zero = node.input(2) if node.has(2) else node.constant(0, node.dtype(0))
     # what the borders hold stands for zero
     image = node.call(
-        "nn.pad", image, node.reshape(node.input(2), ()), pad_mode="constant",
+        "nn.pad", image, node.reshape(x_zero, ()), pad_mode="constant",
         pad_width=((0, 0), (0, 0), (top, bottom), (left, right)),
     )  # fmt: skip
+    none = node.constant(0, "int32")
+    attributes["padding"] = (0, 0, 0, 0)
     sums = node.call(
-        "qnn.conv2d", image, kernel, node.constant(0, "int32"), known[3][1], one, one, out_dtype="int32",
-        **{**attributes, "padding": (0, 0, 0, 0)},
-    )  # fmt: skip
-    zero = node.reshape(known[3][1], (-1, 1, 1, 1)) if known[3][1].data.ndim else known[3][1]
-    centre = node.call("subtract", node.cast(kernel, "int32"), zero)
+        "qnn.conv2d", image, kernel, none, none if is_late else known[3][1], one, one, out_dtype="int32", **attributes
+    )
+    zero = node.cast(node.input(3), "int32") if is_late else known[3][1]
+    zeros = node.reshape(zero, (-1, 1, 1, 1)) if prod(shape_of(zero)) > 1 else node.reshape(zero, ())
+    if is_late:
+        sums = node.call("subtract", sums, _times_window_sums(node, image, kernel, zeros, attributes))
+    centre = node.call("subtract", node.cast(kernel, "int32"), zeros)
     weights = node.reshape(node.call("sum", centre, axis=(1, 2, 3), keepdims=False), (1, shape_of(kernel)[0], 1, 1))
-    sums = node.call("subtract", sums, node.call("multiply", weights, _scalar(node, 2)))
+    sums = node.call("subtract", sums, node.call("multiply", weights, node.reshape(node.cast(x_zero, "int32"), ())))
     return node.reshape(sums, (*shape_of(sums)[:2], *geometry.out))
+
+
+def _times_window_sums(node: Node, image: Expr, kernel: Expr, zeros: Expr, attributes: dict[str, Any]) -> Expr:
+    """Return the sum of the data in each window, times the zero points of the filters that go over it."""
+    groups, filters = attributes["groups"], shape_of(kernel)[0]
+    ones = node.constant(np.ones((groups, *shape_of(kernel)[1:])), dtype_of(kernel))
+    none, unit = node.constant(0, "int32"), node.constant(1.0, "float32")
+    sums = node.call(
+        "qnn.conv2d", image, ones, none, none, unit, unit, out_dtype="int32", **{**attributes, "channels": groups}
+    )
+    if 1 < groups < filters:
+        sums = node.call("take", sums, node.constant(np.arange(filters) // (filters // groups), "int64"), axis=1)
+    one_each = shape_of(zeros) != ()
+    return node.call("multiply", sums, node.reshape(zeros, (1, filters, 1, 1)) if one_each else zeros)
 
 
 def _is_fixed(node: Node, index: int) -> bool:
     """Tell whether a zero point is left out or known at compile time."""
     return not node.has(index) or node.known(index) is not None
-
-
-def _scalar(node: Node, index: int) -> Expr:
-    return node.reshape(node.cast(node.input(index), "int32"), ())
 
 
 @importer("QLinearMatMul")

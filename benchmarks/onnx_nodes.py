@@ -1,7 +1,8 @@
 """How many of ONNX's node tests are imported as they are: ``python -m benchmarks.onnx_nodes``.
 
 With ``--run``, how many of them and of the models that PyTorch wrote pass by `mlfc.onnx_backend`, which takes from the
-inputs of a run what decides shapes.
+inputs of a run what decides shapes. With ``--groups``, how many of those pass whose shapes or course follow from data,
+compiled once: as they are, and by the virtual machine where no shape of an output is stated.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import re
 import unittest
 import warnings
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx.backend.test import BackendTest
 from rich.console import Console
@@ -25,13 +29,20 @@ _OWN = re.compile(r"'[^']*'|#\d+")
 _RANDOM = re.compile("bernoulli|training_dropout_(default_)?(mask_)?cpu")
 GROUPS = ("Node", "PyTorchConverted", "PyTorchOperator")
 """Of ONNX's tests: nodes alone, and models that PyTorch wrote."""
+DYNAMIC = (
+    "If", "Loop", "Scan", "Sequence", "Optional", "NonZero", "Unique", "Compress", "NonMaxSuppression", "Range",
+    "Reshape", "Slice", "Expand",
+)  # fmt: skip
+"""Parts of the names of operators whose shapes or course follow from data."""
 
 
 def main() -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", action="store_true", help="run the tests in place of importing their models")
-    run() if parser.parse_args().run else count_imports()
+    parser.add_argument("--groups", action="store_true", help="run those of operators whose shapes follow from data")
+    asked = parser.parse_args()
+    run() if asked.run else run_groups() if asked.groups else count_imports()
 
 
 def run() -> None:
@@ -60,13 +71,102 @@ def run_group(tests: type[unittest.TestCase], name: str) -> None:
         print(f"  {test.id().rpartition('.')[2]}: {text.strip().splitlines()[-1][:100]}")
 
 
-def count_imports() -> None:
-    """Print the count, and the commonest reasons for refusals."""
+def run_groups() -> None:
+    """Print how many tests of each operator pass, and why others do not."""
+    tests: Counter[str] = Counter()
+    passing: Counter[tuple[str, bool]] = Counter()
+    failures = []
+    for case in _cases():
+        operators = set(_operators(case.model.graph))
+        groups = [name for name in DYNAMIC if any(_is_of(operator, name) for operator in operators)]
+        if not groups or case.name.endswith("_expanded"):
+            continue
+        tests.update(groups)
+        for states in (True, False):
+            fault = _fault(case, states=states)
+            if fault:
+                failures.append(f"{case.name}, shapes {'stated' if states else 'open'}: {fault}")
+            else:
+                passing.update((name, states) for name in groups)
+    table = Table(title=f"onnx {onnx.__version__}: node tests that pass, compiled once")
+    for column in ("operator", "tests", "as they are", "no shape of an output stated"):
+        table.add_column(column, justify="left" if column == "operator" else "right")
+    for name in DYNAMIC:
+        table.add_row(name, str(tests[name]), *(str(passing[name, states]) for states in (True, False)))
+    Console(width=140).print(table)
+    print("\n".join(failures) or "all pass")
+
+
+def _is_of(operator: str, name: str) -> bool:
+    """Tell whether an operator belongs to a group: those on sequences and optionals have many names."""
+    return name in operator if name in ("Sequence", "Optional") else operator == name
+
+
+def _operators(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the operators of a graph and of those in its nodes."""
+    for node in graph.node:
+        yield node.op_type
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _operators(attribute.g)
+
+
+def _fault(case: Any, *, states: bool) -> str:
+    """Return why a test does not pass; nothing where it does."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for item in () if states else model.graph.output:
+        kind = item.type
+        while kind.WhichOneof("value") != "tensor_type":
+            kind = getattr(kind, kind.WhichOneof("value")).elem_type
+        for size in kind.tensor_type.shape.dim:
+            size.ClearField("dim_value")
+    try:
+        compiled = mlfc.compile(model, "llvm") if states else mlfc.compile(model, "llvm", executor="vm")
+        for inputs, expected in case.data_sets:
+            given = {info.name: _value(value) for info, value in zip(model.graph.input, inputs, strict=True)}
+            known = {info.name for info in compiled.inputs}
+            results = compiled.run({name: value for name, value in given.items() if name in known})
+            if not _is_same([*results.values()], [_value(value) for value in expected], case):
+                return "differs"
+    except MlfcError as error:
+        return " ".join(str(error).split())[:150]
+    return ""
+
+
+def _value(value: Any) -> Any:
+    """Return a value of a test as the program takes it: a sequence is a list, an optional may be None."""
+    return value if value is None or isinstance(value, (list, Mapping)) else np.asarray(value)
+
+
+def _is_same(found: Any, expected: Any, case: Any) -> bool:
+    if isinstance(expected, list):
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(_is_same(one, other, case) for one, other in zip(found, expected, strict=True))
+        )
+    if expected is None or found is None:
+        return found is expected
+    if found.dtype != expected.dtype or found.shape != expected.shape:
+        return False
+    if expected.dtype.kind not in "fV":
+        return np.array_equal(found, expected)
+    wide = found.astype(np.float64), expected.astype(np.float64)
+    return np.allclose(*wide, rtol=case.rtol, atol=case.atol, equal_nan=True)
+
+
+def _cases() -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
 
-        sources = collect_testcases(None)
+        return list(collect_testcases(None))
+
+
+def count_imports() -> None:
+    """Print the count, and the commonest reasons for refusals."""
+    sources = _cases()
     refusals: Counter[str] = Counter()
     for source in sources:
         try:

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import mlfc
 from benchmarks import (
     archive_size,
     attention,
@@ -58,7 +59,9 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
     return {
         "memory": lambda: [memory.table(find(models))],
         "compile": lambda: [compile_time.table(find(models or COMPILED), folder)],
-        "latency": lambda: [latency.table(find(models), folder, seconds, options.save)],
+        "latency": lambda: [
+            latency.table(find(models), folder, seconds, options.save, threads) for threads in options.threads
+        ],
         "archive": lambda: [archive_size.table(folder)],
         "crt": lambda: [crt_overhead.table(folder)],
         "start": lambda: [cold_start.table(folder)],
@@ -83,6 +86,10 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
     }
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
 def main() -> None:
     """Run the chosen benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -98,12 +105,16 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[], help="names without suffix, or files; default: all")
     parser.add_argument("--boards", nargs="+", default=microcontrollers.BOARDS, help="for the table mcu")
     parser.add_argument("--seconds", type=float, default=3.0, help="time per model in the latency table")
+    parser.add_argument(
+        "--threads", type=_numbers, default=(1,), metavar="1,2", help="a latency table for each of these numbers"
+    )
     parser.add_argument("--save", metavar="NAME", help="keep the latency table's figures under this name")
     parser.add_argument(
         "--page", metavar="NAME", help="write the latency table of the documentation from these figures, and end"
     )
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
+    mlfc.set_num_threads(1)  # tables of more set their own
     if options.page:
         latency.write_page(options.page)
         return

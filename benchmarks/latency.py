@@ -1,4 +1,6 @@
-"""One-thread latency interleaved with the peers in one process, and the fraction of the machine's peak.
+"""Latency beside the peers in one process, with as many threads, and the fraction of the machine's peak.
+
+With one thread all take turns. With more, ours run before the peers, whose threads watch for work long after a run.
 
 ``--save`` keeps the figures with a description of the machine in ``benchmarks/results/``; the documentation's table is
 made of such a file: ``python -m benchmarks --page NAME``.
@@ -19,12 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
 import mlfc
 from benchmarks.models import ROOT, Model, random_inputs
 from benchmarks.peers import PEERS, runners
+from benchmarks.threads import bound, medians
 from mlfc.library.peaks import Peaks, machine_peaks
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -98,31 +100,45 @@ def _batch(run: Callable[[], object], count: int) -> float:
     return time.perf_counter() - start
 
 
-def measure(model: Model, folder: Path, peak: Peaks, seconds: float) -> Row:
-    """Return the times of one model."""
+def measure(model: Model, folder: Path, peak: Peaks, seconds: float, threads: int = 1) -> Row:
+    """Return the times of one model with a number of threads."""
     archive = folder / f"{model.name}.tar"
     mod, params = mlfc.import_model(model.path)
     factory = mlfc.build(mod, target=TARGET, params=params, module_name=model.name)
     mlfc.export_model_library_format(factory, archive)
-    loaded = mlfc.load(archive)
+    loaded: Any = mlfc.load(archive) if threads == 1 else mlfc.compile(model.path, TARGET)
     inputs = random_inputs(loaded.inputs)
-    outputs = {info.name: np.empty(info.shape, info.dtype) for info in loaded.outputs}
-    times = interleaved({"mlfc": loaded.bind(inputs, outputs), **runners(model.path, inputs)}, seconds)
+    own, others = bound(loaded, inputs), runners(model.path, inputs, threads)
+    if threads == 1:
+        times = interleaved({"mlfc": own, **others}, seconds)
+    else:
+        found = medians({"mlfc": (threads, own)}, seconds)
+        found |= medians({name: (1, run) for name, run in others.items()}, seconds)
+        times = {name: time / 1e3 for name, time in found.items()}
     ours = times.pop("mlfc")
     macs = sum(call.kernel.macs for call in factory.program.calls)
     limit = peak.int8 if model.integer else peak.float32
-    return Row(model.name, "int8" if model.integer else "float32", macs, ours, times, macs / ours / limit)
+    return Row(model.name, "int8" if model.integer else "float32", macs, ours, times, macs / ours / (limit * threads))
 
 
-def table(models: list[Model], folder: Path, seconds: float, save: str | None = None) -> Table:
-    """Return the table of all models; keep its figures as ``results/latency-NAME.json`` if `save` is a name."""
+def table(models: list[Model], folder: Path, seconds: float, save: str | None = None, threads: int = 1) -> Table:
+    """Return the table of all models; keep its figures as ``results/latency-NAME.json`` if `save` is a name.
+
+    Of more threads than one, the name has their number: ``latency-NAME-2-threads.json``.
+    """
     peak = machine_peaks()
-    rows = [measure(model, folder, peak, seconds) for model in models]
+    rows = [measure(model, folder, peak, seconds, threads) for model in models]
     if save is not None:
         RESULTS.mkdir(exist_ok=True)
-        document = {"machine": _machine(peak), "threads": 1, "target": TARGET, "rows": [asdict(row) for row in rows]}
-        (RESULTS / f"latency-{save}.json").write_text(json.dumps(document, indent=1) + "\n")
-    result = Table(title=f"One-thread latency (median, us); {_peak(asdict(peak))}")
+        document = {
+            "machine": _machine(peak),
+            "threads": threads,
+            "target": TARGET,
+            "rows": [asdict(row) for row in rows],
+        }
+        name = save if threads == 1 else f"{save}-{threads}-threads"
+        (RESULTS / f"latency-{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    result = Table(title=f"Latency, threads: {threads} (median, us); of the core: {_peak(asdict(peak))}")
     for name in _COLUMNS:
         result.add_column(name, justify="left" if name in ("model", "dtype", "best peer") else "right")
     for row in rows:

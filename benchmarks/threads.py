@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,25 +83,25 @@ def _round_trip(folder: Path) -> int:
 
 
 def _row(case: _Case, folder: Path, seconds: float) -> list[str]:
-    compiled = mlfc.compile(str(case.path), target=TARGET, shapes=case.shapes, parallel=True)
+    compiled = mlfc.compile(str(case.path), target=TARGET, shapes=case.shapes)
     archive = folder / "model.tar"
     compiled.export(archive)
     inputs = random_inputs(compiled.inputs)
     # tokens
     inputs = {name: value % 1000 if value.dtype == np.int64 else value for name, value in inputs.items()}
     runners: dict[str, tuple[int, Callable[[], Any]]] = {
-        "without": (1, _bound(mlfc.load(archive), inputs)),
-        "one": (1, _bound(compiled, inputs)),
-        "two": (THREADS, _bound(compiled, inputs)),
+        "without": (1, bound(mlfc.load(archive), inputs)),
+        "one": (1, bound(compiled, inputs)),
+        "two": (THREADS, bound(compiled, inputs)),
     }
-    times = _medians(runners, seconds)
+    times = medians(runners, seconds)
     # afterwards: their threads watch for work long after a run, and take a core
     others = {
         f"{name} {threads}": (1, run)
         for threads in (1, THREADS)
         for name, run in peers(case.path, inputs, threads).items()
     }
-    times |= _medians(others, seconds)
+    times |= medians(others, seconds)
     peer = min(
         (name.removesuffix(f" {THREADS}") for name in others if name.endswith(f" {THREADS}")),
         key=lambda name: times[f"{name} {THREADS}"],
@@ -115,14 +115,15 @@ def _row(case: _Case, folder: Path, seconds: float) -> list[str]:
     ]
 
 
-def _bound(model: Any, inputs: dict[str, Any]) -> Callable[[], Any]:
+def bound(model: Any, inputs: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return a call of a model on fixed inputs and outputs."""
     outputs = {info.name: np.empty(info.shape, info.dtype) for info in model.outputs}
     bound: Callable[[], Any] = model.bind(inputs, outputs)
     return bound
 
 
-def _medians(runners: dict[str, tuple[int, Callable[[], Any]]], seconds: float) -> dict[str, float]:
-    """Return milliseconds; each runner warms up before it is timed."""
+def medians(runners: Mapping[str, tuple[int, Callable[[], Any]]], seconds: float) -> dict[str, float]:
+    """Return the milliseconds of runners, each with our number of threads; each warms up before it is timed."""
     found: dict[str, list[float]] = {name: [] for name in runners}
     end = time.perf_counter() + seconds * len(runners)
     while time.perf_counter() < end or not all(found.values()):
@@ -135,5 +136,5 @@ def _medians(runners: dict[str, tuple[int, Callable[[], Any]]], seconds: float) 
                 start = time.perf_counter()
                 run()
                 found[name].append((time.perf_counter() - start) * 1e3)
-    mlfc.set_num_threads(0)
+    mlfc.set_num_threads(1)
     return {name: float(np.median(times)) for name, times in found.items()}

@@ -210,6 +210,7 @@ class CompiledModel(Displayed, HasModel):
             dict(self.factory.source_params),
             module_name=self.name,
             optimize=self.factory.optimize,
+            parallel=self.factory.parallel,
         )
         return load_factory(made)
 

@@ -47,7 +47,7 @@ def build(
     limit_factor: float = 1.0,
     dry_run: bool = False,
     specialize: Sequence[Mapping[str, int]] = (),
-    parallel: bool = False,
+    parallel: bool | None = None,
     tuned: Log | None = None,
 ) -> Factory:
     """Compile a Relay module.
@@ -90,9 +90,10 @@ def build(
     specialize : sequence of mapping
         Values of open dimensions, ``[{"batch": 1}, {"batch": 8}]``: the virtual machine runs code of its own for each,
         which is faster and gives the same bits.
-    parallel : bool
+    parallel : bool, optional
         Kernels of libraries, and of models that run in this process, share their work among threads: those of
-        `mlfc.set_num_threads`. For hosts and ``optimize="speed"``.
+        `mlfc.set_num_threads`. For hosts and ``optimize="speed"``. Default: if the model takes half a millisecond or
+        more, and in programs that call the library in C, only once they ask for threads; True: without being asked.
     tuned : path or TuningLog, optional
         What `mlfc tune` wrote: kernels that it measured take the values that were fastest, and give the same bits.
         Default: what was measured for well-known models on this kind of processor; ``none``: nothing.
@@ -220,7 +221,7 @@ def _require_fixed(module: IRModule, executor: str | None, specialize: Sequence[
         )
 
 
-def _check_parallel(parallel: bool, host: Target) -> None:
+def _check_parallel(parallel: bool | None, host: Target) -> None:
     """Raise OptionError where kernels cannot share their work among threads."""
     features = host.features
     reasons = {

@@ -37,6 +37,7 @@ from mlfc.support.module_info import (
     StateInfo,
     VmInfo,
 )
+from mlfc.support.parallel_functions import PARALLEL_FOR, PARALLEL_FOR_IF_ASKED
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 from mlfc.support.vm_info import vm_info
@@ -58,7 +59,7 @@ class Factory(Displayed):
     memory_options: memory.MemoryOptions = field(default_factory=memory.MemoryOptions)
     target_host: Target | None = None  # of the code beside a device's
     specialize: tuple[Mapping[str, int], ...] = ()  # values of open extents that have code of their own
-    parallel: bool = False  # kernels of libraries share their work among threads
+    parallel: bool | None = None  # whether kernels of libraries share their work among threads; None: if that pays
 
     def _facts(self) -> Mapping[str, object]:
         return {"name": self.module_name, "target": ", ".join(map(str, self.targets)), "executor": self.executor}
@@ -80,8 +81,11 @@ class Factory(Displayed):
 
     @cached_property
     def host_unit(self) -> codegen.Unit:
-        """What is printed for libraries: kernels share their work among threads, if that was asked for."""
-        return replace(self.unit, parallel=True) if self.parallel and not self.unit.parallel else self.unit
+        """What is printed for libraries: kernels share their work among threads, if that was asked for or pays."""
+        is_shared = self.unit.is_worth_threads if self.parallel is None else self.parallel
+        if not is_shared:
+            return self.unit
+        return replace(self.unit, parallel=PARALLEL_FOR_IF_ASKED if self.parallel is None else PARALLEL_FOR)
 
     @cached_property
     def host_code(self) -> codegen.GeneratedCode:

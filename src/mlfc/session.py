@@ -142,7 +142,7 @@ class InferenceSession(Displayed, HasModel):
             self._source: Any = path_or_bytes
         elif _is_model(path_or_bytes):
             is_shared = threads != 1
-            given = {"parallel": is_shared, **({"target": target} if target else {}), **options}
+            given = {"parallel": None if is_shared else False, **({"target": target} if target else {}), **options}
             self._source = compile_model(path_or_bytes, **given)
         else:
             devices: tuple[Device, ...] = (device_of(target, 0),) if target else ()

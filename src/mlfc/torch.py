@@ -57,7 +57,8 @@ def backend(
         The graph's arguments: inputs, weights, and sizes.
     options : mapping, optional
         ``fallback=False`` raises an error for what cannot be compiled, instead of running it in PyTorch. Others are
-        those of `mlfc.compile`: ``target``, ``tuned``, ... Kernels run on several threads unless ``parallel`` is False.
+        those of `mlfc.compile`: ``target``, ``tuned``, ... Kernels of larger
+        models run on several threads unless ``parallel`` is False.
     mode : str, optional
         None: there are no modes.
 
@@ -74,7 +75,6 @@ def backend(
         )
     given = dict(options or {})
     may_fall_back = bool(given.pop("fallback", True))
-    given.setdefault("parallel", given.get("optimize") != "size")  # as PyTorch does
     for name in _OWN:
         if name in given:
             raise OptionError(

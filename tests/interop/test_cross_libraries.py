@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
 from mlfc.factory import Factory
@@ -220,6 +221,60 @@ def test_webassembly_computes_the_same_in_node(wasm: Path, inputs: Any, expected
     command = [node, "--no-warnings", "run.js", str(wasm), "in.bin"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert bytes.fromhex(said) == b"".join(expected)
+
+
+# runs a product with one thread and with three, and counts how often its work was shared
+_THREADS = """
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static float x[512 * 128], y[2][512 * 128];
+
+int main(void) {
+  void *library = dlopen("./product.so", RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) return fprintf(stderr, "%s\\n", dlerror()), 1;
+  int32_t (*run)(void *, void *) = (int32_t (*)(void *, void *))dlsym(library, "tvmgen_product_run");
+  void (*choose)(int32_t) = (void (*)(int32_t))dlsym(library, "mlfc_set_num_threads");
+  for (int i = 0; i < 512 * 128; ++i) x[i] = (float)(i % 251) - 125;
+  for (int k = 0; k < 2; ++k) {
+    void *input = x, *output = y[k];
+    choose(k == 0 ? 1 : 3);
+    if (run(&input, &output) != 0) return 2;
+  }
+  return memcmp(y[0], y[1], sizeof x) != 0 || y[0][0] == 0 ? 3 : 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_product() -> Factory:
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.standard_normal((128, 128), np.float32), "w")
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (512, 128)) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", tensors[:1], tensors[1:], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    return mlfc.compile(model, "c", module_name="product", parallel=True).factory
+
+
+def test_threads_of_another_processor_compute_the_same(shared_product: Factory, tmp_path: Path) -> None:
+    triple = "aarch64-linux-gnu"
+    shared_product.export_library(tmp_path / "product.so", target_triple=triple)
+    (tmp_path / "main.c").write_text(_THREADS)
+    link_program(triple, "main.c", [], tmp_path / "main")
+    done = subprocess.run([*emulator_of(triple), "main"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_library_with_threads_for_windows_is_complete(shared_product: Factory, tmp_path: Path) -> None:
+    triple = "x86_64-w64-mingw32"
+    path = shared_product.export_library(tmp_path / "product.dll", target_triple=triple)
+    said = subprocess.run([need("objdump", "binutils"), "-p", path], capture_output=True, text=True, check=True).stdout
+    assert {"mlfc_set_num_threads", "tvmgen_product_run"} <= set(
+        said.partition("Ordinal/Name Pointer] Table")[2].split()
+    )
+    assert {"CreateThread", "SleepConditionVariableSRW"} <= set(said.partition("Ordinal/Name")[0].split())
 
 
 def test_a_library_for_another_machine_says_so(factory: Factory, tmp_path: Path) -> None:

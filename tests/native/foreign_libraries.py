@@ -19,10 +19,15 @@ from tests.native.foreign_programs import ZIG_WASI, c_library_of, wasi_library
 
 _IMPORTED = {
     "ucrtbase": (
-        "__acrt_iob_func abort clock fclose fopen fprintf fread free malloc memcmp memcpy memmove memset rand snprintf "
-        "srand strcmp strlen vfprintf vsnprintf _time64"
+        "__acrt_iob_func abort clock fclose fopen fprintf fread free getenv malloc memcmp memcpy memmove memset rand "
+        "snprintf srand strcmp strlen strtol vfprintf vsnprintf _time64"
     ),
-    "kernel32": "GetModuleHandleA GetProcAddress SwitchToThread",
+    "kernel32": (
+        "AcquireSRWLockExclusive CloseHandle CreateThread GetCurrentProcess GetLogicalProcessorInformation"
+        " GetModuleHandleA GetModuleHandleExA GetProcAddress GetProcessAffinityMask QueryPerformanceCounter"
+        " QueryPerformanceFrequency ReleaseSRWLockExclusive SleepConditionVariableSRW SwitchToThread"
+        " WakeAllConditionVariable"
+    ),
 }
 # what the C library adds to every library: its entry, and a place for the threads' own variables
 _START = "unsigned int _tls_index;\nint DllMainCRTStartup(void *a, unsigned b, void *c) { return 1; }\n"

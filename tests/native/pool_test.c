@@ -28,7 +28,7 @@ static void* run(void* unused) {
   int32_t* const place = counts;
   (void)unused;
   for (int round = 0; round < ROUNDS; ++round) {
-    mlfc_used_pool->set_threads(1 + round % 5);
+    mlfc_set_num_threads(1 + round % 5);
     if (mlfc_parallel_for(add, &place, PIECES, PIECES, 100) != 0) puts("failed");
   }
   for (int piece = 0; piece < PIECES; ++piece) {
@@ -41,10 +41,15 @@ int main(void) {
   pthread_t other;
   int32_t counts[10] = {0};
   int32_t* const place = counts;
+  if (mlfc_parallel_for_if_asked(add, &place, 10, 10, 0) != 0) puts("failed alone");
+  if (mlfc_own_pool.launches() != 0) puts("threads that nobody asked for");
+  mlfc_set_num_threads(2);
+  if (mlfc_parallel_for_if_asked(add, &place, 10, 10, 0) != 0) puts("failed with two");
+  if (mlfc_own_pool.launches() != 1) puts("no threads though they were asked for");
   pthread_create(&other, NULL, run, NULL);
   run(NULL);
   pthread_join(other, NULL);
-  mlfc_used_pool->set_threads(3);
+  mlfc_set_num_threads(3);
   if (mlfc_parallel_for(fail, NULL, PIECES, PIECES, 0) != 7) puts("the failure is lost");
   if (mlfc_parallel_for(nest, &place, 1, 1, 0) != 0) puts("failed in a task");
   return 0;

@@ -175,6 +175,75 @@ def test_libraries_of_the_virtual_machine(target: str, tmp_path: Path) -> None:
         assert model.run(inputs)["z"].tobytes() == expected["z"].tobytes()
 
 
+@pytest.mark.parametrize("name", ["kws_ref_model", "ad01_int8", "hello_world_int8"])
+def test_small_models_have_the_code_of_one_thread(name: str, models: Path) -> None:
+    factory = mlfc.compile(models / f"{name}.tflite").factory
+    assert factory.host_code is factory.code
+
+
+def _large_model() -> Any:
+    """Return a model of 20 products, each of which is worth two threads."""
+    rng = np.random.default_rng(0)
+    nodes, names = [], ["x", *(f"h{layer}" for layer in range(20))]
+    weights = [numpy_helper.from_array(rng.standard_normal((128, 128), np.float32) / 11, "w")]
+    for before, after in pairwise(names):
+        nodes.append(helper.make_node("MatMul", [before, "w"], [after]))
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (512, 128))]
+    result = [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, (512, 128))]
+    graph = helper.make_graph(nodes, "large", given, result, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.parametrize("target", ["c -mcpu=auto", "llvm -mcpu=native"])
+def test_larger_models_have_threads_without_being_asked(target: str, tmp_path: Path) -> None:
+    model = mlfc.compile(_large_model(), target, module_name="large")
+    inputs = {"x": np.random.default_rng(1).standard_normal((512, 128), np.float32)}
+    _assert_same_bits(model, inputs)
+    expected = mlfc.compile(_large_model(), target, parallel=False).run(inputs)
+    assert model.run(inputs)[model.outputs[0].name].tobytes() == next(iter(expected.values())).tobytes()
+    library = model.export_library(tmp_path / "large.so")
+    before = count_launches()
+    mlfc.set_num_threads(2)
+    mlfc.load(library).run(inputs)
+    assert count_launches() > before
+
+
+_CALLER = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+arrays = [(ctypes.c_float * (512 * 128))() for _ in range(2)]
+tensors = [(ctypes.c_void_p * 1)(ctypes.addressof(array)) for array in arrays]
+for count in map(int, sys.argv[2:]):
+    if count:
+        library.mlfc_set_num_threads(count)
+    assert library.tvmgen_large_run(*tensors) == 0
+pool = (ctypes.c_void_p * 5).in_dll(library, "mlfc_own_pool")
+print(ctypes.CFUNCTYPE(ctypes.c_uint64)(pool[4])())
+"""
+
+
+def test_programs_in_c_ask_for_threads(tmp_path: Path) -> None:
+    unasking, asking = (
+        mlfc.compile(_large_model(), "llvm -mcpu=native", module_name="large", parallel=parallel)
+        for parallel in (None, True)
+    )
+    library = unasking.export_library(tmp_path / "large.so")
+    unasked = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+
+    def launches(path: Path, *counts: int, **variables: str) -> int:
+        command = [sys.executable, "-c", _CALLER, str(path), *map(str, counts)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**unasked, **variables})
+        return int(done.stdout)
+
+    assert launches(library, 0) == 0
+    assert launches(library, 0, 1) == 0
+    assert launches(library, 0, 2) == 20
+    assert launches(library, 0, TVM_NUM_THREADS="2") == 20
+    path = asking.export_library(tmp_path / "asked.so")
+    assert launches(path, 0, OMP_NUM_THREADS="2") == 20
+    assert launches(path, 1, 2) == 20
+
+
 def test_libraries_for_levels_of_processors(tmp_path: Path, models: Path) -> None:
     shared = mlfc.compile(models / "kws_ref_model.tflite", "c -mcpu=auto", parallel=True)
     shared.export_library(tmp_path / "kws.so")
@@ -272,7 +341,8 @@ def test_pool_has_no_race(tmp_path: Path) -> None:
     sources = [str(POOL / "pool.c"), str(POOL / "cores.c"), str(Path(__file__).with_name("pool_test.c"))]
     flags = ["-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=thread", "-pthread", f"-I{POOL}"]
     subprocess.run(["gcc", *flags, *sources, "-o", str(program)], check=True)
-    done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+    unasked = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False, env=unasked)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 

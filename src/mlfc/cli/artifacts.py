@@ -44,7 +44,7 @@ def compiled_model(
     target: str = "c",
     executor: str | None = None,
     *,
-    parallel: bool = False,
+    parallel: bool | None = None,
     tuned: Path | None = None,
 ) -> Factory:
     """Compile a model file as a module named after it."""

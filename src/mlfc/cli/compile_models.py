@@ -122,7 +122,7 @@ def compile_models(
     abi: str | None = None,
     triple: str | None = None,
     cc: str | None = None,
-    parallel: bool = False,
+    parallel: bool | None = None,
     test_vectors: int | None = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of these inputs. Default: 0.", rich_help_panel="Archive")

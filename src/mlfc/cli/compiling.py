@@ -36,7 +36,7 @@ class BuildOptions:
     byoc: Sequence[str] | None = None  # external code generators
     target_host: str | None = None  # of the code beside a device's
     limit_factor: float = 1.0  # of what a model may cost
-    parallel: bool = False  # kernels share their work among threads
+    parallel: bool | None = None  # whether kernels share their work among threads
     tuned: Path | None = None  # a log of mlfc tune
     specialize: Sequence[str] | None = None  # ``batch=1``: values of open dimensions that get code of their own
 

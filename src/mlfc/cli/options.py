@@ -159,7 +159,11 @@ OPTIONS = {
         "Keep the model's own weights (default), so that the archive can be compiled again.",
         flags="--source-params/--no-source-params",
     ),
-    "parallel": _library("Kernels share their work among threads, with the same bits for any number."),
+    "parallel": _library(
+        "Kernels share their work among threads, with the same bits for any number. Default: if that pays, and in C"
+        " programs only once they ask for threads.",
+        flags="--parallel/--no-parallel",
+    ),
     "specialize": _code(
         "Code of its own for values of open dimensions, which is faster and gives the same bits; repeatable. For"
         " several models: MODEL:batch=8.",
@@ -196,8 +200,8 @@ OPTIONS = {
     "test_vectors": _archive("Random inputs with their outputs, for the demo to check. Default: none."),
     "timeout": _option("Stop firmware that has not ended after so many seconds."),
     "threads": _option(
-        "Threads that a kernel runs on at most: of a model, which is compiled for that, or of a library that was made"
-        " with --parallel. Default: of a model 1, of a library TVM_NUM_THREADS, else the cores that it may use.",
+        "Threads that a kernel of a model or library runs on at most. Default: TVM_NUM_THREADS, else the cores that the"
+        " process may use; small models run on one.",
         "N",
     ),
     "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),

@@ -87,7 +87,7 @@ def run_model(
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
     require_tunable(artifact, tuned)
     choose_threads(threads, on_board=board is not None or host_driven or selftest)
-    compiling = {"parallel": threads is not None and threads != 1, "tuned": tuned}
+    compiling = {"parallel": None if threads is None else threads != 1, "tuned": tuned}
     files = ProfileFiles.of(profile_html, trace, elsewhere=board is not None or host_driven or selftest)
     profile = profile or files.are_asked
     runs = _counted_runs(repeat, top, profile)

@@ -7,7 +7,7 @@ from string import Template
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
-from mlfc.codegen.c_parallel import FUNCTION, HEADER, Part, part_of, pointer_type, struct_text, task_text
+from mlfc.codegen.c_parallel import HEADER, Part, part_of, pointer_type, struct_text, task_text
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.prelude import render
@@ -50,19 +50,19 @@ def print_function(
     name: str | None = None,
     aliased: frozenset[int] = frozenset(),
     *,
-    parallel: bool = False,
+    parallel: str = "",
     mark: str = "",
 ) -> CFunction:
     """Print a function, under the C name `name` if that is not its own.
 
     `aliased` are positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see
-    `tir.inplace_overlap`. If `parallel`, it shares its work among the threads of `mlfc_parallel_for`, and `mark` is a
-    macro before the functions of its parts.
+    `tir.inplace_overlap`. `parallel` is the function by which it shares its work among threads, if it does, and `mark`
+    a macro before the functions of its parts.
     """
-    prim = Unroll(keeps_begins=parallel)(prim)
+    prim = Unroll(keeps_begins=bool(parallel))(prim)
     if parallel:
         prim = parallelize(prim, aliased)
-    return _FunctionPrinter(prim, name or sanitize(prim.name), aliased, mark=mark).run()
+    return _FunctionPrinter(prim, name or sanitize(prim.name), aliased, mark=mark, parallel=parallel).run()
 
 
 def print_shared(values: KernelValues, aliased: frozenset[int] = frozenset()) -> CFunction:
@@ -114,7 +114,13 @@ def _accessed(prim: PrimFunc) -> set[int]:
 
 class _FunctionPrinter(StatementPrinter):
     def __init__(
-        self, prim: PrimFunc, name: str, aliased: frozenset[int], values: KernelValues | None = None, mark: str = ""
+        self,
+        prim: PrimFunc,
+        name: str,
+        aliased: frozenset[int],
+        values: KernelValues | None = None,
+        mark: str = "",
+        parallel: str = "",
     ) -> None:
         super().__init__(prim.body, _RESERVED, prim.name)
         self._prim = prim
@@ -127,7 +133,7 @@ class _FunctionPrinter(StatementPrinter):
         self._ranges.know_buffers((*prim.params, *prim.scratch))
         self._words = {var for name in C_FORMS for var in C_FORMS.get(name).words(prim.body)}
         self._parts: list[str] = []
-        self._mark = mark
+        self._mark, self._parallel_for = mark, parallel
 
     def run(self) -> CFunction:
         with self._writer.block(self.head()):
@@ -230,7 +236,7 @@ class _FunctionPrinter(StatementPrinter):
         count, most = self._exprs.expr(stmt.count), self._exprs.expr(part.most_tasks)
         with self._block("", "}"):
             self._writer.line(f"const struct {part.name} task = {{{', '.join(given)}}};")
-            call = f"{FUNCTION}({part.name}_task, &task, {count}, {most}, {text})"
+            call = f"{self._parallel_for}({part.name}_task, &task, {count}, {most}, {text})"
             with self._writer.block(f"if ({call} != 0)"):
                 self._writer.line("return -1;")
 

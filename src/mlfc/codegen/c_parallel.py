@@ -1,7 +1,8 @@
 """Printing the parallel parts of functions in C: each a function of its own, which the threads of a pool call.
 
-The kernel packs what its part needs into a struct. `mlfc_parallel_for` calls the part's task with that struct and
-ranges of pieces; the task unpacks it again, so that the part has pointers as parameters, which compilers know apart.
+The kernel packs what its part needs into a struct. A function of `support.parallel_functions` calls the part's task
+with that struct and ranges of pieces; the task unpacks it again, so that the part has pointers as parameters, which
+compilers know apart.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from mlfc.tir.parallel import captured
 from mlfc.tir.visitor import walk
 from mlfc.tir.work import GRAIN
 
-FUNCTION = "mlfc_parallel_for"
 HEADER = "#include <mlfc_parallel.h>"
 _MOST_TASKS = 1 << 20
 

@@ -71,7 +71,7 @@ class SharedKernel:
 
     prim: PrimFunc
     contracts: bool
-    parallel: bool
+    parallel: str
     aliased: frozenset[int]
     users: set[str] = field(default_factory=set)
     calls: list[KernelCall] = field(default_factory=list)

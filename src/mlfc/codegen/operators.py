@@ -48,7 +48,7 @@ class OperatorsFile:
         *,
         aliased: frozenset[int],
         static: bool,
-        parallel: bool,
+        parallel: str,
     ) -> None:
         """Define the kernel `prim` for each level, and `name`, which calls the one that fits the processor."""
         assert self.levels is not None
@@ -71,7 +71,7 @@ class OperatorsFile:
         *,
         aliased: frozenset[int] = frozenset(),
         static: bool = False,
-        parallel: bool = False,
+        parallel: str = "",
         mark: str = "",
     ) -> None:
         """Define the kernel `prim` under the C name `name`; for the rest see `codegen.c.print_function`."""

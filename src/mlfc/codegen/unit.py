@@ -14,6 +14,7 @@ from mlfc.target.target import Target, parse_target
 from mlfc.tir.ir import PrimFunc, Program, Value
 from mlfc.tir.steps import Step
 from mlfc.tir.visitor import signature
+from mlfc.tir.work import LEAST_OF_MODEL, as_number, work_of
 
 EXECUTORS = ("aot", "graph", "vm")
 SHARED_MODULE = "mlfc_shared"
@@ -46,7 +47,7 @@ class Unit:
     steps: tuple[Step, ...] = ()  # what it was made from
     # what is in the arena of an executable during which calls; none where its storages are allocated
     arena: tuple[Block, ...] = ()
-    parallel: bool = False  # kernels share their work among threads
+    parallel: str = ""  # the function by which kernels share their work among threads, if they do
 
     @property
     def target_text(self) -> str:
@@ -57,6 +58,15 @@ class Unit:
     def levels(self) -> Levels | None:
         """The levels of processors among which the code chooses, if it does."""
         return self.target.levels if self.only_level is None else None
+
+    @property
+    def is_worth_threads(self) -> bool:
+        """Whether the module takes so long that threads pay even where each run has to wake them."""
+        features = self.target.features
+        if features.is_microcontroller or features.optimize == "size":
+            return False
+        works = (as_number(work_of(call.kernel.body)) for call in self.program.calls if call.kernel.device is None)
+        return sum(works) >= LEAST_OF_MODEL
 
     @property
     def contracts(self) -> bool:

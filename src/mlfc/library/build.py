@@ -18,6 +18,7 @@ from mlfc.objfile.write.blob_object import blob_source, object_with_blob
 from mlfc.runtime.modules.blob import SYMBOLS
 from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data, FileContent, ViewContent, chunks_of, write_data
+from mlfc.support.parallel_functions import PARALLEL_FOR, PARALLEL_FOR_IF_ASKED
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar
@@ -25,8 +26,8 @@ from mlfc.target.features import AUTO, Level
 
 Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
 """Returns the files beside code in exported libraries, from calling conventions and the code."""
-PARALLEL = "mlfc_parallel_for"
-"""The function by which code shares work among threads."""
+PARALLEL = (PARALLEL_FOR, PARALLEL_FOR_IF_ASKED)
+"""The functions by which code shares work among threads."""
 _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
 _PARALLEL_PARTS = ("parallel",)
@@ -36,14 +37,14 @@ _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
 _PARALLEL_INCLUDES = (f"{_RUNTIME}/parallel",)
 _RUNTIME_HEADERS = (b"tvm/runtime/",)
 _PARALLEL_HEADERS = (b"<mlfc_parallel.h>",)
-_PARALLEL_SYMBOLS = (f"{PARALLEL}\0".encode(),)
+_PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
 _VM_HEADERS = (b"<mlfc_vm_code.h>",)
 # the end of the name of the table that a model exports
 _VM_SYMBOLS = (b"_vm_code\0",)
 # names of symbols begin behind the zero of the name before, on some systems with an underscore; one that ends another
 # name, such as that of a variable for the function, is not written again
 _RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")
-_LONGEST_MARK = 16
+_LONGEST_MARK = 32
 _CPP = (".cc", ".cpp")
 _TEXTS = (*SOURCES, *_CPP, ".h")
 _NAMES = {SYMBOLS["classic"]: "devc", SYMBOLS["ffi"]: "devc_ffi"}

@@ -59,7 +59,8 @@ class LinkedObjects:
             if runner is None:
                 builder.add_ir(files_of("mlfc.library").joinpath(_SERIAL).read_text(encoding="utf-8"))
             else:
-                builder.import_symbol(PARALLEL, runner)
+                for symbol in PARALLEL:
+                    builder.import_symbol(symbol, runner)
         for name, data in objects.items():
             constants = _constants(data)
             if constants is None:

@@ -15,6 +15,11 @@ Work: TypeAlias = "float | Expr"
 """About as many scalar instructions; an expression of float32 where the run decides."""
 GRAIN = 20_000.0
 """Work that a thread should have at least, about five microseconds: as long as it takes to wake one."""
+LEAST_OF_MODEL = 2e7
+"""Work of a model from which on its kernels share theirs unless told otherwise: half a millisecond or more.
+
+Below that, waking a thread for each run costs what it saves.
+"""
 _LANES = 8  # elements that an iteration of a vectorized loop computes
 _VECTOR = 16  # elements of a vector that an instruction takes
 _VECTOR_COST = 0.5  # processors take two such instructions at a time

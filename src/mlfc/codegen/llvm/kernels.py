@@ -37,7 +37,7 @@ def emit_kernel(
     machine: Machine,
     contracts: bool,
     aliased: frozenset[int] = frozenset(),
-    parallel: bool = False,
+    parallel: str = "",
 ) -> Value:
     """Define a kernel in a module.
 
@@ -52,15 +52,15 @@ def emit_kernel(
         within an expression, so the result does not depend on what else is optimized.
     aliased : frozenset of int
         Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
-    parallel : bool
-        Whether it shares its work among the threads of ``mlfc_parallel_for``.
+    parallel : str
+        The function by which it shares its work among threads, if it does.
 
     Returns
     -------
     llvmlite.ir.Function
         Returning int32 0. The caller may change its linkage.
     """
-    prim = Unroll(keeps_begins=parallel)(prim)
+    prim = Unroll(keeps_begins=bool(parallel))(prim)
     if parallel:
         prim = parallelize(prim, aliased)
     function = declare_kernel(module, prim, name)
@@ -82,7 +82,7 @@ def emit_kernel(
     def write(inside: Context, stmt: Stmt) -> None:
         StmtEmitter(inside, independence).run(stmt)
 
-    parts = Parts(prim, name, frozenset(overlapped), write)
+    parts = Parts(prim, name, parallel, frozenset(overlapped), write)
     StmtEmitter(context, independence, parts).run(prim.body)
     builder.ret(ll.Constant(INT32, 0))
     with builder.goto_block(function.entry_basic_block):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.c_parallel import FUNCTION, Part, part_of
+from mlfc.codegen.c_parallel import Part, part_of
 from mlfc.codegen.llvm.context import Context
 from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, INT64, POINTER, Value
@@ -25,6 +25,7 @@ class Parts:
 
     prim: PrimFunc
     name: str
+    runner: str  # the function that shares pieces out
     overlapped: frozenset[Buffer]  # by the memory plan
     write: Callable[[Context, ir.Stmt], None]
     count: int = 0
@@ -46,7 +47,7 @@ class Parts:
             builder.store(value, self._field(builder, place, struct, number))
         arguments = [self._task(context, part, function, struct), place, exprs.value(stmt.count)]
         arguments += [exprs.value(part.most_tasks), self._bytes(exprs, part.private_bytes)]
-        runner = context.declared(FUNCTION, INT32, [POINTER, POINTER, INT32, INT32, INT64])
+        runner = context.declared(self.runner, INT32, [POINTER, POINTER, INT32, INT32, INT64])
         status = builder.call(runner, arguments)
         failed, after = builder.append_basic_block(), builder.append_basic_block()
         builder.cbranch(builder.icmp_signed("!=", status, ll.Constant(INT32, 0)), failed, after)

@@ -34,6 +34,16 @@ typedef int32_t mlfc_task(const void* arguments, int32_t first, int32_t last, vo
 MLFC_POOL_API int32_t mlfc_parallel_for(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
                                         uint64_t scratch_bytes);
 
+/*!
+ * \brief The same where threads were asked for: mlfc or TVM loaded the library, the program called
+ *        `mlfc_set_num_threads`, or its environment has TVM_NUM_THREADS or OMP_NUM_THREADS. Else the caller computes all.
+ */
+MLFC_POOL_API int32_t mlfc_parallel_for_if_asked(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
+                                                 uint64_t scratch_bytes);
+
+/*! \brief Chooses how many threads run a kernel at most, 1 to 1024; 0 for as many as there are cores. */
+MLFC_POOL_API void mlfc_set_num_threads(int32_t count);
+
 /*! \brief What a pool does for the libraries of a process. */
 typedef struct {
   int32_t version;
@@ -52,7 +62,7 @@ typedef struct {
 /*! \brief The pool that a library brings. */
 extern MLFC_POOL_API const mlfc_pool mlfc_own_pool;
 
-/*! \brief The pool that it uses: its own until the loader of a second library sets that of the first. */
+/*! \brief The pool that a loader of several libraries sets, that of the first; NULL, for its own, without such a loader. */
 extern MLFC_POOL_API const mlfc_pool* mlfc_used_pool;
 
 /*! \brief The cores that this process may use, each once however many threads it runs, and not more than its quota. */

@@ -82,6 +82,7 @@ static struct {
   int32_t started; /* workers that exist */
   int32_t sleeping;
   int32_t threads; /* as chosen; 0 until somebody asks */
+  int32_t asked;   /* whether the program chose, or its environment: 1 or -1, 0 until that is known */
   int32_t is_over;
   int32_t is_timed;
   int32_t process; /* whose workers these are */
@@ -333,6 +334,7 @@ static int32_t threads(void) {
 }
 
 static void set_threads(int32_t count) {
+  STORE(pool.asked, 1);
   STORE(pool.threads, count < 0 ? 1 : count > MOST_THREADS ? MOST_THREADS : count);
 }
 
@@ -428,7 +430,18 @@ static int32_t run(mlfc_task* task, const void* arguments, int32_t count, int32_
 
 const mlfc_pool mlfc_own_pool = {2, run, set_threads, threads, launches, set_timed, time_of};
 
-const mlfc_pool* mlfc_used_pool = &mlfc_own_pool;
+const mlfc_pool* mlfc_used_pool = NULL;
+
+void mlfc_set_num_threads(int32_t count) { (mlfc_used_pool == NULL ? &mlfc_own_pool : mlfc_used_pool)->set_threads(count); }
+
+/* Tells whether threads were asked for: by the loader that shares a pool, by the program, or by its environment. */
+static int is_asked(void) {
+  if (mlfc_used_pool != NULL) return 1;
+  if (LOAD(pool.asked) == 0) {
+    STORE(pool.asked, threads_asked("TVM_NUM_THREADS") > 0 || threads_asked("OMP_NUM_THREADS") > 0 ? 1 : -1);
+  }
+  return LOAD(pool.asked) > 0;
+}
 
 /* TVM's own threads ----------------------------------------------------------------------------------------------- */
 
@@ -469,5 +482,13 @@ int32_t mlfc_parallel_for(mlfc_task* task, const void* arguments, int32_t count,
     return __TVMBackendParallelLaunch(run_tvm_task, &work_, 0);
   }
 #endif
-  return mlfc_used_pool->run(task, arguments, count, most, scratch_bytes);
+  return (mlfc_used_pool == NULL ? &mlfc_own_pool : mlfc_used_pool)->run(task, arguments, count, most, scratch_bytes);
+}
+
+int32_t mlfc_parallel_for_if_asked(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
+                                   uint64_t scratch_bytes) {
+#if defined(HAS_TVM_INTERFACE)
+  if (__TVMBackendParallelLaunch != NULL) return mlfc_parallel_for(task, arguments, count, most, scratch_bytes);
+#endif
+  return is_asked() ? mlfc_parallel_for(task, arguments, count, most, scratch_bytes) : task(arguments, 0, count, NULL);
 }

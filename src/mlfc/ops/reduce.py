@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, prod
+
+import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
@@ -13,6 +15,7 @@ from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axi
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
+from mlfc.support.arrays import Array
 from mlfc.support.dims import Dim, Extent, Shape
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Tensor, broadcast_read
@@ -25,6 +28,10 @@ _ARG_REDUCE = (
 )  # fmt: skip
 _VARIANCE = (*_REDUCE, Attr("unbiased", False))
 _SCAN = (Attr("axis", None), Attr("dtype", None), Attr("exclusive", None))
+_IN_ANY_ORDER: Mapping[str, np.ufunc] = {
+    "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+    "all": np.logical_and, "any": np.logical_or,
+}  # fmt: skip
 # reductions that have a value for no elements
 _OF_NOTHING = ("sum", "mean", "prod", "all", "any")
 
@@ -134,6 +141,18 @@ def _fold(name: str, dtype: str, count: int) -> Fold:
     return Fold("bool", neutral, lambda a, b: tb.binary(op, a, b), _same)
 
 
+def _reduce_constants(name: str, attrs: Attrs, kind: TensorType, data: Array) -> Array | None:
+    """Return what integers fold to: in any order it is the same, as sums and products wrap around."""
+    if name not in _IN_ANY_ORDER or (data.dtype.kind not in "iub") or dtypes.from_numpy(data.dtype) != kind.dtype:
+        return None
+    folded = normalized_axes(name, attrs["axis"], data.ndim, exclude=bool(attrs["exclude"]))
+    folding = _IN_ANY_ORDER[name]
+    count = prod(data.shape[axis] for axis in folded)
+    if folding.identity is None and not count:
+        return None
+    return np.asarray(folding.reduce(data, axis=folded, dtype=data.dtype)).reshape(kind.shape)
+
+
 def _emit_reduce(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     (data,) = inputs
     axes = _axes(name, data.shape, attrs)
@@ -208,6 +227,7 @@ for _name, _doc in (
     ("any", "Whether any element over axes is true."),
 ):
     declare(_name, 1, _infer_reduce, Kind.REDUCE, _REDUCE, emit=partial(_emit_reduce, _name),
+            of_constants=partial(_reduce_constants, _name),
             contract=_CLOSE if _name in ("sum", "mean") else "exact", doc=_doc)  # fmt: skip
 for _name, _which in (("argmax", "largest"), ("argmin", "smallest")):
     _doc = f"Position of the {_which} element over axes; the first one unless select_last_index; NaN counts most."

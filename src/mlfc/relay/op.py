@@ -64,6 +64,9 @@ class Operator:
     compute: Callable[..., Any] | None = None
     # for REDUCE and ANCHOR: ``(ctx, inputs, attrs, out) -> None`` that writes loops. See `mlfc.tir.context` for both.
     emit: Callable[..., None] | None = None
+    # ``(attrs, out_type, *arrays) -> array | None``: the value for constants at once, where the order of steps cannot
+    # matter; None where the loops have to be interpreted
+    of_constants: Callable[..., Any] | None = None
     takes_bias: bool = False  # the emitter starts its accumulators with `out.bias` where that is given
     # ``(list[Type], attrs, out_type) -> int``, multiply-accumulates, for the cost tables
     macs: Callable[[list[Any], Mapping[str, Any], Any], Any] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +15,15 @@ from mlfc.archive.describe.kernel_sources import kernel_sources
 from mlfc.archive.describe.measured import NOTHING
 from mlfc.archive.describe.report_operators import MOST_ROWS, OperatorTable
 from mlfc.archive.read.opening import open_archive
+from tests.report_html import Page
 
 HOSTILE = '</style><script>alert("1")</script>&amp;\'"${x}'
-_VOID = {"meta", "link", "br", "img", "input"}
 
 
-class _Page(HTMLParser):
-    """Checks that elements are closed in order; keeps what tests ask for."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.scripts = self.rows = 0
-        self.targets: list[str] = []
-        self.ids: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        known = dict(attrs)
-        assert not {"src", "onclick", "onerror"} & known.keys()
-        self.scripts += tag == "script" and known.get("type") != "application/json"
-        self.rows += tag == "tr"
-        self.ids += [known["id"] or ""] if "id" in known else []
-        self.targets += [known["href"] or ""] if "href" in known else []
-        if tag not in _VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("script", "style"):
-            self.words.append(data)
-
-
-def _page(archive: Path, budget: Any = None, title: str = "a model") -> tuple[str, _Page]:
+def _page(archive: Path, budget: Any = None, title: str = "a model") -> tuple[str, Page]:
     with open_archive(archive) as opened:
         text = pages.report_page(opened, title, budget)
-    page = _Page(text)
+    page = Page(text)
     assert page.open == []
     return text, page
 
@@ -168,6 +136,6 @@ def test_large_models_have_bounded_tables() -> None:
     operator = {"nodes": ["n"], "macs": 5, "bytes": 6, "live_bytes": 7, "workspace_bytes": 0}
     operator |= {"tensors": None, "types": None, "reads": None, "outputs": None}
     operators = [{**operator, "function": f"f{index}"} for index in range(10_000)]
-    page = _Page("\n".join(OperatorTable("m", operators, [], {}, {}, NOTHING).html()))
+    page = Page("\n".join(OperatorTable("m", operators, [], {}, {}, NOTHING).html()))
     assert page.rows == MOST_ROWS + 1
     assert any("2,000 of 10,000" in word for word in page.words)

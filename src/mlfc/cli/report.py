@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.options import Inputs
+from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.reporting import compared, costs_of, differences, require_one_to_measure
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
 from mlfc.support.text import printable
 
+if TYPE_CHECKING:
+    from mlfc.archive.describe.measured import Measured
+    from mlfc.micro.board.board import Board
+    from mlfc.verify import Comparison
+
 EXAMPLES = (
     "mlfc report kws.tflite -o report.html",
-    "mlfc report kws.tflite --no-boards -o report.html",
+    "mlfc report kws.tflite --no-boards --profile --verify -o report.html",
     'mlfc report kws.onnx --target "c -mcpu=cortex-m7" -o report.html',
+    "mlfc report kws.tflite --board mps2-an386 --profile -o report.html",
     "mlfc report kws.tar -o report.html",
+    "mlfc report old.tar new.tar -o changes.html",
 )
 
 
 def report(
-    artifact: Annotated[Path, typer.Argument(help="A model, or an archive of any version, of mlfc or TVM.")],
+    artifact: Annotated[Path, typer.Argument(help="A model, an archive of any version of mlfc or TVM, or a library.")],
+    other: Annotated[
+        Path | None, typer.Argument(help="Another model or archive, to compare the first one with.")
+    ] = None,
     *,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Default: <name>.html.")
@@ -32,47 +44,141 @@ def report(
     show_boards: Annotated[
         bool, typer.Option("--boards/--no-boards", help="Of a model: show which boards it fits (default).")
     ] = True,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Run it on made-up inputs: the time of each call, or with --board its instructions."
+        ),
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Of a model: compare every layer with LiteRT or ONNX Runtime.")
+    ] = False,
+    board: str | None = None,
+    trust_board: bool = False,
     shape: list[str] | None = None,
     value: list[str] | None = None,
     state: list[str] | None = None,
     state_init: str | None = None,
 ) -> None:
-    """Write a page that shows memory, operators with their C, constants, boards and where a model is from.
+    """Write a page that shows the graph, memory, operators with their C, boards, and where a model is from.
 
-    The page needs no network, and nothing of the artifact is run.
+    The page needs no network. Nothing of the artifact is run but by --profile and --verify. Fails with status 1 if
+    --verify finds a difference; the page is written nevertheless. Two models or archives are compared.
     """
     from mlfc.archive.read.load import artifact_kind
+    from mlfc.cli.verify import require_equal
     from mlfc.support.atomic import write_bytes
 
     kind = artifact_kind(artifact)
-    inputs = Inputs.of(shape, value, state, state_init)
-    if kind == "archive":
-        inputs.refuse("requires a model; the inputs of an archive are fixed")
-        if target is not None:
-            raise OptionError("option --target requires a model; an archive is compiled", place="--target")
-        page = _page(artifact, artifact.name)
-    elif kind == "model":
-        page = _page_of_model(artifact, target or "c", inputs, show_boards=show_boards)
-    else:
+    chosen = chosen_board(board, trust_board)
+    if chosen is not None and target is not None:
         raise OptionError(
-            "expected a model or an archive, got a library",
-            place=str(artifact),
-            next_step="Show its module tree with: mlfc inspect LIBRARY",
+            "options --board and --target exclude each other: a board has its own target",
+            place="--target",
+            next_step="Remove one of them",
         )
+    asked = _Request(
+        Inputs.of(shape, value, state, state_init),
+        (chosen.target if chosen else target) or "c",
+        chosen,
+        profile=profile,
+        verify=verify,
+        boards=show_boards and other is None,
+    )
+    require_one_to_measure(kind, verify=verify, target=target is not None and other is None)
     path = output or Path(f"{artifact.name.partition('.')[0]}.html")
+    found = None
+    if other is not None:
+        page = _compared_page(artifact, other, asked)
+    elif kind in ("library", "objects"):
+        page = _page_of_library(artifact, asked)
+    else:
+        found = compared(artifact, asked.inputs, asked.target, chosen) if verify else None
+        page = _page(artifact, kind, asked, found)
     write_bytes(path, page.encode())
     typer.echo(printable(f"wrote {path}, {len(page.encode()):,} bytes"))
+    if found is not None:
+        require_equal(found, artifact)
 
 
-def _page_of_model(model: Path, target: str, inputs: Inputs, *, show_boards: bool) -> str:
+@dataclass(frozen=True)
+class _Request:
+    """What the page is to show."""
+
+    inputs: Inputs
+    target: str
+    board: Board | None
+    profile: bool
+    verify: bool
+    boards: bool
+
+
+def _page(artifact: Path, kind: str, asked: _Request, found: Comparison | None) -> str:
+    from mlfc.archive.describe.report_page import report_page
+    from mlfc.archive.read.opening import open_archive
+
+    with tempfile.TemporaryDirectory() as folder:
+        archive = _archive(artifact, kind, asked, Path(folder))
+        budget = _budget(artifact, asked.inputs) if asked.boards and kind == "model" else None
+        with open_archive(archive) as opened:
+            names = list(opened.record.modules)
+        measured = {name: _measured(archive, name, asked, found) for name in names}
+        with open_archive(archive) as opened, stage(f"writing the page of {artifact.name}"):
+            return report_page(opened, artifact.name, budget, measured)
+
+
+def _archive(artifact: Path, kind: str, asked: _Request, folder: Path) -> Path:
+    """Return an archive as it is, or that of a model, compiled into a folder."""
     from mlfc.archive import export_model_library_format
     from mlfc.cli.artifacts import compiled_model
 
-    with tempfile.TemporaryDirectory() as folder:
-        archive = Path(folder) / "model.tar"
-        with stage(f"compiling {model.name}"):
-            export_model_library_format(compiled_model(model, inputs, target), archive)
-        return _page(archive, model.name, _budget(model, inputs) if show_boards else None)
+    if kind == "archive":
+        asked.inputs.refuse("requires a model; the inputs of an archive are fixed")
+        return artifact
+    with stage(f"compiling {artifact.name}"):
+        return export_model_library_format(compiled_model(artifact, asked.inputs, asked.target), folder / "model.tar")
+
+
+def _measured(archive: Path, module: str, asked: _Request, found: Comparison | None) -> Measured:
+    from mlfc.archive.describe.measured import Measured
+
+    costs = costs_of(archive, module, asked.board) if asked.profile else None
+    return Measured(costs, found.reference if found else "", differences(found) if found else {})
+
+
+def _compared_page(a: Path, b: Path, asked: _Request) -> str:
+    from mlfc.archive.compare.compare_page import compare_page
+    from mlfc.archive.read.load import artifact_kind
+
+    if asked.profile or asked.verify:
+        raise OptionError(
+            "options --profile and --verify require one artifact, got two",
+            next_step="Write a page of each, or remove the options",
+        )
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        archives = []
+        for artifact, folder in ((a, first), (b, second)):
+            kind = artifact_kind(artifact)
+            if kind not in ("archive", "model"):
+                raise OptionError("expected a model or an archive to compare, got a library", place=str(artifact))
+            # shapes and values are those of a model beside an archive
+            own = asked if kind == "model" else replace(asked, inputs=Inputs((), ()))
+            archives.append(_archive(artifact, kind, own, Path(folder)))
+        with stage(f"comparing {a.name} and {b.name}"):
+            return compare_page(archives[0], archives[1], (a.name, b.name))
+
+
+def _page_of_library(library: Path, asked: _Request) -> str:
+    from mlfc.archive.describe.library_page import library_page
+
+    asked.inputs.refuse("requires a model; the inputs of a library are fixed")
+    if asked.profile:
+        raise OptionError(
+            "option --profile requires a model or an archive, got a library",
+            place="--profile",
+            next_step="Time its operators with: mlfc run LIBRARY --profile",
+        )
+    return library_page(library, library.name)
 
 
 def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
@@ -91,11 +197,3 @@ def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
         except MlfcError as error:  # hosts run what a board cannot: open dimensions, sequences
             return {"refusal": str(error)}
         return board_budgets(mod, params, name=module_name(model.name.partition(".")[0]), progress=say).as_json()
-
-
-def _page(archive: Path, title: str, budget: Mapping[str, Any] | None = None) -> str:
-    from mlfc.archive.describe.report_page import report_page
-    from mlfc.archive.read.opening import open_archive
-
-    with open_archive(archive) as opened:
-        return report_page(opened, title, budget)

@@ -113,11 +113,14 @@ def verify(
             **settings,
         )
     _report(result, as_json, warnings)
+    require_equal(result, model, settings["numerics"])
+
+
+def require_equal(result: Comparison, model: Path, numerics: str = "litert") -> None:
+    """Raise BudgetError if a model differs from its reference, with where it begins to."""
     first = result.first_differing
     if first is not None:
-        raise BudgetError(
-            _cause(result, first), place=str(model), next_step=_advice(result, first, settings["numerics"])
-        )
+        raise BudgetError(_cause(result, first), place=str(model), next_step=_advice(result, first, numerics))
 
 
 def _cause(result: Comparison, first: Difference) -> str:
@@ -195,7 +198,7 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
 
 
 def _row(item: Difference) -> tuple[object, ...]:
-    return item.tensor, item.dtype, item.largest, item.tolerance, item.cosine, item.snr, _verdict(item)
+    return item.tensor, item.dtype, item.largest, item.tolerance, item.cosine, item.snr, verdict(item)
 
 
 def _judged(item: Difference) -> tuple[object, ...]:
@@ -203,7 +206,8 @@ def _judged(item: Difference) -> tuple[object, ...]:
     return (item.tensor, item.sample, *((found.error, found.reference_error, found.rounding) if found else ()))
 
 
-def _verdict(item: Difference) -> str:
+def verdict(item: Difference) -> str:
+    """Return whether a tensor is equal to its reference, in words."""
     if not item.is_within:
         return "DIFFERS on the board" if item.is_unlike_host else "DIFFERS"
     reason = {"rounding": " but for rounding", "tie": " but for labels that tie"}.get(item.excuse, "")

@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -240,38 +240,79 @@ def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
     return {"ram_bytes": ram, "constants_bytes": flash}
 
 
-def _operator_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return operators removed, added and changed, matched by the model's nodes, else by their functions.
+@dataclass(frozen=True)
+class Matched:
+    """An operator of both archives, or of one of them.
 
-    Where one archive lists calls and the other functions or nothing, or only one names the nodes, there is nothing to
-    match by: then ``count`` has the numbers of operators, if they differ.
+    Attributes
+    ----------
+    name : str
+        Of its nodes, else of its function.
+    places : pair of int or None
+        Its position in each.
+    operators : pair of mapping or None
+        What `describe` says of it.
+    changes : mapping of str to list
+        The pairs of what both say and that differs.
+    """
+
+    name: str
+    places: tuple[int | None, int | None]
+    operators: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
+    changes: Mapping[str, list[Any]]
+
+
+def matched_operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Matched] | None:
+    """Match the operators of two described modules by the model's nodes, else by their functions.
+
+    Those of `a` come first. Returns None where one archive lists calls and the other functions or nothing, or only one
+    names the nodes: then there is nothing to match by.
     """
     old, new = a["operators"], b["operators"]
     told = [bool(group) and all(operator["nodes"] is not None for operator in group) for group in (old, new)]
-    result: dict[str, list[Any]] = {"removed": [], "added": [], "changed": [], "count": []}
     if told[0] != told[1] or not (old and new) or (not all(told) and a["executor"] != b["executor"]):
-        return {**result, "count": [len(old), len(new)] if len(old) != len(new) else []}
+        return None
     before, after = (_by_name(group, by_nodes=any(told)) for group in (old, new))
-    for name, operator in before.items():
-        if name not in after:
-            result["removed"].append(_listed(name[0], operator))
+    found = []
+    for name, place in before.items():
+        other = after.get(name)
+        if other is None:
+            found.append(Matched(name[0], (place, None), (old[place], None), {}))
             continue
-        pairs = {key: [operator[key], after[name][key]] for key in _OPERATOR_FACTS}
+        pairs = {key: [old[place][key], new[other][key]] for key in _OPERATOR_FACTS}
         # what one archive does not say has not changed
         known = {key: pair for key, pair in pairs.items() if pair[0] != pair[1] and None not in pair}
-        if known:
-            result["changed"].append({"name": name[0], **known})
-    result["added"] = [_listed(name[0], operator) for name, operator in after.items() if name not in before]
+        found.append(Matched(name[0], (place, other), (old[place], new[other]), known))
+    added = ((name, place) for name, place in after.items() if name not in before)
+    return [*found, *(Matched(name[0], (None, place), (None, new[place]), {}) for name, place in added)]
+
+
+def _operator_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return operators removed, added and changed.
+
+    Where they cannot be matched, ``count`` has the numbers of operators, if they differ.
+    """
+    result: dict[str, list[Any]] = {"removed": [], "added": [], "changed": [], "count": []}
+    matched = matched_operators(a, b)
+    if matched is None:
+        counts = [len(module["operators"]) for module in (a, b)]
+        return {**result, "count": counts if counts[0] != counts[1] else []}
+    for item in matched:
+        before, after = item.operators
+        if before is None or after is None:
+            result["added" if before is None else "removed"].append(_listed(item.name, before or after or {}))
+        elif item.changes:
+            result["changed"].append({"name": item.name, **item.changes})
     return result
 
 
-def _by_name(operators: list[dict[str, Any]], *, by_nodes: bool) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return operators by name and how many of that name came before."""
+def _by_name(operators: list[dict[str, Any]], *, by_nodes: bool) -> dict[tuple[str, int], int]:
+    """Return the positions of operators by name and how many of that name came before."""
     seen: Counter[str] = Counter()
     named = {}
-    for operator in operators:
+    for place, operator in enumerate(operators):
         name = ", ".join(operator["nodes"]) if by_nodes and operator["nodes"] else operator["function"]
-        named[name, seen[name]] = operator
+        named[name, seen[name]] = place
         seen[name] += 1
     return named
 

@@ -16,7 +16,9 @@ MOST_BARS = 4_000
 _WIDTH, _LEFT, _RIGHT = 1100, 80, 20
 _BARS, _ROOF = 200, 380  # heights of both pictures, without what is around
 _TOP, _BOTTOM = 30, 46
-_LABELLED = 6  # points of the roofline, those that took most
+_LABELLED = 8  # points of the roofline, those that took most
+_NEAR = 24  # places that are closer share a label
+_STEPS = (1, 2, 5)  # of a power of ten, which axes show
 _NAME = 60
 
 
@@ -42,6 +44,8 @@ def cost_bars(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str:
             f'<g><title>{html_of(told)}</title><rect class="{kind}" x="{x:.2f}" y="{_TOP + _BARS - height:.2f}" '
             f'width="{max(across - 1, across * 0.8):.2f}" height="{height:.2f}"/></g>'
         )
+    if costs.peaks is not None:
+        parts += _legend()
     step = max(1, len(costs.calls) // 20)
     for index in range(0, len(costs.calls), step):
         x = _LEFT + across * (index + 0.5)
@@ -49,6 +53,12 @@ def cost_bars(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str:
     parts.append(f'<text x="{_LEFT}" y="{_TOP + _BARS + 36}">call</text>')
     label = f"{costs.unit} of each call"
     return _svg(_TOP + _BARS + _BOTTOM, label, parts)
+
+
+def _legend() -> Iterator[str]:
+    for place, (kind, told) in enumerate((("bar", "bound by compute"), ("bar memory", "bound by memory"))):
+        x = _WIDTH - _RIGHT - 260 + 130 * place
+        yield f'<rect class="{kind}" x="{x}" y="8" width="10" height="10"/><text x="{x + 14}" y="17">{told}</text>'
 
 
 @dataclass(frozen=True)
@@ -82,18 +92,28 @@ def roofline(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str | None
     for roof in roofs:
         parts += frame.roof(roof)
     total = costs.total or 1.0
-    slowest = {point.index for point in sorted(points, key=lambda point: -point.cost)[:_LABELLED]}
+    labels: dict[tuple[int, int], list[_Point]] = {}
+    for point in sorted(points, key=lambda point: -point.cost)[:_LABELLED]:
+        x, y = frame.place(point.intensity, point.speed)
+        labels.setdefault((round(x / _NEAR), round(y / _NEAR)), []).append(point)
     for point in points:
         x, y = frame.place(point.intensity, point.speed)
         told = f"call {point.index}: {point.name}: {point.intensity:,.3g} MACs a byte, {point.speed:,.3g} {speed}, "
         told += costs.text(point.cost)
-        size = 4 + 14 * math.sqrt(point.cost / total)
+        size = _radius(point, total)
         parts.append(
             f'<g><title>{html_of(told)}</title><circle class="point" cx="{x:.2f}" cy="{y:.2f}" r="{size:.2f}"/></g>'
         )
-        if point.index in slowest:
-            parts.append(f'<text x="{x:.2f}" y="{y - size - 3:.2f}" text-anchor="middle">{point.index}</text>')
+    for together in labels.values():
+        x, y = frame.place(together[0].intensity, together[0].speed)
+        size = _radius(together[0], total)
+        text = ", ".join(str(index) for index in sorted(point.index for point in together))
+        parts.append(f'<text x="{x:.2f}" y="{y - size - 3:.2f}" text-anchor="middle">{text}</text>')
     return _svg(_TOP + _ROOF + _BOTTOM, "Roofline", parts)
+
+
+def _radius(point: _Point, total: float) -> float:
+    return 4 + 14 * math.sqrt(point.cost / total)
 
 
 @dataclass(frozen=True)
@@ -131,14 +151,14 @@ class _Frame:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * across, _TOP + _ROOF * (1 - up)
 
     def axes(self, speed: str) -> Iterator[str]:
-        for power in range(math.ceil(self.x[0]), math.floor(self.x[1]) + 1):
-            x, _ = self.place(10**power, 10 ** self.y[0])
+        for value in _ticks(*self.x):
+            x, _ = self.place(value, 10 ** self.y[0])
             yield f'<line class="grid" x1="{x:.2f}" y1="{_TOP}" x2="{x:.2f}" y2="{_TOP + _ROOF}"/>'
-            yield f'<text x="{x:.2f}" y="{_TOP + _ROOF + 16}" text-anchor="middle">{10.0**power:g}</text>'
-        for power in range(math.ceil(self.y[0]), math.floor(self.y[1]) + 1):
-            _, y = self.place(10 ** self.x[0], 10**power)
+            yield f'<text x="{x:.2f}" y="{_TOP + _ROOF + 16}" text-anchor="middle">{value:g}</text>'
+        for value in _ticks(*self.y):
+            _, y = self.place(10 ** self.x[0], value)
             yield f'<line class="grid" x1="{_LEFT}" y1="{y:.2f}" x2="{_WIDTH - _RIGHT}" y2="{y:.2f}"/>'
-            yield f'<text x="{_LEFT - 6}" y="{y + 4:.2f}" text-anchor="end">{10.0**power:g}</text>'
+            yield f'<text x="{_LEFT - 6}" y="{y + 4:.2f}" text-anchor="end">{value:g}</text>'
         yield f'<text x="{_WIDTH - _RIGHT}" y="{_TOP + _ROOF + 36}" text-anchor="end">MACs a byte</text>'
         yield f'<text x="{_LEFT}" y="16">{speed}</text>'
 
@@ -155,10 +175,18 @@ class _Frame:
         yield f'<line class="roof" x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}"/>'
         if roof.is_bandwidth:
             angle = math.degrees(math.atan2(y2 - y1, x2 - x1))
-            x, y = x1 + (x2 - x1) * 0.1, y1 + (y2 - y1) * 0.1 - 5
+            x, y = x1 + (x2 - x1) * 0.1, y1 + (y2 - y1) * 0.1 - 8
             yield f'<text x="{x:.2f}" y="{y:.2f}" transform="rotate({angle:.2f} {x:.2f} {y:.2f})">{roof.name}</text>'
         else:
             yield f'<text x="{x2 - 6:.2f}" y="{y2 - 5:.2f}" text-anchor="end">{roof.name}</text>'
+
+
+def _ticks(low: float, high: float) -> Iterator[float]:
+    """Yield the round values between powers of ten."""
+    for power in range(math.floor(low), math.floor(high) + 1):
+        for step in _STEPS:
+            if low <= math.log10(step) + power <= high:
+                yield step * 10.0**power
 
 
 def _frame(points: Sequence[_Point], roofs: Sequence[_Roof]) -> _Frame:

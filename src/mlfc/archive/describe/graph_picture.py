@@ -31,6 +31,7 @@ def graph_picture(
     sources: Mapping[str, SourceNode],
     facts: Mapping[int, Sequence[tuple[str, str]]] | None = None,
     marks: Mapping[int, str] | None = None,
+    prefix: str = "",
 ) -> str | None:
     """Return the picture of a described module's graph as HTML, hidden where there is no script; None without edges.
 
@@ -46,6 +47,8 @@ def graph_picture(
         What is known of a call beyond what the module says, each a title and a text.
     marks : mapping of int to str, optional
         Classes of the style for calls.
+    prefix : str
+        Of the module's name in the anchors of the C.
     """
     operators = module["operators"] or ()
     if not operators or operators[0]["reads"] is None:
@@ -54,7 +57,7 @@ def graph_picture(
     if len(nodes) > MOST_NODES:
         return f"<p>The graph has {len(nodes):,} nodes; more than {MOST_NODES:,} are not drawn.</p>"
     # the anchors of the C, as `report_page` makes them
-    data = {"anchor": f"{printable(name)}.".replace(" ", "_"), "nodes": nodes}
+    data = {"anchor": f"{printable(prefix + name)}.".replace(" ", "_"), "nodes": nodes}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     buttons = "".join(
         f'<button type="button" data-key="{key}" title="{title}">{label}</button>' for key, title, label in _BUTTONS

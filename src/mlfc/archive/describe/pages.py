@@ -8,10 +8,11 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from mlfc.support.text import printable
+from mlfc.support.text import printable, shortened
 
 _FOLDER = "mlfc.archive.describe"
 _SHORT = 28  # characters of text that stay on one line
+_LONG, _LONG_TEXT, _LONGEST = 120, 500, 2_000  # of names and texts in tables, and where they are pointed at
 
 
 def filled_page(name: str, **parts: str) -> str:
@@ -45,6 +46,16 @@ class Cell:
     kind: str = ""  # a class of the style
 
 
+def name_cell(name: str, shown: str | None = None) -> Cell:
+    """Return the cell of a name, or of what is `shown` of it; the middle of a long one shows when it is pointed at."""
+    text = name if shown is None else shown
+    return Cell(name, html=_pointed_at(name, text, _LONG)) if len(text) > _LONG else Cell(name, text)
+
+
+def _pointed_at(name: str, text: str, room: int) -> str:
+    return f'<span title="{html_of(shortened(name, _LONGEST))}">{html_of(shortened(text, room))}</span>'
+
+
 def number(value: float | None, largest: float | None = None, text: str | None = None) -> Cell:
     """Return the cell of a number, with a bar if `largest` is given; an empty one, sorted first, for None."""
     if value is None:
@@ -63,14 +74,19 @@ def sortable(columns: Sequence[str], names: Iterable[str], rows: Iterable[Sequen
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 
+def _whole_or_long(cell: Cell) -> str:
+    text = str(cell.value if cell.text is None else cell.text)
+    return html_of(text) if len(text) <= _LONG_TEXT else _pointed_at(str(cell.value), text, _LONG_TEXT)
+
+
 def _class(is_text: bool, kind: str = "") -> str:
     names = " ".join(filter(None, ("name" if is_text else "", kind)))
     return f' class="{names}"' if names else ""
 
 
 def _cell(cell: Cell, is_text: bool) -> str:
-    shown = cell.html if cell.html is not None else html_of(cell.value if cell.text is None else cell.text)
+    shown = _whole_or_long(cell) if cell.html is None else cell.html
     bar = "" if cell.share is None else f' style="--share:{100 * min(cell.share, 1.0):.1f}%"'
     is_short = is_text and len(str(cell.value if cell.text is None else cell.text)) <= _SHORT
     kind = " ".join(filter(None, (cell.kind, "short" if is_short else "", "" if cell.share is None else "share")))
-    return f'<td{_class(is_text, kind)}{bar} data-value="{html_of(cell.value)}">{shown}</td>'
+    return f'<td{_class(is_text, kind)}{bar} data-value="{html_of(shortened(str(cell.value), _LONGEST))}">{shown}</td>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -12,7 +12,8 @@ from mlfc.memory.planner import SCRATCH_NAME
 from mlfc.support.text import shortened
 
 _LEFT, _TOP, _BOTTOM, _RIGHT = 80, 56, 40, 16
-_WIDTH, _HEIGHT = 1200, 480
+WIDTH = 1200
+_HEIGHT = 480
 _CALL_WIDTH = (2.0, 96.0)
 _CHARACTER = 6.2  # width of one at this font size, near enough to know what fits
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#ff9da7")
@@ -31,8 +32,11 @@ class _Rectangle:
     last: int
 
 
-def memory_picture(module: Mapping[str, Any], name: str) -> str:
-    """Return the SVG of one module's memory; ArchiveError if the archive does not say which tensors live when."""
+def memory_picture(module: Mapping[str, Any], name: str, width: int = WIDTH) -> str:
+    """Return the SVG of one module's memory; ArchiveError if the archive does not say which tensors live when.
+
+    Many calls make it wider than asked for.
+    """
     operators = module["operators"]
     if not operators or any(operator["tensors"] is None for operator in operators):
         raise ArchiveError(
@@ -41,23 +45,25 @@ def memory_picture(module: Mapping[str, Any], name: str) -> str:
         )
     rectangles = _rectangles(operators)
     top = max((item.offset + item.nbytes for item in rectangles), default=0)
-    across = min(max(_WIDTH / len(operators), _CALL_WIDTH[0]), _CALL_WIDTH[1])
+    across = min(max(width / len(operators), _CALL_WIDTH[0]), _CALL_WIDTH[1])
     frame = _Frame(across, _HEIGHT / max(top, 1))
-    width = max(_LEFT + across * len(operators) + _RIGHT, 640)
+    whole = max(_LEFT + across * len(operators) + _RIGHT, 640)
     height = _TOP + _HEIGHT + _BOTTOM
     peak = module["peak"]
     title = f"{name}: {top:,} bytes over {len(operators):,} calls"
-    size = f'width="{_number(width)}" height="{height}"'
+    size = f'width="{_number(whole)}" height="{height}"'
+    box = f'viewBox="0 0 {_number(whole)} {height}"'
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {box} font-family="sans-serif" font-size="11">',
         f"<title>{_text(title)}</title>",
         f'<rect {size} fill="white"/>',
         f'<text x="{_LEFT}" y="18" font-size="13">{_text(title)}</text>',
         *_axes(frame, top, len(operators)),
     ]
     lines += [line for index, item in enumerate(rectangles) for line in _drawn(frame, item, index)]
+    lines += _pools(frame, module.get("pools") or (), len(operators))
     if peak and peak["call"] is not None:
-        lines += _marked(frame, peak, int((width - _LEFT) / _CHARACTER))
+        lines += _marked(frame, peak, int((whole - _LEFT) / _CHARACTER))
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -107,6 +113,16 @@ def _axes(frame: _Frame, top: int, num_calls: int) -> Iterator[str]:
         yield f'<text x="{x}" y="{_TOP + _HEIGHT + 16}" text-anchor="middle">{call}</text>'
     yield f'<text x="{_LEFT}" y="{_TOP + _HEIGHT + 34}">call</text>'
     yield f'<text x="{_LEFT - 6}" y="{_TOP - 12}" text-anchor="end">byte</text>'
+
+
+def _pools(frame: _Frame, pools: Sequence[Mapping[str, Any]], num_calls: int) -> Iterator[str]:
+    """Yield where each of several memories begins, and its name."""
+    right = _number(frame.x(num_calls))
+    for pool in pools if len(pools) > 1 else ():
+        y = _number(frame.y(pool["base"]))
+        yield f'<line class="pool" x1="{_LEFT}" y1="{y}" x2="{right}" y2="{y}" stroke="#555" stroke-width="2"/>'
+        told = f"{pool['name']}: {pool['bytes']:,} bytes from {pool['base']:,}"
+        yield f'<text x="{right}" y="{_number(frame.y(pool["base"]) - 5)}" text-anchor="end">{_text(told)}</text>'
 
 
 def _marked(frame: _Frame, peak: Mapping[str, Any], room: int) -> Iterator[str]:

@@ -8,14 +8,16 @@ from typing import Any
 
 from mlfc.archive.describe.cost_pictures import MOST_BARS, cost_bars, roofline
 from mlfc.archive.describe.graph_picture import result_type
-from mlfc.archive.describe.measured import INSTRUCTIONS, Measured, TensorDifference
-from mlfc.archive.describe.pages import Cell, html_of, number, sortable
+from mlfc.archive.describe.measured import INSTRUCTIONS, Costs, Measured, TensorDifference
+from mlfc.archive.describe.pages import Cell, html_of, name_cell, number, sortable
 from mlfc.archive.describe.source_graph import SourceNode, contract_of, kernel_operators
 from mlfc.support.dtypes import is_integer
+from mlfc.support.text import shortened
 
 MOST_ROWS = 2_000
 """Of a table; pages of more are slow to show. Operators are those with the most multiply-accumulates."""
 _NAMES = 3  # of the nodes of an operator
+_INPUT = 28  # characters of a name
 _NUMBERS = (("MACs", "macs"), ("bytes moved", "bytes"), ("live bytes", "live_bytes"), ("scratch", "workspace_bytes"))
 
 
@@ -44,6 +46,12 @@ class OperatorTable:
     kernels: Mapping[str, str]
     measured: Measured
 
+    @property
+    def costs(self) -> Costs | None:
+        """What the calls took, if that was measured of just these."""
+        costs = self.measured.costs
+        return costs if costs is not None and len(costs.calls) == len(self.operators) else None
+
     def html(self) -> Iterator[str]:
         """Yield the table."""
         listed = sorted(enumerate(self.operators), key=lambda item: -known(item[1]["macs"]))[:MOST_ROWS]
@@ -61,7 +69,7 @@ class OperatorTable:
         links = [f'<span id="{self._row(index)}">{index}</span>' for index in shown]
         yield _Column("call", [Cell(index, html=link) for index, link in zip(shown, links, strict=True)])
         names = map(self._nodes, shown)
-        yield _Column("operator", [Cell("; ".join(nodes), _some(nodes)) for nodes in names], is_text=True)
+        yield _Column("operator", [name_cell("; ".join(nodes), _some(nodes)) for nodes in names], is_text=True)
         yield _Column("function", [self._function(self.operators[index]["function"]) for index in shown], is_text=True)
         if first["reads"] is not None:
             yield _Column("reads", list(map(self._reads, shown)), is_text=True)
@@ -79,7 +87,7 @@ class OperatorTable:
 
     def pictures(self) -> Iterator[str]:
         """Yield what calls took, as pictures."""
-        costs = self.measured.costs
+        costs = self.costs
         if costs is None:
             return
         what = "Instructions" if costs.unit == INSTRUCTIONS else "Time"
@@ -89,7 +97,7 @@ class OperatorTable:
             return
         yield f'<div class="map chart">{cost_bars(self.operators, costs)}</div>'
         if (picture := roofline(self.operators, costs)) is not None:
-            yield "<h2>Roofline</h2>"
+            yield f"<h2>{'Roofline' if costs.peaks else 'Speed'}</h2>"
             yield f'<div class="map chart">{picture}</div>'
             limits = "" if costs.peaks else " Nothing here knows the limits of this board."
             yield (
@@ -100,7 +108,7 @@ class OperatorTable:
     def facts(self) -> dict[int, list[tuple[str, str]]]:
         """Return what was measured of calls, and their contracts, as pairs of a title and a text."""
         found: dict[int, list[tuple[str, str]]] = {}
-        costs = self.measured.costs
+        costs = self.costs
         for index in range(len(self.operators)):
             told = [("took", costs.text(costs.calls[index]))] if costs else []
             item = self.difference(index)
@@ -117,6 +125,11 @@ class OperatorTable:
         ]
         return self.measured.difference(tensors)
 
+    def marks(self) -> dict[int, str]:
+        """Return the calls that differ from their reference, with a class of the style."""
+        found = {index: self.difference(index) for index in range(len(self.operators))}
+        return {index: "removed" for index, item in found.items() if item is not None and not item.is_within}
+
     def contract(self, index: int) -> str | None:
         """Return the numeric contract of a call; None if its operators are not known."""
         types = self.operators[index]["types"] or ("",)
@@ -132,7 +145,9 @@ class OperatorTable:
     def _reads(self, index: int) -> Cell:
         sources = self.operators[index]["reads"]
         shown = ", ".join(
-            f'<a href="#{self._row(source)}">{source}</a>' if source >= 0 else html_of(self._input(source))
+            f'<a href="#{self._row(source)}">{source}</a>'
+            if source >= 0
+            else html_of(shortened(self._input(source), _INPUT))
             for source in sources[: _NAMES * 4]
         )
         more = f" and {len(sources) - _NAMES * 4} more" if len(sources) > _NAMES * 4 else ""
@@ -143,12 +158,13 @@ class OperatorTable:
         return self.inputs[place] if place < len(self.inputs) else "an input"
 
     def _function(self, name: str) -> Cell:
+        shown = html_of(name.removeprefix(f"tvmgen_{self.module}_"))
         if name not in self.kernels:
-            return Cell(name)
-        return Cell(name, html=f'<a href="#{anchor(self.module, name)}">{html_of(name)}</a>')
+            return Cell(name, html=shown)
+        return Cell(name, html=f'<a href="#{anchor(self.module, name)}" title="{html_of(name)}">{shown}</a>')
 
     def _cost_columns(self, shown: Sequence[int]) -> Iterator[_Column]:
-        costs = self.measured.costs
+        costs = self.costs
         if costs is None:
             return
         most, total = max(costs.calls, default=0.0), costs.total or 1.0

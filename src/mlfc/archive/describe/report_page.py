@@ -9,15 +9,18 @@ from mlfc.archive.describe.graph_picture import graph_picture
 from mlfc.archive.describe.inspect import describe
 from mlfc.archive.describe.kernel_sources import kernel_sources
 from mlfc.archive.describe.measured import NOTHING, Measured
-from mlfc.archive.describe.pages import Cell, filled_page, html_of, number, script, sortable
+from mlfc.archive.describe.pages import Cell, filled_page, html_of, name_cell, number, script, sortable
 from mlfc.archive.describe.picture import memory_picture
 from mlfc.archive.describe.report_operators import MOST_ROWS, OperatorTable, anchor
+from mlfc.archive.describe.report_sections import byte_text, cards, memory_title, open_extents, shape_text, tensor_table
 from mlfc.archive.describe.source_graph import source_nodes
 from mlfc.archive.read.opening import Archive
 from mlfc.errors import ArchiveError
+from mlfc.support.text import shortened
 
 MOST_DRAWN = 4_000
 """Calls of which the memory is drawn."""
+_NAME = 200
 _FULL, _TIGHT = 100, 90  # percent of a memory
 
 
@@ -60,11 +63,13 @@ def _module(
     sources = source_nodes(archive, name)
     inputs = [tensor["name"] for tensor in (*(module["inputs"] or ()), *(module["states"] or ()))]
     table = OperatorTable(name, operators, inputs, sources, kernels, measured)
-    yield _cards(module)
+    yield _cards(module, measured)
     yield "<h2>Inputs and outputs</h2>"
-    yield _tensors(module)
+    yield tensor_table(module)
+    if module["vm"] is not None:
+        yield from open_extents(module["vm"])
     yield from boards
-    picture = graph_picture(name, module, sources, table.facts())
+    picture = graph_picture(name, module, sources, table.facts(), table.marks())
     if picture is not None:
         yield f'<h2 class="scripted" hidden>Graph</h2>\n{picture}'
     yield "<h2>Memory</h2>"
@@ -76,85 +81,54 @@ def _module(
     if module["constants"]:
         yield "<h2>Constants</h2>"
         yield _constants(module["constants"])
+    if kernels:
+        yield "<h2>Kernels</h2>"
     for function in dict.fromkeys(operator["function"] for operator in operators):
         if function in kernels:
-            summary = f"<summary>{html_of(function)}</summary>"
+            summary = f"<summary>{html_of(shortened(function, _NAME))}</summary>"
             yield f'<details id="{anchor(name, function)}">{summary}<pre>{html_of(kernels[function])}</pre></details>'
 
 
-def _cards(module: Mapping[str, Any]) -> str:
-    memory, operators = module["memory"], module["operators"] or ()
+def _cards(module: Mapping[str, Any], measured: Measured) -> str:
+    memory, operators, costs = module["memory"], module["operators"] or (), measured.costs
     macs = [operator["macs"] for operator in operators if isinstance(operator["macs"], int)]
     facts = {
-        "workspace": _bytes(memory["workspace_bytes"]),
-        "constants": _bytes(memory["constants_bytes"]),
-        "inputs and outputs": _bytes(memory["io_bytes"]),
-        "state": _bytes(memory["state_bytes"]) if memory["state_bytes"] else None,
+        "workspace": byte_text(memory["workspace_bytes"]),
+        "constants": byte_text(memory["constants_bytes"]),
+        "inputs and outputs": byte_text(memory["io_bytes"]),
+        "state": byte_text(memory["state_bytes"]) if memory["state_bytes"] else None,
         "multiply-accumulates": f"{sum(macs):,}" if macs else None,
         "calls": f"{len(operators):,}" if operators else None,
+        "all calls": costs and f"{costs.total:,.0f} {costs.unit}",
         "executor": module["executor"],
         "target": ", ".join(module["target"] or ()) or None,
     }
-    told = (f"<div><b>{html_of(fact)}</b>{html_of(name)}</div>" for name, fact in facts.items() if fact is not None)
+    told = list(cards(facts))
+    if measured.differences:
+        wrong = sum(not item.is_within for item in measured.differences.values())
+        count = len(measured.differences)
+        verdict = f"{wrong:,} of {count:,} tensors differ" if wrong else f"{count:,} tensors are equal"
+        against = html_of(f"against {measured.reference}")
+        told.append(f'<div class="{"bad" if wrong else "good"}"><b>{verdict}</b>{against}</div>')
     return f'<div class="cards">{"".join(told)}</div>'
-
-
-def _bytes(count: int | None) -> str | None:
-    return None if count is None else f"{count:,} bytes"
-
-
-def _tensors(module: Mapping[str, Any]) -> str:
-    rows = [
-        (
-            Cell(kind),
-            Cell(tensor["name"]),
-            Cell(_shape(tensor["shape"])),
-            Cell(tensor["dtype"] or ""),
-            number(tensor["bytes"]),
-            number(tensor.get("scale")),
-            number(tensor.get("zero_point")),
-        )
-        for kind in ("inputs", "outputs")
-        for tensor in module[kind] or ()
-    ]
-    columns = ("kind", "name", "shape", "dtype", "bytes", "scale", "zero point")
-    return sortable(columns, ("kind", "name", "shape", "dtype"), rows) + _containers(module)
-
-
-def _containers(module: Mapping[str, Any]) -> str:
-    """Return a table of the inputs and outputs that are sequences and optionals; nothing where there are none."""
-    vm = module["vm"]
-    if not vm or not vm["containers"]:
-        return ""
-    rows = [
-        (
-            Cell(item["binding"]),
-            Cell(item["name"]),
-            Cell(f"{item['kind']} of {item['dtype']} {_shape(item['shape'])}"),
-            Cell(", ".join(item["tensors"])),
-        )
-        for item in vm["containers"]
-    ]
-    columns = ("sequence or optional", "name", "type", "as tensors")
-    return sortable(columns, columns, rows)
-
-
-def _shape(extents: Sequence[object] | None) -> str:
-    return "" if extents is None else f"({', '.join(map(str, extents))})"
 
 
 def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
     sizes = {key: size for key, size in module["memory"].items() if size}
     largest = max(sizes.values(), default=0)
-    rows = [(Cell(key.removesuffix("_bytes").replace("_", " ")), number(size, largest)) for key, size in sizes.items()]
+    rows = [(Cell(memory_title(key)), number(size, largest)) for key, size in sizes.items()]
     yield sortable(("memory", "bytes"), ("memory",), rows)
+    if module["pools"]:
+        yield _pools(module)
     peak = module["peak"]
     if peak:
         nodes = ", ".join(peak["nodes"] or ()) or peak["function"]
         call = "" if peak.get("call") is None else f" in call {peak['call']}"
         live = f"{peak['live_bytes']:,}"
-        yield f"<p>Most is live{call}, {live} bytes: {html_of(nodes)}. At that time are there:</p>"
-        tensors = [(Cell(item["name"]), number(item["bytes"], peak["live_bytes"])) for item in peak["tensors"] or ()]
+        yield f"<p>Most is live{call}, {live} bytes: {html_of(shortened(nodes, _NAME))}. At that time are there:</p>"
+        tensors = [
+            (name_cell(item["name"]), number(item["bytes"], peak["live_bytes"])) for item in peak["tensors"] or ()
+        ]
         yield sortable(("tensor", "bytes"), ("tensor",), tensors[:MOST_ROWS])
     if len(module["operators"] or ()) > MOST_DRAWN:
         yield f"<p>The memory of more than {MOST_DRAWN:,} calls is not drawn.</p>"
@@ -168,13 +142,23 @@ def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
     yield "<p>A rectangle is a tensor: its place in memory, and the calls during which it is there. Point at one.</p>"
 
 
+def _pools(module: Mapping[str, Any]) -> str:
+    asked = {item["name"]: item["bytes"] for item in (module["build"] or {}).get("pools") or ()}
+    rows = [
+        (Cell(pool["name"]), number(pool["bytes"], asked.get(pool["name"])), number(asked.get(pool["name"])),
+         number(pool["base"]), number(pool["lower_bound_bytes"]))
+        for pool in module["pools"]
+    ]  # fmt: skip
+    return sortable(("pool", "bytes", "of", "begins at", "lower bound"), ("pool",), rows)
+
+
 def _constants(constants: Sequence[Mapping[str, Any]]) -> str:
     largest = max(item["bytes"] for item in constants)
     rows = [
         (
             Cell(item["name"]),
             Cell(item["dtype"]),
-            Cell(_shape(item["shape"])),
+            Cell(shape_text(item["shape"])),
             number(item["bytes"], largest),
         )
         for item in sorted(constants, key=lambda item: -item["bytes"])[:MOST_ROWS]

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlfc.archive.describe.graph_layout import layered
 from mlfc.archive.describe.pages import html_of
-from mlfc.archive.describe.source_graph import SourceNode, kernel_operators, short_operators
+from mlfc.archive.describe.source_graph import SourceNode, kernel_operators, main_operators, short_operators
 from mlfc.support.text import printable, shortened
 
 MOST_NODES = 20_000
@@ -134,12 +134,16 @@ def _call(
     return {
         "kind": "call",
         "call": index,
-        "title": _text(short_operators(operators) or call["function"]),
+        "title": _text(main_operators(operators) or call["function"]),
         "name": _text(names[0] + (f" and {len(call['nodes']) - 1} more" if len(names) > 1 else "") if names else ""),
         "type": _text(result_type(call, sources)),
         "function": printable(call["function"]),
         "share": round(_macs(call) / largest, 4) if largest else 0,
-        "facts": [*told, *((title, _text(text)) for title, text in facts)],
+        "facts": [
+            *([("operators", short_operators(operators))] if operators else []),
+            *told,
+            *((title, _text(text)) for title, text in facts),
+        ],
         "parts": parts,
         "mark": mark,
     }

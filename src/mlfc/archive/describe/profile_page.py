@@ -20,7 +20,7 @@ MOST_ROWS = 2_000
 _WIDTH, _ROW = 1200.0, 22
 _THINNEST = 1.0
 _CHARACTER = 6.2  # width of one at this font size, near enough to know what fits
-_NAME = 300
+_NAME, _SHOWN = 300, 120  # characters of names where they are pointed at, and in the table
 _NO_PEAK = "#bbb"
 _REST = "#ddd"
 _COLUMNS = (
@@ -94,8 +94,9 @@ def _number(value: float | None, form: str) -> tuple[float, str]:
 
 def _cell(cell: tuple[Any, str | None], column: str) -> str:
     value, shown = cell
-    text = _text(str(value)) if shown is None else shown
-    return f'<td{_class(column)} data-value="{_text(str(value))}">{text}</td>'
+    whole = _text(str(value))
+    text = f'<span title="{whole}">{_text(shortened(str(value), _SHOWN))}</span>' if shown is None else shown
+    return f'<td{_class(column)} data-value="{whole}">{text}</td>'
 
 
 def _class(column: str) -> str:

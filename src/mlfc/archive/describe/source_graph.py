@@ -16,6 +16,7 @@ from mlfc.relay.visitor import children, post_order
 
 _EXACT, _ROUNDED = "exact", "correctly rounded"
 _PREFIX = "fused_"
+_BESIDE = ("nn.bias_add", "qnn.requantize", "clip", "cast")
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,8 @@ def contract_of(operators: Sequence[str], *, integers: bool) -> str | None:
 def short_operators(operators: Sequence[str]) -> str:
     """Return operators as titles have them: without the names of dialects."""
     return ", ".join(name.rpartition(".")[2] for name in dict.fromkeys(operators))
+
+
+def main_operators(operators: Sequence[str]) -> str:
+    """Return operators as `short_operators`, without those that come with others: bias, and what rounds and limits."""
+    return short_operators([name for name in operators if name not in _BESIDE] or operators)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mlfc.cli.options import size_option
-from mlfc.cli.tables import BUDGET_KEYS, Styled, excess, print_json, print_table
+from mlfc.cli.tables import BUDGET_KEYS, Styled, excess, print_json, print_line, print_table
 from mlfc.errors import OptionError
 
 EXAMPLES = (
@@ -48,7 +48,7 @@ def budget(
         print_table("bytes", ("", *columns), rows, names=True)
         for name, texts in over.items():
             for text in texts:
-                typer.echo(f"{name}: {text}")
+                print_line(f"{name}: {text}", "red")
     if any(over.values()):
         raise typer.Exit(1)
 

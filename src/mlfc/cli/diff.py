@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mlfc.cli.options import size_option
-from mlfc.cli.tables import excess, print_json, print_table
+from mlfc.cli.tables import Styled, excess, print_json, print_line, print_table
 from mlfc.errors import OptionError
 
 EXAMPLES = (
@@ -19,6 +19,7 @@ EXAMPLES = (
     "mlfc diff old.tar new.tar --compile --json",
 )
 _ROWS = 12
+_STYLES = {"-": "red", "+": "green", "~": "yellow", "!!": "bold red", "!": "yellow"}
 _SIGNS = {"break": "!!", "warning": "!", "note": ""}
 _SAME, _BROKEN = "a caller of A works with B", "a caller of A breaks with B"
 
@@ -50,7 +51,7 @@ def diff(
         _print(found)
     over = excess(found.get("budget", {}))
     for text in () if as_json else over:
-        typer.echo(text)
+        print_line(text, "red")
     if found["breaks"] or over:
         raise typer.Exit(1)
 
@@ -66,7 +67,8 @@ def _mapped(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    typer.echo(f"A: {found['a']}\nB: {found['b']}\n{_BROKEN if found['breaks'] else _SAME}")
+    typer.echo(f"A: {found['a']}\nB: {found['b']}")
+    print_line(_BROKEN if found["breaks"] else _SAME, "red" if found["breaks"] else "green")
     for name in found["modules_removed"]:
         typer.echo(f"- module {name}")
     for name in found["modules_added"]:
@@ -96,7 +98,8 @@ def _print_module(name: str, module: Mapping[str, Any]) -> None:
         rows = [
             (_SIGNS[item["level"]], item["what"], _cell(item["a"]), _cell(item["b"])) for item in module["interface"]
         ]
-        print_table("interface (!! breaks callers, ! may surprise them)", ("", "what", "A", "B"), rows)
+        title = "interface (!! breaks callers, ! may surprise them)"
+        print_table(title, ("", "what", "A", "B"), list(map(_coloured, rows)))
     _print_sizes("memory: bytes", module["memory"])
     _print_operators(module["operators"])
     _print_limited("weights", ("", "name", "bytes"), list(_signed_weights(module["weights"])))
@@ -158,9 +161,15 @@ def _cell(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
+def _coloured(row: Sequence[object]) -> tuple[object, ...]:
+    """Return a row whose sign has its colour."""
+    sign = row[0]
+    return (Styled(sign, _STYLES[sign]), *row[1:]) if isinstance(sign, str) and sign in _STYLES else tuple(row)
+
+
 def _print_limited(title: str, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> None:
     """Print a table of the first rows; nothing where there are none."""
     if rows:
-        print_table(title, columns, rows[:_ROWS])
+        print_table(title, columns, list(map(_coloured, rows[:_ROWS])))
     if len(rows) > _ROWS:
         typer.echo(f"  ... and {len(rows) - _ROWS} more; --json lists all")

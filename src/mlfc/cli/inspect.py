@@ -259,7 +259,7 @@ def _print_layers(module: dict[str, Any]) -> None:
         name = ", ".join(operator["nodes"] or ()) or operator["function"]
         rows.append((index, name, live, shown, *map(operator.get, _OPERATOR_NUMBERS)))
     columns = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte")
-    print_table("layers", columns, rows)
+    print_table("layers", columns, rows, optional=("", "MACs/byte", "bytes moved", "scratch"))
 
 
 def _print_weights(constants: list[dict[str, Any]]) -> None:
@@ -277,6 +277,7 @@ def _print_weights(constants: list[dict[str, Any]]) -> None:
             )
             for item in constants
         ],
+        optional=("", "share %"),
     )
 
 

@@ -158,4 +158,4 @@ def print_instructions(rows: Sequence[Mapping[str, Any]], count: int) -> None:
          round(row["share"] * 100, 1), row["per_mac"] and round(row["per_mac"], 2))
         for row in rows
     ]  # fmt: skip
-    print_table(f"operators: {count}", _COUNTS, cells)
+    print_table(f"operators: {count}", _COUNTS, cells, optional=("function", "per MAC"))

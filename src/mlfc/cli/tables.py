@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
@@ -15,7 +15,9 @@ from mlfc.support.text import printable, shortened
 
 _COPY = "__copy"
 _SHOWN = 5
-_BORDER, _LEAST, _SHORTEST_NAME = 3, 14, 8  # columns beside a cell, of a text that may be broken, and of a name
+_LONG, _LONGEST = 64, 400  # characters of a text
+_BORDER = 3  # columns beside a cell
+_LEAST, _LEAST_NAME, _SHORTEST_NAME = 14, 24, 8  # columns of texts, of names, and of names that people type
 
 
 def print_json(value: Any) -> None:
@@ -52,11 +54,12 @@ def print_table(
 ) -> None:
     """Print rows; columns of numbers are aligned right.
 
-    `names`: the first column has names that people type. They are never broken; where the terminal is too narrow for
-        them, what is in their middle is left out, and different names stay different.
+    `names`: the first column has names that people type. They are never broken.
+    Where the terminal is too narrow for names, what is in their middle is left out, and different ones stay different.
     `optional`: columns to leave out, the first one first, where the terminal is too narrow.
     """
-    texts = [[cell_text(cell) for cell in row] for row in rows]
+    limit = _LONGEST if sys.stdout.isatty() else _LONG  # a terminal's tables shorten names once more, to their room
+    texts = [[cell_text(cell, limit) for cell in row] for row in rows]
     numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
     if sys.stdout.isatty():
         styles = [[cell.style if isinstance(cell, Styled) else "" for cell in row] for row in rows]
@@ -70,6 +73,17 @@ def print_table(
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ]
         typer.echo(f"  {'  '.join(cells)}".rstrip())
+
+
+def print_line(text: str, style: str) -> None:
+    """Print a line, with a colour on a terminal."""
+    if not sys.stdout.isatty():
+        typer.echo(text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(soft_wrap=True).print(Text(_one_line(text), style=style))
 
 
 def _is_number(cell: object) -> bool:
@@ -86,14 +100,48 @@ class _Shown:
     numeric: list[bool]
     styles: list[list[str]]
 
+    @property
+    def widths(self) -> list[int]:
+        """What each column takes, without its border."""
+        return [max(map(len, column)) for column in zip(self.columns, *self.texts, strict=True)]
+
     def needs(self, names: bool) -> list[int]:
-        """Return what each column takes at least, with its border: texts may be broken, numbers and names not."""
-        widths = [max(map(len, column)) for column in zip(self.columns, *self.texts, strict=True)]
-        whole = [right or (names and not index) for index, right in enumerate(self.numeric)]
-        return [
-            (width if keeps else min(width, max(len(name), _LEAST))) + _BORDER
-            for width, keeps, name in zip(widths, whole, self.columns, strict=True)
-        ]
+        """Return what each column takes at least: numbers and words are not broken, long words become shorter.
+
+        Nor are the names of the first column, if `names` says that people type them.
+        """
+        needed = []
+        for index, (width, right) in enumerate(zip(self.widths, self.numeric, strict=True)):
+            whole = right or (names and not index)
+            least = max(len(self.columns[index]), _LEAST, min(self._longest_word(index), _LEAST_NAME))
+            needed.append(width if whole else min(width, least))
+        return needed
+
+    def fit(self, room: int, names: bool) -> list[int]:
+        """Return widths that are at most `room` together, if that can be, after shortening names to them.
+
+        Texts give room first, then names, the widest first; what people type comes last.
+        """
+        widths, needed = self.widths, self.needs(names)
+        for first, lowest in ((False, needed), (True, needed), (True, [_SHORTEST_NAME] * len(needed))):
+            for index in sorted(range(len(widths)), key=lambda place: -widths[place]):
+                is_name = self._longest_word(index) > _LEAST_NAME or (names and not index)
+                if not self.numeric[index] and is_name == first:
+                    over = sum(widths) - room
+                    widths[index] = max(min(widths[index], lowest[index]), widths[index] - max(0, over))
+        for index, (width, natural) in enumerate(zip(widths, self.widths, strict=True)):
+            if width < natural and (self._longest_word(index) > width or (names and not index)):
+                for row, text in zip(self.texts, distinct([row[index] for row in self.texts], width), strict=True):
+                    row[index] = text
+        return widths
+
+    def _longest_word(self, index: int) -> int:
+        return max((len(word) for row in self.texts for word in row[index].split()), default=0)
+
+    def upright(self) -> _Shown:
+        """Return a table of a single row as one of a row for each of its columns."""
+        pairs = [[name, text] for name, text in zip(self.columns, self.texts[0], strict=True)]
+        return _Shown(["", ""], pairs, [False, all(self.numeric)], [["", style] for style in self.styles[0]])
 
     def drop(self, name: str) -> None:
         """Leave a column out."""
@@ -110,20 +158,26 @@ def _print_rich(title: str, shown: _Shown, *, names: bool, optional: Sequence[st
 
     console = Console()
     for name in optional:
-        if sum(shown.needs(names)) + 1 > console.width:
+        if _room(shown, console.width) < sum(shown.needs(names)) and name in shown.columns:
             shown.drop(name)
-    if names and shown.texts:
-        room = console.width - 1 - sum(shown.needs(names)[1:]) - _BORDER
-        first = distinct([row[0] for row in shown.texts], max(_SHORTEST_NAME, room))
-        shown.texts = [[name, *row[1:]] for name, row in zip(first, shown.texts, strict=True)]
-    table = Table(title=title, title_justify="left")
+    if len(shown.texts) == 1 and _room(shown, console.width) < sum(shown.needs(names)):
+        shown, names = shown.upright(), False
+    widths = shown.fit(_room(shown, console.width), names)
+    table = Table(show_header=any(shown.columns))
     for index, (name, right) in enumerate(zip(shown.columns, shown.numeric, strict=True)):
         keeps = right or (names and not index)
-        table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=keeps)
+        justify: Literal["left", "right"] = "right" if right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=keeps, width=widths[index])
     for row, styles in zip(shown.texts, shown.styles, strict=True):
         # names of a model are no markup
         table.add_row(*map(Text, row, styles))
+    console.print(Text(title, style="italic"))
     console.print(table)
+
+
+def _room(shown: _Shown, width: int) -> int:
+    """Return what is left for texts of a table beside its borders."""
+    return width - 1 - _BORDER * len(shown.columns)
 
 
 def bar(part: int, whole: int, width: int = 20) -> str:
@@ -166,15 +220,15 @@ def distinct(names: Sequence[str], width: int) -> list[str]:
     return [shown[name] for name in names]
 
 
-def cell_text(cell: object) -> str:
-    """Return what a table shows of a value."""
+def cell_text(cell: object, limit: int = _LONG) -> str:
+    """Return what a table shows of a value, of a text so many characters."""
     if isinstance(cell, Styled):
-        return cell_text(cell.value)
+        return cell_text(cell.value, limit)
     if cell is None:
         return "-"
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}"
-    return f"{cell:.6g}" if isinstance(cell, float) else _one_line(shortened(str(cell)))
+    return f"{cell:.6g}" if isinstance(cell, float) else _one_line(shortened(str(cell), limit))
 
 
 def _one_line(text: str) -> str:

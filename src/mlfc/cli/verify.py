@@ -12,7 +12,7 @@ import typer
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.compiling import board_asks
 from mlfc.cli.options import Inputs, chosen_board
-from mlfc.cli.tables import print_json, print_table
+from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
 from mlfc.support.text import shortened
@@ -32,6 +32,7 @@ EXAMPLES = (
 )
 
 _NAMED = 8
+_OPTIONAL = ("dtype", "SNR dB", "cosine")
 
 
 def verify(
@@ -172,7 +173,7 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
     for name, items in tables:
         if items:
             columns = ("tensor", "dtype", "largest |difference|", "allowed", "cosine", "SNR dB", "")
-            print_table(f"{name} {title}", columns, [_row(item) for item in items])
+            print_table(f"{name} {title}", columns, [_row(item) for item in items], optional=_OPTIONAL)
     judged = [item for item in (*result.outputs, *result.layers) if item.evidence]
     if judged:
         print_table(
@@ -198,7 +199,15 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
 
 
 def _row(item: Difference) -> tuple[object, ...]:
-    return item.tensor, item.dtype, item.largest, item.tolerance, item.cosine, item.snr, verdict(item)
+    return (
+        item.tensor,
+        item.dtype,
+        item.largest,
+        item.tolerance,
+        item.cosine,
+        item.snr,
+        Styled(verdict(item), "green" if item.is_within else "bold red"),
+    )
 
 
 def _judged(item: Difference) -> tuple[object, ...]:

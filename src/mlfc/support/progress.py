@@ -85,15 +85,18 @@ def _line(text: str) -> Iterator[Callable[[str], None]]:
 def _bar_of_terminal(text: str) -> Iterator[Callable[[int, int, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
+    whole = Column(no_wrap=True)
     columns = (
-        TextColumn(text),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn(text, table_column=whole),
+        BarColumn(20),
+        MofNCompleteColumn(table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+        # on a narrow terminal the note becomes shorter, before the rest does
+        TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
     )
-    with Progress(*columns, console=Console(stderr=True)) as shown:
+    with Progress(*columns, console=Console(stderr=True), expand=True) as shown:
         task = shown.add_task(text, total=None, note="")
         yield lambda done, total, note: shown.update(task, completed=done, total=total, note=note)
 

@@ -17,12 +17,17 @@ import typer
 from onnx import helper
 
 import mlfc
+from mlfc.archive.read import layout
 from mlfc.archive.read.schema import load_schema
 from mlfc.cli.main import app
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.importer import import_onnx
 from mlfc.frontend.tflite.importer import CONVERTERS
 from mlfc.frontend.tflite.importer import OPERATORS as VARIABLES
+from mlfc.publish.documents import ARTIFACTS, CONFIG
+from mlfc.runtime.libraries.library_file import ABI_VERSION
+from mlfc.support.bytecode.instructions import VERSION
+from mlfc.target.tuning_log import FORM
 from tests.unit.test_cli import succeeded
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -161,3 +166,15 @@ def test_commands_for_users_of_other_tools_exist() -> None:
         known = {option for item in command.params for option in (*item.opts, *item.secondary_opts)}
         named = {word for word in words if re.fullmatch(r"--[a-z-]+|-o", word)}
         assert named <= known, words
+
+
+def test_the_page_of_compatibility_states_the_versions_of_the_code() -> None:
+    text = (DOCS / "reference" / "compatibility.md").read_text()
+    rows = dict(re.findall(r"^\| ([a-z ]+?) (?:\(|\[|of|in).*? \| ([^|]+) \|", text, re.MULTILINE))
+    versions = {"archive": layout.VERSION, "bytecode": VERSION, "artifact": 1, "tuning log": FORM}
+    assert {name: rows[name] for name in versions} == {name: str(number) for name, number in versions.items()}
+    assert f"| shared library | {ABI_VERSION} |" in text
+    assert all("v1" in media_type for media_type in (*ARTIFACTS.values(), CONFIG))
+    assert ("nothing is deprecated" in text) is not any(
+        "DeprecationWarning" in path.read_text() for path in (DOCS.parent / "src").rglob("*.py")
+    )

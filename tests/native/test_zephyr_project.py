@@ -126,7 +126,11 @@ def test_options_and_boards_reach_prj_conf(host_archive: Path, tmp_path: Path, m
     folder = project("zephyr", host_archive, tmp_path / "m3", "mps2-an385")
     assert configured(folder, monkeypatch).syms["FPU"].str_value == "n"
     document = yaml.safe_load((folder / "zephyr" / "module.yml").read_text())
-    assert document == {"name": "mlfc-hello-world", "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"}}
+    assert document == {
+        "name": "mlfc-hello-world",
+        "build": {"cmake": "zephyr", "kconfig": "zephyr/Kconfig"},
+        "samples": ["app"],
+    }
 
 
 @pytest.mark.parametrize(("project_type", "floats"), [("standalone", "y"), ("selftest", "n")])

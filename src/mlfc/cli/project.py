@@ -81,6 +81,48 @@ def create(
     typer.echo(f"{folder}: {record.project_type} firmware of module {record.module}. Next: mlfc project build {folder}")
 
 
+def package(
+    model: Annotated[Path, typer.Argument(help="An archive; a model is compiled for the board first.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the packages are made.")],
+    *,
+    board: str,
+    version: Annotated[str, typer.Option(metavar="1.2.3", help="Of the packages.")],
+    author: Annotated[str, typer.Option(metavar="NAME", help="Who maintains them; the vendor of a CMSIS pack.")],
+    url: Annotated[str, typer.Option(metavar="URL", help="Where they are at home.")],
+    form: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="arduino, zephyr, esp_idf or cmsis_pack; repeatable. Default: those that the board has names for.",
+        ),
+    ] = None,
+    license_name: Annotated[
+        str, typer.Option("--license", metavar="SPDX", help="Of the model and its code, such as Apache-2.0.")
+    ] = "0BSD",
+    license_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The text of another licence than the default.")
+    ] = None,
+    module: str | None = None,
+    trust_board: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Make packages of a model that are ready to publish: for Arduino, Zephyr, ESP-IDF and CMSIS."""
+    from mlfc.micro.project.publishing import Details, make_packages
+
+    text = None if license_file is None else license_file.read_text(encoding="utf-8")
+    details = Details(version, author, url, license_name, text)
+    chosen = chosen_board(board, trust_board)
+    if chosen is not None:
+        core_warnings(model, chosen, board, module)
+    with stage(f"making {folder}"):
+        made = make_packages(model, folder, board, details, form or (), module=module, trust_board=trust_board)
+    if as_json:
+        print_json({name: str(path) for name, path in made.items()})
+    else:
+        for name, path in made.items():
+            typer.echo(printable(f"{name}: {path}"))
+
+
 def build(folder: Folder, *, option: list[str] | None = None, force: bool = False, as_json: bool = False) -> None:
     """Build a project's firmware, by the project's own build system."""
     from mlfc.cli.memory import memory_json, print_linked, print_memory
@@ -298,6 +340,14 @@ COMMANDS = (
             "mlfc project create kws.tar kws_m4 --template cmake --board mps2-an386 --option cflags=-Os",
             "mlfc project create kws.tar kws_package --template package",
             "mlfc project create kws.tar kws_check --template makefile --board mps3-an547 --type selftest",
+        ),
+    ),
+    (
+        "package",
+        package,
+        (
+            "mlfc project package kws.tflite out --board esp32c3 --version 1.0.0 --author Ada --url https://example.org",
+            "mlfc project package kws.tar out --board mps2-an386 --form cmsis_pack --version 2.1.0 --author A --url U",
         ),
     ),
     ("build", build, ("mlfc project build kws_m4", "mlfc project build kws_m4 --force --option cflags=-Os")),

@@ -21,6 +21,7 @@ _INSTALL = (
     "Install it from https://arduino.github.io/arduino-cli, and the board's core with: arduino-cli core install {core}"
 )
 _NAME_LIMIT = 40
+_PROPERTIES = ("author", "url", "version", "architectures")
 
 
 def library_name(module: str) -> str:
@@ -49,7 +50,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
     }
     return {
         "library.properties": render(
-            "arduino/library.properties", **values, author=options["author"], url=options["url"]
+            "arduino/library.properties", **values, **{name: options[name] for name in _PROPERTIES}
         ),
         "keywords.txt": render("arduino/keywords.txt", **values),
         f"src/{library}.h": render("arduino/library.h", **values),
@@ -109,6 +110,8 @@ TEMPLATE = ProjectTemplate(
     options=(
         ProjectOption("author", "Of the library", default="mlfc", optional=(GENERATE,)),
         ProjectOption("url", "Where the library is at home", default="https://example.org", optional=(GENERATE,)),
+        ProjectOption("version", "Of the library", default="1.0.0", optional=(GENERATE,)),
+        ProjectOption("architectures", "That the library is for", default="*", optional=(GENERATE,)),
         ProjectOption("arduino_cli_cmd", "The program", default="arduino-cli", optional=(BUILD, FLASH)),
     ),
     built_by_tests=True,

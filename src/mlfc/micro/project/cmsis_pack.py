@@ -62,6 +62,8 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             "cmsis_pack/pack.pdsc",
             **values,
             url=options["url"],
+            version=options["version"],
+            has_licence=bool(options["license"]),
             folders=LIBRARY_FOLDERS,
             headers=library_headers(model),
             sources=library_sources(model),
@@ -114,6 +116,8 @@ TEMPLATE = ProjectTemplate(
     _files,
     options=(
         ProjectOption("vendor", "Of the pack", default="mlfc", optional=(GENERATE,)),
+        ProjectOption("version", "Of the pack", default="1.0.0", optional=(GENERATE,)),
+        ProjectOption("license", "Of the pack, which then has a file LICENSE", default="", optional=(GENERATE,)),
         ProjectOption("url", "Where the pack is at home", default="https://example.org/", optional=(GENERATE,)),
         ProjectOption(
             "device", "As a device pack names it, instead of Arm's device with the board's core", optional=(GENERATE,)

@@ -44,7 +44,9 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             flags=MODEL_FLAGS,
         ),
         "Kconfig": render("esp_idf/Kconfig", **values),
-        "idf_component.yml": render("esp_idf/idf_component.yml", **values),
+        "idf_component.yml": render(
+            "esp_idf/idf_component.yml", **values, **{name: options[name] for name in ("version", "url", "license")}
+        ),
         "linker.lf.in": render("esp_idf/linker.lf.in", **values),
         **interface_sources(model),
         f"{example}/CMakeLists.txt": render("esp_idf/example.cmake", **values),
@@ -80,6 +82,9 @@ TEMPLATE = ProjectTemplate(
     _files,
     options=(
         ProjectOption("idf_cmd", "The program", default="idf.py", optional=(BUILD, FLASH)),
+        ProjectOption("version", "Of the component", default="1.0.0", optional=(GENERATE,)),
+        ProjectOption("url", "Where the component is at home", default="", optional=(GENERATE,)),
+        ProjectOption("license", "Of the component, as SPDX names it", default="0BSD", optional=(GENERATE,)),
         ProjectOption(
             "main_stack_size", "CONFIG_ESP_MAIN_TASK_STACK_SIZE instead of the board's own", "int", optional=(GENERATE,)
         ),

@@ -75,7 +75,7 @@ def generate_project(
         raise OptionError(f"template {chosen.name} does not support board '{board.name}': {reason}")
     module = values["module"]
     with project_source(model, board, project_type, None if module is None else str(module)) as source:
-        _check_model(chosen, board, project_type, source.model)
+        check_model(chosen, board, project_type, source.model)
         # the project carries the board's file, and where that came from is nobody's business
         made = project_files(chosen, board, project_type, {**values, "board": board.name}, source)
         made[BOARD] = board.text.encode()
@@ -85,7 +85,7 @@ def generate_project(
     return target
 
 
-def _check_model(template: ProjectTemplate, board: Board, project_type: str, model: ProjectModel) -> None:
+def check_model(template: ProjectTemplate, board: Board, project_type: str, model: ProjectModel) -> None:
     """Refuse a module that the template has no firmware for, or that does not fit into the board's memory."""
     if project_type == HOST_DRIVEN:
         return  # its constants and intermediates are the host's to place

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc import codegen, memory, transform
+from mlfc.byoc import find_generators
 from mlfc.errors import UnsupportedError
 from mlfc.relay.ir import IRModule
 from mlfc.support.dims import UndecidedError
@@ -26,14 +27,10 @@ def stepped_unit(
     limit_factor: float,
 ) -> codegen.Unit:
     """Return the code of a module for the virtual machine; `targets` are the module's, and its host's."""
-    if mod.byoc:
-        raise UnsupportedError(
-            "models with open dimensions or loops cannot use external code generators",
-            next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
-        )
     chosen, target = targets
     device = (chosen.device, chosen.features) if chosen.device else None
-    prepared = partial(transform.run_functions, params=values, on_device=device is not None)
+    partition = transform.PartitionGraph(find_generators(mod.byoc), target.features)
+    prepared = partial(transform.run_functions, params=values, partition=partition, on_device=device is not None)
     with _bounds_decide():
         special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
         with transform.within_limits(mod, values, limit_factor * (1 + len(special))):

@@ -93,8 +93,6 @@ def test_what_the_virtual_machine_lacks_is_refused(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     with pytest.raises(UnsupportedError, match=r"state 'h' has an open shape.*--shape h=1,4"):
         mlfc.compile(path, "llvm", states={"h": "next"})
-    with pytest.raises(UnsupportedError, match="cannot use external code generators"):
-        mlfc.compile(path, "llvm", byoc=["onnxruntime"])
     assert mlfc.compile(path, "llvm", states={"h": "next"}, shapes={"h": (1, 4)}).factory.executor == "aot"
 
 

@@ -18,6 +18,7 @@ from mlfc.registry import Registry
 from mlfc.relay import ir as relay
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
+from mlfc.support.dims import symbols_of
 from mlfc.target.features import Features
 from mlfc.tir.ir import Buffer, External
 
@@ -122,6 +123,8 @@ class Generator:
         Whether it is asked even if the user did not name it: nothing else can compute what it takes.
     module_bytes : callable ``(symbol, payload) -> bytes``, optional
         For results that are runtime modules of the kind `name`: their stored form with one function of that name.
+    takes_open : bool
+        Whether parts may have extents that only the run knows; only runtime modules can.
     supply : str
         What users must add to build the code, in one sentence; empty for nothing.
     """
@@ -132,6 +135,7 @@ class Generator:
     merges: bool = False
     always: bool = False
     module_bytes: Callable[[str, bytes], bytes] | None = None
+    takes_open: bool = False
     supply: str = ""
 
 
@@ -216,6 +220,8 @@ def _fault(generator: Generator, subgraph: Subgraph, found: object) -> str | Non
         if generator.module_bytes is None:
             return "returned a runtime module, and has no module_bytes to store it"
         return "returned both text or objects and a runtime module" if found.text or found.objects else None
+    if any(symbols_of(buffer.shape) for buffer in (*subgraph.inputs, subgraph.output)):
+        return "returned statements for a part with open extents, which only runtime modules compute"
     if not found.text.strip():
         return "returned neither statements nor a runtime module"
     known = [buffer.name for buffer in subgraph.buffers]

@@ -18,6 +18,7 @@ from mlfc.byoc.pattern import op
 from mlfc.errors import ModelError, UnsupportedError
 from mlfc.relay import ir as relay
 from mlfc.support import dtypes
+from mlfc.support.dims import Shape
 from mlfc.tir.ir import External
 
 NAME = "onnxruntime"
@@ -116,10 +117,15 @@ def ir_version(opsets: Mapping[str, int]) -> int:
     return int(helper.find_min_ir_version_for(known, ignore_unknown=True)) if known else 8
 
 
+def open_shape(shape: Shape) -> list[int | None]:
+    """Return a shape as ONNX has it: what only the run knows has no value."""
+    return [extent if isinstance(extent, int) else None for extent in shape]
+
+
 def _typed(name: str, expr: relay.Expr) -> onnx.ValueInfoProto:
     kind = relay.tensor_type(expr)
     element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(kind.dtype))
-    return helper.make_tensor_value_info(name, element, kind.shape)
+    return helper.make_tensor_value_info(name, element, open_shape(kind.shape))
 
 
 def _module_bytes(symbol: str, payload: bytes) -> bytes:
@@ -137,5 +143,6 @@ GENERATORS.add(
         merges=True,
         always=True,
         module_bytes=_module_bytes,
+        takes_open=True,
     ),
 )

@@ -18,7 +18,7 @@ from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_function
 from mlfc.codegen.levels import choice
 from mlfc.codegen.operators import OperatorsFile, kernel_comment, kernel_functions, level_path
-from mlfc.codegen.unit import Shared, Unit
+from mlfc.codegen.unit import Shared, Unit, names_of_functions
 from mlfc.codegen.writer import comment_text
 from mlfc.memory import Storages, assign_storages
 from mlfc.support import c_names
@@ -290,9 +290,7 @@ def graph_code(
 
 def function_names(unit: Unit) -> dict[str, str]:
     """Return the names of kernels that have functions of their own."""
-    kernels = unit.program.kernels
-    plain = c_names.unique(kernel.name for kernel in kernels)
-    return {kernel.name: f"tvmgen_{unit.module}_{name}" for kernel, name in zip(kernels, plain, strict=True)}
+    return names_of_functions(unit.program, unit.module)
 
 
 def compute_names(names: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mlfc.errors import OptionError, unknown
 from mlfc.memory import Block, ConstantPool, MemoryOptions, Plan
 from mlfc.relay.ir import Quantization
+from mlfc.support import c_names
 from mlfc.support.bytecode import Executable
 from mlfc.target.features import Levels
 from mlfc.target.target import Target, parse_target
@@ -19,6 +20,17 @@ from mlfc.tir.work import LEAST_OF_MODEL, as_number, work_of
 EXECUTORS = ("aot", "graph", "vm")
 SHARED_MODULE = "mlfc_shared"
 """In names of files and symbols that belong to several modules."""
+
+
+def kernels_in_code(program: Program) -> tuple[PrimFunc, ...]:
+    """Return the kernels that code computes, not a runtime module of an external generator."""
+    return tuple(kernel for kernel in program.kernels if kernel.external is None or kernel.external.module is None)
+
+
+def names_of_functions(program: Program, module: str) -> dict[str, str]:
+    """Return the names of kernels that have functions of their own, in a module."""
+    plain = c_names.unique(kernel.name for kernel in program.kernels)
+    return {kernel.name: f"tvmgen_{module}_{name}" for kernel, name in zip(program.kernels, plain, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +88,7 @@ class Unit:
     @property
     def kernels_in_code(self) -> tuple[PrimFunc, ...]:
         """The kernels that code computes, not a runtime module of an external generator."""
-        return tuple(
-            kernel for kernel in self.program.kernels if kernel.external is None or kernel.external.module is None
-        )
+        return kernels_in_code(self.program)
 
     def aliased_inputs(self, kernel: PrimFunc) -> frozenset[int]:
         """Return the positions of the inputs that the kernel's output overlaps in some call, by the plan."""

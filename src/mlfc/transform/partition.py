@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from mlfc.byoc.generator import Composite, Generator
 from mlfc.relay import ir
+from mlfc.relay.dynamic import extents_of
 from mlfc.relay.ir import Call, Expr, IRModule, Tuple
 from mlfc.relay.visitor import children, post_order, users, with_children
+from mlfc.support.dims import symbols_of
 from mlfc.target.features import Features
 from mlfc.transform.matching import as_function
 
@@ -71,6 +73,8 @@ class PartitionGraph:
                 calls = composite.pattern.match(expr)
                 if not calls or not claimed.isdisjoint(calls):
                     continue
+                if not generator.takes_open and any(map(_has_open_extents, calls)):
+                    continue
                 inner = set(calls)
                 closed = all(
                     call not in outputs and inner.issuperset(_through_tuples(call, readers)) for call in calls[:-1]
@@ -78,6 +82,11 @@ class PartitionGraph:
                 if closed and composite.accepts(calls, self.features):
                     return _Region(generator, composite, list(calls))
         return None
+
+
+def _has_open_extents(call: Call) -> bool:
+    """Tell whether a call reads or gives something of a size that only the run knows."""
+    return any(symbols_of(extents_of(expr.type)) for expr in (call, *call.args))
 
 
 def _through_tuples(expr: Expr, readers: Mapping[Expr, Sequence[Expr]]) -> list[Expr]:

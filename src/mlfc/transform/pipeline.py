@@ -93,19 +93,23 @@ def run(
 
 
 def run_functions(
-    module: IRModule, params: Mapping[str, npt.NDArray[Any]] | None = None, *, on_device: bool = False
+    module: IRModule,
+    params: Mapping[str, npt.NDArray[Any]] | None = None,
+    *,
+    partition: PartitionGraph | None = None,
+    on_device: bool = False,
 ) -> IRModule:
     """Return the module with all passes applied to each function of it, as `transform.lower_steps` takes it.
 
-    Functions that ``main`` does not reach are left out. `params` are values of parameters of ``main``. `on_device`:
-    whether a device runs what it can.
+    Functions that ``main`` does not reach are left out. `params` are values of parameters of ``main``. `partition` and
+    `on_device`: as for `run`.
     """
     fused = {}
     for name in ("main", *sorted(called_functions(module, "main") - {"main"})):
         parts = cut(module.functions[name])
         alone = IRModule({"main": parts.function}, numerics=module.numerics)
         fused[name] = parts.restored(
-            run(alone, params if name == "main" else {}, on_device=on_device, copies=False).main
+            run(alone, params if name == "main" else {}, partition=partition, on_device=on_device, copies=False).main
         )
     return replace(module, functions=fused)
 

@@ -43,7 +43,7 @@ def _module(unit: Unit, shared: Shared, constants: ConstantTable, machine: Machi
     host, launching = HostFunctions(module), launch_names(own)
     entries = []
     on_device = launched_kernels(unit, own)
-    for kernel in unit.program.kernels:
+    for kernel in unit.kernels_in_code:
         if kernel in on_device:
             function = host.define(device_launcher(kernel, launching[kernel.name], on_device[kernel]))
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mlfc.codegen.unit import kernels_in_code, names_of_functions
 from mlfc.codegen.vm.lists import ListAssembler
 from mlfc.memory.slots import Slot, SlotPlan, ends_with
 from mlfc.support import bytecode as bc
@@ -36,7 +37,8 @@ _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max":
 def assemble(stepped: SteppedProgram, plan: SlotPlan, name: str, containers: Sequence[Container] = ()) -> bc.Executable:
     """Return the bytecode of a planned model; `name` is the module's, `containers` are made of inputs and outputs.
 
-    Kernels and constants are numbered in the order of the program.
+    Kernels and constants are numbered in the order of the program; what a runtime module of an external code generator
+    computes is no kernel, and called by name.
     """
     return _Assembler(stepped, plan, name, containers).run()
 
@@ -108,8 +110,9 @@ class _Assembler:
                 len(kernel.inputs) + len(kernel.constants),
                 len(kernel.symbols),
             )
-            for kernel in program.kernels
+            for kernel in kernels_in_code(program)
         }
+        self._functions = names_of_functions(program, name)
         self._constants = {
             value: self._builder.constant(value.name, value.dtype, value.shape) for value in program.constants
         }
@@ -270,6 +273,11 @@ class _Assembler:
         register = self._tensor(call.output)
         assert isinstance(register, bc.TensorRegister)
         self._made(root, self._plan.values[root], register)
+        if call.kernel.external is not None and call.kernel.external.module is not None:
+            # a runtime module wants tensors of the shapes that it states
+            given = [self._on(self._typed(value), value, None) for value in call.inputs]
+            self._main.invoke_packed(self._functions[call.kernel.name], [*given, register])
+            return
         device = call.kernel.device
         read = (*call.inputs, *call.constants)
         buffers: list[bc.Buffer] = [self._on(self._operand(value), value, device) for value in read]

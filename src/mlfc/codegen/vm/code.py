@@ -19,6 +19,7 @@ from mlfc.codegen.emit import (
     level_choice,
     level_paths,
 )
+from mlfc.codegen.external import external_parts
 from mlfc.codegen.host.launch import CALL, LAUNCH
 from mlfc.codegen.operators import OperatorsFile, kernel_functions
 from mlfc.codegen.unit import Shared, Unit
@@ -51,7 +52,7 @@ def launch_names(names: Mapping[str, str]) -> dict[str, str]:
 
 def kernel_devices(unit: Unit) -> list[int]:
     """Return DLPack's type of the device of each kernel; none where all are the host's."""
-    kinds = [kernel.device for kernel in unit.program.kernels]
+    kinds = [kernel.device for kernel in unit.kernels_in_code]
     return [TYPE_CODES[kind or "cpu"] for kind in kinds] if any(kinds) else []
 
 
@@ -102,7 +103,15 @@ def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], file
     executable = interface.executable
     device = device_code(unit, [kernel for group in launched_kernels(unit, names).values() for kernel in group])
     return GeneratedCode(
-        {**header, **files}, interface.header_name, None, names, sizes, False, device=device, executable=executable
+        {**header, **files},
+        interface.header_name,
+        None,
+        names,
+        sizes,
+        False,
+        external=external_parts(unit, names, names, banner(unit.target_text)),
+        device=device,
+        executable=executable,
     )
 
 
@@ -119,10 +128,10 @@ def _bytecode(unit: Unit) -> str:
 
 
 def _table(unit: Unit, constants: ConstantTable, launching: Mapping[str, str]) -> str:
-    program, writer = unit.program, Writer()
-    if program.kernels:
-        with writer.block(f"static const mlfc_vm_kernel_entry kernels[{len(program.kernels)}] =", "};"):
-            for kernel in program.kernels:
+    program, writer, in_code = unit.program, Writer(), unit.kernels_in_code
+    if in_code:
+        with writer.block(f"static const mlfc_vm_kernel_entry kernels[{len(in_code)}] =", "};"):
+            for kernel in in_code:
                 reads = len(kernel.inputs) + len(kernel.constants)
                 buffers = len(kernel.params) + len(kernel.workspaces)
                 writer.line(f"{{{launching[kernel.name]}, {buffers}, {reads}, {len(kernel.symbols)}}},")
@@ -134,7 +143,7 @@ def _table(unit: Unit, constants: ConstantTable, launching: Mapping[str, str]) -
     if devices:
         declared = f"const uint32_t {devices_symbol(unit.module)}[{len(devices)}]"
         writer.lines([f"extern {declared};", f"{declared} = {{{', '.join(map(str, devices))}}};"])
-    kernels = f"{len(program.kernels)}, {'kernels' if program.kernels else '0'}"
+    kernels = f"{len(in_code)}, {'kernels' if in_code else '0'}"
     held = f"{len(program.constants)}, {'constants' if program.constants else '0'}"
     writer.line(f"const mlfc_vm_code {code_symbol(unit.module)} = {{{kernels}, {held}}};")
     return writer.text()

@@ -14,8 +14,9 @@ from mlfc.errors import MlfcError, UnsupportedError
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay import ir
-from mlfc.relay.ir import Constant, Expr, Span, TensorType, Tuple, Type
+from mlfc.relay.ir import Constant, Expr, Span, TensorType
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Shape, dims_in
 
 # constants up to this size are looked at by the inference of shapes
 _LOOKED_AT = 1 << 16
@@ -35,7 +36,8 @@ def external_calls(
     `operands` has None for inputs left out; `captured` is what its graphs read besides, by name. `opsets` are versions
     by domain. `declared` is what the model says of its tensors. It is trusted for loops, where ONNX's inference does
     not check that carried tensors keep their shapes, and for unknown domains; the runtime of the node checks it. Raises
-    UnsupportedError if the node has attributes of a function, or the shape of an output depends on data.
+    UnsupportedError if the node has attributes of a function, or the shape of an output depends on data. Operands may
+    have open extents; those of the outputs are then among them, or fixed.
     """
     place = f"node '{name}'"
     if refers_to_function(proto):
@@ -43,13 +45,7 @@ def external_calls(
             f"ONNX Runtime cannot run {proto.op_type} alone: it reads an attribute of a function", place=place
         )
     given = [value for value in (*operands, *captured.values()) if value is not None]
-    if any(not is_fixed_tensor(value.type) for value in given if not isinstance(value, Tuple)):
-        raise UnsupportedError(
-            f"ONNX Runtime cannot run {proto.op_type} of a shape that the run decides",
-            place=place,
-            next_step="Give the model's inputs fixed shapes: --shape",
-        )
-    if any(isinstance(value, Tuple) for value in given):
+    if any(not isinstance(value.type, TensorType) for value in given):
         raise UnsupportedError(f"ONNX Runtime cannot run {proto.op_type} alone: it reads a sequence", place=place)
     node = onnx.NodeProto()
     node.CopyFrom(proto)
@@ -62,7 +58,9 @@ def external_calls(
     named.update({title: captured[tensor] for tensor, title in outer.items()})
     model = _model(node, named, opsets)
     given = list(named.values())
-    types = _output_types(model, named, place)
+    names = _extent_names(given)
+    types = _output_types(model, named, names, place)
+    meant = {name: extent for extent, name in names.items()}
     text = base64.b64encode(model.SerializeToString(deterministic=True)).decode()
     calls: list[Expr | None] = []
     for index, (output, tensor) in enumerate(zip(node.output, proto.output, strict=True)):
@@ -70,22 +68,34 @@ def external_calls(
             calls.append(None)
             continue
         found = types.get(output)
-        if not _is_fixed(found):
-            found = _known_output(node, index, given) or found
+        if not _is_known(found, meant):
+            found = _known_output(node, index, given, names) or found
         is_open = any(inner_graphs(proto)) or bool(table.normal_domain(proto.domain))
-        if is_open and not _is_fixed(found) and _is_fixed(declared.get(tensor)):
+        if is_open and not _is_known(found, meant) and _is_known(declared.get(tensor), {}):
             found = declared[tensor]
-        kind = _checked(found, tensor, proto.op_type, place)
+        kind = _checked(found, meant, tensor, proto.op_type, place)
         attrs = {"model": text, "shape": kind.shape, "dtype": kind.dtype, "output": index}
         calls.append(ir.call("onnx.call", given, attrs, span=Span((name,), tensor)))
     return calls
 
 
-def _known_output(node: onnx.NodeProto, index: int, operands: Sequence[Expr]) -> onnx.ValueInfoProto | None:
+def _extent_names(operands: Sequence[Expr]) -> dict[Dim, str]:
+    """Return a name for each open extent of operands, by which ONNX's inference knows it again."""
+    found = dict.fromkeys(dims_in(ir.tensor_type(operand).shape for operand in operands))
+    return {extent: f"extent{number}" for number, extent in enumerate(found)}
+
+
+def _named(shape: Shape, names: Mapping[Dim, str]) -> list[int | str]:
+    return [names[extent] if isinstance(extent, Dim) else extent for extent in shape]
+
+
+def _known_output(
+    node: onnx.NodeProto, index: int, operands: Sequence[Expr], names: Mapping[Dim, str]
+) -> onnx.ValueInfoProto | None:
     """Return the type of an output of which ONNX's inference says nothing, though its shape is plain."""
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    shape = ir.tensor_type(operands[0]).shape if operands else ()
-    kinds: list[tuple[int, tuple[int, ...]]] = []
+    shape = _named(ir.tensor_type(operands[0]).shape, names) if operands else []
+    kinds: list[tuple[int, Sequence[int | str]]] = []
     if (node.domain, node.op_type) == (table.ML, "TreeEnsembleClassifier") and len(shape) == 2:
         labels = len(attributes.get("classlabels_int64s", ()))
         kinds = [(onnx.TensorProto.INT64, shape[:1]), (onnx.TensorProto.FLOAT, (shape[0], labels))] if labels else []
@@ -94,7 +104,10 @@ def _known_output(node: onnx.NodeProto, index: int, operands: Sequence[Expr]) ->
     elif (node.domain, node.op_type) == (table.MICROSOFT, "MatMulNBits") and shape and "N" in attributes:
         element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(ir.tensor_type(operands[0]).dtype))
         kinds = [(element, (*shape[:-1], attributes["N"]))]
-    return helper.make_tensor_value_info("", *kinds[index]) if index < len(kinds) else None
+    if index >= len(kinds):
+        return None
+    element, extents = kinds[index]
+    return helper.make_tensor_value_info("", element, list(extents))
 
 
 def _rename(names: Sequence[str], kind: str) -> None:
@@ -104,13 +117,13 @@ def _rename(names: Sequence[str], kind: str) -> None:
 
 def _model(node: onnx.NodeProto, operands: Mapping[str, Expr], opsets: Mapping[str, int]) -> onnx.ModelProto:
     """Return the model of one node, whose inputs, then what it captures, have types and whose outputs are open."""
-    from mlfc.byoc.onnxruntime import ir_version
+    from mlfc.byoc.onnxruntime import ir_version, open_shape
 
     inputs = []
     for name, operand in operands.items():
         kind = ir.tensor_type(operand)
         element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(kind.dtype))
-        inputs.append(helper.make_tensor_value_info(name, element, kind.shape))
+        inputs.append(helper.make_tensor_value_info(name, element, open_shape(kind.shape)))
     graph = helper.make_graph([node], "node", inputs, [])
     needed = {domain: opsets.get(domain, 1) for domain in _domains(node)}
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in sorted(needed.items())])
@@ -123,10 +136,16 @@ def _domains(node: onnx.NodeProto) -> set[str]:
     return {"", table.normal_domain(node.domain)}.union(*map(_domains, inside))
 
 
-def _output_types(model: onnx.ModelProto, operands: Mapping[str, Expr], place: str) -> dict[str, onnx.ValueInfoProto]:
+def _output_types(
+    model: onnx.ModelProto, operands: Mapping[str, Expr], names: Mapping[Dim, str], place: str
+) -> dict[str, onnx.ValueInfoProto]:
     """Return what ONNX's own inference says of the outputs; it may look at small constants."""
     known = onnx.ModelProto()
     known.CopyFrom(model)
+    for item, operand in zip(known.graph.input, operands.values(), strict=True):
+        for extent, dimension in zip(ir.tensor_type(operand).shape, item.type.tensor_type.shape.dim, strict=True):
+            if isinstance(extent, Dim):
+                dimension.dim_param = names[extent]
     for name, operand in operands.items():
         if isinstance(operand, Constant) and operand.data.size <= _LOOKED_AT:
             known.graph.initializer.append(numpy_helper.from_array(np.asarray(operand.data), name))
@@ -138,11 +157,13 @@ def _output_types(model: onnx.ModelProto, operands: Mapping[str, Expr], place: s
     return {value.name: value for value in inferred.graph.output}
 
 
-def _checked(value: onnx.ValueInfoProto | None, tensor: str, operator: str, place: str) -> TensorType:
+def _checked(
+    value: onnx.ValueInfoProto | None, meant: Mapping[str, Dim], tensor: str, operator: str, place: str
+) -> TensorType:
     if value is None or not value.type.HasField("tensor_type"):
         raise UnsupportedError(f"the output '{tensor}' of {operator} is not a tensor", place=place)
     kind = value.type.tensor_type
-    if not _is_fixed(value):
+    if not _is_known(value, meant):
         raise UnsupportedError(
             f"the shape of the output '{tensor}' of {operator} depends on data",
             place=place,
@@ -150,19 +171,18 @@ def _checked(value: onnx.ValueInfoProto | None, tensor: str, operator: str, plac
             if operator in _LOOPS
             else "Cut the model before this node and do the step in the program that uses the result",
         )
+    shape = tuple(item.dim_value if item.HasField("dim_value") else meant[item.dim_param] for item in kind.shape.dim)
     try:
-        return TensorType(tuple(item.dim_value for item in kind.shape.dim), dtype_name(kind.elem_type, place))
+        return TensorType(shape, dtype_name(kind.elem_type, place))
     except MlfcError as error:
         raise UnsupportedError(f"the output '{tensor}' of {operator}: {error.cause}", place=place) from error
 
 
-def _is_fixed(value: onnx.ValueInfoProto | None) -> bool:
-    """Tell whether all extents of a tensor are numbers."""
+def _is_known(value: onnx.ValueInfoProto | None, meant: Mapping[str, Dim]) -> bool:
+    """Tell whether all extents of a tensor are numbers, or names of extents of operands."""
     if value is None or not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
         return False
-    return all(item.HasField("dim_value") and item.dim_value >= 0 for item in value.type.tensor_type.shape.dim)
-
-
-def is_fixed_tensor(kind: Type) -> bool:
-    """Tell whether a value is a tensor whose shape is known."""
-    return isinstance(kind, TensorType) and kind.is_static
+    return all(
+        item.dim_value >= 0 if item.HasField("dim_value") else item.dim_param in meant
+        for item in value.type.tensor_type.shape.dim
+    )

@@ -18,7 +18,7 @@ from mlfc.archive.templates.demo import FOLDER as DEMO
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import check_path
-from mlfc.micro.firmware.graph_source import graph_of_parts
+from mlfc.micro.firmware.graph_source import graph_of_parts, require_code_alone
 from mlfc.micro.firmware.interpreted import unbounded
 from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details
 from mlfc.micro.project.template import ProjectModel
@@ -127,6 +127,7 @@ def _check_interpreted(parts: ModuleParts, project_type: str) -> None:
     name, details = parts.record.name, parts.record.details
     if details is None or details.vm is None or details.vm.work_bytes is None:
         raise unbounded(details, name, parts.place)
+    require_code_alone(name, parts.imports)
     if "vm" not in _EXECUTORS.get(project_type, ()):
         raise OptionError(
             f"module '{name}' is for the virtual machine, which projects of the type {project_type} do not run",

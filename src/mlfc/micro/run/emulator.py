@@ -17,7 +17,7 @@ from mlfc.micro.board.object_code import check_traceable
 from mlfc.micro.firmware import interpreted
 from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files, write_files
 from mlfc.micro.firmware.fit import check_fit
-from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts
+from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts, require_code_alone
 from mlfc.micro.firmware.makefile import MAP, optimization_level
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
 from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details, graph_firmware, tvm_firmware
@@ -235,6 +235,7 @@ def emulated_factory(factory: Factory, board: Board, **options: Any) -> Emulated
         options |= {"firmware": _graph_firmware(source, board, options)}
     if factory.unit.executable is not None:
         _refuse_operators(factory.module_name, _INTERPRETED, options, _FIXED)
+        require_code_alone(factory.module_name, factory.lib.imported_modules)
         options |= {"executable": factory.unit.executable}
     return EmulatedModule(factory.module_name, factory.code.built_files, details, board, **options)
 
@@ -257,6 +258,7 @@ def emulated_archive(
         options |= {"firmware": tvm_firmware(parts.record.name, details)}
     if parts.bytecode is not None:
         _refuse_operators(parts.record.name, _INTERPRETED, options, _FIXED)
+        require_code_alone(parts.record.name, parts.imports)
         options |= {"executable": decode(parts.bytecode, place=parts.place)}
     if parts.executor is None or details is None:
         raise OptionError(

@@ -120,7 +120,10 @@ def run_error(executable: Executable, fault: Fault, place: tuple[int, int] | Non
     if place is not None and code not in (Code.BAD_INPUT, Code.BAD_CALL):
         name = printable(shortened(executable.functions[place[0]].name))
         where = f"function '{name}', instruction {place[1]}" + (f", '{where}'" if where else "")
-    error = _ERRORS.get(code, RunError)(cause, place=where, next_step=_NEXT_STEPS.get(code))
+    next_step = _NEXT_STEPS.get(code)
+    if isinstance(fault.__cause__, MlfcError):  # of a function that is Python here
+        cause, next_step = f"the packed function failed: {fault.__cause__.cause}", fault.__cause__.next_step
+    error = _ERRORS.get(code, RunError)(cause, place=where, next_step=next_step)
     error.__dict__.update(fault=fault, where=place)
     return error
 

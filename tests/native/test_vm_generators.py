@@ -1,0 +1,230 @@
+"""External code generators in models whose shapes or course the run decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import mlfc
+from mlfc.byoc import GENERATORS, Composite, Generator
+from mlfc.byoc.pattern import anything, op
+from mlfc.errors import OptionError, RunError, UnsupportedError
+from mlfc.factory import library_root
+from mlfc.library.export import export_library
+from mlfc.micro.board.board import find_board
+from mlfc.micro.project.generate import generate_project
+from mlfc.micro.run.emulator import emulated_archive
+from mlfc.tir.ir import External
+from tests.unit.test_cli import succeeded
+
+pytestmark = pytest.mark.usefixtures("quick_builds")
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+_value = helper.make_tensor_value_info
+
+
+def model_of(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: dict[str, Any] | None = None) -> bytes:
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def pooling() -> bytes:
+    """Return a model whose middle, MaxRoiPool, no code of the compiler computes; all its tensors are open."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="relu"),
+        helper.make_node("MaxRoiPool", ["r", "rois"], ["p"], name="roi", pooled_shape=[2, 2]),
+        helper.make_node("Mul", ["p", "two"], ["y"], name="mul"),
+    ]
+    inputs = [_value("x", FLOAT, [1, 3, "h", "w"]), _value("rois", FLOAT, ["n", 5])]
+    return model_of(nodes, inputs, [_value("y", FLOAT, ["n", 3, 2, 2])], {"two": np.float32(2)})
+
+
+def regions(height: int, width: int, count: int) -> dict[str, Any]:
+    rng = np.random.default_rng(height + width)
+    rois = np.array([[0, 0, index, width - 1, height - 1] for index in range(count)], np.float32)
+    return {"x": rng.normal(size=(1, 3, height, width)).astype(np.float32), "rois": rois}
+
+
+SIZES = [(8, 8, 1), (5, 9, 3), (20, 6, 2)]
+
+
+@pytest.fixture(scope="module")
+def pooled() -> Any:
+    module, params = mlfc.import_model(pooling(), byoc=["onnxruntime"], dynamic=True)
+    return mlfc.build(module, "c", params, module_name="roi", specialize=[{"h": 8, "w": 8, "n": 1}])
+
+
+@pytest.mark.parametrize("how", ["here", "archive", "library", "llvm"])
+def test_onnxruntime_computes_parts_of_open_extents(pooled: Any, how: str, tmp_path: Path) -> None:
+    """And of fixed ones, where `specialize` adds code for them."""
+    if how == "archive":
+        mlfc.export_model_library_format(pooled, tmp_path / "roi.tar")
+        assert mlfc.archive.validate(tmp_path / "roi.tar") == []
+        model = mlfc.load(tmp_path / "roi.tar")
+    elif how == "library":
+        export_library(library_root([pooled]), tmp_path / "roi.so")
+        model = mlfc.load(tmp_path / "roi.so")
+    elif how == "llvm":
+        model = mlfc.compile(pooling(), "llvm", byoc=["onnxruntime"])
+    else:
+        model = pooled.runtime.model
+    session = onnxruntime.InferenceSession(pooling())
+    for sizes in SIZES:
+        inputs = regions(*sizes)
+        np.testing.assert_array_equal(model.run(inputs)["y"], session.run(None, inputs)[0])
+
+
+def test_parts_that_a_runtime_refuses_end_the_run_with_its_error(pooled: Any) -> None:
+    inputs = regions(8, 9, 1)
+    inputs["rois"][0, 0] = 7  # there is one image
+    with pytest.raises(RunError, match="ONNX Runtime failed"):
+        pooled.runtime.model.run(inputs)
+
+
+def test_parts_beside_a_state(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MaxRoiPool", ["x", "rois"], ["p"], name="roi", pooled_shape=[2, 2]),
+        helper.make_node("Add", ["p", "kept"], ["next"], name="add"),
+        helper.make_node("Neg", ["next"], ["y"], name="neg"),
+    ]
+    inputs = [_value("x", FLOAT, [1, 1, "h", "w"]), _value("rois", FLOAT, [1, 5]), _value("kept", FLOAT, [1, 1, 2, 2])]
+    outputs = [_value("next", FLOAT, [1, 1, 2, 2]), _value("y", FLOAT, [1, 1, 2, 2])]
+    data = model_of(nodes, inputs, outputs)
+    module, params = mlfc.import_model(data, byoc=["onnxruntime"], states={"kept": "next"}, dynamic=True)
+    path = mlfc.export_model_library_format(mlfc.build(module, "c", params, module_name="kept"), tmp_path / "kept.tar")
+    model, session = mlfc.load(path), onnxruntime.InferenceSession(data)
+    kept = np.zeros((1, 1, 2, 2), np.float32)
+    for height, width in ((4, 4), (6, 3), (2, 9)):
+        given = {name: value[:, :1] if name == "x" else value for name, value in regions(height, width, 1).items()}
+        kept, expected = session.run(None, {**given, "kept": kept})
+        np.testing.assert_array_equal(model.run(given)["y"], expected)
+
+
+def test_what_firmware_and_c_cannot_have_is_said(tmp_path: Path) -> None:
+    shapes = {"x": (1, 3, mlfc.Dim("h", 2, 8), mlfc.Dim("w", 2, 8)), "rois": (mlfc.Dim("n", 1, 2), 5)}
+    module, params = mlfc.import_model(pooling(), shapes=shapes, byoc=["onnxruntime"])
+    path = mlfc.export_model_library_format(mlfc.build(module, "c", params, module_name="roi"), tmp_path / "roi.tar")
+    said, board = "parts of module 'roi' require onnxruntime, which firmware does not have", "mps2-an386"
+    with pytest.raises(OptionError, match=said):
+        emulated_archive(path, find_board(board))
+    with pytest.raises(OptionError, match=said):
+        generate_project("makefile", path, tmp_path / "project", {"board": board, "project_type": "standalone"})
+    inputs = regions(8, 3, 2)
+    expected = onnxruntime.InferenceSession(pooling()).run(None, inputs)[0]
+    np.testing.assert_array_equal(mlfc.load(path).run(inputs)["y"], expected)
+
+
+def test_an_output_of_extents_that_no_operand_has_is_refused() -> None:
+    """Nobody knows how much memory it takes."""
+    node = helper.make_node("Crop", ["x"], ["y"], name="crop", domain="com.example")
+    graph = helper.make_graph([node], "graph", [_value("x", FLOAT, ["n", 4])], [_value("y", FLOAT, ["m", 4])])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    with pytest.raises(UnsupportedError, match=r"node 'crop'.*the output 'y' of Crop"):
+        mlfc.import_model(data, byoc=["onnxruntime"], dynamic=True)
+
+
+@pytest.fixture
+def fast() -> Iterator[str]:
+    """Add a generator of C that takes Relu, and counts what it computes in a function that other files may call."""
+
+    def generate(part: Any) -> External:
+        loop = f"for (int32_t i = 0; i < {part.output.size}; ++i) {{"
+        text = f"{loop}\n  ${{output}}[i] = fast_relu(${{input0}}[i]);\n}}"
+        return External("fast", text, ("static float fast_relu(float x) { return x > 0 ? 2 * x : 0; }",))
+
+    GENERATORS.add("fast", Generator("fast", (Composite("relu", op("nn.relu", anything())),), generate))
+    yield "fast"
+    GENERATORS._entries.pop("fast")
+
+
+def two_relus() -> bytes:
+    """Return a model with a Relu of fixed extents in each turn of a loop, and one of open extents behind it."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Neg", ["old"], ["less"], name="neg"),
+            helper.make_node("Relu", ["less"], ["positive"], name="inner"),
+            helper.make_node("Sub", ["positive", "one"], ["new"], name="sub"),
+            helper.make_node("Identity", ["go"], ["again"]),
+        ],
+        "body",
+        [_value("turn", INT64, []), _value("go", BOOL, []), _value("old", FLOAT, [4])],
+        [_value("again", BOOL, []), _value("new", FLOAT, [4])],
+        [numpy_helper.from_array(np.float32(1), "one")],
+    )
+    nodes = [
+        helper.make_node("Loop", ["n", "", "x"], ["looped"], name="loop", body=body),
+        helper.make_node("Add", ["rows", "looped"], ["sum"], name="add"),
+        helper.make_node("Relu", ["sum"], ["y"], name="outer"),
+    ]
+    inputs = [_value("n", INT64, []), _value("x", FLOAT, [4]), _value("rows", FLOAT, ["batch", 4])]
+    return model_of(nodes, inputs, [_value("y", FLOAT, ["batch", 4])])
+
+
+def reference(turns: int, x: Any, rows: Any) -> Any:
+    for _ in range(turns):
+        x = 2 * np.maximum(-x, 0) - 1
+    return np.maximum(rows + x, 0)
+
+
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_generators_of_c_take_parts_of_fixed_extents_in_a_loop(fast: str, target: str, tmp_path: Path) -> None:
+    module, params = mlfc.import_model(two_relus(), byoc=[fast], dynamic=True)
+    factory = mlfc.build(module, target, params, module_name="net")
+    (part,) = factory.code.external
+    assert (part.generator, part.suffix) == ("fast", "c")
+    assert part.data.decode().count("fast_relu(input0[i])") == 1
+    path = mlfc.export_model_library_format(factory, tmp_path / "net.tar")
+    export_library(library_root([factory]), tmp_path / "net.so")
+    assert mlfc.archive.validate(path) == []
+    rng = np.random.default_rng(5)
+    for model in (mlfc.load(path), mlfc.load(tmp_path / "net.so")):
+        for turns, batch in ((0, 1), (3, 2), (4, 5)):
+            x, rows = (rng.normal(size=shape).astype(np.float32) for shape in ((4,), (batch, 4)))
+            found = model.run({"n": np.array(turns), "x": x, "rows": rows})["y"]
+            np.testing.assert_allclose(found, reference(turns, x, rows), rtol=1e-6)
+
+
+def test_firmware_runs_parts_of_generators_of_c(fast: str, tmp_path: Path) -> None:
+    shapes = {"n": (), "x": (4,), "rows": (mlfc.Dim("batch", 1, 3), 4)}
+    module, params = mlfc.import_model(two_relus(), byoc=[fast], shapes=shapes)
+    board = find_board("mps2-an386")
+    path = mlfc.export_model_library_format(mlfc.build(module, board.target, params), tmp_path / "m.tar")
+    made = emulated_archive(path, board, cflags="-O1")
+    x, rows = np.array([1, -2, 0.5, 3], np.float32), np.ones((2, 4), np.float32)
+    found = made.run({"n": np.array(3), "x": x, "rows": rows})["y"]
+    np.testing.assert_allclose(found, reference(3, x, rows), rtol=1e-6)
+    before, after = made.memory()
+    assert before.stack.nbytes is not None
+    assert before.stack == after.stack
+
+
+def test_statements_for_open_extents_are_a_fault_of_the_generator(fast: str) -> None:
+    entry = GENERATORS._entries.pop(fast)
+    GENERATORS.add(fast, Generator(fast, entry.table, entry.generate, takes_open=True))
+    module, params = mlfc.import_model(two_relus(), byoc=[fast], dynamic=True)
+    with pytest.raises(OptionError, match=r"outer: .* returned statements for a part with open extents"):
+        mlfc.build(module, "c", params)
+
+
+def test_command_line_compiles_and_runs_such_a_model(tmp_path: Path) -> None:
+    (tmp_path / "roi.onnx").write_bytes(pooling())
+    np.savez(tmp_path / "in.npz", **regions(5, 9, 3))
+    options = ("--byoc", "onnxruntime", "--target", "c", "-o", "roi.tar")
+    succeeded("compile", "roi.onnx", *options, cwd=tmp_path)
+    succeeded("run", "roi.tar", "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
+    expected = onnxruntime.InferenceSession(pooling()).run(None, regions(5, 9, 3))[0]
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["y"], expected)
+    shown = succeeded("inspect", "roi.tar", "--layers", cwd=tmp_path)
+    assert re.search(r"roi\s", shown)

@@ -178,13 +178,26 @@ def test_places_that_are_made_up_are_inside_of_their_tables(tmp_path: Path) -> N
         helper.make_node("Unsqueeze", ["kinds", "axis"], ["k"]),
         helper.make_node("Gather", ["small", "k"], ["p"]),
         helper.make_node("Gather", ["large", "words"], ["q"]),
-        helper.make_node("Add", ["p", "q"], ["y"]),
+        helper.make_node("Add", ["p", "q"], ["sum"]),
+        helper.make_node("Cast", ["attention_mask"], ["kept"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["kept", "one"], ["hidden"]),
+        helper.make_node("Mul", ["hidden", "huge"], ["below"]),
+        helper.make_node("Add", ["sum", "below"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["y"], axis=1),
     ]
-    tables = {"small": np.eye(2, dtype=np.float32), "large": np.ones((20, 2), np.float32), "axis": np.array([0])}
+    # of a mask of 2 the scores are infinite
+    tables = {
+        "one": np.array(1, np.float32),
+        "huge": np.array(3e38, np.float32),
+        "small": np.eye(2, dtype=np.float32),
+        "large": np.ones((20, 2), np.float32),
+        "axis": np.array([0]),
+    }
     words: tuple[int, list[int | str]] = (TensorProto.INT64, ["n"])
-    path = saved_graph(tmp_path / "m.onnx", nodes, {"kinds": words, "words": words}, **tables)
+    mask: tuple[int, list[int | str]] = (TensorProto.INT64, [1, "n", 1])
+    path = saved_graph(tmp_path / "m.onnx", nodes, {"kinds": words, "words": words, "attention_mask": mask}, **tables)
     module, _ = import_for_run(path, dynamic=True)
-    assert index_ends(module) == {"kinds": 2, "words": 20}
+    assert index_ends(module) == {"kinds": 2, "words": 20, "attention_mask": 2}
     result = verify(path)
     assert (result.is_within, result.samples) == (True, 13)
 

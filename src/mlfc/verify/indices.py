@@ -1,4 +1,8 @@
-"""Integers among a model's inputs that are places in tables: made-up ones must be inside of the smallest table."""
+"""Integers among a model's inputs that have few values: places in tables, and masks.
+
+Made-up places must be inside of the smallest table. A mask of another number than 0 and 1 makes infinite scores of most
+models, and NaN of these.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,11 @@ _SAME_ELEMENTS = (
 
 
 def index_ends(module: IRModule) -> dict[str, int]:
-    """Return for inputs of places in tables the number of elements of the smallest table; others are left out."""
-    found: dict[str, int] = {}
+    """Return for inputs of places in tables the number of elements of the smallest table, 2 for masks.
+
+    A mask is known by its name, as exporters call it: ``attention_mask``. Other inputs are left out.
+    """
+    found = {param.name: 2 for param in module.main.params if "mask" in param.name.lower()}
     for node in post_order(module.main.body):
         if not isinstance(node, Call) or op_name(node) not in _LOOKUPS:
             continue

@@ -25,6 +25,7 @@ from mlfc.support.records import Record, Says, definitions, described
 
 sys.path.insert(0, str(Path(__file__).parent))
 from command_parameters import parameters
+from gallery_page import gallery_pages
 from man_pages import man_pages
 from model_operators import onnx_page, tflite_page
 
@@ -44,6 +45,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "tflite.md": tflite_page(_MADE),
         REFERENCE / "archive.md": archive_page(),
         SCHEMA: metadata_schema(),
+        **gallery_pages(_MADE),
         **{MAN / name: text for name, text in man_pages().items()},
     }
 

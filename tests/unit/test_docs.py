@@ -39,10 +39,11 @@ assert import_onnx  # has filled the table
 
 def test_generated_pages_are_up_to_date() -> None:
     made: dict[Path, str] = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
-    assert {path.name for path in made if path.suffix != ".1"} == {
-        "archive.md", "boards.md", "cli.md", "metadata-7.json", "onnx.md", "operators.md", "tflite.md",
+    assert {path.name for path in made if path.suffix not in (".1", ".svg")} == {
+        "archive.md", "boards.md", "cli.md", "gallery.md", "metadata-7.json", "onnx.md", "operators.md", "tflite.md",
     }  # fmt: skip
-    assert {path for path in made if path.suffix == ".1"} == {*(DOCS / "man").iterdir()}
+    for suffix, folder in ((".1", "man"), (".svg", "gallery")):
+        assert {path for path in made if path.suffix == suffix} == {*(DOCS / folder).iterdir()}
     for path, text in made.items():
         if path.name == "onnx.md" and onnx.defs.onnx_opset_version() < table.NEWEST_OPSET:
             continue  # an older onnx does not know all of the operators

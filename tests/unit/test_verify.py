@@ -163,3 +163,12 @@ def test_a_missing_reference_says_what_to_install(name: str, package: str, monke
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ToolchainError, match=r"not installed.*mlfc\[verify\]"):
         verify(DIGITS / name, samples=1)
+
+
+def test_progress_tells_of_each_set_of_inputs_and_of_the_end() -> None:
+    told: list[tuple[int, int, str]] = []
+    verify(DIGITS / "digits.onnx", samples=2, progress=lambda *step: told.append(step))
+    assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 5]
+    assert {total for _, total, _ in told} == {5}
+    assert told[0][2] == "random 0"
+    assert told[-1][2] == ""

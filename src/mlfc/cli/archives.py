@@ -10,6 +10,7 @@ import typer
 
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import ArchiveError, ProblemsError
+from mlfc.support.progress import stage
 
 VALIDATE_EXAMPLES = ("mlfc validate kws.tar", "mlfc validate kws.tar --json")
 MIGRATE_EXAMPLES = ("mlfc migrate old.tar -o new.tar", "mlfc migrate proposal.model-lib -o new.tar --json")
@@ -26,7 +27,8 @@ def validate(
     """
     from mlfc.archive.validate.validate import find_faults
 
-    faults = find_faults(artifact)
+    with stage(f"validating {artifact}"):
+        faults = find_faults(artifact)
     if as_json:
         shown = {"faults": [str(fault) for fault in faults], "details": [asdict(fault) for fault in faults]}
         print_json({"artifact": str(artifact), **shown})
@@ -45,7 +47,8 @@ def migrate(
     from mlfc import archive
     from mlfc.archive.read.model import RFC
 
-    done = archive.migrate(old, output)
+    with stage(f"migrating {old}"):
+        done = archive.migrate(old, output)
     if as_json:
         print_json(
             {

@@ -59,7 +59,10 @@ def run_firmware(
         run = firmware.measure(given)
     if outputs is not None:
         write_npz(outputs, run.outputs)
-    tables = memory() if memory else None
+    tables = None
+    if memory:
+        with stage("adding up memory"):
+            tables = memory()
     found = [info.of_shape(run.outputs[info.name].shape) or info for info in firmware.outputs]
     tensors = summaries(found, run.outputs, 0 if run.operators else top)
     rows = instruction_rows(firmware.operators, run.operators, top)

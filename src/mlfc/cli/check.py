@@ -12,6 +12,7 @@ from mlfc.cli.compiling import board_asks
 from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import print_json
 from mlfc.errors import MlfcError, ProblemsError, Remedy
+from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -50,13 +51,9 @@ def check(
     find_generators(byoc or ())
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
-    found = examine(
-        model,
-        **Inputs.of(shape, value, state, state_init).arguments(),
-        byoc=byoc or (),
-        target=chosen or "c",
-        limit_factor=limit_factor,
-    )
+    asked = Inputs.of(shape, value, state, state_init).arguments()
+    with stage(f"checking {model}"):
+        found = examine(model, **asked, byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor)
     if as_json:
         remedies = [_remedy(item) for item in found.remedies]
         print_json({"model": str(model), **_counts(found), "remedies": remedies, "left": _counts(found.left)})

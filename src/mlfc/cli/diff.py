@@ -11,6 +11,7 @@ import typer
 from mlfc.cli.options import size_option
 from mlfc.cli.tables import Styled, excess, print_json, print_line, print_table
 from mlfc.errors import OptionError
+from mlfc.support.progress import stage
 
 EXAMPLES = (
     "mlfc diff old.tar new.tar",
@@ -42,7 +43,8 @@ def diff(
     """Compare two archives. Exit status 1: a C caller of the first breaks with the second, or it exceeds a budget."""
     from mlfc import archive
 
-    found = archive.diff(a, b, modules=_mapped(module or ()), compile_code=compile_code, ram=ram, flash=flash)
+    with stage(f"comparing {a} and {b}"):
+        found = archive.diff(a, b, modules=_mapped(module or ()), compile_code=compile_code, ram=ram, flash=flash)
     if as_json:
         print_json(found)
     elif found["equal"]:

@@ -14,7 +14,6 @@ from mlfc.cli.compiling import board_asks
 from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import BudgetError, OptionError
-from mlfc.support.progress import stage
 from mlfc.support.text import shortened
 
 if TYPE_CHECKING:
@@ -95,24 +94,24 @@ def verify(
     if chosen is not None:
         board_asks(chosen, None if target == "c" else target, None)
     warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board), module)
-    with stage(f"comparing {model}"):
-        result = compare(
-            model,
-            artifact,
-            module=module,
-            samples=samples,
-            seed=seed,
-            layers=layers,
-            **Inputs.of(shape, value, state, state_init).arguments(),
-            board=chosen,
-            byoc=byoc or (),
-            inputs=inputs,
-            labels=labels,
-            rtol=rtol,
-            atol=atol,
-            limit_factor=limit_factor,
-            **settings,
-        )
+    result = compare(
+        model,
+        artifact,
+        module=module,
+        samples=samples,
+        seed=seed,
+        layers=layers,
+        **Inputs.of(shape, value, state, state_init).arguments(),
+        board=chosen,
+        byoc=byoc or (),
+        inputs=inputs,
+        labels=labels,
+        rtol=rtol,
+        atol=atol,
+        limit_factor=limit_factor,
+        progress=True,
+        **settings,
+    )
     _report(result, as_json, warnings)
     require_equal(result, model, settings["numerics"])
 

@@ -20,7 +20,7 @@ from mlfc.archive.read.source import read_source
 from mlfc.compiler import build
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError
 from mlfc.factory import Factory
-from mlfc.frontend import Model, import_for_run, import_model, model_file
+from mlfc.frontend import Model, import_for_run, import_model, model_file, model_name
 from mlfc.frontend.shapes import leaves_to_run
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.firmware.trace import check_traces
@@ -36,6 +36,7 @@ from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.module_info import StateInfo
+from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, html_table
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
@@ -47,6 +48,7 @@ from mlfc.verify.judge import Judge, Subject
 from mlfc.verify.reference import LITERT, Reference, WithFrozen, open_reference, with_all_tensors
 from mlfc.verify.stepping import Stepping
 
+Say = Callable[[int, int, str], object]
 Sets = Sequence[tuple[str, dict[str, Any]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
 _NO_TENSOR = "it has no tensor in any set of inputs"
@@ -122,6 +124,7 @@ class _Request:
     inputs: Path | None
     labels: Path | None
     limit_factor: float
+    say: Say = lambda *_: None  # what tells of each set of inputs
 
     def sets(self, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
         """Return the sets of inputs, and how many more the reference refuses."""
@@ -168,6 +171,7 @@ class _Comparing:
     tolerance: Tolerance | None
     judge: Judge | None
     labels: Labels | None = None
+    say: Say = lambda *_: None
     required: Sequence[str] = ()  # outputs that both must have; others, of layers, are compared where both do
     worst: dict[str, Difference] = field(default_factory=dict)
     empty: dict[str, Difference] = field(default_factory=dict)  # no set has tensors of these to compare
@@ -178,7 +182,8 @@ class _Comparing:
         A sequence or optional has one, the worst of its tensors.
         """
         dtypes = {info.name: info.dtype for info in self.compiled.outputs}
-        for sample, inputs in self.sets:
+        for done, (sample, inputs) in enumerate(self.sets):
+            self.say(done, len(self.sets), sample)
             held = self.reference.held if isinstance(self.reference, Stepping) else {}
             expected, found = self.reference.run(inputs), self.compiled.run(inputs)
             self._check_required(found, expected)
@@ -195,6 +200,7 @@ class _Comparing:
             for name in found:
                 if name in expected and name not in self.worst:
                     self.empty.setdefault(name, Difference(name, dtypes[name], 0.0, 0.0, sample, note=_NO_TENSOR))
+        self.say(len(self.sets), len(self.sets), "")
         return list({**self.empty, **self.worst}.values())
 
     def _check_required(self, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -260,6 +266,7 @@ def verify(
     rtol: float | None = None,
     atol: float | None = None,
     limit_factor: float = 1.0,
+    progress: Say | bool | None = None,
 ) -> Comparison:
     """Compare a model with its reference, on given inputs or on seeded random, all-minimum, all-maximum and zero ones.
 
@@ -298,6 +305,8 @@ def verify(
     rtol, atol : float, optional
         Allow ``atol + rtol * abs(reference)`` for each element, and judge by that alone. Otherwise see
         `mlfc.verify.difference.difference` and `mlfc.verify.judge`.
+    progress : callable or bool, optional
+        Called with how many sets of inputs are done, of how many, and the name of the next; True shows a bar.
 
     Raises
     ------
@@ -320,7 +329,8 @@ def verify(
         "limit_factor": limit_factor,
         "dynamic": board is None and leaves_to_run(None, target, shapes),
     }
-    with model_file(model) as path:
+    with model_file(model) as path, reported(progress, partial(bar, f"comparing {model_name(model)}")) as say:
+        asked = replace(asked, say=say)
         as_it_is = partial(import_model, path, values=values, limit_factor=limit_factor)
         title, reference = open_reference(path, layers=layers)
         chosen = None if board is None else find_board(board)
@@ -420,7 +430,7 @@ def _compared(
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
     names = [info.name for info in compiled.outputs]
-    found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, names).run()
+    found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, asked.say, names).run()
     return Comparison(title, len(sets), tuple(found), accuracy=labels.accuracy if labels else None, refused=refused)
 
 
@@ -436,7 +446,7 @@ def _with_layers(
         reference.begin()
     subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
     judge = _judge(asked, subject, reference)
-    layers = tuple(_Comparing(compiled, reference, sets, asked.tolerance, judge).run())
+    layers = tuple(_Comparing(compiled, reference, sets, asked.tolerance, judge, say=asked.say).run())
     wrong = {item.sample for item in result.outputs if not item.is_within}
     if isinstance(reference, Stepping):
         wrong = set()  # a step by itself begins with other states
@@ -484,7 +494,7 @@ def _compared_on_board(
     sets, _ = asked.sets(compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, True, asked.target, imported), reference)
     beside = BesideHost(reference, compiled, known)
-    found = _Comparing(compiled, beside, sets, asked.tolerance, judge).run()
+    found = _Comparing(compiled, beside, sets, asked.tolerance, judge, say=asked.say).run()
     named = tuple(_with_nodes(item, compiled) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,17 @@ def test_open_extents_and_the_worst_case_are_shown(archives: Mapping[str, Path])
         page = Page(report_page(opened, "open"))
     (module,) = mlfc.inspect(archives["open"])["modules"].values()
     assert {"batch", "32", f"{module['vm']['arena_bytes']:,} bytes"} <= set(page.words)
+    assert "map" in page.kinds, "with bounds, storage has a place"
+
+
+def test_without_bounds_the_run_decides_on_storage(tmp_path: Path) -> None:
+    module, params = two_layers()
+    mlfc.export_model_library_format(mlfc.build(module, "c", params, executor="vm"), tmp_path / "open.tar")
+    with open_archive(tmp_path / "open.tar") as opened:
+        page = Page(report_page(opened, "open"))
+    assert "The run decides which storage is taken during which call." in page.words
+    assert "no bound" in page.words
+    assert "map" not in page.kinds
 
 
 @pytest.mark.parametrize("high", [32, None])
@@ -169,6 +181,35 @@ def test_libraries_have_a_page(high: int | None, tmp_path: Path) -> None:
     assert {"Module net", "(batch, 8)", "probabilities", "shared library"} <= set(page.words)
     assert ("no bound" in page.words) == (high is None)
     assert any("unknown before the run" in word for word in page.words) == (high is None)
+
+
+def test_what_the_run_decides_counts_as_it_was_run() -> None:
+    """The archive knows the most multiply-accumulates, a profile those of its run."""
+    operators = [{**_operators()[0], "macs": 999_999_999, "bytes": None}, *_operators()[1:]]
+    svg = roofline(operators, _costs())
+    assert svg is not None
+    assert "20 MACs a byte, 5 G MACs a second" in svg
+    assert roofline(operators[:1], Costs("a board", INSTRUCTIONS, (5.0,))) is None
+
+
+def test_what_modules_share_is_told(tmp_path: Path) -> None:
+    module, params = mlfc.import_model(DIGITS)
+    factories = [mlfc.build(module, "c", params, module_name=name) for name in ("one", "two")]
+    mlfc.export_model_library_format(factories, tmp_path / "two.tar", share_weights=True, share_workspace=True)
+    with open_archive(tmp_path / "two.tar") as opened:
+        page = Page(report_page(opened, "two"))
+    shared = mlfc.inspect(tmp_path / "two.tar")["shared"]
+    assert {"Shared by modules", "workspace of one, two", f"{shared['workspace_bytes']:,} bytes"} <= set(page.words)
+    assert f"{shared['constants_bytes']:,} bytes" in page.words
+    assert page.kinds.count("graph") == 2
+
+
+def test_scripts_of_pages_parse(archives: Mapping[str, Path], tmp_path: Path) -> None:
+    with open_archive(archives["host"]) as opened:
+        text = report_page(opened, "host")
+    (tmp_path / "page.js").write_text(text.rpartition("<script>")[2].partition("</script>")[0])
+    found = subprocess.run(["node", "--check", str(tmp_path / "page.js")], check=False, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
 
 
 def _run(*arguments: object) -> tuple[int, str]:

@@ -77,12 +77,7 @@ def roofline(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str | None
 
     None if no call has multiply-accumulates.
     """
-    unit = 1.0 if costs.unit == INSTRUCTIONS else 1e-3  # of a microsecond: billions a second
-    points = [
-        _Point(index, _name(call), call["macs"] / call["bytes"], call["macs"] / cost * unit, cost)
-        for index, (call, cost) in enumerate(zip(operators, costs.calls, strict=True))
-        if isinstance(call["macs"], int) and call["macs"] and call["bytes"] and cost > 0
-    ]
+    points = list(_points(operators, costs))
     if not points:
         return None
     roofs = _roofs(costs)
@@ -110,6 +105,17 @@ def roofline(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str | None
         text = ", ".join(str(index) for index in sorted(point.index for point in together))
         parts.append(f'<text x="{x:.2f}" y="{y - size - 3:.2f}" text-anchor="middle">{text}</text>')
     return _svg(_TOP + _ROOF + _BOTTOM, "Roofline", parts)
+
+
+def _points(operators: Sequence[Mapping[str, Any]], costs: Costs) -> Iterator[_Point]:
+    """Yield calls with multiply-accumulates: what a run of open extents did, else what the archive says."""
+    unit = 1.0 if costs.unit == INSTRUCTIONS else 1e-3  # of a microsecond: billions a second
+    for index, (call, cost) in enumerate(zip(operators, costs.calls, strict=True)):
+        macs, nbytes = call["macs"], call["bytes"]
+        if costs.operators:
+            macs, nbytes = costs.operators[index].macs, costs.operators[index].nbytes or nbytes
+        if isinstance(macs, int) and macs > 0 and isinstance(nbytes, int) and nbytes > 0 and cost > 0:
+            yield _Point(index, _name(call), macs / nbytes, macs / cost * unit, cost)
 
 
 def _radius(point: _Point, total: float) -> float:

@@ -50,7 +50,7 @@ def report_page(
         parts += [f"<h2>Module {html_of(name)}</h2>"] if len(modules) > 1 else []
         known = (measured or {}).get(name, NOTHING)
         parts += _module(archive, name, module, known, boards if len(modules) == 1 else ())
-    parts += boards if len(modules) > 1 else ()
+    parts += [*boards, *_shared(found["shared"])] if len(modules) > 1 else ()
     parts += _origin(found)
     return filled_page("report_page.html", title=html_of(title), body="\n".join(parts), graph=script("graph.js"))
 
@@ -133,6 +133,9 @@ def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
     if len(module["operators"] or ()) > MOST_DRAWN:
         yield f"<p>The memory of more than {MOST_DRAWN:,} calls is not drawn.</p>"
         return
+    if module["vm"] and not any(operator["tensors"] for operator in module["operators"] or ()):
+        yield "<p>The run decides which storage is taken during which call.</p>"
+        return
     try:
         picture = memory_picture(module, name)
     except ArchiveError as error:
@@ -211,6 +214,21 @@ def _percent(row: Mapping[str, Any], memory: str) -> Cell:
         return number(None)
     cell = number(value, _FULL, f"{value:,.1f}")
     return Cell(cell.value, cell.text, share=cell.share, kind="bad" if value > _FULL else "")
+
+
+def _shared(shared: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what several modules have together; nothing where that is nothing."""
+    if not shared:
+        return
+    told = {
+        f"workspace of {', '.join(shared['workspace_modules'])}": byte_text(shared["workspace_bytes"] or None),
+        "constants": byte_text(shared["constants_bytes"] or None),
+        "kernels": ", ".join(shared["functions"]) or None,
+    }
+    known = {key: value for key, value in told.items() if value is not None}
+    if known:
+        yield "<h2>Shared by modules</h2>"
+        yield f"<dl>{''.join(f'<dt>{html_of(key)}</dt><dd>{html_of(value)}</dd>' for key, value in known.items())}</dl>"
 
 
 def _origin(found: Mapping[str, Any]) -> Iterator[str]:

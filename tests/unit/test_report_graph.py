@@ -227,3 +227,36 @@ def test_functions_name_their_operators() -> None:
     assert rounded == "nn.bias_add: correctly rounded; qnn.requantize: bit-exact to the named rounding rule"
     assert contract_of(("nn.bias_add", "nn.relu"), integers=True) == "exact"
     assert contract_of((), integers=True) is None
+
+
+def test_headings_sort_by_a_click_and_by_keys() -> None:
+    """Numbers as numbers, the largest first; again, the smallest first."""
+    stand_in = """
+      const rows = ["10", "9", "-1"].map((value) => ({ cells: [{ dataset: { value } }] }));
+      const body = { rows, append(...sorted) { this.rows = sorted; } };
+      const [listeners, attributes] = [{}, {}];
+      const head = {
+        addEventListener: (kind, listener) => { listeners[kind] = listener; },
+        click: () => listeners.click(),
+        classList: { contains: () => false },
+        getAttribute: (name) => attributes[name],
+        removeAttribute: (name) => { delete attributes[name]; },
+        setAttribute: (name, value) => { attributes[name] = value; },
+      };
+      const table = { querySelectorAll: () => [head], querySelector: () => body };
+      const document = { querySelectorAll: () => [table] };
+    """
+    steps = """
+      const shown = () => body.rows.map((row) => row.cells[0].dataset.value).join();
+      const told = [head.tabIndex];
+      for (const key of ["Enter", "x", " "]) {
+        listeners.keydown({ key, preventDefault() {} });
+        told.push(shown(), attributes["aria-sort"]);
+      }
+      console.log(JSON.stringify(told));
+    """
+    sorting = (SCRIPT.parent / "sorting.js").read_text()
+    command = ["node", "-e", f"{stand_in}{sorting}{steps}"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True)
+    down, up = ["10,9,-1", "descending"], ["-1,9,10", "ascending"]
+    assert json.loads(found.stdout) == [0, *down, *down, *up]

@@ -1,5 +1,5 @@
 // Draws each graph of the page: what is in view, in full where names are legible, as outlines where it is not.
-const WIDE = 232, LANE = 18, GAP_X = 16, GAP_Y = 46, HEAD = 46, ROW = 16, MARGIN = 12;
+const WIDE = 232, LANE = 18, GAP_X = 16, GAP_Y = 46, HEAD = 46, ROW = 16, MARGIN = 28;
 const MOST_DETAILED = 400, LEGIBLE = 0.35, MOST_ROWS = 40;
 const make = (name, attributes, text) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -212,7 +212,7 @@ class Graph {
     const [wide, tall] = [width / this.scale, height / this.scale];
     if (x - WIDE / 2 < this.left || x + WIDE / 2 > this.left + wide) this.left = x - wide / 2;
     if (y < this.top || y + this.tall(index) > this.top + tall) this.top = y - tall / 3;
-    this.draw();
+    this.move(0, 0);
   }
 
   fold(index) {

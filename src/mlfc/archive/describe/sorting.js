@@ -14,4 +14,12 @@ document.querySelectorAll("table").forEach((table) => {
     heads.forEach((each) => each.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", falls ? "descending" : "ascending");
   }));
+  heads.forEach((head) => {
+    head.tabIndex = 0;
+    head.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      head.click();
+    });
+  });
 });

@@ -100,3 +100,12 @@ def test_bars_shorten_the_note_and_not_the_count(
     assert "fitting vww_96_int8.tflite" in shown
     assert "22/23" in shown
     assert "--ram 14k" not in shown
+
+
+def test_names_are_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """They differ in the middle, and other programs read them."""
+    names = [f"functional/{'stage/' * 10}conv{index}/{'inner/' * 10}Conv2D" for index in range(2)]
+    print_table("layers", ("operator", "bytes", "kind"), [(names[0], 7, "a"), (names[1], 8, "b"), ("short", 9, "c")])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == [*names, "short"]
+    assert max(map(len, lines[-1:])) < 90, "a long name does not move the columns of others"

@@ -15,7 +15,7 @@ from mlfc.support.text import printable, shortened
 
 _COPY = "__copy"
 _SHOWN = 5
-_LONG, _LONGEST = 64, 400  # characters of a text
+_WIDEST, _LONGEST = 64, 400  # characters of a column where there is no terminal, and of a text
 _BORDER = 3  # columns beside a cell
 _LEAST, _LEAST_NAME, _SHORTEST_NAME = 14, 24, 8  # columns of texts, of names, and of names that people type
 
@@ -58,14 +58,14 @@ def print_table(
     Where the terminal is too narrow for names, what is in their middle is left out, and different ones stay different.
     `optional`: columns to leave out, the first one first, where the terminal is too narrow.
     """
-    limit = _LONGEST if sys.stdout.isatty() else _LONG  # a terminal's tables shorten names once more, to their room
-    texts = [[cell_text(cell, limit) for cell in row] for row in rows]
+    texts = [[cell_text(cell) for cell in row] for row in rows]
     numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
     if sys.stdout.isatty():
         styles = [[cell.style if isinstance(cell, Styled) else "" for cell in row] for row in rows]
         _print_rich(_one_line(title), _Shown(list(columns), texts, numeric, styles), names=names, optional=optional)
         return
-    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    # elsewhere nothing is shortened: what is longer than others goes beyond its column
+    widths = [min(_WIDEST, max(map(len, column))) for column in zip(columns, *texts, strict=True)]
     typer.echo(_one_line(title))
     for line in (columns, *texts):
         cells = [
@@ -220,15 +220,15 @@ def distinct(names: Sequence[str], width: int) -> list[str]:
     return [shown[name] for name in names]
 
 
-def cell_text(cell: object, limit: int = _LONG) -> str:
-    """Return what a table shows of a value, of a text so many characters."""
+def cell_text(cell: object) -> str:
+    """Return what a table shows of a value."""
     if isinstance(cell, Styled):
-        return cell_text(cell.value, limit)
+        return cell_text(cell.value)
     if cell is None:
         return "-"
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}"
-    return f"{cell:.6g}" if isinstance(cell, float) else _one_line(shortened(str(cell), limit))
+    return f"{cell:.6g}" if isinstance(cell, float) else _one_line(shortened(str(cell), _LONGEST))
 
 
 def _one_line(text: str) -> str:

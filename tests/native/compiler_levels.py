@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from mlfc.library.toolchain import NATIVE, Compiler, has_zig, named_compiler
-from mlfc.target.features import native_cpu
+from mlfc.target.features import CPUS, native_cpu
 
 _NAMES = re.compile(r"(gcc|clang)(-\d+)?")
 LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
@@ -60,7 +60,7 @@ def compilers() -> dict[str, Compiler]:
 @cache
 def runnable_levels() -> tuple[str, ...]:
     """Return the levels that this processor runs, and what it is itself; where it is none of them, that alone."""
-    cpu = native_cpu()
+    cpu = CPUS.get(native_cpu()).base or native_cpu()
     return (*LEVELS[: LEVELS.index(cpu) + 1], "native") if cpu in LEVELS else ("native",)
 
 

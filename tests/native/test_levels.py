@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from mlfc.archive.describe.inspect_library import inspect_library
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.library.toolchain import run_tool
-from mlfc.target.features import LEVELS, native_cpu
+from mlfc.support.platforms import this_platform
+from mlfc.target.features import LEVELS
 from mlfc.tir.verify import verify
 from tests.conftest import need
 from tests.native.foreign_libraries import without_c_library
@@ -48,6 +50,23 @@ int main(void) {
     printf(" %.9g", (double)out[i]);
   }
   return fflush(stdout);
+}
+"""
+SMALL_STACK = """\
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+  static char memory[8192];
+  const stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
+  if (argc != 2 || sigaltstack(&stack, NULL) != 0) {
+    return 1;
+  }
+  void *library = dlopen(argv[1], RTLD_NOW);
+  const char *(*level)(void) = (const char *(*)(void))dlsym(library, "tvmgen_digits_cpu");
+  printf("%s", level() == NULL ? "none" : level());
+  return 0;
 }
 """
 
@@ -83,10 +102,11 @@ def ran(command: Sequence[str], **variables: str) -> tuple[str, str, str, str]:
 def x86(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a library for every x86-64, with its objects and a program that is linked to it."""
     gcc = need("gcc", "gcc")
-    if not native_cpu().startswith("x86-64"):
+    if this_platform().arch != "x86_64":
         pytest.skip("this machine is no x86-64")
     folder = tmp_path_factory.mktemp("levels")
-    factory = build("c -mcpu=auto -mtriple=x86_64")
+    with mock.patch("mlfc.isa.amx.templates.Plan.pays", True):  # layers of digits are too small for tiles
+        factory = build("c -mcpu=auto -mtriple=x86_64")
     factory.export_library(folder / "digits.so", cc=gcc, options=QUICK, workspace_dir=folder / "objects")
     (folder / "main.c").write_text(main_text(factory))
     (folder / "tvmgen_digits.h").write_bytes(bytes(factory.code.files["include/tvmgen_digits.h"]))
@@ -122,6 +142,23 @@ def test_a_level_can_be_forced_and_is_refused_where_it_is_missing(x86: Path) -> 
     assert ran(haswell, MLFC_CPU="z" * 99)[3].count("z") == 40
 
 
+def test_programs_that_the_system_gives_no_tiles_run_without(x86: Path, tmp_path: Path) -> None:
+    """Linux refuses tiles where a signal handler's stack has no room for them."""
+    gcc = need("gcc", "gcc")
+    (tmp_path / "small.c").write_text(SMALL_STACK)
+    run_tool([gcc, "small.c", "-ldl", "-o", "small"], tmp_path)
+    command = [str(tmp_path / "small"), str(x86 / "digits.so")]
+    environment = {key: value for key, value in os.environ.items() if key != "MLFC_CPU"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    here = X86.index(ran([str(x86 / "main")])[0])
+    assert done.stdout == X86[min(here, 2)]
+    refused = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment | {"MLFC_CPU": X86[3]}
+    )
+    assert refused.stdout == "none"
+    assert f"got MLFC_CPU={X86[3]}: {X86[0]}" in refused.stderr
+
+
 def test_python_refuses_a_level(x86: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFC_CPU", "x86-64-v33")
     with pytest.raises(OptionError, match=r"unknown level of processors 'x86-64-v33'; nearest: 'x86-64-v3'"):
@@ -136,11 +173,13 @@ def test_no_instruction_is_above_the_level_of_its_file(x86: Path) -> None:
     for place in sorted((x86 / "objects").rglob("*.o")):
         text = subprocess.run([objdump, "-d", place], capture_output=True, text=True, check=True).stdout
         level = max((name for name in X86 if f"section mlfc.{name}:" in text), default=X86[0])
-        names = re.findall(r"%([xyz]mm)[0-9]|%(k)[0-7]|\b(vf)n?m(?:add|sub)", text)
+        names = re.findall(r"%([txyz]mm)[0-9]|%(k)[0-7]|\b(vf)n?m(?:add|sub)", text)
         used[level] |= {name for found in names for name in found if name}
     assert used[X86[0]] == {"xmm"}
     assert used[X86[1]] - {"vf"} == {"xmm", "ymm"}
     assert "zmm" in used[X86[2]]
+    assert "tmm" not in used[X86[2]]
+    assert "tmm" in used[X86[3]]
 
 
 def test_the_size_of_each_level_is_told(x86: Path) -> None:

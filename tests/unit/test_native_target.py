@@ -23,6 +23,7 @@ X86 = parse_platform("x86_64-linux-gnu")
             "c -mcpu=x86-64-v4 -mattr=+avx512vnni",
             ("-march=x86-64-v4", "-mavx512vnni"),
         ),
+        (V4 | {"avx512_vnni", "amx_tile", "amx_int8"}, "c -mcpu=sapphirerapids", ("-march=sapphirerapids",)),
         (V4, "c -mcpu=x86-64-v4", ("-march=x86-64-v4",)),
         ({"avx2", "avx_vnni"}, "c -mcpu=x86-64-v3", ("-march=x86-64-v3",)),
     ],

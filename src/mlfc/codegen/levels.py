@@ -23,7 +23,7 @@ def placed(level: Level) -> str:
 
 def choice(levels: Levels, module: str) -> str:
     """Return the text that chooses a level, and the function that names it."""
-    here = levels.choice.read_text(encoding="utf-8").rstrip("\n")
+    here = "\n\n".join(path.read_text(encoding="utf-8").strip("\n") for path in levels.choice)
     names = ", ".join(c_string(level.name) for level in levels.levels)
     first = Template(_TEXTS["choice"]).substitute(
         condition=levels.condition, here=here, names=names, variable=LEVEL_VARIABLE

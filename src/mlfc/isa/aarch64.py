@@ -35,4 +35,4 @@ _LEVELS = (
         "generic+v8_2a+dotprod+i8mm",
     ),
 )
-LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, Path(__file__).parent / "aarch64_levels.h"))
+LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, (Path(__file__).parent / "aarch64_levels.h",)))

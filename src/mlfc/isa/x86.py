@@ -1,9 +1,10 @@
-"""The levels of x86-64 and their vectors; VNNI is in `mlfc.isa.dot4`."""
+"""The levels of x86-64 and their vectors; VNNI is in `mlfc.isa.dot4`, tiles (AMX) in `mlfc.isa.amx`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from mlfc.isa.amx import with_tiles
 from mlfc.target.features import (
     CPUS,
     LEVELS,
@@ -21,8 +22,11 @@ for _name in ("x86-64", "x86-64-v2", "x86-64-v3"):
     CPUS.add(_name, Cpu(Features(winograd=True)))
 _WIDE = Features(vector_registers=32, winograd=True, fixed_point_lanes=16)
 _NARROW = Features(packing_registers=32, winograd=True)
+_TILES = with_tiles(_WIDE)
 CPUS.add("x86-64-v4", Cpu(_WIDE))
-LIBRARY_CPUS.add("x86-64", "x86_64")
+CPUS.add("sapphirerapids", Cpu(_TILES, base="x86-64-v4"))
+for _start in ("x86-64", "sapphirerapids"):
+    LIBRARY_CPUS.add(_start, "x86_64")
 
 _SSE = VectorWidth(16, "xmm")
 _WIDER = (VectorWidth(64, "zmm", "defined(__AVX512F__)"), VectorWidth(32, "ymm", "defined(__AVX__)"))
@@ -34,5 +38,13 @@ _LEVELS = (
     Level("x86-64", _NARROW, ("-march=x86-64",), "x86_64"),
     Level("x86-64-v3", _NARROW, ("-march=x86-64-v3",), "x86_64_v3"),
     Level("x86-64-v4", _WIDE, ("-march=x86-64-v4", "-mavx512vnni"), "x86_64_v4+avx512vnni"),
+    Level(
+        "sapphirerapids",
+        _TILES,
+        ("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8"),
+        "x86_64_v4+avx512vnni+amx_tile+amx_int8",
+    ),
 )
-LEVELS.add("x86_64", Levels("defined(__x86_64__)", _LEVELS, Path(__file__).parent / "x86_levels.h"))
+_HERE = Path(__file__).parent
+_CHOICE = (_HERE / "amx" / "permission.h", _HERE / "x86_levels.h")
+LEVELS.add("x86_64", Levels("defined(__x86_64__)", _LEVELS, _CHOICE))

@@ -1,6 +1,4 @@
-#include <cpuid.h>
-
-/* 2 for x86-64-v4 with VNNI, 1 for x86-64-v3, 0 for less: what the processor has and the operating system saves */
+/* 3 for x86-64-v4 with VNNI and tiles, 2 for it without tiles, 1 for x86-64-v3, 0 for less: what the processor has and the operating system saves */
 static int mlf_level_here(void) {
   const unsigned int v3_1 = 1U << 0 | 1U << 9 | 1U << 12 | 1U << 13 | 1U << 19 | 1U << 20 | 1U << 22 | 1U << 23 |
                             1U << 27 | 1U << 28 | 1U << 29; /* SSE3 to SSE4.2, FMA, MOVBE, POPCNT, XSAVE, AVX, F16C */
@@ -17,5 +15,8 @@ static int mlf_level_here(void) {
   if ((b & v3_7) != v3_7 || (x & v3_x) != v3_x || (low & 0x6U) != 0x6U) {
     return 0;
   }
-  return (b & v4_7) == v4_7 && (c & vnni) == vnni && (low & 0xe6U) == 0xe6U ? 2 : 1;
+  if ((b & v4_7) != v4_7 || (c & vnni) != vnni || (low & 0xe6U) != 0xe6U) {
+    return 1;
+  }
+  return mlf_tiles_permitted() ? 3 : 2;
 }

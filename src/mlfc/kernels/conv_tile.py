@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.kernels import arithmetic, tiling
-from mlfc.kernels.arithmetic import Arithmetic, add_products
+from mlfc.kernels.arithmetic import Arithmetic, Array, add_products
 from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.plain import PIECE, is_long, no_sum, piece
 from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Form, Source
@@ -124,7 +124,7 @@ class TiledConv:
         if staged:
             form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
             most = LARGE_BAND_BYTES if usual == "pieces" else MOST_BAND_BYTES
-            self.stage = Band(ctx, conv, source, form, how.weights.nbytes, most)
+            self.stage = self.band_of(form, most)
         band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = self.choose_tile(band)
         self.order, self.unroll = usual, 1
@@ -134,6 +134,10 @@ class TiledConv:
         if self.order == "pieces":
             shape = (int(band) * int(conv.output[1]), self.tile.vectors * LANES)
             self.totals = ctx.scratch("totals", shape, dtypes.element(how.accumulator))
+
+    def band_of(self, form: Form, most: int) -> Band:
+        """Return the copy of the input of a band of rows, of at most so many bytes."""
+        return Band(self.ctx, self.conv, (self.data, self.seen), form, self.how.weights.nbytes, most)
 
     def _has_large_pieces(self) -> bool:
         """Tell whether one piece of long sums is added up for all tiles before the next: caches then hold its weights.
@@ -245,16 +249,21 @@ class TiledConv:
 
     def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer | None]:
         """Return the weights of a block, (groups * count, steps, lanes), and the start of its accumulators."""
+        weights, start = self.packed(block)
+        constant = self.ctx.constant
+        return constant("weights", weights), None if start is None else constant("start", start)
+
+    def packed(self, block: PackedBlock) -> tuple[Array, Array | None]:
+        """Return what `pack` makes constants of."""
         conv, step = self.conv, self.how.step
         reduction = conv.kernel[1] * conv.channels if self.as_runs else conv.group_channels
         rows = self.how.weights.reshape(-1, reduction, conv.groups, conv.group_filters)
         packed = np.concatenate([pack_rows(rows[:, :, group], block, step) for group in range(conv.groups)])
         start = self.how.start(self.out.bias)
         if start is None:
-            return self.ctx.constant("weights", packed), None
+            return packed, None
         by_group = start.reshape(conv.groups, conv.group_filters)
-        starts = np.concatenate([pack_channels(values, block) for values in by_group])
-        return self.ctx.constant("weights", packed), self.ctx.constant("start", starts)
+        return packed, np.concatenate([pack_channels(values, block) for values in by_group])
 
     def _plane(
         self, band: tuple[Expr, Expr, Expr, Any], block: tuple[PackedBlock, Expr, Buffer, Buffer | None]

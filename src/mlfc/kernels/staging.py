@@ -64,6 +64,13 @@ def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: C
         otherwise()
 
 
+def fitting_rows(conv: Conv, most: int) -> int:
+    """Return the rows of the largest band, a divisor of the output's height, that needs so many rows of the input."""
+    height = conv.output[0]
+    divisors = (height // count for count in range(1, height + 1) if height % count == 0)
+    return next((rows for rows in divisors if (rows - 1) * conv.strides[0] + conv.extents[0] <= most), 1)
+
+
 class _Rows:
     """Scratch of some rows, pixels side by side, each with its borders."""
 
@@ -82,10 +89,25 @@ class _Rows:
             lambda: self._pad(buffer, slot, 0, self.length),
         )
 
+    def at(self, slot: Expr, element: Expr) -> list[Expr]:
+        """Return the indices of an element of a row of the copy."""
+        return [slot, element]
+
+    def copy(
+        self,
+        buffer: Buffer,
+        channels: int,
+        read: Callable[[Expr, int], Expr],
+        to: Callable[[Expr], list[Expr]],
+    ) -> None:
+        """Write the copy of a pixel: `read` gives some channels from one on, and `to` where a channel is put."""
+        with self.ctx.stmts.loop(channels, "c", "vectorized") as c:
+            self.ctx.stmts.store(buffer, to(c), self.form.convert(read(c, 1)))
+
     def _pad(self, buffer: Buffer, slot: Expr, start: Extent, stop: Extent) -> None:
         if dims.bounds(stop - start)[1] > 0:
             with self.ctx.stmts.loop(stop - start, "i", "vectorized") as i:
-                self.ctx.stmts.store(buffer, [slot, i + start], self.form.pad_value)
+                self.ctx.stmts.store(buffer, self.at(slot, i + start), self.form.pad_value)
 
     def _copy(self, buffer: Buffer, slot: Expr, place: tuple[Expr, Expr], channels: Channels) -> None:
         stmts, conv, pixel = self.ctx.stmts, self.conv, self.form.pixel
@@ -97,12 +119,15 @@ class _Rows:
         if dims.bounds(inner)[1] > 0:
             with stmts.loop(inner, "column") as column:
                 at = (column + left) * pixel
-                with stmts.loop(channels.count, "c", "vectorized") as c:
-                    value = tb.load(data, seen(image, row, column, channels.source(c)))
-                    stmts.store(buffer, [slot, at + c], self.form.convert(value))
+                self.copy(
+                    buffer,
+                    channels.count,
+                    lambda c, lanes: tb.load(data, seen(image, row, column, channels.source(c)), lanes),
+                    lambda c: self.at(slot, at + c),
+                )
                 if pixel > channels.count:
                     with stmts.loop(pixel - channels.count, "c", "vectorized") as c:
-                        stmts.store(buffer, [slot, at + (c + channels.count)], self.form.pad_value)
+                        stmts.store(buffer, self.at(slot, at + (c + channels.count)), self.form.pad_value)
         self._pad(buffer, slot, (left + inner) * pixel, self.length)
 
 
@@ -132,9 +157,7 @@ class Band(_Rows):
         return dims.maximum(dims.minimum(fitting, height), 1)
 
     def _fitting(self, most: int) -> int:
-        height = self.conv.output[0]
-        divisors = (height // count for count in range(1, height + 1) if height % count == 0)
-        return next((rows for rows in divisors if self._input_rows(rows) <= most), 1)
+        return fitting_rows(self.conv, most)
 
     def _chosen(self, usual: int) -> int:
         """Return the rows of a band that measurements chose, or the usual number."""

@@ -82,6 +82,36 @@ int64_t peak_int8_macs(void) { return 0; }
 void peak_int8(int64_t steps) { (void)steps; }
 #endif
 
+/* Products of tiles of bytes, if the system lets this program have them: four sums, as kernels have. */
+#if defined(__AMX_INT8__) || defined(__AMXINT8__)
+#include <immintrin.h>
+
+/* what chooses among levels of processors: `mlf_tiles_permitted` */
+#include "levels.h"
+
+int64_t peak_tiles_macs(void) {
+  (void)mlf_level_here;
+  return mlf_tiles_permitted() ? 4 * 16 * 16 * 64 : 0;
+}
+
+void peak_tiles(int64_t steps) {
+  static const uint8_t sizes[64] __attribute__((aligned(64))) = {
+      1, [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+      [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
+  _tile_loadconfig(sizes);
+  for (int64_t step = 0; step < steps; step++) {
+    _tile_dpbusd(0, 4, 6);
+    _tile_dpbusd(1, 4, 7);
+    _tile_dpbusd(2, 5, 6);
+    _tile_dpbusd(3, 5, 7);
+  }
+  _tile_release();
+}
+#else
+int64_t peak_tiles_macs(void) { return 0; }
+void peak_tiles(int64_t steps) { (void)steps; }
+#endif
+
 /* Reads so many blocks of 8 vectors, over and over. */
 int64_t peak_block_bytes(void) { return BYTES * 8; }
 

@@ -25,7 +25,8 @@ from mlfc.runtime.executors.aot_module import aligned
 from mlfc.runtime.executors.profile import OperatorTime
 from mlfc.support.call_shapes import dtype_of
 from mlfc.support.version import __version__
-from mlfc.target.features import native_cpu
+from mlfc.target.features import LEVELS, native_cpu
+from mlfc.target.target import host_arch
 
 COMPUTE, MEMORY = "compute", "memory"
 _SIZES = tuple(1 << power for power in range(14, 27))
@@ -68,6 +69,7 @@ class Peaks:
     processor : str
     threads : int
     float32, int8 : float
+        Of int8 the most that any instructions reach: tiles where the processor and its system have them.
     bandwidth : tuple of (int, float)
         By the size of the memory that is read again and again, ascending: that of caches, then of the machine's memory.
     """
@@ -127,8 +129,11 @@ def machine_peaks(threads: int = 1) -> Peaks:
 def measured_peaks(processor: str, threads: int) -> Peaks:
     """Measure what so many threads reach together: the best of several tries."""
     source = files("mlfc.library").joinpath("peak.c").read_bytes()
-    library = ctypes.CDLL(str(compile_cached({"peak.c": source}, (NATIVE,))))
-    for name in ("peak_float32_macs", "peak_int8_macs", "peak_block_bytes"):
+    arch = host_arch()
+    choice = LEVELS.get(arch).choice if arch in LEVELS else ()
+    code = {"peak.c": source, "levels.h": b"".join(path.read_bytes() for path in choice)}
+    library = ctypes.CDLL(str(compile_cached(code, (NATIVE,), includes=["."])))
+    for name in ("peak_float32_macs", "peak_int8_macs", "peak_tiles_macs", "peak_block_bytes"):
         getattr(library, name).restype = ctypes.c_int64
     with ThreadPoolExecutor(threads) as pool:
 
@@ -139,6 +144,9 @@ def measured_peaks(processor: str, threads: int) -> Peaks:
         byte_macs = library.peak_int8_macs()
         # without a product of bytes, int8 work runs on the 16-bit multiply-add
         int8 = rate(byte_macs, lambda _, steps: library.peak_int8(steps)) if byte_macs else 2 * float32
+        tile_macs = library.peak_tiles_macs()
+        if tile_macs:
+            int8 = max(int8, rate(tile_macs, lambda _, steps: library.peak_tiles(steps)))
         bandwidth = []
         for size in _SIZES:
             memories = [aligned(size) for _ in range(threads)]

@@ -33,6 +33,7 @@ class InstructionSet:
     # intrinsics that operators should leave whole, because it has instructions for them
     intrinsics: frozenset[str] = frozenset()
     title: str = ""  # what boards call it, if it makes a difference between their cores: ``DSP``
+    in_llvm: bool = True  # whether LLVM's code may have it; where not, kernels for its processors are without
     elf_attribute: int | None = None  # the build attribute of ELF objects that is not zero where they use it
 
 
@@ -123,6 +124,9 @@ class Cpu:
     features: Features
     architecture: str = ""  # of a microcontroller, the first word of its LLVM triple: ``thumbv7em``
     runs: tuple[str, ...] = ()  # other such words, of code that it runs too
+    # the processor that it is but for one instruction set: what was measured for that one holds for the kernels that
+    # are the same, and LLVM's code is for that one where LLVM's code has no such instructions
+    base: str = ""
 
 
 LIBRARY_CPUS: Registry[str] = Registry("processor that loads libraries", "mlfc.isa")
@@ -157,9 +161,9 @@ class Levels:
 
     condition: str  # of the preprocessor, where C is compiled for the architecture
     levels: tuple[Level, ...]
-    # a file of C: includes, and the function ``static int mlf_level_here(void)``, which returns the place of the
+    # files of C: includes, and the function ``static int mlf_level_here(void)``, which returns the place of the
     # highest level that processor and operating system have
-    choice: Path
+    choice: tuple[Path, ...]
 
     @property
     def higher(self) -> tuple[Level, ...]:
@@ -174,6 +178,8 @@ LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
 def native_cpu() -> str:
     """Return the key of CPUS that fits the machine this runs on."""
     flags = _processor_flags()
+    if {"avx512_vnni", "amx_tile", "amx_int8"} <= flags:
+        return "sapphirerapids"
     if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
         return "x86-64-v4"
     return "generic" if not flags else "x86-64-v3" if "avx2" in flags else "x86-64"

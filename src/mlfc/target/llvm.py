@@ -128,7 +128,8 @@ def _native() -> tuple[str, str]:
     if architecture(host_triple()) != "x86_64":
         return str(llvm.get_host_cpu_name()), ""
     has = llvm.get_host_cpu_features()
-    return native_cpu(), ",".join(f"+{name}" for name in _DOT_PRODUCTS if has.get(name))
+    cpu = native_cpu()
+    return CPUS.get(cpu).base or cpu, ",".join(f"+{name}" for name in _DOT_PRODUCTS if has.get(name))
 
 
 def _triple(mcpu: str, options: dict[str, str]) -> str:
@@ -182,7 +183,9 @@ def _known(triple: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _features(triple: str, mcpu: str, attributes: str) -> Features:
     """Return the features of a processor for the templates."""
     if mcpu in CPUS and mcpu != GENERIC:
-        return replace(CPUS.get(mcpu).features, fixed_point_lanes=0)
+        features = CPUS.get(mcpu).features
+        known = tuple(name for name in features.instruction_sets if INSTRUCTION_SETS.get(name).in_llvm)
+        return replace(features, fixed_point_lanes=0, instruction_sets=known)
     arch = architecture(triple)
     small = arch in ("riscv32", "avr", "msp430") or arch.startswith("thumbv")
     found, last = find_instructions(triple, mcpu, attributes), "plain" if small else "vector"
@@ -202,7 +205,7 @@ def find_instructions(triple: str, mcpu: str, attributes: str) -> dict[str, str]
     found = {}
     for name in INSTRUCTION_SETS:
         entry = INSTRUCTION_SETS.get(name)
-        if re.match(entry.machines, architecture(triple)):
+        if entry.in_llvm and re.match(entry.machines, architecture(triple)):
             match = re.search(entry.shows, _assembly(triple, mcpu, attributes, entry.probe))
             if match is not None or (entry.attribute and f"+{entry.attribute}" in attributes.split(",")):
                 found[name] = match[0] if match else entry.attribute

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from mlfc.target.features import CPUS
 from mlfc.target.target import Target
 from mlfc.target.tuning_log import TuningLog, opened_log
 
@@ -17,7 +18,7 @@ def shipped_log(target: Target) -> TuningLog | None:
     if target.kind != "c" or not target.features.vector_bytes:
         return None
     name = target.mcpu if target.levels is None else target.levels.levels[-1].name
-    return _log(name)
+    return _log(name) or _log(CPUS.get(name).base if name in CPUS else "")
 
 
 @cache

@@ -31,6 +31,8 @@ class Tuned:
     kernels: Mapping[str, Choices]
     # of the processor in whose order weights are packed, where kernels for several read the same
     packing: Mapping[str, Choices] = field(default_factory=dict)
+    # whether the choices are another processor's: kernels of this one may have other parameters
+    is_borrowed: bool = False
     used: set[str] = field(default_factory=set)  # keys of kernels that were asked for
     refused: set[str] = field(default_factory=set)  # those of which a template had no such value
 

@@ -15,7 +15,7 @@ from mlfc.errors import ArchiveError, InputError, OptionError
 from mlfc.support.json_text import parse_json
 from mlfc.support.plain_file import open_plain
 from mlfc.support.records import Limits, Record, RecordError
-from mlfc.target.features import Features
+from mlfc.target.features import CPUS, Features
 from mlfc.target.target import Target
 from mlfc.target.tuned import TEMPLATES, Choices, Tuned
 
@@ -88,22 +88,30 @@ class TuningLog:
 
     def applied(self, target: Target) -> Target:
         """Return a target for which templates take the choices of the log."""
-        features = target.features
-        own = self.choices(processor_of(target), features.optimize)
-        levels = target.levels
+        features, levels = target.features, target.levels
         if levels is None:
-            return replace(target, features=replace(features, tuned=Tuned(own)))
+            own = self._tuned(processor_of(target), target.mcpu, features.optimize)
+            return replace(target, features=replace(features, tuned=own))
         by_level = {
-            level.name: self.choices(f"{target.kind} -mcpu={level.name}", features.optimize) for level in levels.levels
+            level.name: self._tuned(f"{target.kind} -mcpu={level.name}", level.name, features.optimize)
+            for level in levels.levels
         }
         # the weights of all levels are in the order of the highest one's tiles
-        packing = by_level[levels.levels[-1].name]
+        packing = by_level[levels.levels[-1].name].kernels
 
         def tuned(name: str, of: Features) -> Features:
-            return replace(of, tuned=Tuned(by_level[name], packing))
+            return replace(of, tuned=replace(by_level[name], packing=packing))
 
         higher = tuple((name, tuned(name, each)) for name, each in features.levels)
         return replace(target, features=replace(tuned(levels.levels[0].name, features), levels=higher))
+
+    def _tuned(self, text: str, cpu: str, optimize: str) -> Tuned:
+        """Return the choices for a processor; where there are none, those for the one that it is based on."""
+        own = self.choices(text, optimize)
+        base = CPUS.get(cpu).base if cpu in CPUS else ""
+        if own or not base:
+            return Tuned(own)
+        return Tuned(self.choices(text.replace(f"-mcpu={cpu}", f"-mcpu={base}"), optimize), is_borrowed=True)
 
     def note(self, target: Target) -> None:
         """Warn once of choices that templates do not have, and of a log that has nothing for the target."""

@@ -133,7 +133,8 @@ class _GroupLowering:
         if tuned is not None and self.ctx.choices:
             key = kernel_key(self.function) or ""
             tuned.used.add(key)
-            if self.ctx.refused or set(self.ctx.choices) - set(self.ctx.parameters):
+            misses = self.ctx.refused or set(self.ctx.choices) - set(self.ctx.parameters)
+            if misses and not tuned.is_borrowed:
                 tuned.refused.add(key)
 
     @property

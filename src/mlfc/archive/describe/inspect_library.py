@@ -27,6 +27,7 @@ from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar
 from mlfc.support.vm_info import vm_info
+from mlfc.target.features import LEVELS
 
 SHARED, STATIC, SINGLE, TAR = "shared library", "static library", "object", "tar of objects"
 _MAX_DESCRIPTION = 64 << 20
@@ -153,7 +154,7 @@ def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, Modu
 
 
 def _levels(codes: Sequence[memoryview]) -> dict[str, int]:
-    """Return the bytes of the kernels for each level of processors, by name."""
+    """Return the bytes of the kernels for each level of processors, by name, the lowest first."""
     found: dict[str, int] = {}
     for code in codes:
         if bytes(code[:4]) == b"\x7fELF":
@@ -161,7 +162,9 @@ def _levels(codes: Sequence[memoryview]) -> dict[str, int]:
                 if name.startswith(LEVEL_SECTION):
                     level = name.removeprefix(LEVEL_SECTION)
                     found[level] = found.get(level, 0) + nbytes
-    return dict(sorted(found.items()))
+    known = [level.name for arch in LEVELS for level in LEVELS.get(arch).levels]
+    places = {name: place for place, name in enumerate(known)}
+    return dict(sorted(found.items(), key=lambda item: (places.get(item[0], len(known)), item[0])))
 
 
 def _functions(symbols: Mapping[str, Export], described: Mapping[str, ModuleInterface]) -> dict[str, Sequence[str]]:

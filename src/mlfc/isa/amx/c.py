@@ -1,0 +1,75 @@
+"""C forms of products by tiles; every helper has a form without tiles beside that of the machine."""
+
+from __future__ import annotations
+
+import re
+from string import Template
+
+from mlfc.codegen.writer import pieces_beside, text_beside
+from mlfc.errors import InternalError
+from mlfc.isa.amx.products import CLOSE, FILTERS, OPEN, PRODUCTS
+from mlfc.support import dtypes
+from mlfc.tir import ir
+from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
+from mlfc.tir.ir import Expr
+
+_PIECES = pieces_beside(__file__, "tiles.h")
+_SIZES = re.compile(rf"{PRODUCTS}_([1-4])x([1-4])")
+
+
+def _helper(key: str) -> Helper | None:
+    if key == OPEN:
+        permission = text_beside(__file__, "permission.h").strip("\n")
+        return (), Template(_PIECES["open"]).substitute(permission=permission)
+    if key == CLOSE:
+        return (), _PIECES["close"]
+    sizes = _SIZES.fullmatch(key)
+    return None if sizes is None else ((), _products(int(sizes[1]), int(sizes[2])))
+
+
+def _products(down: int, across: int) -> str:
+    """Return the function for so many tiles of pixels and vectors of filters."""
+    begin, end = [], []
+    multiply = [f"_tile_loadd({6 + j}, factor + {64 * j}, 64 * wide);" for j in range(across)]
+    for i in range(down):
+        multiply.append(f"_tile_loadd({4 + i % 2}, values + {i} * next, pixel);")
+        for j in range(across):
+            number = i * across + j
+            begin.append(f"_tile_loadd({number}, start + {FILTERS * j}, 0);")
+            multiply.append(f"_tile_dpbusd({number}, {4 + i % 2}, {6 + j});")
+            end.append(
+                f"_tile_stored({number}, sums + {i} * rows * {FILTERS * across} + {FILTERS * j}, {64 * across});"
+            )
+    texts = {"begin": _lines(begin, 4), "multiply": _lines(multiply, 10), "end": _lines(end, 4)}
+    return Template(_PIECES["products"]).substitute(down=down, across=across, **texts)
+
+
+def _lines(statements: list[str], indent: int) -> str:
+    return "\n".join(f"{' ' * indent}{statement}" for statement in statements)
+
+
+def _expression(printer: CPrinter, expr: Expr) -> str | None:
+    if not isinstance(expr, ir.Call) or expr.name not in (OPEN, CLOSE):
+        return None
+    return f"{printer.need(expr.name)}({', '.join(map(printer.expr, expr.args))})"
+
+
+def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
+    call = stmt.value
+    if not isinstance(call, ir.Call) or call.name != PRODUCTS:
+        return None
+    tiles, *operands = call.args[:4]
+    numbers = call.args[4:]
+    loads = [operand for operand in operands if isinstance(operand, ir.Load)]
+    rows = numbers[0]
+    if len(loads) != len(operands) or not isinstance(rows, ir.Const):
+        raise InternalError(f"C takes the operands of '{PRODUCTS}' from memory only")
+    across = dtypes.lanes(loads[0].dtype) // FILTERS
+    down = dtypes.lanes(call.dtype) // (int(rows.value) * FILTERS * across)
+    addresses = [printer.address(load.buffer, load.indices) for load in loads]
+    to = printer.address(stmt.buffer, stmt.indices)
+    args = [printer.expr(tiles), to, *addresses, *map(printer.expr, numbers)]
+    return f"{printer.need(f'{PRODUCTS}_{down}x{across}')}({', '.join(args)});"
+
+
+C_FORMS.add("amx", CForm(_helper, tuple(_PIECES["includes"].splitlines()), expression=_expression, store=_store))

@@ -1,0 +1,346 @@
+"""Convolutions and dense layers of 8-bit data by tiles.
+
+The loops, the copy of the input and the packed weights are those of the register tile (`mlfc.kernels.conv_tile`), so
+processors with and without tiles read the same weights: a tile of them is what 16 vectors would load one after another.
+Rows of a tile of data are pixels; they overlap in memory where windows do, and nothing is copied for each of them.
+
+Pixels are numbered through a band of rows where the copy has one distance between all of them: with the columns on its
+borders, which then are computed for nothing, or without where there are none. Else each row has tiles of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mlfc.isa.amx.products import CLOSE, DEPTH, FILTERS, MOST_SUMS, OPEN, PRODUCTS, ROWS, Walk
+from mlfc.kernels import arithmetic, tiling
+from mlfc.kernels.arithmetic import Arithmetic
+from mlfc.kernels.conv_tile import TiledConv
+from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
+from mlfc.kernels.staging import LEAST_BAND_BYTES as FEWEST_BYTES
+from mlfc.kernels.staging import MOST_BAND_BYTES, Band, Form, Source, fitting_rows
+from mlfc.kernels.templates import Weights, template
+from mlfc.kernels.tiling import PackedBlock, channel_blocks, pack_channels
+from mlfc.support import dtypes
+from mlfc.support.dims import Extent, is_static
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
+from mlfc.tir.ir import Buffer, Expr
+
+LEAST_BAND_BYTES = 32 * 1024
+"""Of the copy: opening tiles for a band should not show in its time."""
+
+_COPIED = (64, 32, 16, 8, 1)  # bytes that are copied at once
+
+# what things take, about, in cycles
+_STEP, _ROW, _VECTOR = 8.0, 0.94, 14.0  # of a product: itself, each row of data, each tile of weights
+_TILE = 30.0  # to begin and store a tile of sums
+_BAND = 250.0  # to open and close tiles
+_DOT4 = 0.7  # of a sum of four products of 16 filters by vectors
+_GAIN = 0.9  # of the vectors' time, at most
+
+
+def _groups(vectors: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first, count, vectors) of the parts of a panel: pairs of vectors share rows of data."""
+    if vectors > 1:
+        yield 0, vectors // 2, 2
+    if vectors % 2:
+        yield vectors - 1, 1, 1
+
+
+def _parts(tiles: int, across: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first, count, tiles) of the calls for the tiles of a line, with `across` vectors of filters."""
+    most = MOST_SUMS // across
+    if tiles >= most:
+        yield 0, tiles // most, most
+    if tiles % most:
+        yield tiles - tiles % most, 1, tiles % most
+
+
+@dataclass(frozen=True)
+class Lines:
+    """How the pixels of a band are numbered: in `count` lines of `size` pixels."""
+
+    is_band: bool  # a line is the whole band, whose rows are as wide as those of the copy
+    count: int
+    size: int
+    rows: int  # pixels of a tile
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a line, of which the last may have pixels that are none."""
+        return -(-self.size // self.rows)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes of everything, before anything is written."""
+
+    conv: Conv  # over (height, width), in one group
+    height: int  # rows of a band
+    columns: int  # of the copy
+    lines: Lines
+    walk: Walk  # in a line; `wide` is for one vector
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one row of the copy to the next."""
+        return self.columns * int(self.conv.channels)
+
+    def start(self, line: Any, pixel: Any) -> Any:
+        """Return the byte of the copy where the window of a pixel begins."""
+        return line * (self.conv.strides[0] * self.pitch) + pixel * self.walk.pixel
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes of the copy, with what is read for pixels that are none and behind the last window."""
+        rows = (self.height - 1) * self.conv.strides[0] + self.conv.extents[0]
+        tiles, walk = self.lines.tiles, self.walk
+        read_bytes = self.start(self.lines.count - 1, (tiles - 1) * walk.rows) + walk.data_bytes(1)
+        return max(rows * self.pitch, int(read_bytes))
+
+    def cycles(self, lines: Lines) -> float:
+        """Return what the products of a band take."""
+        walk, total = self.walk, 0.0
+        steps = walk.lines * walk.taps * walk.steps
+        for _, parts, across in _groups(-(-self.conv.filters // FILTERS)):
+            for _, count, down in _parts(lines.tiles, across):
+                cycles = steps * (_STEP + _ROW * down * lines.rows + _VECTOR * across) + _TILE * down * across
+                total += parts * count * cycles
+        return lines.count * total
+
+    @property
+    def pays(self) -> bool:
+        """Whether tiles take less time than vectors."""
+        conv, walk = self.conv, self.walk
+        ours = conv.output[0] // self.height * (_BAND + self.cycles(self.lines))
+        vectors = prod(conv.output) * -(-conv.filters // FILTERS)
+        return bool(ours < _GAIN * _DOT4 * vectors * walk.lines * walk.taps * walk.groups)
+
+
+def planned(conv: Conv, how: Arithmetic) -> Plan:
+    """Return the sizes for a convolution over (height, width)."""
+    width = conv.output[1]
+    columns = (width - 1) * conv.strides[1] + conv.extents[1]
+    pitch, pixel = columns * conv.channels, conv.strides[1] * conv.channels
+    most = min(max(how.weights.nbytes, LEAST_BAND_BYTES), MOST_BAND_BYTES)
+    band = fitting_rows(conv, most // pitch)
+    as_runs = conv.dilation[1] == 1
+    taps = 1 if as_runs else conv.kernel[1]
+    groups = -(-conv.channels * (conv.kernel[1] if as_runs else 1) // how.step)
+    depth = max(depth for depth in range(1, DEPTH + 1) if groups % depth == 0)
+    walk = Walk(
+        ROWS, depth, pixel, 0, conv.kernel[0], conv.dilation[0] * pitch, taps, conv.dilation[1] * conv.channels,
+        groups // depth, 1,
+    )  # fmt: skip
+    ways = [_lines(False, band, width)]
+    if conv.strides == (1, 1):
+        ways.append(_lines(True, 1, (band - 1) * columns + width))
+    first = Plan(conv, band, columns, ways[0], walk)
+    lines = min(ways, key=first.cycles)
+    return replace(first, lines=lines, walk=replace(walk, rows=lines.rows, next=lines.rows * pixel))
+
+
+def _lines(is_band: bool, count: int, size: int) -> Lines:
+    tiles = -(-size // ROWS)
+    return Lines(is_band, count, size, -(-size // tiles))
+
+
+class _InLine(Band):
+    """The copy of a band of rows whose pixels and rows follow each other without anything between."""
+
+    def __init__(self, ctx: Context, source: Source, form: Form, plan: Plan) -> None:
+        super(Band, self).__init__(ctx, plan.conv, source, form)
+        self.length, self.rows, self.is_open = plan.pitch, plan.height, False
+        self.buffer = ctx.scratch("staged", (plan.copy_bytes,), form.dtype)
+
+    def at(self, slot: Expr, element: Expr) -> list[Expr]:
+        """Return the index of an element of a row of the copy."""
+        return [slot * self.length + element]
+
+    def copy(
+        self, buffer: Buffer, channels: int, read: Callable[[Expr, int], Expr], to: Callable[[Expr], list[Expr]]
+    ) -> None:
+        """Write the copy of a pixel in vectors: compilers leave loops over bytes inside of conditions as they are."""
+        stmts, done = self.ctx.stmts, 0
+        for lanes in _COPIED:
+            count = (channels - done) // lanes
+            if count:
+                with stmts.loop(count, "c") as index:
+                    c = index * lanes + done
+                    stmts.store(buffer, to(c), self._bytes(read(c, lanes), lanes))
+            done += count * lanes
+
+    def _bytes(self, value: Expr, lanes: int) -> Expr:
+        """Return vectors of the input as those of the copy."""
+        if dtypes.element(value.dtype) == "uint8":
+            return value
+        flipped = tb.const(0x80, "uint8") if lanes == 1 else tb.broadcast(tb.const(0x80, "uint8"), lanes)
+        return tb.cast(value, dtypes.vector("uint8", lanes)) ^ flipped
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Filters whose sums are computed together: some vectors of a panel."""
+
+    panel: PackedBlock
+    number: Expr  # of the panel
+    first: Expr  # vector
+    vectors: int
+    width: int  # filters of each such part of the panel
+    weights: Buffer
+    start: Buffer
+
+
+class TileConv(TiledConv):
+    """Writes the loops of one convolution over (height, width)."""
+
+    is_measured = False
+    can_share_pieces = False
+
+    def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
+        self._plan = planned(conv, how)
+        super().__init__(ctx, conv, how, source, out)
+        self._totals = ctx.scratch("sums", (MOST_SUMS * self._plan.walk.rows * FILTERS,), "int32")
+
+    def band_of(self, form: Form, most: int) -> Band:
+        """Return the copy of the input of a band of rows."""
+        del most
+        return _InLine(self.ctx, (self.data, self.seen), form, self._plan)
+
+    def choose_tile(self, band: Extent) -> tiling.Tile:
+        """Return the tiling by vectors, for which weights are packed, with the band that it has."""
+        length = self._plan.pitch + self.how.step - 1
+        band = fitting_rows(self.conv, min(max(self.how.weights.nbytes, FEWEST_BYTES), MOST_BAND_BYTES) // length)
+        return self._measured_tile(band, self.ctx.features.vector_registers, self.vectors, packing=True)
+
+    def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer]:
+        """Return the weights of a panel in one row, and the start of its sums."""
+        packed, start = self.packed(block)
+        if start is None:
+            start = pack_channels(np.zeros(self.conv.filters, np.int32), block)
+        return self.ctx.constant("weights", packed.reshape(-1)), self.ctx.constant("start", start)
+
+    def emit(self) -> None:
+        """Write everything."""
+        stmts, walk, stage = self.ctx.stmts, self._plan.walk, self.stage
+        assert stage is not None  # bytes are always copied
+        panels = [(panel, *self.pack(panel)) for panel in channel_blocks(self.conv.filters, self.tile.vectors)]
+        with stmts.loop(self.conv.batch, "image") as image, self._bands() as (row, rows):
+            stmts.refill(stage.buffer, self._totals)
+            stage.fill(image, row, rows)
+            tiles = stmts.local("tiles", (1,), "int32")
+            stmts.store(tiles, [0], tb.intrinsic(OPEN, tb.const(walk.rows), tb.const(walk.depth)))
+            for panel, weights, start in panels:
+                with stmts.loop(panel.count, "block") as number:
+                    for first, count, vectors in _groups(panel.vectors):
+                        width = min(panel.width - first * FILTERS, vectors * FILTERS)
+                        last = panel.width - (first + (count - 1) * vectors) * FILTERS
+                        even = count if last >= vectors * FILTERS else count - 1
+                        if even:
+                            with stmts.loop(even, "part") as index:
+                                at = index * vectors + first
+                                part = _Part(panel, number, at, vectors, width, weights, start)
+                                self._pixels((image, row), tiles, part)
+                        if even < count:
+                            at = tb.const(first + even * vectors)
+                            part = _Part(panel, number, at, vectors, last, weights, start)
+                            self._pixels((image, row), tiles, part)
+            stmts.store(tiles, [0], tb.intrinsic(CLOSE, tb.load(tiles, [0])))
+
+    def _pixels(self, band: tuple[Expr, Expr], tiles: Buffer, part: _Part) -> None:
+        """Write the loops over the pixels of a band."""
+        stmts, lines = self.ctx.stmts, self._plan.lines
+        with stmts.loop(lines.count, "line") as line:
+            for first, count, down in _parts(lines.tiles, part.vectors):
+                left = lines.size - first * lines.rows
+                even = min(count, left // (down * lines.rows))
+                if even:
+                    with stmts.loop(even, "tile") as index:
+                        pixel = (index * down + first) * lines.rows
+                        self._products(band, (line, pixel), tiles, part, down, down * lines.rows)
+                if even < count:
+                    pixel = tb.const((first + even * down) * lines.rows)
+                    self._products(band, (line, pixel), tiles, part, down, left - even * down * lines.rows)
+
+    def _products(
+        self, band: tuple[Expr, Expr], at: tuple[Expr, Expr], tiles: Buffer, part: _Part, down: int, pixels: int
+    ) -> None:
+        """Write the sums of some tiles, and the stores of those that are pixels."""
+        stmts, plan, stage, panel = self.ctx.stmts, self._plan, self.stage, part.panel
+        assert stage is not None
+        wide, across = panel.vectors, part.vectors * FILTERS
+        walk = replace(plan.walk, wide=wide)
+        panel_bytes = walk.lines * walk.taps * walk.groups * 64 * wide
+        operands = [
+            tb.load(tiles, [0]),
+            tb.load(part.start, [part.number, part.first * FILTERS], lanes=across),
+            tb.load(stage.buffer, [plan.start(*at)], lanes=walk.data_bytes(down)),
+            tb.load(part.weights, [part.number * panel_bytes + part.first * 64], lanes=walk.weight_bytes(part.vectors)),
+        ]
+        kind = f"int32x{down * walk.rows * across}"
+        stmts.store(self._totals, [0], tb.intrinsic(PRODUCTS, *operands, *walk.operands, dtype=kind))
+        first = part.number * panel.width + panel.first + part.first * FILTERS
+        with stmts.loop(pixels, "pixel") as pixel:
+            number = at[1] + pixel
+            if not plan.lines.is_band:
+                self._store(band, (at[0], number), pixel * across, first, part.width)
+                return
+            y, x = stmts.let("y", number // plan.columns), stmts.let("x", number % plan.columns)
+            if plan.columns == self.conv.output[1]:
+                self._store(band, (y, x), pixel * across, first, part.width)
+                return
+            with stmts.when(tb.binary("lt", x, self.conv.output[1])):
+                self._store(band, (y, x), pixel * across, first, part.width)
+
+    def _store(self, band: tuple[Expr, Expr], at: tuple[Expr, Expr], sums: Expr, first: Expr, width: int) -> None:
+        """Write the stores of the filters of a pixel."""
+        image, row = band
+        with self.ctx.stmts.loop(width, "c", "vectorized") as c:
+            value = self.finished(tb.load(self._totals, [sums + c]), first + c)
+            self.out.store(self.seen(image, row + at[0], at[1], first + c), value)
+
+
+def _how(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> Arithmetic | None:
+    """Return the arithmetic, or None where vectors are as fast, or are needed."""
+    fits = conv.groups == 1 and is_static((*conv.spatial, conv.batch, conv.channels, conv.filters))
+    how = arithmetic.choose(data.dtype, weights, ctx.features) if fits and len(conv.spatial) <= 2 else None
+    if how is None or how.step == 1 or how.accumulator != out.dtype or prod(conv.output) == 0:
+        return None
+    return how if planned(conv.planar(), how).pays else None
+
+
+def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
+    return _how(ctx, conv, data, weights, out) is not None
+
+
+@template("convolution", "amx", _accepts)
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution over one or two dimensions."""
+    how = _how(ctx, conv, data, weights, out)
+    assert how is not None  # _accepts has seen to it
+    TileConv(ctx, conv.planar(), how, (data, frame_of(len(conv.spatial))), out).emit()
+
+
+def _rows(data: Buffer, columns: int) -> tuple[Conv, Frame]:
+    return rows_as_pixels(data.shape, columns)
+
+
+def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
+    if not is_static(data.shape):
+        return False
+    return _how(ctx, _rows(data, weights.values.shape[-1])[0], data, weights, out) is not None
+
+
+@template("dense", "amx", _accepts_dense)
+def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write rows of data times constant weights (reduction, columns): rows are pixels of one line."""
+    conv, frame = _rows(data, weights.values.shape[-1])
+    how = arithmetic.choose(data.dtype, weights, ctx.features)
+    assert how is not None  # _accepts_dense has seen to it
+    TileConv(ctx, conv, how, (data, frame), out).emit()

@@ -1,0 +1,105 @@
+/* Products of bytes by tiles (AMX) and portably; a piece of this file is copied into code that calls it.
+ *
+ * A kernel opens the tiles once, for all its products: to set their sizes takes as long as a dozen of them. It closes
+ * them when it ends, so that the system has nothing to keep of them, and other code finds none open. Tiles 0 to 3 are
+ * sums, 4 and 5 rows of data, 6 and 7 weights; calls keep nothing in them, as the ABI says.
+ *
+ * What compilers know of the instructions is not that they read memory: a barrier does what that would.
+ */
+
+//: includes
+#if defined(__AMX_INT8__) || defined(__AMXINT8__)
+#include <immintrin.h>
+#define MLF_TILES /* clang had a name of its own at first */
+#endif
+
+//: open
+#if defined(MLF_TILES)
+$permission
+
+static int32_t mlf_tiles_here;
+
+/* asks when the program is loaded, before there are threads; until then there are no tiles */
+__attribute__((constructor)) static void mlf_ask_for_tiles(void) { mlf_tiles_here = mlf_tiles_permitted(); }
+#endif
+
+/* sets the sizes of tiles: so many rows of data, and 4 * depth bytes of each. Returns 1, or 0 where there are none. */
+static inline int32_t mlf_tiles_open(int32_t rows, int32_t depth) {
+#if defined(MLF_TILES)
+  if (mlf_tiles_here) {
+    uint8_t sizes[64] __attribute__((aligned(64))) = {1};
+    for (int32_t tile = 0; tile < 8; ++tile) {
+      sizes[16 + 2 * tile] = tile == 4 || tile == 5 ? (uint8_t)(4 * depth) : 64;
+      sizes[48 + tile] = tile < 6 ? (uint8_t)rows : (uint8_t)depth;
+    }
+    __asm__ __volatile__("" ::: "memory");
+    _tile_loadconfig(sizes);
+    return 1;
+  }
+#else
+  (void)rows;
+  (void)depth;
+#endif
+  return 0;
+}
+
+//: close
+/* gives the tiles back */
+static inline int32_t mlf_tiles_close(int32_t tiles) {
+#if defined(MLF_TILES)
+  if (tiles) {
+    _tile_release();
+  }
+#else
+  (void)tiles;
+#endif
+  return 0;
+}
+
+//: products
+/* sums of $across vectors of 16 filters for $down times `rows` pixels: start + data * weights; see mlfc/isa/amx */
+static inline void mlf_tiles_u8s8_${down}x$across(
+    int32_t tiles, int32_t *sums, const int32_t *start, const uint8_t *data, const int8_t *weights, int32_t rows,
+    int32_t depth, int32_t pixel, int32_t next, int32_t lines, int32_t pitch, int32_t taps, int32_t hop, int32_t steps,
+    int32_t wide) {
+#if defined(MLF_TILES)
+  if (tiles) {
+    const int8_t *factor = weights;
+    __asm__ __volatile__("" ::: "memory");
+$begin
+    for (int32_t line = 0; line < lines; ++line) {
+      for (int32_t tap = 0; tap < taps; ++tap) {
+        const uint8_t *values = data + line * pitch + tap * hop;
+        for (int32_t step = 0; step < steps; ++step) {
+$multiply
+          values += 4 * depth;
+          factor += depth * 64 * wide;
+        }
+      }
+    }
+$end
+    __asm__ __volatile__("" ::: "memory");
+    return;
+  }
+#else
+  (void)tiles;
+#endif
+  for (int32_t row = 0; row < $down * rows; ++row) {
+    const uint8_t *values = data + row / rows * next + row % rows * pixel;
+    const int8_t *factor = weights;
+    int32_t *total = sums + row * ($across * 16);
+    memcpy(total, start, $across * 16 * sizeof *total);
+    for (int32_t line = 0; line < lines; ++line) {
+      for (int32_t tap = 0; tap < taps; ++tap) {
+        for (int32_t step = 0; step < steps * depth; ++step) {
+          const uint8_t *four = values + line * pitch + tap * hop + 4 * step;
+          for (int32_t c = 0; c < $across * 16; ++c) {
+            const int8_t *own = factor + 4 * c;
+            total[c] += four[0] * own[0] + four[1] * own[1] + four[2] * own[2] + four[3] * own[3];
+          }
+          factor += 64 * wide;
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,222 @@
+"""Kernels by tiles of AMX: on this processor, in their form without tiles, and with tiles in plain C."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlfc.codegen.c import print_file, print_function
+from mlfc.library.toolchain import NATIVE
+from mlfc.relay import ir
+from mlfc.support.platforms import this_platform
+from mlfc.target.features import Features
+from mlfc.target.target import parse_target
+from mlfc.tir import interpreter
+from mlfc.tir import ir as tir
+from mlfc.tir.parallel import parallelize
+from mlfc.tir.verify import verify
+from mlfc.tir.visitor import walk
+from mlfc.transform.lower_group import LoweredGroup, lower_group
+from tests.conftest import need
+from tests.native.kernel_runner import group_of
+from tests.native.llvm_functions import run_kernel
+from tests.native.test_i8mm_kernels import dense_layer
+from tests.native.test_mve_kernels import PLAIN, layer, requantized, scalar
+from tests.shared_library import compile_shared
+
+Array = npt.NDArray[Any]
+
+TILES = parse_target("c -mcpu=sapphirerapids").features
+VECTORS = parse_target("c -mcpu=x86-64-v4").features
+STAND_IN = Path(__file__).parent / "stand_ins" / "amx" / "tiles.h"
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
+INSTRUCTIONS = ("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8")
+PLAN = "mlfc.isa.amx.templates.Plan.pays"
+
+
+def convolution(
+    shape: tuple[int, ...], kernel: tuple[int, int], filters: int, *, dtype: str = "int8", **attrs: Any
+) -> tuple[ir.Function, list[Array]]:
+    """Return a convolution of known sizes with its requantization, and data of extreme values too."""
+    rng = np.random.default_rng(filters)
+    x = ir.Var("x", ir.TensorType(shape, dtype))
+    weights = rng.integers(-127, 128, (*kernel, shape[3], filters)).astype(np.int8)
+    weights[..., 0] = -128
+    zero = 3 if dtype == "int8" else 130
+    call = ir.call(
+        "qnn.conv2d", [x, ir.const(weights), scalar(zero, "int32"), scalar(0, "int32"), scalar(0.5), scalar(0.25)],
+        data_layout="NHWC", kernel_layout="HWIO", out_dtype="int32", **attrs,
+    )  # fmt: skip
+    limits = np.iinfo(dtype)
+    data = rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    data[:, ::2] = limits.min
+    return group_of(requantized(call, np.linspace(0.0001, 0.002, filters), "DOUBLE"), [x]), [data]
+
+
+LAYERS: dict[str, Callable[[], tuple[ir.Function, list[Array]]]] = {
+    # names of layers with a residual addition
+    **{
+        name: partial(layer, name, zero, rounding, 0.01)
+        for name, zero, rounding in [
+            ("1x1", -128, "DOUBLE"), ("1x1_odd_plane", 127, "SINGLE"), ("1x1_wide_odd_plane", 3, "TONEVEN"),
+            ("1x1_stride", 0, "DOUBLE"), ("3x3", -128, "DOUBLE"), ("3x3_large_column", 127, "TONEVEN"),
+            ("3x3_stride", -128, "DOUBLE"), ("stride_beyond_kernel", 5, "DOUBLE"), ("10x4", -128, "SINGLE"),
+        ]
+    },
+    # one tile behind four, or two; pairs of vectors and one; the last filters of a panel
+    "rows_of_tiles": partial(convolution, (1, 3, 40, 8), (3, 3), 56, padding=(1, 1, 1, 1)),
+    "dilated": partial(convolution, (1, 9, 11, 20), (3, 3), 20, padding=(2, 2, 2, 2), dilation=(2, 2)),
+    "images": partial(convolution, (2, 5, 7, 64), (1, 3), 112),
+    "unsigned": partial(convolution, (1, 6, 6, 32), (3, 3), 40, dtype="uint8", padding=(1, 1, 1, 1)),
+    **{f"dense-{sizes}": partial(dense_layer, *sizes) for sizes in [(2, 8, 1), (17, 64, 20), (49, 13, 70)]},
+}  # fmt: skip
+
+
+@cache
+def lowered(name: str) -> tuple[LoweredGroup, list[Array]]:
+    """Return a layer by tiles and its inputs."""
+    group, inputs = LAYERS[name]()
+    with mock.patch(PLAN, True):  # layers that tests can interpret are too small for tiles
+        return lower_group(group, TILES), inputs
+
+
+@cache
+def plain(name: str) -> LoweredGroup:
+    return lower_group(LAYERS[name]()[0], PLAIN)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
+    """Return what plain loops in C compute."""
+    functions = [print_function(plain(name).prim, function_of(name)) for name in LAYERS]
+    place = tmp_path_factory.mktemp("plain") / "plain.so"
+    library = ctypes.CDLL(str(compile_shared({"plain.c": print_file(functions).encode()}, place, ("-O1",))))
+    return {
+        name: run_kernel(
+            getattr(library, function_of(name)), plain(name).prim, [*lowered(name)[1], *plain(name).constants]
+        )
+        for name in LAYERS
+    }
+
+
+@cache
+def source() -> str:
+    """Return the C of all layers."""
+    functions = []
+    for name in LAYERS:
+        prim = lowered(name)[0].prim
+        verify(prim)
+        functions.append(print_function(prim, function_of(name)))
+        assert "mlf_tiles_u8s8" in functions[-1].text
+    return print_file(functions)
+
+
+def function_of(name: str) -> str:
+    return re.sub(r"\W", "_", f"layer_{name}")
+
+
+def assert_right(library: Any, expected: dict[str, Array]) -> None:
+    """Compare what a library computes with plain loops."""
+    for name in LAYERS:
+        ours, inputs = lowered(name)
+        found = run_kernel(getattr(library, function_of(name)), ours.prim, [*inputs, *ours.constants])
+        np.testing.assert_array_equal(found, expected[name], name)
+
+
+def test_the_meaning_of_the_instructions(expected: dict[str, Array]) -> None:
+    for name in ("3x3_stride", "dense-(17, 64, 20)"):
+        ours, inputs = lowered(name)
+        np.testing.assert_array_equal(interpreter.run(ours.prim, inputs, ours.constants), expected[name], name)
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("flags", [(NATIVE,), ()], ids=["native", "without"])
+def test_layers_are_what_plain_loops_compute(
+    flags: tuple[str, ...], compiler: str, expected: dict[str, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tiles where this processor has them."""
+    monkeypatch.setenv("CC", need(compiler, compiler))
+    files = {"layers.c": source().encode()}
+    library = ctypes.CDLL(str(compile_shared(files, tmp_path / "layers.so", (*STRICT, "-O1", *flags))))
+    assert_right(library, expected)
+
+
+def test_tiles_in_plain_c_compute_the_same(
+    expected: dict[str, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any processor runs the code for tiles, with what ends the program where the instructions would fault."""
+    monkeypatch.setenv("CC", need("gcc", "gcc"))
+    files = {"layers.c": source().encode()}
+    flags = (*STRICT[:-2], "-O1", "-ffp-contract=off", "-include", str(STAND_IN))
+    library = ctypes.CDLL(str(compile_shared(files, tmp_path / "layers.so", flags)))
+    assert_right(library, expected)
+    assert library.products_of_tiles() > 1000
+    assert library.open_tiles() == 0  # every kernel gives its tiles back
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_compilers_have_the_instructions(compiler: str, tmp_path: Path) -> None:
+    if this_platform().arch != "x86_64":
+        pytest.skip("this machine is no x86-64")
+    (tmp_path / "layers.c").write_text(source())
+    command = [need(compiler, compiler), *STRICT, "-O1", *INSTRUCTIONS, "-S", "layers.c", "-o", "-"]
+    text = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert {"ldtilecfg", "tileloadd", "tdpbusd", "tilestored", "tilerelease"} <= set(
+        re.findall(r"\bt\w+|\bldt\w+", text)
+    )
+
+
+def test_processors_without_tiles_read_the_same_weights() -> None:
+    for name in ("3x3", "rows_of_tiles", "images", "unsigned"):
+        ours = lowered(name)[0]
+        with_vectors = lower_group(LAYERS[name]()[0], VECTORS)
+        weights = [
+            {array.tobytes() for array in each.constants if array.dtype == np.int8} for each in (ours, with_vectors)
+        ]
+        assert weights[0] == weights[1], name
+
+
+def conv_of(shape: tuple[int, ...], kernel: int, filters: int) -> LoweredGroup:
+    pad = (kernel // 2,) * 4
+    return lower_group(convolution(shape, (kernel, kernel), filters, padding=pad)[0], TILES)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "filters", "has_tiles"),
+    [
+        ((1, 16, 16, 32), 3, 32, True),
+        ((1, 14, 14, 96), 1, 576, True),
+        ((1, 7, 7, 320), 1, 1280, True),
+        ((1, 1, 1, 1280), 1, 1000, False),  # one row of a tile
+        ((1, 112, 112, 16), 1, 96, False),  # a quarter of its depth
+        ((1, 48, 48, 68), 1, 64, False),  # 17 groups of four bytes, of which a tile takes no part
+    ],
+)
+def test_tiles_where_they_are_faster(shape: tuple[int, ...], kernel: int, filters: int, has_tiles: bool) -> None:
+    assert ("mlf_tiles" in print_function(conv_of(shape, kernel, filters).prim).text) == has_tiles
+
+
+def test_threads_share_bands() -> None:
+    prim = conv_of((1, 28, 28, 256), 3, 256).prim
+    parts = [item for item in walk(parallelize(prim).body) if isinstance(item, tir.Parallel)]
+    assert len(parts) == 1
+    opened = [item for item in walk(parts[0].body) if isinstance(item, tir.Allocate) and item.buffer.name == "tiles"]
+    assert opened  # each thread has tiles of its own
+
+
+def test_targets() -> None:
+    for text in ("c -mcpu=x86-64-v4", "c -mcpu=x86-64-v4 -mattr=+avx512vnni", "llvm -mcpu=sapphirerapids"):
+        assert not parse_target(text).features.has("amx")
+    assert parse_target("c -mcpu=sapphirerapids").library_cpu == "sapphirerapids"
+    assert dict(parse_target("c -mcpu=auto -mtriple=x86_64").features.levels)["sapphirerapids"].has("amx")
+    assert isinstance(TILES, Features)

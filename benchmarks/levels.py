@@ -49,7 +49,8 @@ def measure(model: Model, folder: Path, seconds: float) -> tuple[str, ...]:
         target = "c -mcpu=native" if is_native else f"c -mcpu={level.name}"
         # a library is loaded once, and chooses once
         copied = shutil.copyfile(auto, folder / f"{model.name}-auto-{level.name}.so")
-        _exported(model, target, own[level.name], NATIVE if is_native else ())
+        # the flags of the level: its name alone leaves out VNNI
+        _exported(model, target, own[level.name], NATIVE if is_native else level.flags)
         ratios.append(paired([_runner(copied, level.name), _runner(own[level.name])], seconds)[1])
     # what libraries were before they had levels
     one_s, one_bytes = _exported(model, "c", folder / f"{model.name}-one.so", NATIVE)

@@ -83,6 +83,11 @@ def test_the_digits_model_is_bit_exact(tmp_path: Path) -> None:
     check_every_layer(DIGITS, tmp_path, {(target, form): 50 for target in targets for form in ("layers", "plain")})
 
 
+def test_layers_by_tiles_are_bit_exact(models: Path, tmp_path: Path) -> None:
+    """By the instructions of AMX where this processor has them."""
+    check_every_layer(models / "pretrainedResnet_quant.tflite", tmp_path, {("c -mcpu=sapphirerapids", "plain"): 20})
+
+
 @pytest.mark.parametrize(("name", "target"), FLOAT_MODELS)
 def test_float_models_agree_with_the_reference(name: str, target: str, models: Path, tmp_path: Path) -> None:
     path = models / f"{name}.tflite"

@@ -61,7 +61,9 @@ def expected(made: onnx.ModelProto, x: npt.NDArray[Any], kind: str) -> list[Any]
 
 @pytest.mark.usefixtures("quick_builds")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("target", "executor"), [("llvm", "aot"), ("c", "aot"), ("llvm", "graph")])
+@pytest.mark.parametrize(
+    ("target", "executor"), [("llvm", "aot"), ("c", "aot"), ("llvm", "graph"), ("c -mcpu=sapphirerapids", "aot")]
+)
 def test_models_of_halves_run_from_end_to_end(kind: str, target: str, executor: str, tmp_path: Path) -> None:
     dtype, _, unit = KINDS[kind]
     made = model(kind)

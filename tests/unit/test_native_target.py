@@ -12,6 +12,7 @@ from mlfc.target import features
 from mlfc.target.target import parse_target
 
 V4 = {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
+TILES = {"avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"}
 X86 = parse_platform("x86_64-linux-gnu")
 
 
@@ -23,7 +24,11 @@ X86 = parse_platform("x86_64-linux-gnu")
             "c -mcpu=x86-64-v4 -mattr=+avx512vnni",
             ("-march=x86-64-v4", "-mavx512vnni"),
         ),
-        (V4 | {"avx512_vnni", "amx_tile", "amx_int8"}, "c -mcpu=sapphirerapids", ("-march=sapphirerapids",)),
+        (
+            V4 | {"avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"},
+            "c -mcpu=sapphirerapids",
+            ("-march=sapphirerapids",),
+        ),
         (V4, "c -mcpu=x86-64-v4", ("-march=x86-64-v4",)),
         ({"avx2", "avx_vnni"}, "c -mcpu=x86-64-v3", ("-march=x86-64-v3",)),
     ],

@@ -174,10 +174,13 @@ class Band(_Rows):
     def fill(self, image: Expr, first: Expr, count: Any) -> None:
         """Write the loops that copy the input of `count` output rows from `first` on."""
         conv = self.conv
-        channels = Channels(conv.channels, lambda c: c)
         with self.ctx.stmts.loop(self._input_rows(count), "row") as row:
             place = image, first * conv.strides[0] + row - conv.padding[0][0]
-            self.write(self.buffer, row, place, channels)
+            self.write(self.buffer, row, place, self.channels())
+
+    def channels(self) -> Channels:
+        """Return the channels that a pixel has."""
+        return Channels(self.conv.channels, lambda c: c)
 
 
 class StagedWindow(_Rows):

@@ -178,7 +178,7 @@ LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
 def native_cpu() -> str:
     """Return the key of CPUS that fits the machine this runs on."""
     flags = _processor_flags()
-    if {"avx512_vnni", "amx_tile", "amx_int8"} <= flags:
+    if {"avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"} <= flags:
         return "sapphirerapids"
     if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
         return "x86-64-v4"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from string import Template
 
+from mlfc.codegen.c_types import helper_name, scalar_type
 from mlfc.codegen.writer import pieces_beside, text_beside
 from mlfc.errors import InternalError
-from mlfc.isa.amx.products import CLOSE, FILTERS, OPEN, PRODUCTS
+from mlfc.isa.amx.products import BFLOATS, BYTES, CLOSE, FILTERS, KINDS, OPEN, Elements
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
 from mlfc.tir.ir import Expr
 
 _PIECES = pieces_beside(__file__, "tiles.h")
-_SIZES = re.compile(rf"{PRODUCTS}_([1-4])x([1-4])")
+_SIZES = re.compile(rf"({'|'.join(KINDS)})_([1-4])x([1-4])")
+_INSTRUCTIONS = {BYTES.name: "_tile_dpbusd", BFLOATS.name: "_tile_dpbf16ps"}
+_TO_FLOAT = "bfloat16_to_float"
 
 
 def _helper(key: str) -> Helper | None:
@@ -24,24 +27,42 @@ def _helper(key: str) -> Helper | None:
     if key == CLOSE:
         return (), _PIECES["close"]
     sizes = _SIZES.fullmatch(key)
-    return None if sizes is None else ((), _products(int(sizes[1]), int(sizes[2])))
+    if sizes is None:
+        return None
+    kind = KINDS[sizes[1]]
+    return (_TO_FLOAT,) if kind is BFLOATS else (), _products(kind, int(sizes[2]), int(sizes[3]))
 
 
-def _products(down: int, across: int) -> str:
+def _products(kind: Elements, down: int, across: int) -> str:
     """Return the function for so many tiles of pixels and vectors of filters."""
     begin, end = [], []
-    multiply = [f"_tile_loadd({6 + j}, factor + {64 * j}, 64 * wide);" for j in range(across)]
+    row = FILTERS * kind.group  # weights of a vector of filters
+    multiply = [f"_tile_loadd({6 + j}, factor + {row * j}, 64 * wide);" for j in range(across)]
     for i in range(down):
-        multiply.append(f"_tile_loadd({4 + i % 2}, values + {i} * next, pixel);")
+        stride = "pixel" if kind is BYTES else "2 * pixel"
+        multiply.append(f"_tile_loadd({4 + i % 2}, values + {i} * next, {stride});")
         for j in range(across):
             number = i * across + j
             begin.append(f"_tile_loadd({number}, start + {FILTERS * j}, 0);")
-            multiply.append(f"_tile_dpbusd({number}, {4 + i % 2}, {6 + j});")
+            multiply.append(f"{_INSTRUCTIONS[kind.name]}({number}, {4 + i % 2}, {6 + j});")
             end.append(
                 f"_tile_stored({number}, sums + {i} * rows * {FILTERS * across} + {FILTERS * j}, {64 * across});"
             )
-    texts = {"begin": _lines(begin, 4), "multiply": _lines(multiply, 10), "end": _lines(end, 4)}
-    return Template(_PIECES["products"]).substitute(down=down, across=across, **texts)
+    wide = "{}[{}]" if kind is BYTES else f"{helper_name(_TO_FLOAT)}({{}}[{{}}])"
+    products = [f"{wide.format('group', place)} * {wide.format('own', place)}" for place in range(kind.group)]
+    return Template(_PIECES["products"]).substitute(
+        name=kind.name,
+        down=down,
+        across=across,
+        group=kind.group,
+        sum=scalar_type(kind.sum),
+        data=scalar_type(kind.data),
+        weight=scalar_type(kind.weight),
+        begin=_lines(begin, 4),
+        multiply=_lines(multiply, 10),
+        end=_lines(end, 4),
+        products=" + ".join(products),
+    )
 
 
 def _lines(statements: list[str], indent: int) -> str:
@@ -56,20 +77,20 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
 
 def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
     call = stmt.value
-    if not isinstance(call, ir.Call) or call.name != PRODUCTS:
+    if not isinstance(call, ir.Call) or call.name not in KINDS:
         return None
     tiles, *operands = call.args[:4]
     numbers = call.args[4:]
     loads = [operand for operand in operands if isinstance(operand, ir.Load)]
     rows = numbers[0]
     if len(loads) != len(operands) or not isinstance(rows, ir.Const):
-        raise InternalError(f"C takes the operands of '{PRODUCTS}' from memory only")
+        raise InternalError(f"C takes the operands of '{call.name}' from memory only")
     across = dtypes.lanes(loads[0].dtype) // FILTERS
     down = dtypes.lanes(call.dtype) // (int(rows.value) * FILTERS * across)
     addresses = [printer.address(load.buffer, load.indices) for load in loads]
     to = printer.address(stmt.buffer, stmt.indices)
     args = [printer.expr(tiles), to, *addresses, *map(printer.expr, numbers)]
-    return f"{printer.need(f'{PRODUCTS}_{down}x{across}')}({', '.join(args)});"
+    return f"{printer.need(f'{call.name}_{down}x{across}')}({', '.join(args)});"
 
 
 C_FORMS.add("amx", CForm(_helper, tuple(_PIECES["includes"].splitlines()), expression=_expression, store=_store))

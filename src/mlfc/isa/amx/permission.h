@@ -8,7 +8,7 @@ static int mlf_tiles_permitted(void) {
 #if defined(MLF_TILES_PERMITTED)
   return MLF_TILES_PERMITTED;
 #elif defined(__linux__) && defined(__LP64__)
-  const unsigned int tiles = 1U << 24 | 1U << 25; /* AMX-TILE, AMX-INT8 */
+  const unsigned int tiles = 1U << 22 | 1U << 24 | 1U << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
   unsigned int a, b, c, d, low, high;
   long answer;
   if (!__get_cpuid(1, &a, &b, &c, &d) || (c & 1U << 27) == 0 || !__get_cpuid_count(7, 0, &a, &b, &c, &d) ||

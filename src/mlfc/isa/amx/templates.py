@@ -1,4 +1,4 @@
-"""Convolutions and dense layers of 8-bit data by tiles.
+"""Convolutions and dense layers of 8-bit data and of bfloat16 by tiles.
 
 The loops, the copy of the input and the packed weights are those of the register tile (`mlfc.kernels.conv_tile`), so
 processors with and without tiles read the same weights: a tile of them is what 16 vectors would load one after another.
@@ -10,20 +10,20 @@ borders, which then are computed for nothing, or without where there are none. E
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from mlfc.isa.amx.products import CLOSE, DEPTH, FILTERS, MOST_SUMS, OPEN, PRODUCTS, ROWS, Walk
+from mlfc.isa.amx.products import BFLOATS, BYTES, CLOSE, DEPTH, FILTERS, KINDS, MOST_SUMS, OPEN, ROWS, Elements, Walk
 from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv
-from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
+from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels
 from mlfc.kernels.staging import LEAST_BAND_BYTES as FEWEST_BYTES
-from mlfc.kernels.staging import MOST_BAND_BYTES, Band, Form, Source, fitting_rows
+from mlfc.kernels.staging import MOST_BAND_BYTES, Band, Channels, Form, Source, fitting_rows
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import PackedBlock, channel_blocks, pack_channels
 from mlfc.support import dtypes
@@ -35,7 +35,7 @@ from mlfc.tir.ir import Buffer, Expr
 LEAST_BAND_BYTES = 32 * 1024
 """Of the copy: opening tiles for a band should not show in its time."""
 
-_COPIED = (64, 32, 16, 8, 1)  # bytes that are copied at once
+_COPIED = {BYTES.data: (64, 32, 16, 8, 1), BFLOATS.data: (32, 16, 8, 1)}  # elements that are copied at once
 
 # what things take, about, in cycles
 _STEP, _ROW, _VECTOR = 8.0, 0.94, 14.0  # of a product: itself, each row of data, each tile of weights
@@ -81,7 +81,9 @@ class Lines:
 class Plan:
     """The sizes of everything, before anything is written."""
 
-    conv: Conv  # over (height, width), in one group
+    kind: Elements
+    conv: Conv  # over (height, width), in one group, of the channels that the copy has
+    channels: int  # of the input
     height: int  # rows of a band
     columns: int  # of the copy
     lines: Lines
@@ -89,20 +91,20 @@ class Plan:
 
     @property
     def pitch(self) -> int:
-        """Bytes from one row of the copy to the next."""
+        """Elements from one row of the copy to the next."""
         return self.columns * int(self.conv.channels)
 
     def start(self, line: Any, pixel: Any) -> Any:
-        """Return the byte of the copy where the window of a pixel begins."""
+        """Return the element of the copy where the window of a pixel begins."""
         return line * (self.conv.strides[0] * self.pitch) + pixel * self.walk.pixel
 
     @property
-    def copy_bytes(self) -> int:
-        """Bytes of the copy, with what is read for pixels that are none and behind the last window."""
+    def copy_size(self) -> int:
+        """Elements of the copy, with what is read for pixels that are none and behind the last window."""
         rows = (self.height - 1) * self.conv.strides[0] + self.conv.extents[0]
         tiles, walk = self.lines.tiles, self.walk
-        read_bytes = self.start(self.lines.count - 1, (tiles - 1) * walk.rows) + walk.data_bytes(1)
-        return max(rows * self.pitch, int(read_bytes))
+        last = self.start(self.lines.count - 1, (tiles - 1) * walk.rows) + walk.data_size(1, self.kind.group)
+        return max(rows * self.pitch, int(last))
 
     def cycles(self, lines: Lines) -> float:
         """Return what the products of a band take."""
@@ -116,8 +118,10 @@ class Plan:
 
     @property
     def pays(self) -> bool:
-        """Whether tiles take less time than vectors."""
+        """Whether tiles take less time than vectors, or than loops over numbers, which bfloat16 has else."""
         conv, walk = self.conv, self.walk
+        if self.kind is BFLOATS:
+            return True
         ours = conv.output[0] // self.height * (_BAND + self.cycles(self.lines))
         vectors = prod(conv.output) * -(-conv.filters // FILTERS)
         return bool(ours < _GAIN * _DOT4 * vectors * walk.lines * walk.taps * walk.groups)
@@ -125,11 +129,14 @@ class Plan:
 
 def planned(conv: Conv, how: Arithmetic) -> Plan:
     """Return the sizes for a convolution over (height, width)."""
+    # the copy has the channels of the weights, which may be one more
+    channels, conv = int(conv.channels), replace(conv, channels=how.weights.shape[-2])
     width = conv.output[1]
     columns = (width - 1) * conv.strides[1] + conv.extents[1]
     pitch, pixel = columns * conv.channels, conv.strides[1] * conv.channels
+    kind = next(kind for kind in KINDS.values() if kind.data == how.staged_dtype)
     most = min(max(how.weights.nbytes, LEAST_BAND_BYTES), MOST_BAND_BYTES)
-    band = fitting_rows(conv, most // pitch)
+    band = fitting_rows(conv, most // (pitch * dtypes.nbytes(kind.data)))
     as_runs = conv.dilation[1] == 1
     taps = 1 if as_runs else conv.kernel[1]
     groups = -(-conv.channels * (conv.kernel[1] if as_runs else 1) // how.step)
@@ -141,7 +148,7 @@ def planned(conv: Conv, how: Arithmetic) -> Plan:
     ways = [_lines(False, band, width)]
     if conv.strides == (1, 1):
         ways.append(_lines(True, 1, (band - 1) * columns + width))
-    first = Plan(conv, band, columns, ways[0], walk)
+    first = Plan(kind, conv, channels, band, columns, ways[0], walk)
     lines = min(ways, key=first.cycles)
     return replace(first, lines=lines, walk=replace(walk, rows=lines.rows, next=lines.rows * pixel))
 
@@ -156,29 +163,33 @@ class _InLine(Band):
 
     def __init__(self, ctx: Context, source: Source, form: Form, plan: Plan) -> None:
         super(Band, self).__init__(ctx, plan.conv, source, form)
-        self.length, self.rows, self.is_open = plan.pitch, plan.height, False
-        self.buffer = ctx.scratch("staged", (plan.copy_bytes,), form.dtype)
+        self.length, self.rows, self.is_open, self._channels = plan.pitch, plan.height, False, plan.channels
+        self.buffer = ctx.scratch("staged", (plan.copy_size,), form.dtype)
 
     def at(self, slot: Expr, element: Expr) -> list[Expr]:
         """Return the index of an element of a row of the copy."""
         return [slot * self.length + element]
+
+    def channels(self) -> Channels:
+        """Return the channels that are copied; one more is zero."""
+        return Channels(self._channels, lambda c: c)
 
     def copy(
         self, buffer: Buffer, channels: int, read: Callable[[Expr, int], Expr], to: Callable[[Expr], list[Expr]]
     ) -> None:
         """Write the copy of a pixel in vectors: compilers leave loops over bytes inside of conditions as they are."""
         stmts, done = self.ctx.stmts, 0
-        for lanes in _COPIED:
+        for lanes in _COPIED[self.form.dtype]:
             count = (channels - done) // lanes
             if count:
                 with stmts.loop(count, "c") as index:
                     c = index * lanes + done
-                    stmts.store(buffer, to(c), self._bytes(read(c, lanes), lanes))
+                    stmts.store(buffer, to(c), self._converted(read(c, lanes), lanes))
             done += count * lanes
 
-    def _bytes(self, value: Expr, lanes: int) -> Expr:
+    def _converted(self, value: Expr, lanes: int) -> Expr:
         """Return vectors of the input as those of the copy."""
-        if dtypes.element(value.dtype) == "uint8":
+        if dtypes.element(value.dtype) == self.form.dtype:
             return value
         flipped = tb.const(0x80, "uint8") if lanes == 1 else tb.broadcast(tb.const(0x80, "uint8"), lanes)
         return tb.cast(value, dtypes.vector("uint8", lanes)) ^ flipped
@@ -205,8 +216,8 @@ class TileConv(TiledConv):
 
     def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
         self._plan = planned(conv, how)
-        super().__init__(ctx, conv, how, source, out)
-        self._totals = ctx.scratch("sums", (MOST_SUMS * self._plan.walk.rows * FILTERS,), "int32")
+        super().__init__(ctx, self._plan.conv, how, source, out)
+        self._totals = ctx.scratch("sums", (MOST_SUMS * self._plan.walk.rows * FILTERS,), self._plan.kind.sum)
 
     def band_of(self, form: Form, most: int) -> Band:
         """Return the copy of the input of a band of rows."""
@@ -223,7 +234,7 @@ class TileConv(TiledConv):
         """Return the weights of a panel in one row, and the start of its sums."""
         packed, start = self.packed(block)
         if start is None:
-            start = pack_channels(np.zeros(self.conv.filters, np.int32), block)
+            start = pack_channels(np.zeros(self.conv.filters, self._plan.kind.sum), block)
         return self.ctx.constant("weights", packed.reshape(-1)), self.ctx.constant("start", start)
 
     def emit(self) -> None:
@@ -276,15 +287,17 @@ class TileConv(TiledConv):
         assert stage is not None
         wide, across = panel.vectors, part.vectors * FILTERS
         walk = replace(plan.walk, wide=wide)
-        panel_bytes = walk.lines * walk.taps * walk.groups * 64 * wide
+        group = plan.kind.group
+        size = FILTERS * group
+        before = part.number * (walk.lines * walk.taps * walk.groups * size * wide) + part.first * size
         operands = [
             tb.load(tiles, [0]),
             tb.load(part.start, [part.number, part.first * FILTERS], lanes=across),
-            tb.load(stage.buffer, [plan.start(*at)], lanes=walk.data_bytes(down)),
-            tb.load(part.weights, [part.number * panel_bytes + part.first * 64], lanes=walk.weight_bytes(part.vectors)),
+            tb.load(stage.buffer, [plan.start(*at)], lanes=walk.data_size(down, group)),
+            tb.load(part.weights, [before], lanes=walk.weights_size(part.vectors, group)),
         ]
-        kind = f"int32x{down * walk.rows * across}"
-        stmts.store(self._totals, [0], tb.intrinsic(PRODUCTS, *operands, *walk.operands, dtype=kind))
+        sums = dtypes.vector(plan.kind.sum, down * walk.rows * across)
+        stmts.store(self._totals, [0], tb.intrinsic(plan.kind.name, *operands, *walk.operands, dtype=sums))
         first = part.number * panel.width + panel.first + part.first * FILTERS
         with stmts.loop(pixels, "pixel") as pixel:
             number = at[1] + pixel
@@ -307,12 +320,43 @@ class TileConv(TiledConv):
 
 
 def _how(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> Arithmetic | None:
-    """Return the arithmetic, or None where vectors are as fast, or are needed."""
-    fits = conv.groups == 1 and is_static((*conv.spatial, conv.batch, conv.channels, conv.filters))
-    how = arithmetic.choose(data.dtype, weights, ctx.features) if fits and len(conv.spatial) <= 2 else None
-    if how is None or how.step == 1 or how.accumulator != out.dtype or prod(conv.output) == 0:
+    """Return the arithmetic, or None where others are as fast, or are needed."""
+    if conv.groups > 1 or len(conv.spatial) > 2 or prod(conv.output) == 0:
+        return None
+    if not is_static((*conv.spatial, conv.batch, conv.channels, conv.filters)):
+        return None
+    is_bfloat = data.dtype == out.dtype == BFLOATS.data
+    how = _bfloats(ctx, conv, weights) if is_bfloat else arithmetic.choose(data.dtype, weights, ctx.features)
+    if how is None or how.step == 1 or (how.accumulator != out.dtype and not is_bfloat):
         return None
     return how if planned(conv.planar(), how).pays else None
+
+
+def _bfloats(ctx: Context, conv: Conv, weights: Weights) -> Arithmetic | None:
+    """Return the arithmetic of bfloat16, whose sums have an order of their own."""
+    known = weights.late is None and dtypes.from_numpy(weights.values.dtype) == BFLOATS.weight
+    if not known or not ctx.features.winograd:
+        return None
+    values, run = weights.values, conv.channels * (conv.planar().kernel[1] if conv.dilation[-1] == 1 else 1)
+    if run % BFLOATS.group:
+        # what is behind a run is multiplied by zero where its last group is not full, which makes NaN of infinities:
+        # so pixels have a channel more, which is zero
+        values = np.concatenate([values, np.zeros_like(values[..., :1, :])], axis=-2)
+    return Arithmetic(
+        values, BFLOATS.sum, BFLOATS.group, BFLOATS.data, True, 0, 0, lambda value: value, lambda total, *_: total
+    )
+
+
+def _emit(ctx: Context, conv: Conv, source: Source, how: Arithmetic, out: Output) -> None:
+    """Write a convolution over (height, width); sums of bfloat16 are rounded when they are stored."""
+    if how.accumulator != out.dtype:
+        narrow, bias = out, None if out.bias is None else out.bias.astype(how.accumulator)
+
+        def store(at: Sequence[Expr], value: Expr) -> None:
+            narrow.store(at, tb.cast(value, narrow.dtype))
+
+        out = Output(out.shape, how.accumulator, store, bias)
+    TileConv(ctx, conv, how, source, out).emit()
 
 
 def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
@@ -324,23 +368,19 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     """Write a convolution over one or two dimensions."""
     how = _how(ctx, conv, data, weights, out)
     assert how is not None  # _accepts has seen to it
-    TileConv(ctx, conv.planar(), how, (data, frame_of(len(conv.spatial))), out).emit()
-
-
-def _rows(data: Buffer, columns: int) -> tuple[Conv, Frame]:
-    return rows_as_pixels(data.shape, columns)
+    _emit(ctx, conv.planar(), (data, frame_of(len(conv.spatial))), how, out)
 
 
 def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
     if not is_static(data.shape):
         return False
-    return _how(ctx, _rows(data, weights.values.shape[-1])[0], data, weights, out) is not None
+    return _how(ctx, rows_as_pixels(data.shape, weights.values.shape[-1])[0], data, weights, out) is not None
 
 
 @template("dense", "amx", _accepts_dense)
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns): rows are pixels of one line."""
-    conv, frame = _rows(data, weights.values.shape[-1])
-    how = arithmetic.choose(data.dtype, weights, ctx.features)
+    conv, frame = rows_as_pixels(data.shape, weights.values.shape[-1])
+    how = _how(ctx, conv, data, weights, out)
     assert how is not None  # _accepts_dense has seen to it
-    TileConv(ctx, conv, how, (data, frame), out).emit()
+    _emit(ctx, conv, (data, frame), how, out)

@@ -1,4 +1,4 @@
-/* Products of bytes by tiles (AMX) and portably; a piece of this file is copied into code that calls it.
+/* Products of bytes and of bfloat16 by tiles (AMX) and portably; a piece of this file is copied into code that calls it.
  *
  * A kernel opens the tiles once, for all its products: to set their sizes takes as long as a dozen of them. It closes
  * them when it ends, so that the system has nothing to keep of them, and other code finds none open. Tiles 0 to 3 are
@@ -58,22 +58,22 @@ static inline int32_t mlf_tiles_close(int32_t tiles) {
 
 //: products
 /* sums of $across vectors of 16 filters for $down times `rows` pixels: start + data * weights; see mlfc/isa/amx */
-static inline void mlf_tiles_u8s8_${down}x$across(
-    int32_t tiles, int32_t *sums, const int32_t *start, const uint8_t *data, const int8_t *weights, int32_t rows,
+static inline void mlf_${name}_${down}x$across(
+    int32_t tiles, $sum *sums, const $sum *start, const $data *data, const $weight *weights, int32_t rows,
     int32_t depth, int32_t pixel, int32_t next, int32_t lines, int32_t pitch, int32_t taps, int32_t hop, int32_t steps,
     int32_t wide) {
 #if defined(MLF_TILES)
   if (tiles) {
-    const int8_t *factor = weights;
+    const $weight *factor = weights;
     __asm__ __volatile__("" ::: "memory");
 $begin
     for (int32_t line = 0; line < lines; ++line) {
       for (int32_t tap = 0; tap < taps; ++tap) {
-        const uint8_t *values = data + line * pitch + tap * hop;
+        const $data *values = data + line * pitch + tap * hop;
         for (int32_t step = 0; step < steps; ++step) {
 $multiply
-          values += 4 * depth;
-          factor += depth * 64 * wide;
+          values += $group * depth;
+          factor += 16 * $group * depth * wide;
         }
       }
     }
@@ -85,19 +85,19 @@ $end
   (void)tiles;
 #endif
   for (int32_t row = 0; row < $down * rows; ++row) {
-    const uint8_t *values = data + row / rows * next + row % rows * pixel;
-    const int8_t *factor = weights;
-    int32_t *total = sums + row * ($across * 16);
+    const $data *values = data + row / rows * next + row % rows * pixel;
+    const $weight *factor = weights;
+    $sum *total = sums + row * ($across * 16);
     memcpy(total, start, $across * 16 * sizeof *total);
     for (int32_t line = 0; line < lines; ++line) {
       for (int32_t tap = 0; tap < taps; ++tap) {
         for (int32_t step = 0; step < steps * depth; ++step) {
-          const uint8_t *four = values + line * pitch + tap * hop + 4 * step;
+          const $data *group = values + line * pitch + tap * hop + $group * step;
           for (int32_t c = 0; c < $across * 16; ++c) {
-            const int8_t *own = factor + 4 * c;
-            total[c] += four[0] * own[0] + four[1] * own[1] + four[2] * own[2] + four[3] * own[3];
+            const $weight *own = factor + $group * c;
+            total[c] += $products;
           }
-          factor += 64 * wide;
+          factor += 16 * $group * wide;
         }
       }
     }

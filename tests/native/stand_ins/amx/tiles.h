@@ -16,6 +16,7 @@
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbusd
+#undef _tile_dpbf16ps
 
 #define __AMX_INT8__ 1
 #define MLF_TILES_PERMITTED 1
@@ -93,6 +94,34 @@ static UNUSED void tile_dpbusd(int sums, int a, int b) {
   }
 }
 
+static UNUSED float of_bfloat(const uint8_t *place) {
+  uint8_t bytes[4] = {0, 0, place[0], place[1]};
+  float value;
+  memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+/* but for subnormal numbers, which the instruction takes and makes zero */
+static UNUSED void tile_dpbf16ps(int sums, int a, int b) {
+  require(tiles.open && sums != a && sums != b && a != b);
+  require(tiles.rows[sums] == tiles.rows[a] && tiles.bytes[sums] == tiles.bytes[b]);
+  require(tiles.bytes[a] == 4 * tiles.rows[b]);
+  ++products;
+  for (int row = 0; row < tiles.rows[sums]; ++row) {
+    for (int column = 0; column < tiles.bytes[sums] / 4; ++column) {
+      float total, halves[2] = {0.0f, 0.0f};
+      memcpy(&total, &tiles.data[sums][row][4 * column], sizeof total);
+      for (int k = 0; k < tiles.bytes[a] / 2; ++k) {
+        const float weight = of_bfloat(&tiles.data[b][k / 2][4 * column + 2 * (k % 2)]);
+        halves[k % 2] += of_bfloat(&tiles.data[a][row][2 * k]) * weight;
+      }
+      total += halves[0] + halves[1];
+      memcpy(&tiles.data[sums][row][4 * column], &total, sizeof total);
+    }
+  }
+}
+
+#define _tile_dpbf16ps(sums, a, b) tile_dpbf16ps(sums, a, b)
 #define _tile_loadconfig(place) tile_loadconfig(place)
 #define _tile_release() tile_release()
 #define _tile_loadd(tile, base, stride) tile_loadd(tile, base, stride)

@@ -7,6 +7,7 @@ from enum import IntEnum
 from mlfc.errors import ArchiveError, DeviceError, InputError, LimitError, MlfcError, RunError
 from mlfc.support.bytecode.executable import Executable
 from mlfc.support.bytecode.instructions import DTYPES
+from mlfc.support.dims import LARGEST
 from mlfc.support.text import printable, shortened
 
 
@@ -149,5 +150,6 @@ def _value_cause(executable: Executable, fault: Fault) -> str:
     if extent is None:
         return f"expected {kind} with an extent of at least 0 on axis {axis}, got {has}"
     symbol = executable.symbols[extent.symbol]
-    bounds = f"'{printable(shortened(symbol.name))}' ({symbol.low} to {symbol.high}, the same wherever it is)"
-    return f"expected {kind} with extent {bounds} on axis {axis}, got {has}"
+    most = "or more" if symbol.high >= LARGEST else f"to {symbol.high}"
+    named = f"'{printable(shortened(symbol.name))}' ({symbol.low} {most}, the same wherever it is)"
+    return f"expected {kind} with extent {named} on axis {axis}, got {has}"

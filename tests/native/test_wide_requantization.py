@@ -13,9 +13,10 @@ import pytest
 from mlfc.codegen.c import print_file, print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
-from mlfc.target.features import CPUS, native_cpu
+from mlfc.target.features import CPUS, Features, native_cpu
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
+from mlfc.tir.context import Context
 from mlfc.tir.fixed_point_lanes import WIDE, vectorize
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
 from mlfc.tir.verify import verify
@@ -93,6 +94,59 @@ def test_sixteen_at_once_have_the_bits_of_one(
         expected = interpreter.run(loop, arrays)
         np.testing.assert_array_equal(run_kernel(getattr(library, prim.name), prim, arrays), expected, prim.name)
         np.testing.assert_array_equal(interpreter.run(prim, arrays), expected, prim.name)
+
+
+def lines(rows: int, columns: int) -> tuple[list[PrimFunc], list[PrimFunc], list[np.ndarray[Any, Any]]]:
+    """Return loops over pixels and channels as they are and in vectors, and constants; some have no result below 0."""
+    rng = np.random.default_rng(17)
+    ends = [1 << 30, (1 << 30) + 1, (1 << 31) - 1]
+    multipliers = np.array([*ends, *rng.integers(1 << 30, 1 << 31, columns - len(ends))], np.int32)
+    exponents = np.arange(columns, dtype=np.int32) % 13
+    whole, vectors, constants = [], [], []
+    for zero_point, low, high in ((3, -128, 127), (-128, -128, 127), (4, 4, 127), (-20, -30, 63)):
+        ctx = Context(Features())
+        scale = [ctx.constant("multiplier", multipliers), ctx.constant("exponent", exponents)]
+        sums, output = Buffer("sums", (rows, columns), "int32"), Buffer("output", (rows, columns), "int8")
+        with ctx.stmts.loop(rows, "pixel") as pixel, ctx.stmts.loop(columns, "c", "vectorized") as c:
+            scaled = tb.intrinsic("requantize_down", tb.load(sums, [pixel, c]), *(tb.load(part, [c]) for part in scale))
+            byte = ctx.stmts.let("value", tb.cast(tb.clamp(scaled + zero_point, -128, 127), "int8"))
+            ctx.stmts.store(output, [pixel, c], tb.maximum(tb.minimum(byte, high), low))
+        body = ctx.stmts.finish()
+        name = f"line_{abs(low)}_{abs(zero_point)}"
+        whole.append(PrimFunc(name, (sums,), tuple(scale), output, (), body))
+        body = vectorize(body, WIDE[16], ctx)
+        vectors.append(PrimFunc(name, (sums,), tuple(buffer for buffer, _ in ctx.constants), output, (), body))
+        constants.append([array for _, array in ctx.constants])
+    return whole, vectors, constants
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+@pytest.mark.parametrize("flag", [NATIVE, "-march=x86-64"])
+def test_lines_have_the_bits_of_two_roundings(
+    flag: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All steps from one result to the next, on both sides of them, and the ends of int32."""
+    need(compiler, compiler)
+    if not native_cpu().startswith("x86-64") or (flag == NATIVE and native_cpu() != "x86-64-v4"):
+        pytest.skip("another processor")
+    monkeypatch.setenv("CC", compiler)
+    whole, vectors, constants = lines(1100, 80)
+    for prim in vectors:
+        verify(prim)
+        above = prim.name in ("line_128_128", "line_4_4")
+        form = "requantize_line_above_i32x16" if above else "requantize_line_i32x16"
+        assert form in print_function(prim).text
+    files = {"lines.c": print_file([print_function(prim) for prim in vectors]).encode()}
+    library = ctypes.CDLL(str(compile_shared(files, tmp_path / "lines.so", (*WARNINGS, flag))))
+    multipliers, exponents = (array.astype(np.float64) for array in constants[0][:2])
+    steps = (np.arange(-260, 261)[:, None] + 0.5) * np.exp2(32 + exponents) / multipliers
+    near = np.concatenate([np.floor(steps), np.ceil(steps)]).clip(-(2**31), 2**31 - 1)
+    ends = np.repeat([[-(2**31)], [2**31 - 1], [-1], [0], [1]], near.shape[1], axis=1)
+    sums = np.concatenate([near, ends, np.zeros((1100 - len(near) - len(ends), near.shape[1]))]).astype(np.int32)
+    for loop, prim, arrays in zip(whole, vectors, constants, strict=True):
+        expected = interpreter.run(loop, [sums, *arrays[:2]])
+        result = run_kernel(getattr(library, prim.name), prim, [sums, *arrays])
+        np.testing.assert_array_equal(result, expected, prim.name)
 
 
 def test_loops_without_requantization_stay() -> None:

@@ -20,16 +20,22 @@ def narrowed(value: Expr, lanes: str) -> tuple[str, Expr] | None:
     """Return the helper and the int32 with which a store writes narrow elements, or None where it does not."""
     if not isinstance(value, ir.Cast) or value.value.dtype != lanes or dtypes.element(value.dtype) not in NARROW:
         return None
-    unlimited = _limited(value.value, dtypes.limits("int8")) if dtypes.element(value.dtype) == "int8" else None
+    unlimited = _unlimited(value.value, dtypes.limits("int8")) if dtypes.element(value.dtype) == "int8" else None
     return (f"narrow:{value.dtype}", value.value) if unlimited is None else (f"saturate:{value.dtype}", unlimited)
 
 
-def _limited(value: Expr, limits: tuple[int, int]) -> Expr | None:
-    """Return the operand that `value` limits to `limits`; None if `value` is something else."""
-    for op, limit in zip(("min", "max"), reversed(limits), strict=True):
-        if not isinstance(value, ir.Binary) or value.op != op or not isinstance(value.b, ir.Broadcast):
-            return None
-        if not isinstance(value.b.value, ir.Const) or value.b.value.value != limit:
-            return None
-        value = value.a
-    return value
+def _unlimited(value: Expr, limits: tuple[int, int]) -> Expr | None:
+    """Return what to saturate at `limits` for a value that the upper one limits, and some number below; else None."""
+    inner = _operand(value, "min", limits[1], limits[1])
+    lowest = None if inner is None else _operand(inner, "max", *limits)
+    if inner is None or lowest is None:
+        return None
+    return _operand(inner, "max", limits[0], limits[0]) or inner
+
+
+def _operand(value: Expr, op: str, least: int, most: int) -> Expr | None:
+    """Return what is compared with a literal from `least` to `most`; None if `value` is something else."""
+    if not isinstance(value, ir.Binary) or value.op != op or not isinstance(value.b, ir.Broadcast):
+        return None
+    number = value.b.value
+    return value.a if isinstance(number, ir.Const) and least <= number.value <= most else None

@@ -7,14 +7,16 @@ widened where they are loaded and narrowed where they are stored, so every value
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
+from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Expr, For, Stmt, Var
+from mlfc.tir.proven_lines import Limited, LineOf, Lines, Tables, with_single_uses
 from mlfc.tir.unroll import substitute
 from mlfc.tir.visitor import own_exprs, same_expr, walk, walk_expr
 
@@ -31,7 +33,7 @@ class Forms:
     lanes: int
     calls: frozenset[str]  # intrinsics
     least: frozenset[str] = frozenset()  # only loops with one of these are worth vectors, if there are any
-    floats: bool = False  # float32 that hold integers become int32
+    floats: bool = False  # float32 that hold integers become int32; limited results may be `requantize_line`
 
 
 QUARTET = Forms(4, frozenset({"requantize_down", "requantize_double", *(f"{name}_down" for name in _ONE_ROUNDING)}))
@@ -45,41 +47,87 @@ class _NoVectorsError(Exception):
     """A loop has no form in vectors; it stays as it is."""
 
 
-def vectorize(stmt: Stmt, forms: Forms) -> Stmt:
-    """Return `stmt` with those of its vectorized loops in vectors that have such a form."""
+def vectorize(stmt: Stmt, forms: Forms, tables: Tables | None = None) -> Stmt:
+    """Return `stmt` with those of its vectorized loops in vectors that have such a form.
+
+    `tables`: constants, for forms whose use they decide.
+    """
     if isinstance(stmt, For):
         if stmt.kind == "vectorized":
-            return _loop(stmt, forms)
-        return replace(stmt, body=vectorize(stmt.body, forms))
+            return _joined(_loop(stmt, forms, tables)) or stmt
+        return _nest(stmt, forms, tables) or replace(stmt, body=vectorize(stmt.body, forms, tables))
     if isinstance(stmt, ir.Seq):
-        return ir.Seq(tuple(vectorize(item, forms) for item in stmt.stmts))
+        return ir.Seq(tuple(vectorize(item, forms, tables) for item in stmt.stmts))
     if isinstance(stmt, (ir.Let, ir.Allocate)):
-        return replace(stmt, body=vectorize(stmt.body, forms))
+        return replace(stmt, body=vectorize(stmt.body, forms, tables))
     if isinstance(stmt, ir.If):
-        otherwise = None if stmt.otherwise is None else vectorize(stmt.otherwise, forms)
-        return ir.If(stmt.condition, vectorize(stmt.then, forms), otherwise)
+        otherwise = None if stmt.otherwise is None else vectorize(stmt.otherwise, forms, tables)
+        return ir.If(stmt.condition, vectorize(stmt.then, forms, tables), otherwise)
     return stmt
 
 
-def _loop(loop: For, forms: Forms) -> Stmt:
+def _nest(outer: For, forms: Forms, tables: Tables | None) -> Stmt | None:
+    """Return the loops over vectors outside of those around them, so that constants of channels are loaded once.
+
+    None where there is no such nest, or its iterations cannot change places.
+    """
+    loops: list[For] = []
+    stmt: Stmt = outer
+    while isinstance(stmt, For) and stmt.kind == "serial" and stmt.step == 1 and isinstance(stmt.extent, ir.Const):
+        loops.append(stmt)
+        stmt = _only(stmt.body)
+    if tables is None or not loops or not isinstance(stmt, For) or stmt.kind != "vectorized":
+        return None
+    proof = Independence(outer)
+    parts = _loop(stmt, forms, tables) if all(map(proof.holds, (*loops, stmt))) else None
+    if parts is None:
+        return None
+    whole, rest = parts
+    body: Stmt = whole.body if isinstance(whole, For) else whole
+    around = _around(loops, body)
+    result = replace(whole, body=around) if isinstance(whole, For) else around
+    return result if rest is None else ir.Seq((result, _around(loops, rest)))
+
+
+def _around(loops: Sequence[For], body: Stmt) -> Stmt:
+    """Return a copy of a body, in loops like these with variables of their own."""
+    own = {loop.var: Var(loop.var.name) for loop in loops}
+    result = _copied(body, dict(own))
+    for loop in reversed(loops):
+        result = For(own[loop.var], loop.extent, result, loop.kind)
+    return result
+
+
+def _only(stmt: Stmt) -> Stmt:
+    """Return the one statement that a sequence of one holds."""
+    return stmt.stmts[0] if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1 else stmt
+
+
+def _joined(parts: tuple[Stmt, Stmt | None] | None) -> Stmt | None:
+    if parts is None:
+        return None
+    return parts[0] if parts[1] is None else ir.Seq((parts[0], parts[1]))
+
+
+def _loop(loop: For, forms: Forms, tables: Tables | None) -> tuple[Stmt, Stmt | None] | None:
+    """Return the vectors of a loop and what is left of it, if there is a form for it."""
     if loop.step != 1 or not isinstance(loop.extent, ir.Const) or loop.extent.value < forms.lanes:
-        return loop
+        return None
     if forms.least and not any(_is_call_of(node, forms.least) for node in _exprs(loop.body)):
-        return loop
+        return None
     try:
-        body = _Vectorizer(loop, forms).run()
+        body = _Vectorizer(loop, forms, tables).run()
     except _NoVectorsError:
-        return loop
+        return None
     extent = int(loop.extent.value)
     whole = extent // forms.lanes * forms.lanes
     vectors: Stmt = For(loop.var, tb.const(whole), body, "rolled", forms.lanes)
     if whole == forms.lanes:
         vectors = _at(body, loop.var, tb.const(0))
     if whole == extent:
-        return vectors
+        return vectors, None
     rest = Var(loop.var.name)
-    tail = For(rest, tb.const(extent - whole), _at(loop.body, loop.var, rest + whole), "vectorized")
-    return ir.Seq((vectors, tail))
+    return vectors, For(rest, tb.const(extent - whole), _at(loop.body, loop.var, rest + whole), "vectorized")
 
 
 def _exprs(body: Stmt) -> Iterator[Expr]:
@@ -104,21 +152,25 @@ def _copied(stmt: Stmt, env: dict[Var, Expr]) -> Stmt:
     if isinstance(stmt, ir.Store):
         indices = tuple(substitute(index, env) for index in stmt.indices)
         return ir.Store(stmt.buffer, indices, substitute(stmt.value, env))
+    if isinstance(stmt, For):
+        var = Var(stmt.var.name)
+        return replace(stmt, var=var, body=_copied(stmt.body, {**env, stmt.var: var}))
     return stmt
 
 
 class _Vectorizer:
     """The rewriting of the body of one loop."""
 
-    def __init__(self, loop: For, forms: Forms) -> None:
+    def __init__(self, loop: For, forms: Forms, tables: Tables | None) -> None:
         self._loop, self._forms, self._dtype = loop, forms, f"int32x{forms.lanes}"
-        self._ranges = Ranges()
+        self._lines = Lines(tables) if tables is not None and forms.floats else None
+        self._ranges = self._lines.ranges if self._lines else Ranges()
         self._ranges.enter_loop(loop)
         self._varying: set[int] = {id(loop.var)}  # variables that differ between iterations
         self._vectors: dict[int, Var] = {}  # vectors that replace variables
 
     def run(self) -> Stmt:
-        return self._stmt(self._loop.body)
+        return self._stmt(with_single_uses(self._loop.body) if self._lines else self._loop.body)
 
     def _stmt(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1:
@@ -171,6 +223,8 @@ class _Vectorizer:
             raise _NoVectorsError
         if not self._moves(expr):
             return ir.Broadcast(tb.cast(expr, "int32"), self._dtype)
+        if self._lines and (found := self._lines.of(expr)) is not None:
+            return self._line(*found)
         if isinstance(expr, Var):
             return self._variable(expr)
         if isinstance(expr, ir.Load):
@@ -211,8 +265,26 @@ class _Vectorizer:
         dtype = dtypes.vector("float32", self._forms.lanes)
         return ir.Cast(ir.Call("within", (replace(load, dtype=dtype), limit), dtype), self._dtype)
 
+    def _line(self, line: LineOf, limited: Limited) -> Expr:
+        """Return a limited requantization by a line."""
+        floats = [self._float(part) for part in line.floats]
+        args = (*map(self._vector, line.args), *floats)
+        value: Expr = ir.Call("requantize_line", args, self._dtype)
+        if limited.zero_point:
+            value = self._combined("add", value, limited.zero_point)
+        return self._combined("min", self._combined("max", value, limited.low), limited.high)
+
+    def _combined(self, op: str, value: Expr, number: int) -> Expr:
+        return ir.Binary(op, value, ir.Broadcast(tb.const(number), self._dtype), self._dtype)
+
+    def _float(self, expr: Expr) -> Expr:
+        dtype = dtypes.vector("float32", self._forms.lanes)
+        return replace(expr, dtype=dtype) if isinstance(expr, ir.Load) else ir.Broadcast(expr, dtype)
+
     def _call(self, expr: ir.Call) -> Expr:
         name, args = expr.name, expr.args
+        if name == "within" and self._lines:
+            return self._vector(args[0])
         if name in _ONE_ROUNDING and isinstance(args[2], ir.Const) and args[2].value <= -2:
             name, args = f"{name}_down", (*args[:2], tb.const(-2 - int(args[2].value)))
         if name not in self._forms.calls:

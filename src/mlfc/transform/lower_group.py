@@ -261,12 +261,14 @@ class _GroupLowering:
         read = {id(load.buffer) for load in visitor.loads(body)}
         used = tuple(index for index, buffer in enumerate(inputs) if id(buffer) in read)
         kept = tuple(inputs[index] for index in used)
-        constants = [(buffer, array) for buffer, array in self.ctx.constants if id(buffer) in read]
+        fitted = self._fitted(body)
+        kept_constants = {id(load.buffer) for load in visitor.loads(fitted)}
+        constants = [(buffer, array) for buffer, array in self.ctx.constants if id(buffer) in kept_constants]
         names = [operator_of(call).name.replace(".", "_") for call in self.calls]
         plain = without_single_trips(body) if self.features.optimize == "size" else body
         prim = PrimFunc(
             "_".join(["fused", *names])[:_NAME_LIMIT].rstrip("_"), kept, tuple(buffer for buffer, _ in constants),
-            output, tuple(self.ctx.scratch_buffers), self._fitted(body),
+            output, tuple(self.ctx.scratch_buffers), fitted,
             inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(plain, buffer, output)),
             macs=sum(macs_of(call) for call in self.calls),
             symbols=symbols_of((*kept, output, *self.ctx.scratch_buffers), body),
@@ -281,7 +283,7 @@ class _GroupLowering:
         if self.features.gpu or self.binds:
             return bind(body, self.features.group_items)
         if self.features.fixed_point_lanes:  # before the cut of what is left to the compiler
-            body = vectorize(body, WIDE[self.features.fixed_point_lanes])
+            body = vectorize(body, WIDE[self.features.fixed_point_lanes], self.ctx)
         if self.features.vector_bytes:
             body = load_ahead(split_stores(body))
         for name in self.features.instruction_sets:

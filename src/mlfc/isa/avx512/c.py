@@ -14,10 +14,15 @@ from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
 from mlfc.tir.ir import Expr
+from mlfc.tir.visitor import same_expr
 
 _LANES, _FLOATS = "int32x16", "float32x16"
 _PIECES = pieces_beside(__file__, "lanes.h")
-_CALLS: dict[str, tuple[str, ...]] = {"min": (), "max": (), "requantize_down": ("requantize_down",)}
+_ABOVE = "requantize_line_above"
+_CALLS: dict[str, tuple[str, ...]] = {
+    "min": (), "max": (), "requantize_down": ("requantize_down",), "requantize_line": ("requantize_down",),
+    _ABOVE: ("requantize_down",),
+}  # fmt: skip
 """What has a form on such vectors, and the helpers that its portable form calls."""
 _WHOLE = f"whole:{_LANES}"
 
@@ -42,7 +47,10 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
     if expr.dtype != _LANES:
         return None
     if isinstance(expr, ir.Call) and expr.name in _CALLS:
-        return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join(map(printer.expr, expr.args))})"
+        name, args = expr.name, expr.args
+        if name == "requantize_line" and same_expr(*args[-2:]):  # numbers below zero are limited to zero
+            name, args = _ABOVE, args[:-1]
+        return f"{printer.need(f'{name}:{expr.dtype}')}({', '.join(map(printer.expr, args))})"
     if not isinstance(expr, ir.Cast):
         return None
     whole = expr.value

@@ -3,6 +3,10 @@
  *
  * requantize_down multiplies even and odd lanes in 64 bits. Bits 31 to 62 of a rounded product are what is kept: of even
  * lanes they are shifted down, of odd ones up, so that one blend puts them side by side.
+ *
+ * requantize_line is the whole part of a line in float32 (`mlfc.support.lines`), both of whose steps round down where
+ * that matters; what it does not need of its operands is for the portable form. requantize_line_above is for results
+ * of which those below zero become zero.
  */
 
 //: includes
@@ -60,6 +64,47 @@
   (mlf_i32x16_part)_mm512_srai_epi32(_mm512_add_epi32(mlf_away, _mm512_set1_epi32(1)), 1); })
 #else
 #define mlf_requantize_down_i32x16(a, b, c) __extension__({ \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a); \
+  const mlf_i32x16_part mlf_b = (mlf_i32x16_part)(b); \
+  const mlf_i32x16_part mlf_c = (mlf_i32x16_part)(c); \
+  mlf_i32x16_part mlf_r; \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_requantize_down(mlf_a[mlf_i], mlf_b[mlf_i], mlf_c[mlf_i]); } \
+  mlf_r; })
+#endif
+
+//: requantize_line
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_requantize_line_i32x16(a, b, c, slope, rest, above, below) __extension__({ \
+  (void)(b); (void)(c); \
+  const __m512i mlf_a = (__m512i)(a); \
+  const __mmask16 mlf_negative = _mm512_cmplt_epi32_mask(mlf_a, _mm512_setzero_si512()); \
+  const __m512 mlf_begin = _mm512_mask_mov_ps((__m512)(above), mlf_negative, (__m512)(below)); \
+  const __m512 mlf_x = _mm512_cvtepi32_ps(mlf_a); \
+  const __m512 mlf_start = _mm512_fmadd_ps(mlf_x, (__m512)(rest), mlf_begin); \
+  const __m512 mlf_sum = _mm512_fmadd_round_ps(mlf_x, (__m512)(slope), mlf_start, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); \
+  (mlf_i32x16_part)_mm512_cvt_roundps_epi32(mlf_sum, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); })
+#else
+#define mlf_requantize_line_i32x16(a, b, c, slope, rest, above, below) __extension__({ \
+  (void)(slope); (void)(rest); (void)(above); (void)(below); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a); \
+  const mlf_i32x16_part mlf_b = (mlf_i32x16_part)(b); \
+  const mlf_i32x16_part mlf_c = (mlf_i32x16_part)(c); \
+  mlf_i32x16_part mlf_r; \
+  for (int32_t mlf_i = 0; mlf_i < 16 / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_requantize_down(mlf_a[mlf_i], mlf_b[mlf_i], mlf_c[mlf_i]); } \
+  mlf_r; })
+#endif
+
+//: requantize_line_above
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_requantize_line_above_i32x16(a, b, c, slope, rest, above) __extension__({ \
+  (void)(b); (void)(c); \
+  const __m512 mlf_x = _mm512_cvtepi32_ps((__m512i)(a)); \
+  const __m512 mlf_start = _mm512_fmadd_ps(mlf_x, (__m512)(rest), (__m512)(above)); \
+  const __m512 mlf_sum = _mm512_fmadd_round_ps(mlf_x, (__m512)(slope), mlf_start, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); \
+  (mlf_i32x16_part)_mm512_cvt_roundps_epi32(mlf_sum, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); })
+#else
+#define mlf_requantize_line_above_i32x16(a, b, c, slope, rest, above) __extension__({ \
+  (void)(slope); (void)(rest); (void)(above); \
   const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a); \
   const mlf_i32x16_part mlf_b = (mlf_i32x16_part)(b); \
   const mlf_i32x16_part mlf_c = (mlf_i32x16_part)(c); \

@@ -90,6 +90,18 @@ def _within(value: Array, limit: Array) -> Array:
     return value
 
 
+def _requantize_line(x: Array, multiplier: Array, exponent: Array, *_: Array) -> Array:
+    high = (np.asarray(x, np.int64) * multiplier + (1 << 30)) >> 31
+    shifted = (high + (high >> 63)) >> exponent
+    result: Array = ((shifted + 1) >> 1).astype(np.int32)
+    return result
+
+
+add("requantize_line", 7, _requantize_line,
+    "requantize_down, of which a line in float32 (slope, rest, above, below) is known to have all steps within the"
+    " limits that follow; beyond a limit it may be any other number there")  # fmt: skip
+
+
 def _dot8(total: Array, a: Array, b: Array) -> Array:
     products = np.asarray(a, np.int64).reshape(-1, 8) * np.asarray(b, np.int64).reshape(-1, 8)
     result: Array = (np.asarray(total, np.int64).reshape(-1) + products.sum(axis=1)).astype(np.asarray(total).dtype)

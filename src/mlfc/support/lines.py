@@ -1,0 +1,151 @@
+"""Requantization as a line in float32, where that gives the same integers.
+
+TFLite rounds a sum times a multiplier twice. What it gives is a staircase: it never falls as the sum grows, and it has
+at most 255 steps inside the limits of a byte. So is the whole part of a line ``slope * x + start`` in float32, whatever
+rounding does to it: conversion, multiply-add and cutting off never turn a larger number into a smaller one. Two
+staircases are the same everywhere if each step is at the same integer, which is looked up here for every channel when a
+model is compiled.
+
+Apart from float32 the line is exact: the slope has 31 bits, which two floats hold, and the first of both roundings
+moves steps by half a unit of its own, down above zero and up below it. So there are two starts. A start that misses a
+step is moved by a few floats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_LARGEST_EXPONENT = 20  # so that numbers at steps fit into int64 with all their bits
+_LARGEST_LEVEL = 1 << 9
+_LEAST_MULTIPLIER = 1 << 30
+_NUDGES = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # by how many floats a start is moved
+_CHANNELS = 64  # at once, whose steps are in the cache
+_HALFWAY = np.uint64(1 << 28)  # between two float32, in the last bits of a float64
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """The whole part of ``slope * x + start`` with the start ``rest * x + (x < 0 ? below : above)``, for each channel.
+
+    All are float32. Both are fused multiply-adds; the inner one rounds to nearest, the outer one down.
+    """
+
+    slope: Array
+    rest: Array  # what the exact slope has beyond a float32
+    above: Array
+    below: Array
+
+
+def find_line(multipliers: Array, exponents: Array, limits: tuple[int, int], largest: int) -> Line | None:
+    """Return a line that is ``requantize_down`` within limits, and beyond the same limit where that is; None without.
+
+    Parameters
+    ----------
+    multipliers, exponents : ndarray
+        Of ``x * multiplier * 2**(-32 - exponent)``, int32, one for each channel.
+    limits : tuple of int
+        Of the result, without a zero point.
+    largest : int
+        Of the magnitudes of x.
+    """
+    m, k = multipliers.astype(np.int64), exponents.astype(np.int64) + 1
+    low, high = limits
+    if not -_LARGEST_LEVEL <= low < high <= _LARGEST_LEVEL or np.any(m < 0) or np.any(k < 1) or np.any(k > 32):
+        return None
+    # what gives nothing but zeros may be as small as it likes
+    always_zero = (m == 0) | (_steps(np.maximum(m, 1), k, np.array([1]))[1][:, 0] > largest)
+    m, k = np.where(always_zero, 0, m), np.where(always_zero, 1, k)
+    if np.any((m < _LEAST_MULTIPLIER) & ~always_zero) or np.any(k > _LARGEST_EXPONENT + 1):
+        return None
+    first = m & ~0x7F  # of the 31 bits those that a float32 has
+    slope, rest = ((part * np.exp2(-31.0 - k)).astype(np.float32) for part in (first, m - first))
+    half = np.exp2(-1.0 - k)
+    starts = []
+    for exact, levels in ((0.5 + half, (max(low, 0) + 1, high)), (0.5 - half, (low + 1, min(high, 0)))):
+        start = exact.astype(np.float32)
+        for at in range(0, m.size, _CHANNELS):
+            part = slice(at, at + _CHANNELS)
+            steps = _steps(np.maximum(m[part], 1), k[part], np.arange(levels[0], levels[1] + 1))
+            side = _Side(slope[part], rest[part], *steps, largest)
+            found = side.start(start[part])
+            if found is None:
+                return None
+            start[part] = found
+        starts.append(start)
+    return Line(slope, rest, *starts)
+
+
+def _steps(m: Array, k: Array, levels: Array) -> tuple[Array, Array]:
+    """Return levels, all of which are above zero or none, and for each channel the least x that reaches them."""
+    is_above = levels > 0
+    size = np.where(is_above, levels, 1 - levels)
+    edge = (((2 * size - 1)[None, :] << k[:, None]) - 1) << 30
+    return levels, np.where(is_above, -(-edge // m[:, None]), -(edge // m[:, None]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The steps of some channels on one side of zero."""
+
+    slope: Array
+    rest: Array
+    levels: Array
+    steps: Array
+    largest: int
+
+    def start(self, exact: Array) -> Array | None:
+        """Return starts near these with which all steps are right; None without."""
+        result, missing = exact.copy(), np.ones(exact.shape, bool)
+        for nudge in _NUDGES:
+            start = _moved(exact, nudge)
+            right = self._holds(start, missing)
+            result[missing] = np.where(right, start[missing], result[missing])
+            missing[missing] = ~right
+            if not missing.any():
+                return result
+        return None
+
+    def _holds(self, start: Array, which: Array) -> Array:
+        """Tell of each of some channels whether the line has the steps."""
+        slope, rest, begin = (part[which, None].astype(np.float64) for part in (self.slope, self.rest, start))
+        right = np.ones(slope.shape[0], bool)
+        for before in (0, 1):
+            x = self.steps[which] - before
+            value = _line(x, slope, rest, begin)
+            good = value < self.levels if before else value >= self.levels
+            # numbers at zero are on the side above, where the start alone is below 1 and not below 0
+            right &= np.all(good | (np.abs(x) > self.largest) | (x == 0), axis=1)
+        return right
+
+
+def _moved(values: Array, count: int) -> Array:
+    for _ in range(abs(count)):
+        values = np.nextafter(values, np.float32(count))
+    return values
+
+
+def _line(x: Array, slope: Array, rest: Array, begin: Array) -> Array:
+    """Return the line's whole part; not-a-number where float64 does not tell how float32 rounds the start.
+
+    Products of two float32 are exact in float64, and so is a sum of two numbers as a number and an error.
+    """
+    data = x.astype(np.float32).astype(np.float64)
+    start, lost = _sum(data * rest, begin)
+    doubtful = ((start.view(np.uint64) & (2 * _HALFWAY - 1)) == _HALFWAY) & (lost != 0)
+    total, lost = _sum(data * slope, start.astype(np.float32).astype(np.float64))
+    whole = np.floor(total)
+    result: Array = np.where(doubtful, np.nan, whole - ((whole == total) & (lost < 0)))
+    return result
+
+
+def _sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the sum in float64 and what rounding took from it."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)

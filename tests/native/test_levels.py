@@ -192,7 +192,10 @@ def test_the_size_of_each_level_is_told(x86: Path) -> None:
 def test_levels_share_weights_and_the_plan() -> None:
     """Tiles of different numbers of registers read the same packed weights, within the memory that is planned."""
     one, several = build("c"), build("c -mcpu=auto -mtriple=x86_64")
-    assert several.code.sizes.constants == one.code.sizes.constants
+    tables = {"slope", "rest", "above", "below"}  # of lines in float32, which take the place of no weights
+    lines = [buffer for kernel in several.program.kernels for buffer in kernel.constants if buffer.name in tables]
+    aligned = sum((buffer.nbytes + 63) // 64 * 64 for buffer in lines)
+    assert one.code.sizes.constants <= several.code.sizes.constants <= one.code.sizes.constants + aligned
     variants = [(kernel, kernel.at(X86[2])) for kernel in several.program.kernels if kernel.variants]
     assert variants
     for kernel, variant in variants:

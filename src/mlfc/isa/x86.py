@@ -20,7 +20,7 @@ from mlfc.target.features import (
 
 for _name in ("x86-64", "x86-64-v2", "x86-64-v3"):
     CPUS.add(_name, Cpu(Features(winograd=True)))
-_WIDE = Features(vector_registers=32, winograd=True, fixed_point_lanes=16)
+_WIDE = Features(vector_registers=32, winograd=True, fixed_point_lanes=16, pushes_bytes=True)
 _NARROW = Features(packing_registers=32, winograd=True)
 _TILES = with_tiles(_WIDE)
 CPUS.add("x86-64-v4", Cpu(_WIDE))

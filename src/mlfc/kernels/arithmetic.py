@@ -52,6 +52,17 @@ class Arithmetic:
             start = (start.astype(np.int64) - self.offset * sums).astype(np.int32)
         return start if start.any() else None
 
+    def largest(self, bias: Array | None) -> int | None:
+        """Return the largest magnitude of a sum of integers, None where it does not fit into the accumulator."""
+        if self.accumulator != "int32" or self.weights.size == 0:
+            return None
+        filters = self.weights.shape[-1]
+        low, high = dtypes.limits(self.staged_dtype)
+        sums = np.abs(self.weights.reshape(-1, filters).astype(np.int64)).sum(axis=0) * max(-low, high)
+        start = self.start(bias)
+        most = int((sums + (0 if start is None else np.abs(start.astype(np.int64)))).max())
+        return most if most <= dtypes.limits("int32")[1] else None
+
     def end(self, bias: Array | None) -> Array | None:
         """Return the number to add to the finished sum of each filter, or None."""
         return bias if bias is not None and self.accumulator == "float32" and bias.any() else None

@@ -25,10 +25,13 @@ _CALLS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What has a form on such vectors, and the helpers that its portable form calls."""
 _WHOLE = f"whole:{_LANES}"
+_PUSHES, _BYTES = ("push_byte", "push_flipped"), "uint8x64"
 
 
 def _helper(key: str) -> Helper | None:
     name, _, dtype = key.partition(":")
+    if key in _PUSHES:
+        return (), _PIECES[key]
     if key == _WHOLE or (name in _CALLS and dtype == _LANES):
         return _CALLS.get(name, ()), _PIECES[name]
     element = dtypes.element(dtype) if name in ("widen", "narrow", "saturate") else ""
@@ -44,6 +47,8 @@ def _helper(key: str) -> Helper | None:
 
 
 def _expression(printer: CPrinter, expr: Expr) -> str | None:
+    if isinstance(expr, ir.Call) and expr.name in _PUSHES:
+        return f"{printer.need(expr.name)}({', '.join(map(printer.expr, expr.args))})"
     if expr.dtype != _LANES:
         return None
     if isinstance(expr, ir.Call) and expr.name in _CALLS:
@@ -71,6 +76,8 @@ def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
 
 
 def _vectors(key: str) -> set[str]:
+    if key in _PUSHES:
+        return {_BYTES, _LANES, "uint32x16"}
     return {_LANES, _FLOATS} if key == _WHOLE else {_LANES}
 
 

@@ -113,6 +113,25 @@
   mlf_r; })
 #endif
 
+//: push_byte
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_push_byte(lanes, value) \
+  ((mlf_u8x64_part)_mm512_or_si512(_mm512_srli_epi32((__m512i)(lanes), 8), _mm512_slli_epi32((__m512i)(value), 24)))
+#else
+#define mlf_push_byte(lanes, value) \
+  ((mlf_u8x64_part)((mlf_u32x16_part)(lanes) >> 8 | (mlf_u32x16_part)(value) << 24))
+#endif
+
+//: push_flipped
+#if defined(__AVX512BW__) && MLF_PARTS == 1
+#define mlf_push_flipped(lanes, value) \
+  ((mlf_u8x64_part)_mm512_ternarylogic_epi32(_mm512_srli_epi32((__m512i)(lanes), 8), \
+    _mm512_slli_epi32((__m512i)(value), 24), _mm512_set1_epi32(-2147483647 - 1), 0xf6))
+#else
+#define mlf_push_flipped(lanes, value) \
+  ((mlf_u8x64_part)(((mlf_u32x16_part)(lanes) >> 8 | (mlf_u32x16_part)(value) << 24) ^ 0x80000000u))
+#endif
+
 //: whole
 #if defined(__AVX512BW__) && MLF_PARTS == 1
 #define mlf_whole_i32x16(a) ((mlf_i32x16_part)_mm512_cvttps_epi32((__m512)(a)))

@@ -77,6 +77,17 @@ add("dot4_u8s8", 3, _dot4,
      "int32xN + sums over groups of four of uint8x4N (or uint8x4, the same for all lanes) * int8x4N")  # fmt: skip
 
 
+def _push(lanes: Array, value: Array, flip: int) -> Array:
+    new = np.asarray(value).reshape(-1, 1).astype(np.uint8) ^ np.uint8(flip)
+    pushed: Array = np.concatenate([np.asarray(lanes, np.uint8).reshape(-1, 4)[:, 1:], new], axis=1).reshape(-1)
+    return pushed
+
+
+add("push_byte", 2, lambda lanes, value: _push(lanes, value, 0),
+     "uint8x4N: of every four bytes the first is dropped, and the low byte of a lane of int32xN is put behind")  # fmt: skip
+add("push_flipped", 2, lambda lanes, value: _push(lanes, value, 128), "push_byte of the byte with its top bit flipped")
+
+
 def _word(elements: Array) -> Array:
     """Return four bytes, or two int16, as one little-endian int32."""
     wide = np.ascontiguousarray(elements, elements.dtype.newbyteorder("<"))

@@ -109,7 +109,7 @@ class Depthwise:
                 with stmts.loop(block.count, "block") as number:
                     self._block(image, block, number)
 
-    def window(self, block: PackedBlock) -> StagedWindow | None:
+    def window(self, block: PackedBlock) -> Any:
         """Return the copy that the block reads, or None where it reads the input in place."""
         conv, lanes = self.conv, block.vectors * LANES
         if self.data.dtype == "float32" and not conv.padded and conv.filters == conv.channels and block.width == lanes:
@@ -165,7 +165,8 @@ class Depthwise:
 
     def panel(self, strip: Strip, vector: Expr) -> Expr:
         """Return which of the packed vectors of weights are those of a vector of the block."""
-        return strip.number * strip.block.vectors + (vector + strip.block.first // LANES)
+        first: int = strip.block.first // LANES
+        return strip.number * strip.block.vectors + (vector + first)
 
     def columns(self, strip: Strip) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         """Yield the input columns of a strip, from its first on, each with the pixels and columns of the kernel."""

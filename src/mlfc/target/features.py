@@ -81,8 +81,8 @@ class Features:
     dot4: bool = True
     # keys of INSTRUCTION_SETS whose templates and passes the code may use, the best first
     instruction_sets: tuple[str, ...] = ()
-    fixed_point_lanes: int = 0  # int32 of the vectors that C has for requantization; 0: compilers find vectors
-    pushes_bytes: bool = False  # C has vectors of lanes into which a byte is pushed, for windows of depthwise layers
+    fixed_point_lanes: int = 0  # int32 of the vectors in which results are requantized; 0: compilers find vectors
+    pushes_bytes: bool = False  # depthwise layers keep the rows of a window in the bytes of lanes
     gpu: bool = False  # kernels are launched over a grid of work-groups; templates bind loops to groups and their items
     group_items: int = 256  # most work-items of a group
     shared_bytes: int = 32768  # most bytes that the work-items of a group may have together

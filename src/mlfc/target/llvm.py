@@ -185,7 +185,7 @@ def _features(triple: str, mcpu: str, attributes: str) -> Features:
     if mcpu in CPUS and mcpu != GENERIC:
         features = CPUS.get(mcpu).features
         known = tuple(name for name in features.instruction_sets if INSTRUCTION_SETS.get(name).in_llvm)
-        return replace(features, fixed_point_lanes=0, pushes_bytes=False, instruction_sets=known)
+        return replace(features, instruction_sets=known)
     arch = architecture(triple)
     small = arch in ("riscv32", "avr", "msp430") or arch.startswith("thumbv")
     found, last = find_instructions(triple, mcpu, attributes), "plain" if small else "vector"

@@ -84,7 +84,7 @@ def _push(lanes: Array, value: Array, flip: int) -> Array:
 
 
 add("push_byte", 2, lambda lanes, value: _push(lanes, value, 0),
-     "uint8x4N: of every four bytes the first is dropped, and the low byte of a lane of int32xN is put behind")  # fmt: skip
+     "uint8x4N: every four bytes lose the first, and the low byte of a lane of int32xN is put behind")  # fmt: skip
 add("push_flipped", 2, lambda lanes, value: _push(lanes, value, 128), "push_byte of the byte with its top bit flipped")
 
 

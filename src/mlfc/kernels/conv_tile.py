@@ -109,7 +109,7 @@ class TiledConv:
         self.data, self.seen = source
         end = how.end(out.bias)
         self.end = None if end is None else ctx.constant("bias", end)
-        self.largest = how.largest(out.bias) if self.packs_once else None
+        self.largest = how.largest(out.bias) if self.packs_once and ctx.features.fixed_point_lanes else None
         contiguous = conv.groups == 1 and conv.dilation[1] == 1 and conv.kernel[1] > 1
         few = contiguous and conv.channels < FEW_CHANNELS
         must = how.must_stage or conv.padded
@@ -534,6 +534,6 @@ class TiledConv:
 
     def finished(self, total: Expr, channel: Expr) -> Expr:
         """Return the result of an output channel, given its sum."""
-        if self.largest is not None:
+        if self.largest is not None and not self.ctx.small:  # small functions share code, whatever their limits
             total = tb.intrinsic("within", total, tb.const(self.largest))
         return total if self.end is None else total + tb.load(self.end, [channel])

@@ -117,7 +117,8 @@ class _Side:
         right = np.ones(slope.shape[0], bool)
         for before in (0, 1):
             x = self.steps[which] - before
-            value = _line(x, slope, rest, begin)
+            data = x.astype(np.float32).astype(np.float64)
+            value = whole_part(data, slope, data, rest, begin)
             good = value < self.levels if before else value >= self.levels
             # numbers at zero are on the side above, where the start alone is below 1 and not below 0
             right &= np.all(good | (np.abs(x) > self.largest) | (x == 0), axis=1)
@@ -130,15 +131,15 @@ def _moved(values: Array, count: int) -> Array:
     return values
 
 
-def _line(x: Array, slope: Array, rest: Array, begin: Array) -> Array:
-    """Return the line's whole part; not-a-number where float64 does not tell how float32 rounds the start.
+def whole_part(a: Array, slope: Any, b: Array, rest: Any, begin: Any) -> Array:
+    """Return ``floor(slope * a + (rest * b + begin))`` of float32, rounded as the line and planes are.
 
-    Products of two float32 are exact in float64, and so is a sum of two numbers as a number and an error.
+    Not-a-number stands where float64 does not tell how float32 rounds the inner sum. Products of two float32 are exact
+    in float64, and so is a sum of two numbers as a number and an error.
     """
-    data = x.astype(np.float32).astype(np.float64)
-    start, lost = _sum(data * rest, begin)
+    start, lost = _sum(b * rest, begin)
     doubtful = ((start.view(np.uint64) & (2 * _HALFWAY - 1)) == _HALFWAY) & (lost != 0)
-    total, lost = _sum(data * slope, start.astype(np.float32).astype(np.float64))
+    total, lost = _sum(a * slope, start.astype(np.float32).astype(np.float64))
     whole = np.floor(total)
     result: Array = np.where(doubtful, np.nan, whole - ((whole == total) & (lost < 0)))
     return result

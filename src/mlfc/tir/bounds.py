@@ -77,6 +77,7 @@ _CALLS: dict[str, Callable[[ir.Call], Interval]] = {
     # an int32 times a multiplier below 2**31, times 2**-32 at most
     "requantize_down": lambda _: Interval(-(1 << 30), 1 << 30),
     "requantize_line": lambda _: Interval(-(1 << 30), 1 << 30),
+    "whole_of_plane": lambda _: Interval(-(1 << 30) - (1 << 16), (1 << 30) + (1 << 16)),
     "saturate_byte": lambda _: Interval(-128, 127),
 }
 """What intrinsics may return, where that is less than their dtype holds."""

@@ -17,6 +17,7 @@ from mlfc.tir.bounds import Ranges
 from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Expr, For, Stmt, Var
 from mlfc.tir.proven_lines import Limited, LineOf, Lines, Tables, with_single_uses
+from mlfc.tir.proven_planes import PlaneOf, Planes
 from mlfc.tir.unroll import substitute
 from mlfc.tir.visitor import own_exprs, same_expr, walk, walk_expr
 
@@ -33,14 +34,23 @@ class Forms:
     lanes: int
     calls: frozenset[str]  # intrinsics
     least: frozenset[str] = frozenset()  # only loops with one of these are worth vectors, if there are any
-    floats: bool = False  # float32 that hold integers become int32; limited results may be `requantize_line`
+    floats: bool = False  # float32 that hold integers become int32
+    lines: bool = False  # limited results may be `requantize_line` or `whole_of_plane`
+    shorter: Forms | None = None  # those of fewer lanes, for what is left of a loop
 
 
 QUARTET = Forms(4, frozenset({"requantize_down", "requantize_double", *(f"{name}_down" for name in _ONE_ROUNDING)}))
 """Vectors of 16 bytes."""
 _DOWN = frozenset({"requantize_down"})
-WIDE = {16: Forms(16, _DOWN, _DOWN, floats=True)}
-"""By lanes: vectors of hosts, whose compilers write other loops better."""
+_EIGHT = Forms(8, _DOWN, _DOWN, floats=True, lines=True)
+WIDE = {
+    16: Forms(16, _DOWN, _DOWN, floats=True, lines=True, shorter=_EIGHT),
+    8: Forms(16, _DOWN, _DOWN, floats=True),
+}
+"""Vectors of hosts, whose compilers write other loops better, by the int32 of a register.
+
+Instructions that round down in float32 are for registers of sixteen. Vectors of templates have sixteen lanes anyway.
+"""
 
 
 class _NoVectorsError(Exception):
@@ -54,7 +64,8 @@ def vectorize(stmt: Stmt, forms: Forms, tables: Tables | None = None) -> Stmt:
     """
     if isinstance(stmt, For):
         if stmt.kind == "vectorized":
-            return _joined(_loop(stmt, forms, tables)) or stmt
+            parts = _loop(stmt, forms, tables)
+            return stmt if parts is None else tb.seq(parts)
         return _nest(stmt, forms, tables) or replace(stmt, body=vectorize(stmt.body, forms, tables))
     if isinstance(stmt, ir.Seq):
         return ir.Seq(tuple(vectorize(item, forms, tables) for item in stmt.stmts))
@@ -82,11 +93,13 @@ def _nest(outer: For, forms: Forms, tables: Tables | None) -> Stmt | None:
     parts = _loop(stmt, forms, tables) if all(map(proof.holds, (*loops, stmt))) else None
     if parts is None:
         return None
-    whole, rest = parts
-    body: Stmt = whole.body if isinstance(whole, For) else whole
-    around = _around(loops, body)
-    result = replace(whole, body=around) if isinstance(whole, For) else around
-    return result if rest is None else ir.Seq((result, _around(loops, rest)))
+    nests = [
+        replace(part, body=_around(loops, part.body))
+        if isinstance(part, For) and part.kind == "rolled"
+        else _around(loops, part)
+        for part in parts
+    ]
+    return tb.seq(nests)
 
 
 def _around(loops: Sequence[For], body: Stmt) -> Stmt:
@@ -103,31 +116,37 @@ def _only(stmt: Stmt) -> Stmt:
     return stmt.stmts[0] if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1 else stmt
 
 
-def _joined(parts: tuple[Stmt, Stmt | None] | None) -> Stmt | None:
-    if parts is None:
-        return None
-    return parts[0] if parts[1] is None else ir.Seq((parts[0], parts[1]))
-
-
-def _loop(loop: For, forms: Forms, tables: Tables | None) -> tuple[Stmt, Stmt | None] | None:
-    """Return the vectors of a loop and what is left of it, if there is a form for it."""
-    if loop.step != 1 or not isinstance(loop.extent, ir.Const) or loop.extent.value < forms.lanes:
+def _loop(loop: For, forms: Forms, tables: Tables | None) -> list[Stmt] | None:
+    """Return what a loop becomes, the vectors and what is left of it, if there is a form for it."""
+    if loop.step != 1 or not isinstance(loop.extent, ir.Const):
         return None
     if forms.least and not any(_is_call_of(node, forms.least) for node in _exprs(loop.body)):
         return None
-    try:
-        body = _Vectorizer(loop, forms, tables).run()
-    except _NoVectorsError:
+    parts: list[Stmt] = []
+    done, extent = 0, int(loop.extent.value)
+    shorter: Forms | None = forms
+    while shorter is not None:
+        count = (extent - done) // shorter.lanes * shorter.lanes
+        if count:
+            part = loop if done == 0 else _rest(loop, done, count)
+            try:
+                body = _Vectorizer(part, shorter, tables).run()
+            except _NoVectorsError:
+                return None
+            one = count == shorter.lanes
+            parts.append(_at(body, part.var, tb.const(0)) if one else
+                         For(part.var, tb.const(count), body, "rolled", shorter.lanes))  # fmt: skip
+            done += count
+        shorter = shorter.shorter
+    if not parts:
         return None
-    extent = int(loop.extent.value)
-    whole = extent // forms.lanes * forms.lanes
-    vectors: Stmt = For(loop.var, tb.const(whole), body, "rolled", forms.lanes)
-    if whole == forms.lanes:
-        vectors = _at(body, loop.var, tb.const(0))
-    if whole == extent:
-        return vectors, None
+    return parts if done == extent else [*parts, _rest(loop, done, extent - done)]
+
+
+def _rest(loop: For, done: int, count: int) -> For:
+    """Return the loop over the iterations behind the first ones."""
     rest = Var(loop.var.name)
-    return vectors, For(rest, tb.const(extent - whole), _at(loop.body, loop.var, rest + whole), "vectorized")
+    return For(rest, tb.const(count), _at(loop.body, loop.var, rest + done), "vectorized")
 
 
 def _exprs(body: Stmt) -> Iterator[Expr]:
@@ -163,7 +182,8 @@ class _Vectorizer:
 
     def __init__(self, loop: For, forms: Forms, tables: Tables | None) -> None:
         self._loop, self._forms, self._dtype = loop, forms, f"int32x{forms.lanes}"
-        self._lines = Lines(tables) if tables is not None and forms.floats else None
+        self._lines = Lines(tables) if tables is not None and forms.lines else None
+        self._planes = Planes(self._lines) if self._lines else None
         self._ranges = self._lines.ranges if self._lines else Ranges()
         self._ranges.enter_loop(loop)
         self._varying: set[int] = {id(loop.var)}  # variables that differ between iterations
@@ -223,8 +243,10 @@ class _Vectorizer:
             raise _NoVectorsError
         if not self._moves(expr):
             return ir.Broadcast(tb.cast(expr, "int32"), self._dtype)
-        if self._lines and (found := self._lines.of(expr)) is not None:
-            return self._line(*found)
+        if self._lines and (line := self._lines.of(expr)) is not None:
+            return self._line(*line)
+        if self._planes and (plane := self._planes.of(expr)) is not None:
+            return self._plane(*plane)
         if isinstance(expr, Var):
             return self._variable(expr)
         if isinstance(expr, ir.Load):
@@ -269,10 +291,19 @@ class _Vectorizer:
         """Return a limited requantization by a line."""
         floats = [self._float(part) for part in line.floats]
         args = (*map(self._vector, line.args), *floats)
-        value: Expr = ir.Call("requantize_line", args, self._dtype)
-        if limited.zero_point:
-            value = self._combined("add", value, limited.zero_point)
+        value = self._added(ir.Call("requantize_line", args, self._dtype), limited)
         return self._combined("min", self._combined("max", value, limited.low), limited.high)
+
+    def _plane(self, plane: PlaneOf, limited: Limited) -> Expr:
+        """Return a limited sum by a plane."""
+        numbers = (plane.plane.first, plane.plane.second, plane.plane.start)
+        floats = [self._float(tb.const(number, "float32")) for number in numbers]
+        exact = self._added(self._call(plane.call), limited)
+        value = ir.Call("whole_of_plane", (exact, *map(self._vector, plane.operands), *floats), self._dtype)
+        return self._combined("min", self._combined("max", value, limited.low), limited.high)
+
+    def _added(self, value: Expr, limited: Limited) -> Expr:
+        return self._combined("add", value, limited.zero_point) if limited.zero_point else value
 
     def _combined(self, op: str, value: Expr, number: int) -> Expr:
         return ir.Binary(op, value, ir.Broadcast(tb.const(number), self._dtype), self._dtype)

@@ -58,7 +58,7 @@ class Lines:
 
     def of(self, expr: Expr) -> tuple[LineOf, Limited] | None:
         """Return the line of an expression that requantizes, adds a zero point and limits; None if it is not one."""
-        call, limited = self._limited(expr)
+        call, limited = self.limited(expr)
         if call is None or limited is None:
             return None
         value, *scale = call.args
@@ -72,7 +72,7 @@ class Lines:
         line = find_line(channels[0], channels[1], bounds, max(-ends.low, ends.high))
         return None if line is None else (LineOf(call.args, self._floats(line, loads, bounds[0])), limited)
 
-    def _limited(self, expr: Expr) -> tuple[ir.Call | None, Limited | None]:
+    def limited(self, expr: Expr) -> tuple[ir.Call | None, Limited | None]:
         """Return the requantization inside an expression, and what becomes of it."""
         ends = low, high = dtypes.limits("int32")
         inner = expr

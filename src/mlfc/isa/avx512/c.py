@@ -1,6 +1,6 @@
-"""C forms of vectors of sixteen int32: requantization, limits, and elements that are narrower in memory.
+"""C forms of vectors of sixteen and eight int32: requantization, limits, and elements that are narrower in memory.
 
-Every helper has a portable form beside AVX-512's that computes the same.
+Every helper has a portable form beside AVX-512's and AVX2's that computes the same.
 """
 
 from __future__ import annotations
@@ -16,40 +16,51 @@ from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
 from mlfc.tir.ir import Expr
 from mlfc.tir.visitor import same_expr
 
-_LANES, _FLOATS = "int32x16", "float32x16"
+_KINDS = {"int32x16", "int32x8"}
 _PIECES = pieces_beside(__file__, "lanes.h")
-_ABOVE = "requantize_line_above"
+_ABOVE, _PLANE = "requantize_line_above", "whole_of_plane"
 _CALLS: dict[str, tuple[str, ...]] = {
-    "min": (), "max": (), "requantize_down": ("requantize_down",), "requantize_line": ("requantize_down",),
-    _ABOVE: ("requantize_down",),
+    "min": (), "max": (), "requantize_down": ("requantize_down",), "requantize_line": ("requantize_down:$", "line"),
+    _ABOVE: ("requantize_down:$", "line"), _PLANE: ("line",), "whole": (),
 }  # fmt: skip
-"""What has a form on such vectors, and the helpers that its portable form calls."""
-_WHOLE = f"whole:{_LANES}"
+"""What has a form on such vectors, and the helpers that it calls; the dollar stands for the vectors' dtype."""
 _PUSHES, _BYTES = ("push_byte", "push_flipped"), "uint8x64"
 
 
 def _helper(key: str) -> Helper | None:
     name, _, dtype = key.partition(":")
-    if key in _PUSHES:
+    if key in _PUSHES or key == "line":
         return (), _PIECES[key]
-    if key == _WHOLE or (name in _CALLS and dtype == _LANES):
-        return _CALLS.get(name, ()), _PIECES[name]
+    lanes = str(dtypes.lanes(dtype)) if dtype else ""
+    if name in _CALLS and dtype in _KINDS:
+        return tuple(call.replace("$", dtype) for call in _CALLS[name]), Template(_PIECES[name]).substitute(n=lanes)
     element = dtypes.element(dtype) if name in ("widen", "narrow", "saturate") else ""
-    if element not in NARROW or dtypes.lanes(dtype) != dtypes.lanes(_LANES):
+    if element not in NARROW or f"int32x{lanes}" not in _KINDS:
         return None
-    bits = 8 * dtypes.nbytes(element)
-    register = "_mm_%su_si128" if bits == 8 else "_mm256_%su_si256"
-    values = {
-        "kind": scalar_type(dtype), "short": short_name(dtype), "bits": str(bits),
-        "letter": "u" if element.startswith("u") else "i", "load": register % "load", "store": register % "store",
+    return (), Template(_PIECES[name]).substitute(_of_memory(dtype))
+
+
+def _of_memory(dtype: str) -> dict[str, str]:
+    """Return what a piece that loads or stores narrow elements says of them."""
+    element = dtypes.element(dtype)
+    is_byte = dtypes.nbytes(element) == 1
+    register = "_mm_%su_si128" if is_byte else "_mm256_%su_si256"
+    half = "_mm_%sl_epi64" if is_byte else "_mm_%su_si128"
+    positions = (0, 4, 8, 12) if is_byte else (0, 1, 4, 5, 8, 9, 12, 13)
+    lowest = ", ".join(map(str, (*positions, *[-1] * (16 - len(positions)))))
+    return {
+        "n": str(dtypes.lanes(dtype)), "kind": scalar_type(dtype), "short": short_name(dtype),
+        "bits": str(8 * dtypes.nbytes(element)), "letter": "u" if element.startswith("u") else "i",
+        "load": register % "load", "store": register % "store",
+        "load_half": half % "load", "store_half": half % "store",
+        "lowest": f"_mm_setr_epi8({lowest})", "joined": f"_mm_unpacklo_epi{32 if is_byte else 64}",
     }  # fmt: skip
-    return (), Template(_PIECES[name]).substitute(values)
 
 
 def _expression(printer: CPrinter, expr: Expr) -> str | None:
     if isinstance(expr, ir.Call) and expr.name in _PUSHES:
         return f"{printer.need(expr.name)}({', '.join(map(printer.expr, expr.args))})"
-    if expr.dtype != _LANES:
+    if expr.dtype not in _KINDS:
         return None
     if isinstance(expr, ir.Call) and expr.name in _CALLS:
         name, args = expr.name, expr.args
@@ -59,17 +70,17 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
     if not isinstance(expr, ir.Cast):
         return None
     whole = expr.value
-    if isinstance(whole, ir.Call) and whole.name == "within" and whole.dtype == _FLOATS:
-        return f"{printer.need(_WHOLE)}({printer.expr(whole.args[0])})"
-    load = widened(expr, _LANES)
+    if isinstance(whole, ir.Call) and whole.name == "within" and dtypes.is_float(whole.dtype):
+        return f"{printer.need(f'whole:{expr.dtype}')}({printer.expr(whole.args[0])})"
+    load = widened(expr, expr.dtype)
     if load is None:
         return None
     return f"{printer.need(f'widen:{load.dtype}')}({printer.address(load.buffer, load.indices)})"
 
 
 def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
-    narrow = narrowed(stmt.value, _LANES)
-    if narrow is None:
+    narrow = narrowed(stmt.value, f"int32x{dtypes.lanes(stmt.value.dtype)}")
+    if narrow is None or narrow[1].dtype not in _KINDS:
         return None
     key, wide = narrow
     return f"MLF_EACH(q) {printer.need(key)}({printer.address(stmt.buffer, stmt.indices)}, {printer.expr(wide)});"
@@ -77,8 +88,11 @@ def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
 
 def _vectors(key: str) -> set[str]:
     if key in _PUSHES:
-        return {_BYTES, _LANES, "uint32x16"}
-    return {_LANES, _FLOATS} if key == _WHOLE else {_LANES}
+        return {_BYTES, "int32x16", "uint32x16"}
+    if key == "line":
+        return set()
+    lanes = dtypes.lanes(key.partition(":")[2])
+    return {f"int32x{lanes}", f"float32x{lanes}"} if key.startswith("whole:") else {f"int32x{lanes}"}
 
 
 _INCLUDES = tuple(_PIECES["includes"].splitlines())

@@ -16,19 +16,49 @@ _DOWN = ll.Constant(INT32, 9)  # rounds towards minus infinity and raises nothin
 
 def _line(context: Context, *args: Value) -> Value:
     x = args[0]
-    is_wide = context.machine.architecture == "x86_64" and context.machine.vector_bytes == 64
-    if not is_wide or not isinstance(x.type, ll.VectorType) or x.type.count != _LANES:
+    if not _is_wide(context, x):
         return _rounded_twice(context, *args[:3])
     builder, (slope, rest, above, below) = context.builder, args[3:]
-    floats = ll.VectorType(FLOAT, _LANES)
     begin = builder.select(builder.icmp_signed("<", x, context.number(0, x)), below, above)
-    data = builder.sitofp(x, floats)
-    start = context.intrinsic("fma", [data, rest, begin])
-    types = [floats, floats, floats, INT32]
-    multiply_add = context.declared("llvm.x86.avx512.vfmadd.ps.512", floats, types)
-    total = builder.call(multiply_add, [data, slope, start, _DOWN])
-    convert = context.declared("llvm.x86.avx512.mask.cvtps2dq.512", x.type, [floats, x.type, INT16, INT32])
-    return builder.call(convert, [total, context.number(0, x), ll.Constant(INT16, -1), _DOWN])
+    data = builder.sitofp(x, ll.VectorType(FLOAT, x.type.count))
+    return _rounded_down(context, data, slope, context.intrinsic("fma", [data, rest, begin]))
+
+
+def _plane(context: Context, exact: Value, *args: Value) -> Value:
+    if not _is_wide(context, exact):
+        return exact
+    (a, b), (first, second, start) = args[:2], args[2:]
+    floats = ll.VectorType(FLOAT, exact.type.count)
+    begin = context.intrinsic("fma", [context.builder.sitofp(b, floats), second, start])
+    return _rounded_down(context, context.builder.sitofp(a, floats), first, begin)
+
+
+def _is_wide(context: Context, x: Value) -> bool:
+    """Tell whether the processor has registers for so many lanes that can be told how to round."""
+    has = context.machine.architecture == "x86_64" and context.machine.vector_bytes == 64
+    return has and isinstance(x.type, ll.VectorType) and x.type.count in (_LANES, _LANES // 2)
+
+
+def _rounded_down(context: Context, data: Value, slope: Value, start: Value) -> Value:
+    """Return the whole part of ``data * slope + start``."""
+    builder, count = context.builder, data.type.count
+    floats, lanes = ll.VectorType(FLOAT, _LANES), words(_LANES)
+    args = [_filled(context, value) for value in (data, slope, start)]
+    multiply_add = context.declared("llvm.x86.avx512.vfmadd.ps.512", floats, [floats, floats, floats, INT32])
+    total = builder.call(multiply_add, [*args, _DOWN])
+    convert = context.declared("llvm.x86.avx512.mask.cvtps2dq.512", lanes, [floats, lanes, INT16, INT32])
+    zero = ll.Constant(lanes, [ll.Constant(INT32, 0)] * _LANES)
+    whole = builder.call(convert, [total, zero, ll.Constant(INT16, -1), _DOWN])
+    return whole if count == _LANES else context.lanes(whole, range(count))
+
+
+def _filled(context: Context, value: Value) -> Value:
+    """Return a vector of sixteen lanes, the upper ones of eight being zero."""
+    count = value.type.count
+    if count == _LANES:
+        return value
+    mask = ll.Constant(ll.VectorType(INT32, _LANES), list(range(_LANES)))
+    return context.builder.shuffle_vector(value, context.number(0.0, value), mask)
 
 
 def _rounded_twice(context: Context, x: Value, multiplier: Value, exponent: Value) -> Value:
@@ -55,6 +85,7 @@ def _push_flipped(context: Context, lanes: Value, value: Value) -> Value:
 
 _CALLS: dict[str, Callable[..., Value]] = {
     "requantize_line": _line,
+    "whole_of_plane": _plane,
     "push_byte": _push,
     "push_flipped": _push_flipped,
 }

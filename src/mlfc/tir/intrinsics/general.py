@@ -113,6 +113,11 @@ add("requantize_line", 7, _requantize_line,
     " limits that follow; beyond a limit it may be any other number there")  # fmt: skip
 
 
+add("whole_of_plane", 6, lambda exact, *_: exact,
+    "the first operand, of which a plane in float32 (of the next two, with two slopes and a start) is known to be the"
+    " same within the limits that follow; beyond a limit it may be any other number there")  # fmt: skip
+
+
 def _dot8(total: Array, a: Array, b: Array) -> Array:
     products = np.asarray(a, np.int64).reshape(-1, 8) * np.asarray(b, np.int64).reshape(-1, 8)
     result: Array = (np.asarray(total, np.int64).reshape(-1) + products.sum(axis=1)).astype(np.asarray(total).dtype)

@@ -1,4 +1,4 @@
-"""Loops that requantize, in vectors of sixteen int32: by AVX-512 and portably, against the interpreter's loops."""
+"""Loops that requantize, in vectors of sixteen and eight int32, against the interpreter's loops."""
 
 from __future__ import annotations
 
@@ -25,8 +25,19 @@ from tests.native.llvm_functions import run_kernel
 from tests.shared_library import compile_shared
 
 WARNINGS = ("-std=c99", "-O3", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
+FLAGS = {
+    NATIVE: ("x86-64-v4",),
+    "-march=x86-64-v3": ("x86-64-v3", "x86-64-v4"),
+    "-march=x86-64": ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
+}
+"""Flags of compilers, and the processors of this machine that they are for: registers of 64, 32 and 16 bytes."""
 LIMITS = ((-128, 127), (-13, 63))
 """Those of the type, which one instruction has, and those of an activation."""
+
+
+def level_here() -> str:
+    """Return the level of x86-64 that this machine has, or its processor."""
+    return CPUS.get(native_cpu()).base or native_cpu()
 
 
 def operands() -> list[np.ndarray[Any, Any]]:
@@ -40,7 +51,7 @@ def operands() -> list[np.ndarray[Any, Any]]:
             for x in (*ties, *ends, *anywhere):
                 if -(2**31) <= x < 2**31:
                     rows.append((int(x), multiplier, exponent))
-    rows += [(7, 1 << 30, 3)] * (-len(rows) % 16)
+    rows += [(7, 1 << 30, 3)] * (8 + -len(rows) % 16)
     return [np.array(column, np.int32) for column in zip(*rows, strict=True)]
 
 
@@ -69,13 +80,12 @@ def functions(size: int) -> list[PrimFunc]:
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("flag", [NATIVE, "-march=x86-64"])
+@pytest.mark.parametrize("flag", FLAGS)
 def test_sixteen_at_once_have_the_bits_of_one(
     flag: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need(compiler, compiler)
-    cpu = CPUS.get(native_cpu()).base or native_cpu()
-    if not cpu.startswith("x86-64") or (flag == NATIVE and cpu != "x86-64-v4"):
+    if level_here() not in FLAGS[flag]:
         pytest.skip("another processor")
     monkeypatch.setenv("CC", compiler)
     columns, rng = operands(), np.random.default_rng(5)
@@ -84,6 +94,7 @@ def test_sixteen_at_once_have_the_bits_of_one(
     for prim in vectors:
         verify(prim)
         assert "requantize_down_i32x16" in print_function(prim).text
+        assert "requantize_down_i32x8" in print_function(prim).text
     source = print_file([print_function(prim) for prim in vectors])
     files = {"wide.c": source.encode()}
     library = ctypes.CDLL(str(compile_shared(files, tmp_path / "wide.so", (*WARNINGS, flag))))
@@ -121,21 +132,21 @@ def lines(rows: int, columns: int) -> tuple[list[PrimFunc], list[PrimFunc], list
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("flag", [NATIVE, "-march=x86-64"])
+@pytest.mark.parametrize("flag", FLAGS)
 def test_lines_have_the_bits_of_two_roundings(
     flag: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All steps from one result to the next, on both sides of them, and the ends of int32."""
     need(compiler, compiler)
-    if not native_cpu().startswith("x86-64") or (flag == NATIVE and native_cpu() != "x86-64-v4"):
+    if level_here() not in FLAGS[flag]:
         pytest.skip("another processor")
     monkeypatch.setenv("CC", compiler)
-    whole, vectors, constants = lines(1100, 80)
+    whole, vectors, constants = lines(1100, 88)
     for prim in vectors:
         verify(prim)
         above = prim.name in ("line_128_128", "line_4_4")
-        form = "requantize_line_above_i32x16" if above else "requantize_line_i32x16"
-        assert form in print_function(prim).text
+        form = "requantize_line_above_i32x" if above else "requantize_line_i32x"
+        assert all(f"{form}{lanes}" in print_function(prim).text for lanes in (16, 8))
     files = {"lines.c": print_file([print_function(prim) for prim in vectors]).encode()}
     library = ctypes.CDLL(str(compile_shared(files, tmp_path / "lines.so", (*WARNINGS, flag))))
     multipliers, exponents = (array.astype(np.float64) for array in constants[0][:2])

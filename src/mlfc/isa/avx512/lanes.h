@@ -33,7 +33,7 @@
 #define mlf_min_i32x$n(a, b) __extension__({ \
   const mlf_i32x${n}_part mlf_a = (mlf_i32x${n}_part)(a); \
   const mlf_i32x${n}_part mlf_b = (mlf_i32x${n}_part)(b); \
-  mlf_i32x${n}_part mlf_r; \
+  mlf_i32x${n}_part mlf_r = {0}; \
   for (int32_t mlf_i = 0; mlf_i < $n / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_a[mlf_i] < mlf_b[mlf_i] ? mlf_a[mlf_i] : mlf_b[mlf_i]; } \
   mlf_r; })
 #endif
@@ -53,7 +53,7 @@
 #define mlf_max_i32x$n(a, b) __extension__({ \
   const mlf_i32x${n}_part mlf_a = (mlf_i32x${n}_part)(a); \
   const mlf_i32x${n}_part mlf_b = (mlf_i32x${n}_part)(b); \
-  mlf_i32x${n}_part mlf_r; \
+  mlf_i32x${n}_part mlf_r = {0}; \
   for (int32_t mlf_i = 0; mlf_i < $n / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_a[mlf_i] > mlf_b[mlf_i] ? mlf_a[mlf_i] : mlf_b[mlf_i]; } \
   mlf_r; })
 #endif
@@ -90,7 +90,7 @@
   const mlf_i32x${n}_part mlf_a = (mlf_i32x${n}_part)(a); \
   const mlf_i32x${n}_part mlf_b = (mlf_i32x${n}_part)(b); \
   const mlf_i32x${n}_part mlf_c = (mlf_i32x${n}_part)(c); \
-  mlf_i32x${n}_part mlf_r; \
+  mlf_i32x${n}_part mlf_r = {0}; \
   for (int32_t mlf_i = 0; mlf_i < $n / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_requantize_down(mlf_a[mlf_i], mlf_b[mlf_i], mlf_c[mlf_i]); } \
   mlf_r; })
 #endif
@@ -199,7 +199,7 @@
 #else
 #define mlf_whole_i32x$n(a) __extension__({ \
   const mlf_f32x${n}_part mlf_a = (mlf_f32x${n}_part)(a); \
-  mlf_i32x${n}_part mlf_r; \
+  mlf_i32x${n}_part mlf_r = {0}; \
   for (int32_t mlf_i = 0; mlf_i < $n / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = (int32_t)mlf_a[mlf_i]; } \
   mlf_r; })
 #endif
@@ -214,7 +214,7 @@
 #else
 #define mlf_widen_$short(place) __extension__({ \
   const $kind *mlf_from = (place) + q * ($n / MLF_PARTS); \
-  mlf_i32x${n}_part mlf_r; \
+  mlf_i32x${n}_part mlf_r = {0}; \
   for (int32_t mlf_i = 0; mlf_i < $n / MLF_PARTS; ++mlf_i) { mlf_r[mlf_i] = mlf_from[mlf_i]; } \
   mlf_r; })
 #endif

@@ -102,3 +102,33 @@ def test_quantized_network_is_bit_exact(form: Any, per_channel: bool, activation
         np.testing.assert_array_equal(result, expected)
         results.append(result)
     assert np.ptp(np.stack(results)) > 0
+
+
+@pytest.mark.parametrize("target", ["c -mcpu=native", "llvm -mcpu=native"])
+@pytest.mark.parametrize("is_shown", [False, True], ids=["fused", "apart"])
+def test_sums_of_dequantized_codes_round_as_defined(target: str, is_shown: bool) -> None:
+    """A fused multiply-add would take the other of two codes, where a constant meets codes in the middle of two.
+
+    With the sum as an output, too, it and its quantization may be computed in kernels of their own.
+    """
+    step = np.float32(0.015686275)
+    node = helper.make_node
+    nodes = [
+        node("DequantizeLinear", ["x", "step", "low"], ["real"]),
+        node("Sub", ["real", "two"], ["sum"]),
+        node("QuantizeLinear", ["sum", "step", "zero"], ["y"]),
+    ]
+    held = {"step": step, "two": np.float32(2), "low": np.int8(-128), "zero": np.int8(0)}
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT8, [256])]
+    outputs += [helper.make_tensor_value_info("sum", TensorProto.FLOAT, [256])] * is_shown
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.INT8, [256])], outputs,
+        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in held.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    codes = np.arange(-128, 128).astype(np.int8)
+    real = (codes.astype(np.float32) + np.float32(128)) * step
+    expected = np.clip(np.rint((real - np.float32(2)) / step), -128, 127).astype(np.int8)
+    session = onnxruntime.InferenceSession(made.SerializeToString(), unoptimized(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(["y"], {"x": codes})[0], expected)
+    np.testing.assert_array_equal(mlfc.compile(made, target=target).run({"x": codes})["y"], expected)

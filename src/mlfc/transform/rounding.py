@@ -2,17 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mlfc.relay import ir as relay
+from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order
 from mlfc.transform.matching import operator_of
 
+_SUMS = frozenset({"add", "subtract", "nn.bias_add"})
+_PRODUCTS = frozenset({"multiply", "qnn.dequantize"})
+# whose own sums have no order that a reference states
+_LOOPS = (Kind.REDUCE, Kind.ANCHOR, Kind.OPAQUE, Kind.EXTERNAL)
+_Around = Mapping[Any, relay.Expr]
+_Place = tuple[relay.Expr, _Around]
+"""An expression, and what the parameters of the fused group around it stand for; none outside of groups."""
+
+_OUTSIDE: _Around = {}
+
 
 def is_rounding_sensitive(modules: Sequence[relay.IRModule]) -> bool:
-    """Tell whether fused groups of a module have an operator to which the last bit of a float matters."""
-    functions = (function for module in modules for function in module.functions.values())
-    calls = (expr for function in functions for expr in post_order(function.body) if isinstance(expr, relay.Call))
-    groups = {call.op: None for call in calls if isinstance(call.op, relay.Function)}
-    inside = (expr for group in groups for expr in post_order(group.body) if isinstance(expr, relay.Call))
-    return any(operator_of(call).rounding_sensitive for call in inside)
+    """Tell whether the last bit of a float matters in a module.
+
+    It does in fused groups with an operator that says so, and where sums of products are quantized: dequantized codes
+    and constants often meet in the middle between two codes, where a fused multiply-add takes the other one.
+    """
+    functions = [function for module in modules for function in module.functions.values()]
+    calls = [expr for function in functions for expr in post_order(function.body) if isinstance(expr, relay.Call)]
+    quantized: dict[relay.Function, list[relay.Expr]] = {}
+    for group in dict.fromkeys(call.op for call in calls if isinstance(call.op, relay.Function)):
+        inside = [(operator_of(call), call) for call in _calls_in(group)]
+        if any(operator.rounding_sensitive for operator, _ in inside):
+            return True
+        quantized[group] = [call.args[0] for operator, call in inside if operator.name == "qnn.quantize"]
+    places: list[_Place] = []
+    for call in calls:
+        if isinstance(call.op, relay.Function) and quantized[call.op]:
+            around = dict(zip(call.op.params, call.args, strict=True))
+            places += [(value, around) for value in quantized[call.op]]
+    return _have_sum_of_product(places)
+
+
+def _calls_in(group: relay.Function) -> Iterator[relay.Call]:
+    return (expr for expr in post_order(group.body) if isinstance(expr, relay.Call))
+
+
+def _have_sum_of_product(todo: list[_Place]) -> bool:
+    """Tell whether one of the values is made, element by element, of a sum with a product, in other groups, too."""
+    seen: dict[tuple[relay.Expr, int], _Place] = {}  # with the places, whose identities must not be taken again
+    while todo:
+        expr, around = todo.pop()
+        if (expr, id(around)) in seen:
+            continue
+        seen[expr, id(around)] = (expr, around)
+        if not isinstance(expr, relay.Call) or not isinstance(expr.op, Operator):
+            todo += _behind(expr, around)
+        elif expr.op.kind not in _LOOPS and expr.op.name not in _PRODUCTS - {"multiply"}:
+            if expr.op.name in _SUMS and any(map(_is_product, expr.args)):
+                return True
+            todo += [(arg, around) for arg in expr.args]
+    return False
+
+
+def _behind(expr: relay.Expr, around: _Around) -> list[_Place]:
+    """Return what an expression stands for that computes nothing itself."""
+    if expr in around:
+        return [(around[expr], _OUTSIDE)]
+    if isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
+        return [(expr.op.body, dict(zip(expr.op.params, expr.args, strict=True)))]
+    if isinstance(expr, relay.TupleGetItem):
+        return [(expr.value, around)]
+    return [(field, around) for field in expr.fields] if isinstance(expr, relay.Tuple) else []
+
+
+def _is_product(expr: relay.Expr) -> bool:
+    """Tell whether a value is a product that the same kernel computes: what it reads from memory is rounded."""
+    while isinstance(expr, relay.Call) and isinstance(expr.op, Operator):
+        if expr.op.name in _PRODUCTS:
+            return True
+        if expr.op.kind not in (Kind.VIEW, Kind.INJECTIVE):
+            return False
+        expr = expr.args[0]
+    return False

@@ -96,7 +96,9 @@ def test_files_that_pages_name_exist(page: Path) -> None:
     if page.name in ("architecture.md", "kernels.md"):  # other pages also name files of other projects
         named |= set(re.findall(r"`([a-z0-9_]+\.py)`", page.read_text(encoding="utf-8")))
     files = {
-        f"/{path.relative_to(root)}" for folder in ("src", "tests", "docs") for path in (root / folder).rglob("*.py")
+        f"/{path.relative_to(root)}"
+        for folder in ("src", "tests", "docs", "release")
+        for path in (root / folder).rglob("*.py")
     }
     assert not {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
 

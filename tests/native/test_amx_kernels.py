@@ -6,6 +6,7 @@ import ctypes
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from mlfc.relay import ir
 from mlfc.support.platforms import this_platform
 from mlfc.target.features import Features, without_transforms
 from mlfc.target.target import parse_target
+from mlfc.target.tuned import Tuned
 from mlfc.tir import interpreter
 from mlfc.tir import ir as tir
 from mlfc.tir.parallel import parallelize
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
+from mlfc.transform.kernel_key import kernel_key
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.conftest import need
 from tests.native.kernel_runner import group_of
@@ -223,6 +226,17 @@ def test_processors_without_tiles_read_the_same_weights() -> None:
             {array.tobytes() for array in each.constants if array.dtype == np.int8} for each in (ours, with_vectors)
         ]
         assert weights[0] == weights[1], name
+
+
+def test_levels_share_weights_that_measurements_arranged() -> None:
+    group = convolution((1, 8, 8, 64), (3, 3), 64, padding=(1, 1, 1, 1))[0]
+    chosen = {kernel_key(group) or "": {"tile": "2x3x4", "band": "2"}}
+    ours = lower_group(group, replace(TILES, tuned=Tuned(chosen, chosen, is_borrowed=True)))
+    vectors = lower_group(group, replace(VECTORS, tuned=Tuned(chosen, chosen)))
+    assert "mlf_tiles" in print_function(ours.prim).text
+    weights = [{array.tobytes() for array in each.constants if array.dtype == np.int8} for each in (ours, vectors)]
+    assert weights[0] == weights[1]
+    assert weights[0] != {array.tobytes() for array in lower_group(group, VECTORS).constants if array.dtype == np.int8}
 
 
 def conv_of(shape: tuple[int, ...], kernel: int, filters: int) -> LoweredGroup:

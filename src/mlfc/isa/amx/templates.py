@@ -28,6 +28,7 @@ from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import PackedBlock, channel_blocks, pack_channels
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, is_static
+from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
@@ -211,7 +212,6 @@ class _Part:
 class TileConv(TiledConv):
     """Writes the loops of one convolution over (height, width)."""
 
-    is_measured = False
     can_share_pieces = False
 
     def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
@@ -229,6 +229,12 @@ class TileConv(TiledConv):
         length = self._plan.pitch + self.how.step - 1
         band = fitting_rows(self.conv, min(max(self.how.weights.nbytes, FEWEST_BYTES), MOST_BAND_BYTES) // length)
         return self._measured_tile(band, self.ctx.features.vector_registers, self.vectors, packing=True)
+
+    def _orders(self) -> Sequence[Value]:
+        return ["blocks"]
+
+    def _unrolls(self) -> Sequence[Value]:
+        return [1]
 
     def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer]:
         """Return the weights of a panel in one row, and the start of its sums."""

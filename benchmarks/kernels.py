@@ -16,7 +16,7 @@ from rich.table import Table
 from benchmarks.latency import interleaved
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay import ir
-from mlfc.target.features import Features
+from mlfc.target.features import CPUS, Features
 from tests.native.kernel_runner import aligned, build, group_of
 
 FLAGS = (NATIVE,)
@@ -197,14 +197,15 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--registers", type=int, default=32)
+    parser.add_argument("--cpu", help="a processor whose abilities templates use, instead of only so many registers")
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--only", default="", help="part of the layer's name")
     parser.add_argument("--kinds", nargs="+", default=["float32", "int8"])
     options = parser.parse_args()
-    features = Features(vector_registers=options.registers)
+    features = CPUS.get(options.cpu).features if options.cpu else Features(vector_registers=options.registers)
     makers = {"float32": (float_runner, peer_float), "int8": (integer_runner, peer_integer)}
     for kind in options.kinds:
-        table = Table(title=f"{kind}, one thread, {options.registers} registers")
+        table = Table(title=f"{kind}, one thread, {options.cpu or f'{options.registers} registers'}")
         for column in ("layer", "MMAC", "us", "GMAC/s", "ONNX Runtime us", "ratio"):
             table.add_column(column, justify="left" if column == "layer" else "right")
         for name, layer in LAYERS.items():

@@ -64,6 +64,20 @@ def detector() -> bytes:
     return _model(nodes, [("x", FLOAT, [1, 3, "h", "w"])], outputs, weights)
 
 
+def convolutions() -> bytes:
+    """Return two convolutions on an image of open sides ``h`` and ``w``, the first of them with a stride."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "k1"], ["a"], name="conv1", strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Relu", ["a"], ["b"], name="relu1"),
+        node("Conv", ["b", "k2"], ["c"], name="conv2"),
+        node("GlobalAveragePool", ["c"], ["d"], name="pool"),
+        node("Flatten", ["d"], ["y"], name="flatten"),
+    ]
+    weights = {"k1": _weights(8, 3, 3, 3), "k2": _weights(4, 8, 3, 3)}
+    return _model(nodes, [("x", FLOAT, [1, 3, "h", "w"])], [("y", FLOAT, [1, 4])], weights)
+
+
 def recurrent() -> bytes:
     """Return an LSTM over an open ``length`` and a layer behind it."""
     nodes = [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from string import Template
+from types import MappingProxyType
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
@@ -21,6 +23,7 @@ from mlfc.tir.extents import as_index, variable
 from mlfc.tir.forms import C_FORMS
 from mlfc.tir.independence import of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
+from mlfc.tir.name_extents import bind_names, named_extents
 from mlfc.tir.parallel import parallelize
 from mlfc.tir.unroll import Unroll
 from mlfc.tir.visitor import loads, walk, walk_expr
@@ -60,9 +63,18 @@ def print_function(
     a macro before the functions of its parts.
     """
     prim = Unroll(keeps_begins=bool(parallel))(prim)
-    if parallel:
-        prim = parallelize(prim, aliased)
-    return _FunctionPrinter(prim, name or sanitize(prim.name), aliased, mark=mark, parallel=parallel).run()
+    title = name or sanitize(prim.name)
+    if parallel:  # whose parts are functions of their own
+        return _FunctionPrinter(parallelize(prim, aliased), title, aliased, mark=mark, parallel=parallel).run()
+    unread: set[str] = set()
+    while True:
+        named = named_extents(prim, unread)
+        printer = _FunctionPrinter(bind_names(prim, named), title, aliased, mark=mark, named=named)
+        printed = printer.run()
+        # what the order of sums in indices leaves nothing of
+        if not (found := {var.name for var, _ in named.values() if not printer.reads(var)}):
+            return printed
+        unread |= found
 
 
 def print_shared(values: KernelValues, aliased: frozenset[int] = frozenset()) -> CFunction:
@@ -121,6 +133,7 @@ class _FunctionPrinter(StatementPrinter):
         values: KernelValues | None = None,
         mark: str = "",
         parallel: str = "",
+        named: Mapping[Dim, tuple[Var, Expr]] = MappingProxyType({}),
     ) -> None:
         super().__init__(prim.body, _RESERVED, prim.name)
         self._prim = prim
@@ -129,7 +142,7 @@ class _FunctionPrinter(StatementPrinter):
         self._name = name
         self._values = values
         self._read: set[int] = set()
-        self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges)
+        self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges, named=named)
         self._ranges.know_buffers((*prim.params, *prim.scratch))
         self._words = {var for name in C_FORMS for var in C_FORMS.get(name).words(prim.body)}
         self._parts: list[str] = []
@@ -157,6 +170,10 @@ class _FunctionPrinter(StatementPrinter):
                     self._writer.line(f"(void){self._names.get(var)};")
             self._writer.line("return 0;")
         return CFunction(self._writer.text(), self._needs, tuple(self._parts))
+
+    def reads(self, var: Var) -> bool:
+        """Tell whether the function that was printed reads a variable."""
+        return id(var) in self._read
 
     def _read_name(self, node: Var | ir.Buffer) -> str:
         self._read.add(id(node))

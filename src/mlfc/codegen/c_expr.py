@@ -5,7 +5,7 @@ Parentheses are printed where C's precedence needs them and where compilers warn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
 from mlfc.codegen import vectors
@@ -29,6 +29,7 @@ from mlfc.tir.extents import as_index
 from mlfc.tir.forms import C_FORMS
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Expr
+from mlfc.tir.name_extents import with_names
 
 # precedence of C: a larger number binds tighter
 TERNARY, _LOR, _LAND, _OR, _XOR, _AND = 1, 2, 3, 4, 5, 6
@@ -90,6 +91,8 @@ class ExprPrinter:
     name_of: Callable[[ir.Var | ir.Buffer], str]  # the C name of a variable or buffer
     needs: Needs  # filled while printing
     ranges: Ranges  # known intervals of variables at the printed expression
+    # variables with expressions of open extents, and these
+    named: Mapping[Dim, tuple[ir.Var, Expr]] = field(default_factory=dict, kw_only=True)
     _table: ExprTable = field(default_factory=ExprTable, init=False)
     _noted: set[str] = field(default_factory=set, init=False)
 
@@ -148,13 +151,16 @@ class ExprPrinter:
         for extent, index in zip(buffer.shape, indices, strict=True):
             if isinstance(extent, Dim) and (outer or total.terms or total.constant):
                 rows = self._indices(outer, total)
-                outer = f"{rows if rows.isidentifier() else f'({rows})'} * {self.expr(as_index(extent), _UNARY)}"
+                outer = f"{rows if rows.isidentifier() else f'({rows})'} * {self._stride(extent)}"
                 total = Affine({}, 0)
             elif not isinstance(extent, Dim):
                 outer = f"{outer} * {extent}" if outer and extent != 1 else outer
                 total = total.times(extent)
             total = total.plus(self._table.affine(index))
         return self._indices(outer, total)
+
+    def _stride(self, extent: Dim) -> str:
+        return self.expr(with_names(as_index(extent), self.named), _UNARY)
 
     def _indices(self, outer: str, total: Affine) -> str:
         if not outer:

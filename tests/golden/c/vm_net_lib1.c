@@ -62,10 +62,11 @@ static int32_t tvmgen_net_fused_nn_dense_nn_bias_add_nn_relu(const float *restri
 
 static int32_t tvmgen_net_fused_nn_dense_nn_bias_add_nn_relu_launch(const mlfc_vm_buffer *buffers,
                                                                     const int64_t *numbers) {
-  if (*numbers < 1 || *numbers > 4) {
+  int64_t batch = *numbers;
+  if (batch < 1 || batch > 4) {
     return -1;
   }
-  if (buffers[0].bytes < *numbers * 8 * 4) {
+  if (buffers[0].bytes < batch * 8 * 4) {
     return -1;
   }
   if (buffers[1].bytes < 512) {
@@ -74,12 +75,12 @@ static int32_t tvmgen_net_fused_nn_dense_nn_bias_add_nn_relu_launch(const mlfc_v
   if (buffers[2].bytes < 64) {
     return -1;
   }
-  if (buffers[3].bytes < *numbers * 16 * 4) {
+  if (buffers[3].bytes < batch * 16 * 4) {
     return -1;
   }
   return tvmgen_net_fused_nn_dense_nn_bias_add_nn_relu((const float *)buffers[0].data, (const float *)buffers[1].data,
                                                        (const float *)buffers[2].data, (float *)buffers[3].data,
-                                                       (int32_t)*numbers);
+                                                       (int32_t)batch);
 }
 
 /* fused_nn_dense: float32[batch, 16] -> float32[batch, 4], 64 * batch multiply-accumulates
@@ -107,20 +108,21 @@ static int32_t tvmgen_net_fused_nn_dense(const float *restrict p0, const float *
 }
 
 static int32_t tvmgen_net_fused_nn_dense_launch(const mlfc_vm_buffer *buffers, const int64_t *numbers) {
-  if (*numbers < 1 || *numbers > 4) {
+  int64_t batch = *numbers;
+  if (batch < 1 || batch > 4) {
     return -1;
   }
-  if (buffers[0].bytes < *numbers * 16 * 4) {
+  if (buffers[0].bytes < batch * 16 * 4) {
     return -1;
   }
   if (buffers[1].bytes < 256) {
     return -1;
   }
-  if (buffers[2].bytes < *numbers * 4 * 4) {
+  if (buffers[2].bytes < batch * 4 * 4) {
     return -1;
   }
   return tvmgen_net_fused_nn_dense((const float *)buffers[0].data, (const float *)buffers[1].data,
-                                   (float *)buffers[2].data, (int32_t)*numbers);
+                                   (float *)buffers[2].data, (int32_t)batch);
 }
 
 /* fused_nn_softmax: float32[batch, 4] -> float32[batch, 4], 16 bytes of scratch
@@ -159,20 +161,21 @@ static int32_t tvmgen_net_fused_nn_softmax(const float *restrict p0, float *rest
 }
 
 static int32_t tvmgen_net_fused_nn_softmax_launch(const mlfc_vm_buffer *buffers, const int64_t *numbers) {
-  if (*numbers < 1 || *numbers > 4) {
+  int64_t batch = *numbers;
+  if (batch < 1 || batch > 4) {
     return -1;
   }
-  if (buffers[0].bytes < *numbers * 4 * 4) {
+  if (buffers[0].bytes < batch * 4 * 4) {
     return -1;
   }
-  if (buffers[1].bytes < *numbers * 4 * 4) {
+  if (buffers[1].bytes < batch * 4 * 4) {
     return -1;
   }
   if (buffers[2].bytes < 16) {
     return -1;
   }
   return tvmgen_net_fused_nn_softmax((const float *)buffers[0].data, (float *)buffers[1].data, buffers[2].data,
-                                     (int32_t)*numbers);
+                                     (int32_t)batch);
 }
 
 static const mlfc_vm_kernel_entry kernels[3] = {

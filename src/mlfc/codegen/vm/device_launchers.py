@@ -12,7 +12,7 @@ from math import prod
 from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.launch import IMPORTED, LAUNCH, launch_extents
-from mlfc.codegen.vm.launchers import LAUNCHED, Sizes, number, require_numbers
+from mlfc.codegen.vm.launchers import LAUNCHED, Sizes, named_numbers, number
 from mlfc.support.dims import LARGEST, Dim
 from mlfc.tir import host
 from mlfc.tir.host import INT32, INT64, UINT8, Body, Function, Number
@@ -22,7 +22,7 @@ from mlfc.tir.ir import MOST_GROUPS_ACROSS, PrimFunc
 def device_launcher(kernel: PrimFunc, name: str, launched: Sequence[DeviceKernel]) -> Function:
     """Return the function `name` that checks what a function of a device is given and launches its kernels."""
     body = Body()
-    buffers, numbers = LAUNCHED
+    buffers = LAUNCHED[0]
     places = {buffer: place for place, buffer in enumerate((*kernel.params, *kernel.scratch))}
     extents = [tuple(launch_extents(item).values()) for item in launched]
     sizes_of = [len(item.symbols) + len(lengths) for item, lengths in zip(launched, extents, strict=True)]
@@ -35,12 +35,11 @@ def device_launcher(kernel: PrimFunc, name: str, launched: Sequence[DeviceKernel
     data = body.array("data", tvm.ADDRESS, len(places))
     values, codes = body.array("values", tvm.VALUE, most), body.array("codes", host.INT, most)
     lengths = body.array("lengths", INT64, max(sizes_of))
-    require_numbers(body, kernel)
-    sizes = Sizes(body, {symbol: numbers[index] for index, symbol in enumerate(kernel.symbols)})
+    own = dict(zip(kernel.symbols, named_numbers(body, kernel), strict=True))
+    sizes = Sizes(body, own)
     for buffer, place in places.items():
         sizes.require(buffer, buffers[place])
         body.assign(data[place], buffers[place]["data"].cast(tvm.ADDRESS))
-    own = {symbol: numbers[index] for index, symbol in enumerate(kernel.symbols)}
     for at, item in enumerate(launched):
         _require_groups(sizes, item, body)
         given = [own[symbol] for symbol in item.symbols] + [sizes.value(extent) for extent in extents[at]]

@@ -11,7 +11,7 @@ from mlfc import memory
 from mlfc.codegen import GeneratedCode
 from mlfc.codegen.call_info import call_info
 from mlfc.support.content import ArrayContent, sha256_of_each
-from mlfc.support.dims import most
+from mlfc.support.dims import is_static, most
 from mlfc.support.module_info import (
     BlockInfo,
     CallInfo,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 AOT, GRAPH, VM = "aot", "graph", "vm"
 _PEAK_TENSORS = 5
+_MOST_SHAPE = 2_000  # characters: expressions of extents may be long
 
 _hashes: WeakKeyDictionary[Value, str] = WeakKeyDictionary()
 
@@ -70,10 +71,19 @@ def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCal
     return CallInfo(
         **{item.name: getattr(known, item.name) for item in fields(known)},
         # a device's scratch is among the tensors of the graph
-        workspace_bytes=(most(call.kernel.scratch_bytes) or 0) if call.kernel.device is None else 0,
+        workspace_bytes=most(call.kernel.scratch_bytes) if call.kernel.device is None else 0,
+        shapes=_shapes(call),
         live_bytes=factory.plan.live[index] if factory.plan.live else None,
         device=(call.output.root.device or "cpu") if code.device else None,
     )
+
+
+def _shapes(call: KernelCall) -> tuple[str, ...]:
+    """Return the types of what a call reads and writes, if an extent is open."""
+    values = (*call.inputs, *call.constants, call.output)
+    if is_static(extent for value in values for extent in value.shape):
+        return ()
+    return tuple(f"{value.dtype}[{', '.join(map(str, value.shape))}]"[:_MOST_SHAPE] for value in values)
 
 
 def _peak(factory: Factory, code: GeneratedCode) -> PeakInfo | None:

@@ -125,7 +125,14 @@ class OperatorInfo(Record):
 class CallInfo(OperatorInfo):
     """One call of a generated function, with what it costs."""
 
-    workspace_bytes: Annotated[Bytes, Says("its scratch")]
+    workspace_bytes: Annotated[Bytes | None, Says("its scratch, in the worst case; null where it has no bound")]
+    shapes: Annotated[
+        tuple[Text, ...],
+        Says(
+            "`tensors` with the model's names: `float32[1, (h + 1) // 2, 8]`; absent where all extents are known",
+            omitted=True,
+        ),
+    ] = ()
     live_bytes: Annotated[Bytes | None, Says("of the workspace during the call", omitted=True)] = None
     device: Annotated[
         Text | None,

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from mlfc.archive.compare.interface_changes import BREAK, Face, interface_changes
+from mlfc.archive.compare.interface_changes import BREAK, Face, bounds_text, interface_changes
 from mlfc.archive.describe.code_size import code_sizes
 from mlfc.archive.describe.inspect import describe
 from mlfc.archive.read.c_header import MAX_HEADER_BYTES, Header, parse_header
@@ -214,10 +214,21 @@ def _facts(a: Mapping[str, Any], b: Mapping[str, Any], keys: Iterable[str]) -> d
     found: dict[str, list[Any]] = {}
     for key in keys:
         if isinstance(a[key] or b[key], dict):
-            parts = _different(a[key] or {}, b[key] or {})
+            parts = _different(_plain(a[key] or {}), _plain(b[key] or {}))
             found.update({f"{key} {part}": pair for part, pair in parts.items() if part not in keys})
         elif a[key] != b[key]:
             found[key] = [a[key], b[key]]
+    return found
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts with open extents and functions of the virtual machine as texts and numbers."""
+    found = dict(facts)
+    if "symbols" in facts and "bytecode" in facts:
+        found["symbols"] = ", ".join(
+            f"{item['name']}={bounds_text(item['low'], item['high'])}" for item in facts["symbols"]
+        )
+        found["instructions"] = sum(item["instructions"] for item in found.pop("functions"))
     return found
 
 
@@ -228,16 +239,25 @@ def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
     together = _workspace_partners(described)
     memory = {name: module["memory"] for name, module in modules.items()}
     if any(item["workspace_bytes"] is None for item in memory.values()):
-        return {"ram_bytes": None, "constants_bytes": None}
+        return {"ram_bytes": None, "constants_bytes": _constants(described)}
     apart = sum(item["workspace_bytes"] for name, item in memory.items() if name not in together)
     tensors = sum(memory[name]["io_bytes"] for name, module in modules.items() if not module["workspace_io"])
     states = sum(memory[name]["state_bytes"] or 0 for name, module in modules.items() if module["executor"] == "aot")
     ram = apart + tensors + states + (shared["workspace_bytes"] if together else 0)
-    flash = sum(item["constants_bytes"] for item in memory.values())
-    if shared.get("constants_bytes"):
-        known = [item for module in modules.values() for item in module["constants"] or ()]
-        flash = sum({(item["sha256"], item["dtype"]): item["bytes"] for item in known}.values())
-    return {"ram_bytes": ram, "constants_bytes": flash}
+    return {"ram_bytes": ram, "constants_bytes": _constants(described)}
+
+
+def _constants(described: Mapping[str, Any]) -> int | None:
+    """Return the bytes of constants of a whole archive, those that modules share once; None where one tells nothing."""
+    modules, shared = described["modules"].values(), described["shared"] or {}
+    sizes: list[int | None] = [module["memory"]["constants_bytes"] for module in modules]
+    if None in sizes:
+        return None
+    if not shared.get("constants_bytes"):
+        return sum(size for size in sizes if size is not None)
+    known = [item for module in modules for item in module["constants"] or ()]
+    nbytes: dict[tuple[str, str], int] = {(item["sha256"], item["dtype"]): item["bytes"] for item in known}
+    return sum(nbytes.values())
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,11 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
     return sorted(changes, key=lambda change: _LEVELS.index(change.level))
 
 
+def bounds_text(low: int, high: int | None) -> str:
+    """Return bounds of an open extent as options have them: ``1..32``, or ``1..`` without an upper one."""
+    return f"{low}..{'' if high is None else high}"
+
+
 def _bound_changes(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> Iterator[Change]:
     """Yield which open extents take other values; those that are gone are in the shapes of tensors."""
     old, new = ({item["name"]: (item["low"], item["high"]) for item in (vm or {}).get("symbols", ())} for vm in (a, b))
@@ -81,7 +86,8 @@ def _bound_changes(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> 
         after = new.get(name, before)
         if after != before:
             keeps = after[0] <= before[0] and (after[1] is None or (before[1] is not None and after[1] >= before[1]))
-            yield Change(NOTE if keeps else BREAK, f"bounds of '{name}'", list(before), list(after))
+            level = NOTE if keeps else BREAK
+            yield Change(level, f"bounds of '{name}'", bounds_text(*before), bounds_text(*after))
 
 
 def _state_changes(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Iterator[Change]:

@@ -163,6 +163,8 @@ def result_type(call: Mapping[str, Any], sources: Mapping[str, SourceNode]) -> s
     """Return what a call gives; what the run decides has the name that the model gives it, else a question mark."""
     if not call["types"]:
         return ""
+    if call.get("shapes"):
+        return str(call["shapes"][-1])
     dtype, _, extents = call["types"][-1].rstrip("]").partition("[")
     listed = extents.split(",") if extents else []
     if all(extent.isdecimal() for extent in listed):

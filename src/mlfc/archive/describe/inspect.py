@@ -164,7 +164,9 @@ def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | Non
 
 def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dict[str, Any]]) -> dict[str, int | None]:
     tensors = [tensor.nbytes for main in module.main for tensor in (*main.inputs, *main.outputs)]
-    scratch = [operator["workspace_bytes"] for operator in operators if operator["workspace_bytes"] is not None]
+    scratch = [operator["workspace_bytes"] for operator in operators]
+    if module.executor != "vm":
+        scratch = [size for size in scratch if size is not None]
     found: dict[str, int | None] = {
         "workspace_bytes": sum(main.workspace_bytes for main in module.main),
         "workspace_lower_bound_bytes": module.details.memory.workspace_lower_bound_bytes if module.details else None,
@@ -176,7 +178,7 @@ def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dic
         found |= unknown_memory(found, module.details.vm.arena_bytes)
     return {
         **(found if module.main else dict.fromkeys(found)),
-        "scratch_bytes": max(scratch) if scratch else None,
+        "scratch_bytes": None if None in scratch else max((size for size in scratch if size is not None), default=None),
         "storages_bytes": graph.storage_bytes if graph else None,
         "state_bytes": module.details.memory.state_bytes if module.details else None,
     }
@@ -224,12 +226,14 @@ def _untold(module: Mapping[str, Any]) -> list[str]:
     tensors, operators = [*module["inputs"], *module["outputs"]], module["operators"]
     if module["functions"] is not None:
         return []
+    # without bounds, the run decides them
+    is_open = bool(module["vm"]) and module["vm"]["arena_bytes"] is None
     facts = {
         "inputs and outputs": bool(tensors),
         "shapes": all(tensor["shape"] is not None for tensor in tensors),
         "nodes of the model": all(operator["nodes"] is not None for operator in operators),
-        "MACs": all(operator["macs"] is not None for operator in operators),
-        "which tensors live when": all(operator["tensors"] is not None for operator in operators),
+        "MACs": is_open or all(operator["macs"] is not None for operator in operators),
+        "which tensors live when": is_open or all(operator["tensors"] is not None for operator in operators),
         "weights": module["constants"] is not None,
     }
     return [fact for fact, told in facts.items() if not told]

@@ -33,6 +33,8 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
     blocks = _blocks(module, graph, len(operators), place)
     live = None if blocks is None else live_during(blocks, len(operators))
     pools = sorted(module.details.pools if module.details else (), key=lambda pool: -pool.base)
+    vm = module.details.vm if module.details else None
+    is_bounded = vm is None or vm.arena_bytes is not None
     result = []
     for index, operator in enumerate(operators):
         tensors = None if live is None else [_tensor(block, pools) for block in live[index]]
@@ -44,12 +46,17 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
             tensors += [{"name": SCRATCH_NAME, "bytes": scratch, "offset": None}] if scratch else []
             tensors.sort(key=lambda item: -item["bytes"])
         macs, nbytes = operator["macs"], operator.get("bytes")
-        types = operator.get("tensors") or (
-            list(graph.calls[index].types) if graph and len(graph.calls) == len(operators) else None
+        if operator.get("run_macs") is not None and not is_bounded:
+            macs = None  # those of a run, which inputs without a bound decide
+        types = (
+            operator.get("shapes")
+            or operator.get("tensors")
+            or (list(graph.calls[index].types) if graph and len(graph.calls) == len(operators) else None)
         )
         result.append(
             {
                 **operator,
+                "macs": macs,
                 "intensity": round(macs / nbytes, 3) if macs is not None and nbytes else None,
                 "bytes": nbytes,
                 "types": types,

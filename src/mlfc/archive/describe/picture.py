@@ -38,6 +38,13 @@ def memory_picture(module: Mapping[str, Any], name: str, width: int = WIDTH) -> 
     Many calls make it wider than asked for.
     """
     operators = module["operators"]
+    vm = module.get("vm")
+    if vm and vm["arena_bytes"] is None:
+        open_extents = ", ".join(item["name"] for item in vm["symbols"] if item["high"] is None)
+        raise ArchiveError(
+            f"module '{name}' allocates its memory when it runs, as its sizes have no bound: {open_extents or 'lists'}",
+            next_step="Compile it with bounds, for example: --shape INPUT=batch:1..8,3",
+        )
     if not operators or any(operator["tensors"] is None for operator in operators):
         raise ArchiveError(
             f"module '{name}' has no tensor lifetimes to draw",

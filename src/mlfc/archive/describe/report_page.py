@@ -94,10 +94,11 @@ def _cards(module: Mapping[str, Any], measured: Measured) -> str:
     macs = [operator["macs"] for operator in operators if isinstance(operator["macs"], int)]
     facts = {
         "workspace": byte_text(memory["workspace_bytes"]),
+        "work area": byte_text(module["vm"]["work_bytes"]) if module["vm"] else None,
         "constants": byte_text(memory["constants_bytes"]),
         "inputs and outputs": byte_text(memory["io_bytes"]),
         "state": byte_text(memory["state_bytes"]) if memory["state_bytes"] else None,
-        "multiply-accumulates": f"{sum(macs):,}" if macs else None,
+        "multiply-accumulates": f"{sum(macs):,}" if len(macs) == len(operators) > 0 else None,
         "calls": f"{len(operators):,}" if operators else None,
         "all calls": costs and f"{costs.total:,.0f} {costs.unit}",
         "executor": module["executor"],

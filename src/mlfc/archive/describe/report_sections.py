@@ -44,7 +44,19 @@ def tensor_table(module: Mapping[str, Any]) -> str:
         for tensor in module[kind] or ()
     ]
     columns = ("kind", "name", "shape", "dtype", "bytes", "scale", "zero point")
-    return sortable(columns, ("kind", "name", "shape", "dtype"), rows) + _containers(module)
+    return sortable(columns, ("kind", "name", "shape", "dtype"), rows) + _extents(module) + _containers(module)
+
+
+def _extents(module: Mapping[str, Any]) -> str:
+    """Return a table of the open extents of the inputs; nothing where there are none."""
+    vm = module["vm"]
+    if not vm or not vm["symbols"]:
+        return ""
+    rows = [
+        (Cell(item["name"]), number(item["low"]), Cell("no bound") if item["high"] is None else number(item["high"]))
+        for item in vm["symbols"]
+    ]
+    return sortable(("open extent", "from", "to"), ("open extent",), rows)
 
 
 def _containers(module: Mapping[str, Any]) -> str:

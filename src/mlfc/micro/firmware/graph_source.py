@@ -82,7 +82,7 @@ def graph_of_factory(factory: Factory) -> GraphSource:
     return GraphSource(
         factory.module_name, factory.graph_json, parse_graph(factory.graph_json), factory.code.built_files,
         factory.params,
-        max((entry.workspace_bytes for entry in details.operators), default=0),
+        max((entry.workspace_bytes or 0 for entry in details.operators), default=0),
         lambda lib, device: GraphModule.described(factory.graph_json, lib, details, devices=device),
         factory.lib.imported_modules,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
-from mlfc.support.dims import maximum
+from mlfc.support.dims import Extent, maximum, typical
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr
@@ -14,9 +14,12 @@ from mlfc.tir.ir import Buffer, Expr
 WARP = 32
 
 
-def power_of_two(least: int, most: int) -> int:
-    """Return the smallest power of two that is not below `least`, but at most `most`, which is one."""
-    return min(most, 1 << max(0, least - 1).bit_length())
+def power_of_two(least: Extent, most: int) -> int:
+    """Return the smallest power of two that is not below `least`, but at most `most`, which is one.
+
+    Of what the run decides it is that of a usual number.
+    """
+    return min(most, 1 << max(0, typical(least) - 1).bit_length())
 
 
 def unraveled(position: Expr, shape: Sequence[int]) -> list[Expr]:

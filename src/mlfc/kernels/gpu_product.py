@@ -20,6 +20,7 @@ from mlfc.kernels.gpu_tile import Arithmetic, Sizes, Source, TiledProduct, choos
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor, read_matrix
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, Extent
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
@@ -90,14 +91,24 @@ def multiply(
     TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
 
 
+def _are_few(rows: Extent) -> bool:
+    """Tell whether rows are few; those that the run counts may be many."""
+    return isinstance(rows, int) and 0 < rows <= FEW_ROWS
+
+
+def _may_be_any(count: Extent) -> bool:
+    """Tell whether there is something to compute; where the run decides that, it launches no group for nothing."""
+    return isinstance(count, Dim) or count > 0
+
+
 def is_dense(conv: Conv) -> bool:
     """Tell whether a convolution of single pixels is a dense layer of few rows."""
     single = all(size == 1 for size in (*conv.spatial, *conv.kernel)) and not conv.padded
-    return single and conv.groups == 1 and 0 < conv.batch <= FEW_ROWS
+    return single and conv.groups == 1 and _are_few(conv.batch)
 
 
 def _takes_windows(_ctx: Context, conv: Conv, *_: object) -> bool:
-    return bool(prod(conv.output) * conv.batch) and not is_dense(conv)
+    return _may_be_any(prod(conv.output) * conv.batch) and not is_dense(conv)
 
 
 @template("convolution", "gpu", _takes_windows)
@@ -117,7 +128,8 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 
 def _takes_many(_ctx: Context, data: Buffer, *_: object) -> bool:
-    return prod(data.shape[:-1]) > FEW_ROWS
+    rows = prod(data.shape[:-1])
+    return _may_be_any(rows) and not _are_few(rows)
 
 
 @template("dense", "gpu", _takes_many)
@@ -132,7 +144,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
 
 
 def _takes_matrices(_: Context, sizes: Product, _a: Tensor, _b: Tensor, out: Output) -> bool:
-    return len(out.shape) >= 2 and bool(prod(out.shape)) and sizes.reduction > 0
+    return len(out.shape) >= 2 and _may_be_any(prod(out.shape)) and _may_be_any(sizes.reduction)
 
 
 @template("product", "gpu", _takes_matrices)
@@ -161,7 +173,7 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
 
 
 def _takes(_ctx: Context, data: Buffer, *_: object) -> bool:
-    return 0 < prod(data.shape[:-1]) <= FEW_ROWS
+    return _are_few(prod(data.shape[:-1]))
 
 
 @template("dense", "gpu", _takes)

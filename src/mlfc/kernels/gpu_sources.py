@@ -129,12 +129,14 @@ class Rows:
     def __init__(self, ctx: Context, elements: Elements) -> None:
         self._stmts, self._elements = ctx.stmts, elements
         self.dtype, self.width = elements.dtype, elements.width
+        self._leading: Sequence[Any]
+        self._length: Any
         *self._leading, self._length = elements.data.shape
 
     @property
     def depth(self) -> Any:
         """Elements of the reduction."""
-        return int(self._length // self._elements.packed)
+        return self._length // self._elements.packed
 
     def line(self, layer: Expr, line: Expr) -> Any:
         """Write the indices of a row."""
@@ -192,7 +194,7 @@ class Matrix:
     width = 1
 
     def __init__(
-        self, ctx: Context, lines: int, depth: int, dtype: str, along: bool, read: Callable[[Expr, Expr, Expr], Expr]
+        self, ctx: Context, lines: Any, depth: Any, dtype: str, along: bool, read: Callable[[Expr, Expr, Expr], Expr]
     ) -> None:
         self._stmts, self._lines, self._depth, self._read = ctx.stmts, lines, depth, read
         self.dtype, self.along = dtype, along

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from mlfc.kernels.gpu_groups import below, each_result, unraveled
 from mlfc.support import dtypes
+from mlfc.support.dims import Dim, is_static, typical
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
@@ -58,14 +59,24 @@ _TILES = (
 class Sizes:
     """So many products (layers) of rows x depth and depth x columns."""
 
-    layers: int
-    rows: int
-    columns: int
-    depth: int
+    layers: Any
+    rows: Any
+    columns: Any
+    depth: Any
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run decides one of them."""
+        return not is_static((self.layers, self.rows, self.columns, self.depth))
+
+    @property
+    def usual(self) -> Sizes:
+        """Sizes with numbers for what the run decides, by which tiles are chosen."""
+        return Sizes(*(typical(extent) for extent in (self.layers, self.rows, self.columns, self.depth)))
 
     def groups(self, tile: Tile) -> int:
-        """Return how many groups make all results."""
-        return self.layers * -(-self.rows // tile.rows) * -(-self.columns // tile.columns)
+        """Return how many groups make all results of known sizes."""
+        return int(self.layers * -(-self.rows // tile.rows) * -(-self.columns // tile.columns))
 
 
 @dataclass(frozen=True)
@@ -79,10 +90,20 @@ class Schedule:
 def choose(features: Features, sizes: Sizes) -> Schedule:
     """Return the schedule with the least estimated time.
 
-    Small results are shared out along the reduction: else most of a device would have nothing to do.
+    Small results are shared out along the reduction: else most of a device would have nothing to do. Those of open
+    sizes are not, as the parts of a sum take memory and their number depends on its length.
     """
+    if sizes.is_open:
+        sizes, most_splits = sizes.usual, 1
+    else:
+        most_splits = _MOST_SPLITS
     fitting = [t for t in _TILES if t.items <= features.group_items and t.nbytes <= features.shared_bytes]
-    found = [Schedule(tile, splits) for tile in fitting or _TILES[-1:] for splits in _splits(sizes, tile)]
+    found = [
+        Schedule(tile, splits)
+        for tile in fitting or _TILES[-1:]
+        for splits in _splits(sizes, tile)
+        if splits <= most_splits
+    ]
     return min(found, key=lambda schedule: _cycles(sizes, schedule))
 
 
@@ -103,7 +124,7 @@ def _cycles(sizes: Sizes, schedule: Schedule) -> float:
     waves = -(-sizes.groups(tile) * splits // _AT_A_TIME)
     working = waves * tile.rows * tile.columns * tile.depth * steps / (_RATE * tile.rate)
     moved = 8 * splits * sizes.layers * sizes.rows * sizes.columns
-    return working + (_LAUNCH + moved / _BANDWIDTH if splits > 1 else 0)
+    return float(working + (_LAUNCH + moved / _BANDWIDTH if splits > 1 else 0))
 
 
 Store: TypeAlias = Callable[[Expr, Expr, Expr, Expr], None]
@@ -246,7 +267,8 @@ class TiledProduct:
         a.fetch(first)
         b.fetch(first)
         bring()
-        if steps > 1:
+        # of open sizes there may be one, and no turn
+        if isinstance(steps, Dim) or steps > 1:
             with stmts.loop(steps - 1, "step", "rolled") as step:
                 a.fetch(first + step + 1)
                 b.fetch(first + step + 1)

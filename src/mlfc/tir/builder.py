@@ -15,7 +15,8 @@ from typing import Any
 
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, is_static
+from mlfc.support.dims import Dim, bounds, is_static
+from mlfc.support.dims import maximum as largest
 from mlfc.tir import ir
 from mlfc.tir.bounds import float_range
 from mlfc.tir.extents import as_index
@@ -348,26 +349,27 @@ class StmtBuilder:
         self.append(ir.Barrier())
 
     @contextmanager
-    def launch(self, grid: Sequence[int], block: Sequence[int]) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+    def launch(self, grid: Sequence[Any], block: Sequence[int]) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
         """Open a launch; yield the places of the group and of the work-item, along as many axes as were given.
 
-        A grid with more groups along y or z than devices take is laid along x.
+        A grid that may have more groups along y or z than devices take is laid along x.
         """
         groups, items = (tuple(Var(self.unique(f"{name}_{axis}")) for axis in "xyz") for name in ("group", "item"))
         whole = _three(grid)
-        in_line = max(whole[1:]) > ir.MOST_GROUPS_ACROSS
+        in_line = any(bounds(extent)[1] > ir.MOST_GROUPS_ACROSS for extent in whole[1:])
         with self._block() as stmts:
             places = self._unrolled_grid(groups[0], grid) if in_line else _places(groups, grid)
             yield places, _places(items, block)
         whole = (prod(whole), 1, 1) if in_line else whole
         self.append(ir.Launch(whole, _three(block), groups, items, seq(stmts)))  # type: ignore[arg-type]  # three of each
 
-    def _unrolled_grid(self, number: Expr, grid: Sequence[int]) -> tuple[Expr, ...]:
+    def _unrolled_grid(self, number: Expr, grid: Sequence[Any]) -> tuple[Expr, ...]:
         """Write the places along the axes of a grid whose groups stand in one line, those along x side by side."""
         places = []
         for axis, extent in enumerate(grid):
-            place = number // prod(grid[:axis])
-            inner = place if axis == len(grid) - 1 else place % extent
+            # of no groups at all nothing is computed
+            place = number // largest(1, prod(grid[:axis]))
+            inner = place if axis == len(grid) - 1 else place % largest(1, extent)
             places.append(const(0) if extent == 1 else self.let("group", inner))
         return tuple(places)
 
@@ -378,7 +380,7 @@ class StmtBuilder:
         return seq(self._blocks[0])
 
 
-def _three(extents: Sequence[int]) -> tuple[int, int, int]:
+def _three(extents: Sequence[Any]) -> tuple[Any, Any, Any]:
     x, y, z = (*extents, 1, 1)[:3]
     return x, y, z
 

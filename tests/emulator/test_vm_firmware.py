@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from mlfc.errors import InputError, OptionError
 from mlfc.micro.board.board import find_board
 from mlfc.micro.firmware import interpreted
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
-from mlfc.micro.memory.memory_table import WORKSPACE, differences
+from mlfc.micro.memory.memory_table import IO, WORKSPACE, differences
 from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.project.generate import generate_project
 from mlfc.micro.run.emulator import emulated_archive, emulated_factory
@@ -193,6 +194,33 @@ def test_a_standalone_project_is_made_and_runs(archive: Path, tmp_path: Path) ->
     project = build_project(folder, {"cflags": "-O1"})
     before, after = project.memory()
     assert not differences(before, after)
+    assert run_mlfc("project", "run", folder, "--json", cwd=tmp_path).returncode == 0  # with inputs that it makes up
     x = np.random.default_rng(3).normal(size=(2, 8)).astype(np.float32)
     found = project.firmware(300).run({"x": x})
     np.testing.assert_allclose(found["probabilities"], expected(x, two_layers(4)[1]), rtol=1e-5)
+
+
+def test_verify_compares_a_board_with_onnxruntime_at_sizes_within_the_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(open_models.looping())
+    found = mlfc.verify(path, board=BOARD, shapes=SHAPES["looping"], samples=2)
+    assert found.is_within
+
+
+def test_fit_counts_instructions_of_the_largest_inputs(tmp_path: Path) -> None:
+    model = open_models.recurrent()
+    (tmp_path / "net.onnx").write_bytes(model)
+    options = ("--board", BOARD, "--shape", "x=length:1..20,1,6", "--emulate", "--json")
+    (row,) = json.loads(succeeded("fit", "net.onnx", *options, cwd=tmp_path))["boards"]
+    module, params = mlfc.import_model(model, shapes=SHAPES["recurrent"])
+    board = find_board(BOARD)
+    made = emulated_factory(mlfc.build(module, board.target, params, module_name="net"), board)
+    largest = made.measure(inputs_of("recurrent", (20,))).instructions
+    assert abs(row["instructions"] - largest) < 0.02 * largest
+
+
+def test_metadata_of_older_versions_have_the_same_plan(archive: Path) -> None:
+    details = mlfc.archive.rebuild(archive)[0].interface()
+    older = replace(details, vm=replace(details.vm, input_bytes=None))
+    board = find_board(BOARD)
+    assert plan_table(older, board).total(IO) == plan_table(details, board).total(IO) == 4 * 8 * 4

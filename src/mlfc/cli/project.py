@@ -202,7 +202,7 @@ def run_project(
         _check_vectors(project, timeout, (inputs, outputs), as_json)
     else:
         firmware = project.firmware(timeout)
-        run_firmware(firmware, given(firmware.inputs), outputs, top, as_json)
+        run_firmware(firmware, given(firmware.inputs, firmware.extents), outputs, top, as_json)
 
 
 def _run_driven(

@@ -22,6 +22,19 @@ def vm_info(executable: Executable, nbytes: int) -> VmInfo:
     return VmInfo(nbytes, arena, work_bytes(executable), symbols)
 
 
+def most_input_bytes(inputs: Sequence[TensorInfo], vm: VmInfo) -> int | None:
+    """Return the bytes of all inputs in the worst case; None where they have no bound.
+
+    Metadata of older versions do not have them: then extents that follow from others in a way that their names do not
+    tell are not known either.
+    """
+    if vm.input_bytes is not None:
+        return vm.input_bytes
+    highs = {symbol.name: symbol.high for symbol in vm.symbols if symbol.high is not None}
+    largest = [tensor.at(highs) for tensor in inputs]
+    return sum(tensor.nbytes for tensor in largest) if all(tensor.is_static for tensor in largest) else None
+
+
 def bounding_option(inputs: Sequence[TensorInfo], symbols: Sequence[SymbolInfo]) -> str:
     """Return an option that gives an input bounds, as an example: ``--shape x=batch:1..8,3``."""
     lows = {symbol.name: symbol.low for symbol in symbols if symbol.high is None and symbol.name.isidentifier()}

@@ -130,7 +130,8 @@ class _Request:
         """Return the sets of inputs, and how many more the reference refuses."""
         if self.inputs is not None:
             return read_sets(self.inputs, compiled.inputs), 0
-        bounds = compiled.extents if isinstance(compiled, VmModel) else {}
+        # of models for the virtual machine, here or on a board
+        bounds: Mapping[str, tuple[int, int]] = getattr(compiled, "extents", {})
         try:
             module = imported()[0]
         except MlfcError:  # an artifact may have been compiled with what is not known here

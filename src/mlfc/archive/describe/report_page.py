@@ -134,9 +134,6 @@ def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
     if len(module["operators"] or ()) > MOST_DRAWN:
         yield f"<p>The memory of more than {MOST_DRAWN:,} calls is not drawn.</p>"
         return
-    if module["vm"] and not any(operator["tensors"] for operator in module["operators"] or ()):
-        yield "<p>The run decides which storage is taken during which call.</p>"
-        return
     try:
         picture = memory_picture(module, name)
     except ArchiveError as error:

@@ -44,6 +44,7 @@ from mlfc.micro.render import render
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.text import shortened
+from mlfc.support.vm_info import most_input_bytes
 
 _MEASURED = "compiled alone"
 _LATER = "known after the build"
@@ -113,9 +114,7 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
     if details.workspace_io:
         yield Row(IO, ram, 0, "in the workspace")
     elif details.vm is not None:
-        # of archives of older versions the inputs alone are not known
-        nbytes = memory.io_bytes if details.vm.input_bytes is None else details.vm.input_bytes
-        yield Row(IO, ram, nbytes, "inputs; outputs are in the workspace")
+        yield Row(IO, ram, most_input_bytes(details.inputs, details.vm), "inputs; outputs are in the workspace")
     else:
         yield Row(IO, ram, memory.io_bytes)
     names = ", ".join(state.name for state in details.states)

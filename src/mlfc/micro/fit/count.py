@@ -30,7 +30,10 @@ def counting_board(board: Board) -> Board | None:
 
 
 def count(built: Built, board: Board) -> Count:
-    """Return what an inference of a compiled model on random inputs takes on a board's core."""
+    """Return what an inference of a compiled model on random inputs takes on a board's core.
+
+    Inputs are as large as the bounds of their open extents allow.
+    """
     emulated = counting_board(board)
     if emulated is None:
         return Count(unknown=f"no emulator of mlfc runs the instructions of {board.core}")
@@ -40,7 +43,11 @@ def count(built: Built, board: Board) -> Count:
         if kept is not None:
             return Count(**kept)
         firmware = emulated_factory(built.factory, emulated, timeout=_SECONDS)
-        run = firmware.measure(fill(firmware.inputs))
+        largest = {name: high for name, (_, high) in firmware.extents.items()}
+        inputs = [info.at(largest) for info in firmware.inputs]
+        if not all(info.is_static for info in inputs):
+            return Count(unknown="extents of the inputs follow from one another")
+        run = firmware.measure(fill(inputs))
     except MlfcError as error:
         return Count(unknown=str(error).partition("\n")[0])
     kept_trials.keep(key, {"instructions": run.instructions, "cycles": run.cycles})

@@ -442,6 +442,51 @@ def test_sequences_and_optionals_are_inputs_and_outputs_of_the_virtual_machine()
     assert count >= 33
 
 
+OPENED = (
+    "test_attention_4d_causal", "test_attention_4d_attn_mask", "test_attention_3d_with_past_and_present",
+    "test_attention_4d_causal_with_past_and_present", "test_attention_4d_with_qk_matmul_bias",
+    "test_nonmaxsuppression_two_batches", "test_roialign_aligned_true", "test_einsum_batch_matmul",
+    "test_einsum_batch_diagonal", "test_swiglu", "test_spacetodepth", "test_hardmax_axis_1",
+    "test_dropout_default_mask", "test_lstm_bidirectional", "test_sce_mean_weight", "test_momentum",
+)  # fmt: skip
+
+
+def test_extents_that_must_agree_are_made_to_where_all_are_open() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = {case.name: case for case in collect_testcases(None)}
+    heads = {3: (0, 1), 4: (0, 2)}  # what is open of attention; there must be numbers of heads
+    for name in OPENED:
+        case = cases[name]
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        for item in (*model.graph.input, *model.graph.output):
+            kind = item.type.tensor_type
+            for axis, size in enumerate(kind.shape.dim):
+                is_open = kind.elem_type == FLOAT and size.dim_value > 1
+                if is_open and ("attention" not in name or axis in heads.get(len(kind.shape.dim), ())):
+                    size.ClearField("dim_value")
+        compiled = mlfc.compile(model, "llvm", executor="vm")
+        given = dict(zip([item.name for item in model.graph.input], case.data_sets[0][0], strict=True))
+        found = compiled.run({info.name: np.asarray(given[info.name]) for info in compiled.inputs})
+        for ours, wanted in zip(found.values(), map(np.asarray, case.data_sets[0][1]), strict=True):
+            assert ours.shape == wanted.shape, name
+            np.testing.assert_allclose(ours, wanted, rtol=case.rtol, atol=1e-6, err_msg=name)
+
+
+def test_a_refusal_says_what_fixed_shapes_would_not_mend() -> None:
+    """Sequences have no fixed shapes: that a sequence is refused with these would be no help."""
+    nodes = [helper.make_node("SequenceAt", ["s", "i"], ["x"]), helper.make_node("Antialias", ["x"], ["y"])]
+    sequence = helper.make_tensor_sequence_value_info("s", FLOAT, ["n"])
+    model = _graph_model(nodes, {"i": (INT64, [])}, {"y": (FLOAT, None)})
+    model.graph.input.append(sequence)
+    with pytest.raises(MlfcError, match="operator 'Antialias'") as caught:
+        mlfc.compile(model, "llvm")
+    assert "type sequence" not in str(caught.value)
+
+
 def _edited(length: str) -> onnx.ModelProto:
     """Return a model that splits, erases, inserts and concatenates at places that the run gives."""
     nodes = [

@@ -48,7 +48,8 @@ def mlfc(*args: object, cwd: Path, **environment: str) -> Result:
         for name, value in environment.items():
             patch.setenv(name, value)
         patch.setattr(sys, "argv", ["mlfc", *map(str, args)])
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        # an interrupt of the tests themselves must not end in the program's handler, wherever it meets them
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             run()
         except SystemExit as leaving:
@@ -71,6 +72,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("cli")
     succeeded("compile", DIGITS, cwd=place)
     return place
+
+
+def test_a_command_in_this_process_leaves_its_handlers_of_signals_nowhere(tmp_path: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    succeeded("targets", cwd=tmp_path)
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 @pytest.mark.parametrize(

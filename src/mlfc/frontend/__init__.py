@@ -10,7 +10,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
-from mlfc.errors import InputError, LimitError, MlfcError, ModelError, OptionError, unknown
+from mlfc.errors import (
+    InputError,
+    LimitError,
+    MlfcError,
+    ModelError,
+    OptionError,
+    ProblemsError,
+    unknown,
+)
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.foreign import check_foreign
 from mlfc.frontend.shapes import has_open_extents
@@ -167,7 +175,7 @@ def import_for_run(
     """Import a model with what only the run decides, or with fixed shapes where it is refused otherwise.
 
     `dynamic` and `options` are as for `import_model`. A refusal is that of fixed shapes, which says which ones fit; its
-    cause is that of open ones.
+    cause is that of open ones. Where fixed shapes would not help, as a sequence has none, it is that of open ones.
     """
     if not dynamic:
         return import_model(model, census=census, **options)
@@ -187,6 +195,11 @@ def import_for_run(
         try:
             return import_model(model, census=census, **options)
         except MlfcError as error:
+            from mlfc.frontend.common import NoTensorError
+
+            problems = error.problems if isinstance(error, ProblemsError) else (error,)
+            if any(isinstance(problem, NoTensorError) for problem in problems):
+                raise refusal from error
             raise error from refusal
 
 

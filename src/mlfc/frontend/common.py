@@ -49,6 +49,10 @@ _FOLD_LIMIT = 1_000_000  # elements
 _LEAST_PACKED = 1024  # numbers of less than 8 bits that share bytes in the parameters
 
 
+class NoTensorError(UnsupportedError):
+    """An input that is no tensor, which has no fixed shape: a sequence or optional."""
+
+
 @dataclass
 class Census:
     """How many nodes of a model there are, and how many could not be imported."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import serial_loops
-from mlfc.ops.rules import check_dtype, declare
+from mlfc.ops.rules import check_dtype, declare, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Kind
 from mlfc.tir import builder as tb
@@ -16,8 +16,9 @@ from mlfc.tir.ir import Buffer, Expr
 
 def _infer(name: str, _: Attrs, data: TensorType) -> TensorType:
     check_dtype(name, data.dtype, "float")
-    if len(data.shape) < 2 or data.shape[-1] != data.shape[-2]:
+    if len(data.shape) < 2:
         raise TypeCheckError(f"{name}: a tensor of shape {data.shape} does not hold square matrices")
+    same_extent(name, data.shape[-2], data.shape[-1], "rows and columns of square matrices")
     return TensorType(data.shape[:-2], data.dtype)
 
 

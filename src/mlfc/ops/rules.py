@@ -38,6 +38,18 @@ class UnequalDimsError(TypeCheckError):
         self.extents = a, b
 
 
+class NotMultipleError(UnequalDimsError):
+    """An extent that has to be a multiple of a number, where it depends on the run whether it is.
+
+    Its `extents` are itself and the multiple below it; `by` is the number.
+    """
+
+    def __init__(self, name: str, extent: Extent, by: Extent, what: str) -> None:
+        super().__init__(name, extent, extent // by * by)
+        self.cause = f"{name}: expected a multiple of {by} {what}, got {extent}, which may be none"
+        self.by = by
+
+
 class TooSmallError(UnsupportedError):
     """An extent that has to be at least some number, where it depends on the run whether it is.
 
@@ -159,8 +171,7 @@ def divided(name: str, extent: Extent, by: Extent, what: str) -> Any:
     """
     rest = 0 if by == 0 else extent % by
     if isinstance(rest, Dim):
-        raise UnsupportedError(f"{name}: expected a multiple of {by} {what}, got {extent}, which may be none",
-                               next_step="Give the model's inputs a shape in which it is fixed")  # fmt: skip
+        raise NotMultipleError(name, extent, by, what)
     if rest or by == 0:
         raise TypeCheckError(f"{name}: expected a multiple of {by} {what}, got {extent}")
     return extent // by

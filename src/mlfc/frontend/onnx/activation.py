@@ -152,6 +152,6 @@ def _first_largest(node: Node, x: Expr, axis: int) -> Expr:
     shape = shape_of(x)
     largest = node.cast(node.call("argmax", x, axis=(axis,), keepdims=True), "int32")
     positions = node.reshape(
-        node.constant(range(shape[axis]), "int32"), [size if index == axis else 1 for index, size in enumerate(shape)]
+        node.counted(shape[axis], "int32"), [size if index == axis else 1 for index, size in enumerate(shape)]
     )
     return node.cast(node.call("equal", positions, largest), dtype_of(x))

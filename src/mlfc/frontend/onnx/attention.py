@@ -22,6 +22,7 @@ from mlfc.ops.spelled_attention import HALVES, SpelledAttention
 from mlfc.relay.ir import Expr
 from mlfc.relay.op import OPERATORS
 from mlfc.support import cost
+from mlfc.support.dims import Dim, bounds, is_static
 
 PREVIEW = "ai.onnx.preview"
 _PRECISIONS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
@@ -54,16 +55,24 @@ class Attention:
         if any(len(shape) != 4 for shape in shapes):
             self.node.wrong(f"expected Q, K and V of 4 dimensions, got {', '.join(map(str, shapes))}")
         q, k, v = shapes
-        if not q[0] == k[0] == v[0] or q[3] != k[3] or k[1:3] != v[1:3]:
+        if not self.node.has_shape((*k, *v[:3]), (q[0], *k[1:3], q[3], q[0], *k[1:3])):
             self.node.wrong(f"Q, K and V of shapes {', '.join(map(str, shapes))} do not fit together")
         if 0 in (*q, *k, *v):
             self.node.unsupported(f"of tensors of shapes {q}, {k}, {v} is not supported", "None may be empty")
+        # heads that nobody says are taken for as many
+        if isinstance(q[1] % k[1], Dim):
+            self.node.has_shape(k[1:2], q[1:2])
         if q[1] % k[1]:
             self.node.wrong(f"{q[1]} heads of queries are not a multiple of {k[1]} heads of keys")
+        if not is_static((q[1], k[1], q[3], v[3])):
+            self.node.unsupported(
+                f"of heads whose number or size the run decides, {q} and {v}, is not supported",
+                "Give these dimensions of the inputs, such as --shape Q=n,8,m,64",
+            )
         self.batch, self.heads, self.queries, self.size = q
         self.groups, self.keys = k[1], k[2]
         # where scores are spelled out, masks by position are made from as many constants
-        cost.require("constants", 8 * (self.queries + self.keys), self.node.name)
+        cost.require("constants", 8 * bounds(self.queries + self.keys)[0], self.node.name)
         self.dtype = dtype_of(self.q)
         self.wide_dtype = "float32" if self.dtype in HALVES else self.dtype
 
@@ -80,8 +89,9 @@ class Attention:
         left, right = min(left, FARTHEST), min(right, FARTHEST)  # as many leave nothing out
         if isinstance(offset, int):
             last = offset + self.queries - 1
-            left = left if left >= 0 and last - left > 0 else -1
-            right = right if right >= 0 and offset + right < self.keys - 1 else -1
+            # of open lengths some may need it
+            left = left if left >= 0 and bounds(last - left)[1] > 0 else -1
+            right = right if right >= 0 and bounds(self.keys - 1 - offset - right)[1] > 0 else -1
         masks.left, masks.right, masks.offset = left, right, offset
 
     def attended(self, masks: Masks, scale: float | None, cap: float = 0.0) -> Expr:
@@ -120,7 +130,8 @@ def wide(node: Node, expr: Expr) -> Expr:
 def per_batch(node: Node, index: int, batch: int, what: str) -> Expr:
     """Return an input of one integer for each row of the batch as int32, (batch,)."""
     given = node.input(index)
-    if shape_of(given) not in ((batch,), (batch, 1)) or dtype_of(given) not in ("int32", "int64"):
+    wanted = (batch, 1)[: max(len(shape_of(given)), 1)]
+    if not node.has_shape(shape_of(given), wanted) or dtype_of(given) not in ("int32", "int64"):
         node.wrong(f"expected {batch} integers as {what}, got {dtype_of(given)} of shape {shape_of(given)}")
     return node.reshape(node.cast(given, "int32"), (batch,))
 
@@ -144,7 +155,11 @@ def with_past(node: Node, new: Expr, index: int, what: str) -> Expr:
     if not node.has(index):
         return new
     past, (batch, heads, _, size) = node.shape(index), shape_of(new)
-    if len(past) != 4 or (past[0], past[1], past[3]) != (batch, heads, size) or node.dtype(index) != dtype_of(new):
+    if (
+        len(past) != 4
+        or not node.has_shape((*past[:2], past[3]), (batch, heads, size))
+        or node.dtype(index) != dtype_of(new)
+    ):
         node.wrong(f"expected {what} ({batch}, {heads}, ..., {size}), got {node.dtype(index)} of shape {past}")
     return node.concatenate([node.input(index), new], 2) if past[2] else new
 
@@ -228,7 +243,10 @@ def _masks(node: Node, core: Attention) -> Masks:
         right = 0
     if node.has(3):
         add_mask(core, masks, padded(node, node.input(3), core.keys))
-    offset: Expr | int = node.shape(4)[2] if node.has(4) else 0
+    offset: Any = node.shape(4)[2] if node.has(4) else 0
+    if isinstance(offset, Dim):
+        number = node.reshape(node.constant(offset, "int32"), (1,))
+        offset = node.broadcast(number, (core.batch,))
     if node.has(6):
         lengths = per_batch(node, 6, core.batch, "nonpad_kv_seqlen")
         if right != 0:  # else the last query sees no key behind itself
@@ -243,7 +261,8 @@ def add_mask(core: Attention, masks: Masks, mask: Expr) -> None:
     """Add a mask that is broadcast to the scores: True where a query sees a key, or what is added."""
     node, shape = core.node, shape_of(mask)
     aligned = (1,) * (4 - len(shape)) + shape
-    if len(shape) > 4 or any(own not in (1, size) for own, size in zip(aligned, core.shape, strict=True)):
+    pairs = zip(aligned, core.shape, strict=True) if len(shape) <= 4 else ()
+    if len(shape) > 4 or not all(own == 1 or node.has_shape((own,), (size,)) for own, size in pairs):
         node.wrong(f"a mask of shape {shape} does not fit scores of shape {core.shape}")
     mask = node.reshape(mask, aligned)
     if dtype_of(mask) == "bool":
@@ -260,6 +279,8 @@ def padded(node: Node, mask: Expr, keys: int) -> Expr:
     if not shape:
         node.wrong("the mask is a scalar")
     missing = keys - shape[-1]
+    if isinstance(missing, Dim):
+        node.has_shape(shape[-1:], (keys,))
     if missing <= 0:
         return mask
     cost.require("constants", 8 * prod(shape[:-1]) * missing, node.name)

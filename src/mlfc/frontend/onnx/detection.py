@@ -8,7 +8,7 @@ from mlfc.frontend.onnx.index import count_of
 from mlfc.frontend.onnx.node import Node, dtype_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
-from mlfc.support.dims import Extent, maximum, minimum
+from mlfc.support.dims import Extent, bounds, maximum, minimum
 
 
 @importer("NonMaxSuppression")
@@ -20,6 +20,8 @@ def _non_max_suppression(node: Node) -> Expr:
     boxes, scores = node.shape(0), node.shape(1)
     if len(boxes) != 3 or len(scores) != 3:
         node.wrong(f"boxes of shape {boxes} and scores of shape {scores} are no batches")
+    if not node.has_shape(boxes, (scores[0], scores[2], 4)):
+        node.wrong(f"boxes of shape {boxes} and scores of shape {scores} do not fit")
     stated = node.stated[0] if node.stated else None
     if stated is not None:
         if len(stated) != 2 or stated[1] != 3:
@@ -67,9 +69,9 @@ def _selected(node: Node) -> Expr:
 def _roi_align(node: Node) -> Expr:
     """Put the number of its image in front of each region, as Relay has it."""
     data, rois, images = node.shape(0), node.shape(1), node.shape(2)
-    if len(data) != 4 or len(rois) != 2 or rois[1] != 4 or images != rois[:1]:
+    if len(data) != 4 or len(rois) != 2 or not node.has_shape((*rois, *images), (rois[0], 4, rois[0])):
         node.wrong(f"data of shape {data}, regions of {rois} and numbers of images of {images} do not fit")
-    if data[0] > 1 << 24:
+    if bounds(data[0])[0] > 1 << 24:
         node.unsupported(f"of {data[0]} images is not supported: float32 does not count further")
     mode = node.string("coordinate_transformation_mode", "half_pixel") if node.opset >= 16 else "output_half_pixel"
     if mode not in ("half_pixel", "output_half_pixel"):

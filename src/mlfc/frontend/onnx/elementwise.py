@@ -194,5 +194,4 @@ def _dropout(node: Node) -> Expr | list[Expr]:
     node.attribute("seed")
     if not node.wants(1):
         return node.input(0)
-    mask = np.ones(node.shape(0), bool)
-    return [node.input(0), node.constant(mask, "bool")]
+    return [node.input(0), node.filled(node.shape(0), 1, "bool")]

@@ -61,7 +61,7 @@ from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.symbolic import note_quotients
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.frontend.python_trace import TRACE, line_in_trace
-from mlfc.ops.rules import TooSmallError, UnequalDimsError
+from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
 from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
@@ -418,7 +418,8 @@ class _Importer(Bodies):
                 return
             found = making_equal(*problem.extents, self.input_symbols)
             if found is None:
-                found = making_multiples(*problem.extents, self.input_symbols)
+                by = problem.by if isinstance(problem, NotMultipleError) else None
+                found = making_multiples(*problem.extents, self.input_symbols, by)
         elif isinstance(problem, TooSmallError):
             found = making_least(problem.extent, problem.least, self.input_symbols)
         if found is not None:

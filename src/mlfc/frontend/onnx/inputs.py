@@ -12,8 +12,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from mlfc.errors import ModelError, OptionError, Remedy, UnsupportedError, unknown
-from mlfc.frontend.common import IMAGE_SIZES, SEQUENCE_SIZES, Problems, Values, frozen_input
+from mlfc.errors import ModelError, OptionError, Remedy, unknown
+from mlfc.frontend.common import IMAGE_SIZES, SEQUENCE_SIZES, NoTensorError, Problems, Values, frozen_input
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, TensorType, Var
 
@@ -81,7 +81,7 @@ def checked_dtype(item: onnx.ValueInfoProto) -> str:
     if kind is None:
         raise ModelError("the input has no type", place=place)
     if kind != "tensor_type":
-        raise UnsupportedError(
+        raise NoTensorError(
             f"an input of type {kind.removesuffix('_type')} is not supported",
             place=place,
             next_step=f"Export the model with tensors alone{_OF_KIND.get(kind, '')}",

@@ -128,7 +128,7 @@ def _einsum(node: Node) -> Expr:
         for label, size in zip(term, shape_of(operand), strict=True):
             if not label.isalpha() and 1 in (size, sizes.get(label)):  # dimensions of an ellipsis broadcast
                 sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label]
-            elif sizes.setdefault(label, size) != size:
+            elif not node.has_shape((sizes.setdefault(label, size),), (size,)):
                 node.wrong(f"label '{label}' stands for both {sizes[label]} and {size}")
     parts = [_without_ones(node, operand, term) for operand, term in parts]
     result, labels = _without_unused(node, *parts[0], set(wanted).union(*(term for _, term in parts[1:])))
@@ -181,12 +181,17 @@ def _diagonal(node: Node, x: Expr, labels: str) -> tuple[Expr, str]:
             second = labels.index(label, first + 1)
             others = [axis for axis in range(len(labels)) if axis not in (first, second)]
             size = shape_of(x)[first]
-            if shape_of(x)[second] != size:
+            if not node.has_shape((shape_of(x)[second],), (size,)):
                 node.wrong(f"label '{label}' stands for both {size} and {shape_of(x)[second]}")
             turned = node.transpose(x, [*others, first, second])
             kept = shape_of(turned)[:-2]
             flat = node.reshape(turned, (*kept, size * size))
-            x = node.call("take", flat, node.constant(np.arange(size) * (size + 1), "int32"), axis=len(kept))
+            places = node.counted(size, "int32")
+            if isinstance(places, Constant):
+                places = node.constant(places.data * (size + 1), "int32")
+            else:
+                places = node.call("multiply", places, node.constant(size + 1, "int32"))
+            x = node.call("take", flat, places, axis=len(kept))
             labels = "".join(labels[axis] for axis in others) + label
     return x, labels
 

@@ -24,9 +24,10 @@ def _softmax_cross_entropy_loss(node: Node) -> Expr | list[Expr]:
 def _loss(node: Node, logarithms: Expr) -> Expr:
     """Return the loss of logarithms of probabilities [N, C, ...] and classes [N, ...], weighted by class."""
     shape, classes, weights = shape_of(logarithms), node.input(1), node.optional(2)
-    if len(shape) < 2 or shape_of(classes) != (shape[0], *shape[2:]) or is_float(classes):
+    fits = len(shape) >= 2 and node.has_shape(shape_of(classes), (shape[0], *shape[2:]))
+    if not fits or is_float(classes):
         node.wrong(f"classes of shape {shape_of(classes)} ({dtype_of(classes)}) do not fit scores of shape {shape}")
-    if weights is not None and shape_of(weights) != (shape[1],):
+    if weights is not None and not node.has_shape(shape_of(weights), (shape[1],)):
         node.wrong(f"weights of shape {shape_of(weights)} do not fit {shape[1]} classes")
     counts = None
     if node.given("ignore_index"):

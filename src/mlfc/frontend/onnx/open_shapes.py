@@ -296,14 +296,17 @@ def _if_it_holds(
         return None
 
 
-def making_multiples(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+def making_multiples(
+    a: Extent, b: Extent, own: AbstractSet[Symbol], by: Extent | None = None
+) -> dict[Symbol, Extent] | None:
     """Return multiples of symbols that make two extents equal, in the place of symbols of the inputs.
 
-    One symbol is tried before all of those in both extents.
+    One symbol is tried before all of those in both extents. `by` is a count to try that is no power of 2.
     """
     difference: Any = a - b
     symbols = sorted(difference.symbols & own) if isinstance(difference, Dim) else []
-    for count in _MULTIPLES:
+    likely = (by,) if isinstance(by, int) and by not in _MULTIPLES else ()
+    for count in (*_MULTIPLES, *likely):
         for chosen in [*([symbol] for symbol in symbols), symbols]:
             found = {symbol: _multiple(symbol, count, own) for symbol in chosen}
             if found and all(map(bool, found.values())) and substituted(a, found) == substituted(b, found):

@@ -95,9 +95,9 @@ def _each(node: Node, kinds: int, step: Callable[..., Sequence[Expr]]) -> list[E
     results = []
     for own in zip(*(rest[kind * count : (kind + 1) * count] for kind in range(kinds)), strict=True):
         x, gradient, *kept = own
-        kinds_of = {(dtype_of(item), shape_of(item)) for item in own}
-        if len(kinds_of) > 1 or not is_float(x):
-            node.wrong(f"a tensor, its gradient and what is kept of it must be alike, got {len(kinds_of)} types")
+        dtypes = {dtype_of(item) for item in own}
+        if len(dtypes) > 1 or not is_float(x) or not all(node.has_shape(shape_of(item), shape_of(x)) for item in own):
+            node.wrong(f"expected {kinds} tensors of one type, got {', '.join(str(item.type) for item in own)}")
         if norm:
             gradient = node.call("add", node.call("multiply", x, node.like(norm, x)), gradient)
         results.append(step(x, gradient, *kept))

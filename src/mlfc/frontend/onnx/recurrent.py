@@ -129,9 +129,10 @@ class _Layer:
         data, weight, recurrent = shapes
         self.units = recurrent[2]
         columns = cell.gates * self.units
-        if weight != (self.directions, columns, data[2]) or recurrent != (self.directions, columns, self.units):
+        wanted = (self.directions, columns, data[2], self.directions, columns, self.units)
+        if not node.has_shape((*weight, *recurrent), wanted):
             node.wrong(f"W of shape {weight} and R of shape {recurrent} do not fit data of shape {data}")
-        if node.integer("hidden_size", self.units) != self.units:
+        if node.given("hidden_size") and not node.has_shape((self.units,), (node.integer("hidden_size"),)):
             node.wrong(f"hidden_size is {node.integer('hidden_size')}, but R has {self.units} units")
         self.steps, self.batch = (data[1], data[0]) if self.layout else data[:2]
         if 0 in (*data, self.units):

@@ -22,6 +22,7 @@ from mlfc.relay.ir import Call, Constant, Expr, Tuple, Var
 from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.support import dtypes
 from mlfc.support.cost import apart
+from mlfc.support.dims import is_static
 
 Array: TypeAlias = npt.NDArray[Any]
 Results: TypeAlias = "Sequence[Expr]"
@@ -205,7 +206,8 @@ def _candidates(var: Var, shapes: Sequence[tuple[int, ...]], is_checked: bool) -
     seen = set()
     for values in ordered:
         key = tuple(values)
-        if key not in seen:
+        # of open dimensions there is no number
+        if key not in seen and is_static(key):
             seen.add(key)
             with np.errstate(all="ignore"):
                 yield (

@@ -9,7 +9,8 @@ import numpy as np
 from mlfc.frontend.onnx.attention import join_heads, per_batch, split_heads, wide
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, importer
-from mlfc.relay.ir import Expr
+from mlfc.relay.ir import Constant, Expr
+from mlfc.support.dims import Extent
 
 # each step of linear attention is code of its own
 _STEP_LIMIT = 64
@@ -27,7 +28,7 @@ def _microsoft_rotary_embedding(node: Node) -> Expr:
         node.unsupported("with is_packed_batching is not supported")
     ids, (batch, count) = node.input(1), _batch_and_count(node)
     if shape_of(ids) in ((), (1,)):  # the position of the first token; the others follow
-        steps = node.constant(node.counted(count, dtype_of(ids)).data.reshape(1, count), dtype_of(ids))
+        steps = _row(node, count, dtype_of(ids))
         ids = node.broadcast(node.call("add", steps, node.reshape(ids, (1, 1))), (batch, count))
     return _rotary(node, node.input(2), node.input(3), ids)
 
@@ -65,14 +66,14 @@ def angles(node: Node, table: Expr, ids: Expr | None, steps: tuple[int, int], wi
     """Return the cosines or sines at each of (batch, count) steps, a pair of elements each."""
     rank = 3 if ids is None else 2
     size = shape_of(table)[-1] if shape_of(table) else 0
-    if len(shape_of(table)) != rank or width % 2 or 2 * size != width:
+    if len(shape_of(table)) != rank or not node.has_shape((width,), (2 * size,)):
         node.wrong(f"expected tables of {rank} dimensions with {width} / 2 columns, got {shape_of(table)}")
     found = table
     if ids is not None:
-        if shape_of(ids) != steps:
+        if not node.has_shape(shape_of(ids), steps):
             node.wrong(f"expected position ids of shape {steps}, got {shape_of(ids)}")
         found = node.call("take", table, ids, axis=0)
-    if shape_of(found) != (*steps, size):
+    if not node.has_shape(shape_of(found), (*steps, size)):
         node.wrong(f"expected tables of shape {(*steps, size)}, got {shape_of(found)}")
     return found
 
@@ -105,7 +106,7 @@ def turned(node: Node, x: Expr, cos: Expr, sin: Expr, *, interleaved: bool) -> E
 @importer("SwiGLU")
 def _swiglu(node: Node) -> Expr:
     a, b = node.input(0), node.input(1)
-    if shape_of(a) != shape_of(b):
+    if not node.has_shape(shape_of(a), shape_of(b)):
         node.wrong(f"expected tensors of one shape, got {shape_of(a)} and {shape_of(b)}")
     alpha = node.real("alpha", 1.0)
     argument = a if alpha == 1.0 else node.call("multiply", a, node.like(alpha, a))
@@ -120,11 +121,20 @@ def _tensor_scatter(node: Node) -> Expr:
     if mode not in ("linear", "circular"):
         node.wrong(f"expected the mode linear or circular, got '{mode}'")
     count = shape_of(update)[axis] if len(shape_of(update)) == len(shape) else 0
-    if axis == 0 or shape_of(update) != (*shape[:axis], count, *shape[axis + 1 :]) or not 0 < count <= shape[axis]:
+    rest = (*shape[:axis], count, *shape[axis + 1 :])
+    if axis == 0 or not node.has_shape(shape_of(update), rest) or not 0 < count <= shape[axis]:
         node.wrong(f"an update of shape {shape_of(update)} does not fit a cache of shape {shape}, axis {axis}")
-    first = node.constant(np.zeros((shape[0], 1, 1, 1)), "int32")
+    first = node.filled((shape[0], 1, 1, 1), 0, "int32")
     begin = per_batch(node, 2, shape[0], "write_indices") if node.has(2) else first
     return scattered(node, past, update, begin, axis, circular=mode == "circular")
+
+
+def _row(node: Node, count: Extent, dtype: str) -> Expr:
+    """Return 0, 1, ... as a tensor of shape (1, `count`)."""
+    numbers = node.counted(count, dtype)
+    if isinstance(numbers, Constant):
+        return node.constant(numbers.data.reshape(1, -1), dtype)
+    return node.reshape(numbers, (1, count))
 
 
 def scattered(node: Node, past: Expr, update: Expr, begin: Expr, axis: int, *, circular: bool = False) -> Expr:
@@ -134,7 +144,7 @@ def scattered(node: Node, past: Expr, update: Expr, begin: Expr, axis: int, *, c
     """
     shape, count = shape_of(past), shape_of(update)[axis]
     extent, batch = shape[axis], shape[0]
-    steps = node.constant(node.counted(extent, "int32").data.reshape(1, extent), "int32")
+    steps = _row(node, extent, "int32")
     at = node.call("subtract", steps, node.reshape(begin, (batch, 1)))
     if circular:
         at = node.call("floor_mod", at, node.like(extent, at))
@@ -159,12 +169,13 @@ def _causal_conv(node: Node) -> list[Expr]:
     activation = node.string("activation", "none")
     if activation not in ("none", "silu", "swish"):
         node.wrong(f"expected the activation none, silu or swish, got '{activation}'")
-    if len(shape) != 3 or 0 in shape or len(shape_of(weight)) != 3 or shape_of(weight)[:2] != (shape[1], 1):
+    is_known = len(shape) == 3 and 0 not in shape and len(shape_of(weight)) == 3
+    if not is_known or not node.has_shape(shape_of(weight)[:2], (shape[1], 1)):
         node.wrong(f"weights of shape {shape_of(weight)} do not fit channels of shape {shape}")
     batch, channels, length = shape
     taps = shape_of(weight)[2]
-    past = node.input(3) if node.has(3) else node.constant(np.zeros((batch, channels, taps - 1)), dtype_of(x))
-    if shape_of(past) != (batch, channels, taps - 1):
+    past = node.input(3) if node.has(3) else node.filled((batch, channels, taps - 1), 0, dtype_of(x))
+    if not node.has_shape(shape_of(past), (batch, channels, taps - 1)):
         node.wrong(f"expected a state of shape {(batch, channels, taps - 1)}, got {shape_of(past)}")
     whole = node.concatenate([past, x], 2) if taps > 1 else x
     image, kernel = (node.call("expand_dims", part, axis=2) for part in (whole, weight))
@@ -213,7 +224,7 @@ class _Steps:
     def __init__(self, node: Node) -> None:
         self.node = node
         shapes = [node.shape(index) for index in range(3)]
-        if any(len(shape) != 3 or 0 in shape or shape[:2] != shapes[0][:2] for shape in shapes):
+        if any(len(shape) != 3 or 0 in shape or not node.has_shape(shape[:2], shapes[0][:2]) for shape in shapes):
             node.wrong(f"expected query, key and value (batch, steps, ...), got {', '.join(map(str, shapes))}")
         self.batch, self.count = shapes[0][:2]
         queries, self.groups = node.integer("q_num_heads"), node.integer("kv_num_heads")

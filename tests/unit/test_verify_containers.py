@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import mlfc
 from mlfc.cli.main import app
-from mlfc.errors import InputError
+from mlfc.errors import InputError, LimitError
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify import compare, verify
@@ -221,6 +221,34 @@ def test_an_output_that_only_the_reference_has_is_an_error(tmp_path: Path) -> No
     mlfc.compile(_save(tmp_path, two, [x], [y]), "llvm").export(tmp_path / "one.tar")
     with pytest.raises(InputError, match="expected an output 'z', got 'y' from what is compared"):
         verify(_save(tmp_path, two, [x], [y, z]), tmp_path / "one.tar", samples=0)
+
+
+def test_scalars_come_from_a_file(tmp_path: Path) -> None:
+    inner = [N("Identity", ["go"], ["go_on"]), N("Add", ["a", "one"], ["b"])]
+    body = helper.make_graph(inner, "b", [_tensor("i", [], INT64), _tensor("go", [], BOOL), _tensor("a", [])],
+                             [_tensor("go_on", [], BOOL), _tensor("b", [])])  # fmt: skip
+    one = N("Constant", [], ["one"], value=helper.make_tensor("v", FLOAT, [], [1.0]))
+    nodes = [one, N("Loop", ["", "more", "x"], ["y"], body=body)]
+    path = _save(tmp_path, nodes, [_tensor("more", [], BOOL), _tensor("x", [])], [_tensor("y", [])])
+    np.savez(tmp_path / "inputs.npz", more=np.array([False, False]), x=np.float32([2, 3]))
+    result = verify(path, inputs=tmp_path / "inputs.npz", target="llvm")
+    assert (result.samples, result.is_within) == (2, True)
+
+
+def test_what_does_not_end_ends_by_the_limit_of_compiled_code() -> None:
+    class Endless:
+        inputs = outputs = ()
+
+        def run(self, _: Any) -> Any:
+            raise LimitError("too many turns")
+
+    class Reference:
+        def run(self, _: Any) -> Any:
+            pytest.fail("the reference has no limit")
+
+    comparing = compare._Comparing(Endless(), Reference(), [("set 0", {})], None, None)  # type: ignore[arg-type]
+    with pytest.raises(LimitError, match="too many turns"):
+        comparing.run()
 
 
 def test_inputs_come_from_a_file(tmp_path: Path) -> None:

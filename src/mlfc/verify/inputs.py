@@ -70,7 +70,7 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
     if len(counts) > 1:
         found = ", ".join(f"{name}: {len(array)}" for name, array in batches.items())
         raise InputError(f"the inputs have different numbers of sets: {found}", place=str(path))
-    return [(f"set {index}", {name: array[index] for name, array in batches.items()}) for index in range(*counts)]
+    return [(f"set {index}", {name: array[index, ...] for name, array in batches.items()}) for index in range(*counts)]
 
 
 def read_labels(path: Path, count: int) -> Array:

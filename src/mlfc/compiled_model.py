@@ -28,6 +28,7 @@ from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.specializing import SpecializingModel
 from mlfc.support.text import Displayed
+from mlfc.target.target import llvm_here
 from mlfc.transform import specialized
 
 if TYPE_CHECKING:
@@ -202,11 +203,9 @@ class CompiledModel(Displayed, HasModel):
 
     def _specialized(self, extents: Mapping[str, int]) -> Runnable:
         """Return the model for certain extents, in this process without a C compiler; the bits are the same."""
-        target = "c" if self.factory.target.mcpu == AUTO else str(self.factory.target)
-        module = specialized(self.factory.module, extents)
         made = build(
-            module,
-            target.replace("c", "llvm", 1) if target.split(maxsplit=1)[0] == "c" else target,
+            specialized(self.factory.module, extents),
+            llvm_here(self.factory.target),
             dict(self.factory.source_params),
             module_name=self.name,
             optimize=self.factory.optimize,

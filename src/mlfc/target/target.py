@@ -18,6 +18,7 @@ from mlfc.target.features import (
     LLVM_OPTIONS,
     Features,
     Levels,
+    level_here,
     native_cpu,
     native_products,
     without_transforms,
@@ -238,6 +239,21 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
         features = replace(features, levels=(), packing_registers=0)
     levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)
     return Target(kind.name, mcpu, replace(features, optimize=optimize, levels=levels), options)
+
+
+def llvm_here(target: Target) -> str:
+    """Return the target whose kernels, made by LLVM, are those that a target of this machine has in this process.
+
+    Of several levels of processors a library takes one when it is loaded; templates choose by what it has.
+    """
+    if target.mcpu != AUTO:
+        return str(target).replace("c", "llvm", 1) if target.kind == "c" else str(target)
+    known = LEVELS.get(target.options[TRIPLE]) if target.options[TRIPLE] in LEVELS else None
+    words = ["llvm"]
+    if known is not None:  # code for size has none but the first
+        level = level_here(known)[0] if target.levels else known.levels[0]
+        words += [f"-mcpu={level.name}"] if level.name in CPUS else []
+    return " ".join([*words, *(f"{key}={value}" for key, value in target.options.items() if key == WINOGRAD)])
 
 
 def parse_host(text: str, optimize: str = "speed") -> Target:

@@ -18,9 +18,10 @@ from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.support.dims import Symbol, maximum
 from mlfc.target.features import Features
-from mlfc.tir.ir import PrimFunc
+from mlfc.tir.ir import Const, For, PrimFunc
 from mlfc.tir.specialize import with_numbers
 from mlfc.tir.verify import verify
+from mlfc.tir.visitor import walk
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.kernel_runner import FUSING, aligned, group_of
 from tests.native.llvm_functions import beside_c
@@ -132,6 +133,16 @@ def same_pool(operator: str, h: Any, w: Any, kernel: int, stride: int) -> Made:
     return pool(operator, (1, h, w, 5), kernel, strides=(stride,) * 2, padding=padding)
 
 
+def turned(shape: Sequence[Any], axes: Sequence[int], dtype: str = "float32") -> Made:
+    x = var("x", *shape, dtype=dtype)
+    return ir.call("transpose", [x], axes=tuple(axes)), [x]
+
+
+def turned_sum(rows: Any, columns: Any) -> Made:
+    x, y = var("x", rows, columns), var("y", columns, rows)
+    return ir.call("add", [ir.call("transpose", [x], axes=(1, 0)), y]), [x, y]
+
+
 def lstm(steps: Any, batch: Any, *, directions: int, bounded: bool) -> Made:
     units, count = 9, 3 * directions
     x, h, c = var("x", steps, batch, directions * 36), *(var(name, directions, batch, units) for name in "hc")
@@ -184,6 +195,10 @@ CASES = {
     "attention with shared keys": Case(lambda n, m: attention(n, m, groups=1, softcap=3.0), QUERIES[:2]),
     "softmax": Case(lambda n, m: rows("nn.softmax", n, m), [*PAIRS, {"n": 2, "m": 600}]),
     "layer norm": Case(lambda n, m: rows("nn.layer_norm", n, m, 70), PAIRS),
+    "channels first": Case(lambda h, w: turned((2, h, w, 5), (0, 3, 1, 2)), IMAGES),
+    "channels last": Case(lambda h, w: turned((1, 3, h, w), (0, 2, 3, 1), "int8"), IMAGES),
+    "rows become columns": Case(lambda n, m: turned((n, m), (1, 0)), PAIRS),
+    "sum with columns": Case(turned_sum, of(["rows", "columns"], [1, 1], [3, 9], [8, 6])),
     "largest, sides": Case(
         lambda h, w: pool("nn.max_pool2d", (2, h, w, 3), 3, strides=(2, 1), padding=(1,) * 4), IMAGES
     ),
@@ -285,3 +300,9 @@ def test_kernels_of_open_extents_do_so_in_c(name: str, tmp_path: Path) -> None:
 def test_static_attention_of_many_queries_is_that_of_panels() -> None:
     names = [buffer.name for buffer in lowered(CASES["attention"], "default", {"queries": 8, "keys": 9}).prim.scratch]
     assert "queries" in names
+
+
+def test_transposes_are_cut_into_tiles() -> None:
+    group = lowered(CASES["rows become columns"], "default", {"n": Symbol("n").dim, "m": 6})
+    loops = [stmt for stmt in walk(group.prim.body) if isinstance(stmt, For)]
+    assert [str(loop.extent.value) for loop in loops if isinstance(loop.extent, Const)] == ["6", "4", "6"]

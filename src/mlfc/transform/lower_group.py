@@ -30,6 +30,7 @@ from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
 from mlfc.tir.split_stores import split_stores
+from mlfc.tir.tile_transposes import tile_transposes
 from mlfc.transform.kernel_key import kernel_key
 from mlfc.transform.matching import flat_args, macs_of, operator_of
 from mlfc.transform.variants import with_variants
@@ -285,7 +286,7 @@ class _GroupLowering:
         if self.features.fixed_point_lanes:  # before the cut of what is left to the compiler
             body = vectorize(body, WIDE[self.features.fixed_point_lanes], self.ctx)
         if self.features.vector_bytes:
-            body = load_ahead(split_stores(body))
+            body = load_ahead(split_stores(tile_transposes(body)))
         for name in self.features.instruction_sets:
             body = FITTING.get(name)(body) if name in FITTING else body
         return body

@@ -48,11 +48,12 @@ static void *block(size_t size) {
   return found;
 }
 
-/* Data of the interpreter's blocks begins where its address allows: here so late that 7 bytes are left at the end. */
+/* Data of the interpreter's blocks begins where its address allows: here so late that 7 bytes are left at the end.
+ * Those are cut off. Lists need all they ask for, which is a multiple of 8. */
 static size_t front(void) { return (64 + 8 - sizeof(struct vm_block) %% 64) %% 64; }
 
 static void *allocate(void *context, size_t bytes) {
-  const size_t size = front() + bytes - 7; /* so that it ends with its data */
+  const size_t size = front() + bytes - (bytes %% 8 == 0 ? 0 : 7);
   uint8_t *found = block(size);
   (void)context;
   memset(found, 0, size);

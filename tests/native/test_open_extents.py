@@ -197,7 +197,7 @@ CASES = {
     "layer norm": Case(lambda n, m: rows("nn.layer_norm", n, m, 70), PAIRS),
     "channels first": Case(lambda h, w: turned((2, h, w, 5), (0, 3, 1, 2)), IMAGES),
     "channels last": Case(lambda h, w: turned((1, 3, h, w), (0, 2, 3, 1), "int8"), IMAGES),
-    "rows become columns": Case(lambda n, m: turned((n, m), (1, 0)), PAIRS),
+    "rows become columns": Case(lambda n, m: turned((n, m), (1, 0)), [*PAIRS, {"n": 21, "m": 19}, {"n": 32, "m": 8}]),
     "sum with columns": Case(turned_sum, of(["rows", "columns"], [1, 1], [3, 9], [8, 6])),
     "largest, sides": Case(
         lambda h, w: pool("nn.max_pool2d", (2, h, w, 3), 3, strides=(2, 1), padding=(1,) * 4), IMAGES
@@ -302,7 +302,14 @@ def test_static_attention_of_many_queries_is_that_of_panels() -> None:
     assert "queries" in names
 
 
-def test_transposes_are_cut_into_tiles() -> None:
-    group = lowered(CASES["rows become columns"], "default", {"n": Symbol("n").dim, "m": 6})
+@pytest.mark.parametrize(("rows", "columns", "extents"), [
+    (Symbol("n").dim, 20, ["2", "8", "4", "2", "8", "4", "4", "4"]),
+    (17, 9, ["4", "8", "4", "8", "4", "4"]),
+    (16, 9, ["9", "16"]),
+    (Symbol("n").dim, 7, ["7"]),
+])  # fmt: skip
+def test_long_transposes_are_cut_into_tiles(rows: Any, columns: int, extents: list[str]) -> None:
+    """Those of few rows, and short ones, are compilers' work."""
+    group = lowered(Case(lambda: turned((rows, columns), (1, 0)), ()), "default", {})
     loops = [stmt for stmt in walk(group.prim.body) if isinstance(stmt, For)]
-    assert [str(loop.extent.value) for loop in loops if isinstance(loop.extent, Const)] == ["6", "4", "6"]
+    assert [str(loop.extent.value) for loop in loops if isinstance(loop.extent, Const)] == extents

@@ -1,13 +1,13 @@
-"""Transposes of extents that the run decides, in tiles: a few elements of a row at a time, for all rows.
+"""Transposes in tiles: a few elements of each of some rows at a time.
 
-A loop that reads with a stride and writes without one touches a line of memory for each element. Where compilers know
-the extent they cut such loops themselves; here they are cut so that four rows that are read become four columns.
+A loop that reads with a stride and writes without one touches a line of memory for each element. Compilers spell out
+short ones, and shuffle vectors; longer ones, and those of extents that the run decides, are cut here so that they can
+do the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
@@ -16,11 +16,15 @@ from mlfc.tir.unroll import with_values
 from mlfc.tir.visitor import rebuilt_stmt, walk_expr
 
 TILE = 4
-"""Elements of a row that is written: as many as the narrowest vectors hold."""
+"""Elements of a row that are written at once: as many as the narrowest vectors hold."""
+ROWS = 8
+"""Rows that are written in turns: fewer than a cache keeps whose addresses are a power of two apart."""
+LONG = 16
+"""Elements beyond which compilers do not spell a loop out."""
 
 
 def tile_transposes(stmt: Stmt) -> Stmt:
-    """Return a statement whose transposes of open extents are cut into tiles; what is stored stays the same."""
+    """Return a statement whose transposes are cut into tiles; what is stored stays the same."""
     if isinstance(stmt, For):
         found = _nest(stmt)
         if found is not None:
@@ -35,12 +39,12 @@ def _nest(loop: For) -> tuple[list[For], Var, Store] | None:
     while isinstance(stmt, For) and stmt.step == 1 and stmt.until is None and stmt.part is None and not stmt.fresh:
         loops.append(stmt)
         stmt = stmt.body.stmts[0] if isinstance(stmt.body, ir.Seq) and len(stmt.body.stmts) == 1 else stmt.body
-    if len(loops) < 2 or not isinstance(stmt, Store) or isinstance(loops[-1].extent, ir.Const) or not stmt.indices:
+    if len(loops) < 2 or not isinstance(stmt, Store) or not stmt.indices or _is_at_most(loops[-1].extent, LONG):
         return None
     last = loops[-1].var
     if stmt.indices[-1] is not last or any(_reads(index, last) for index in stmt.indices[:-1]):
         return None
-    outer = {id(item.var) for item in loops[:-1]}
+    outer = {id(item.var) for item in loops[:-1] if not _is_at_most(item.extent, ROWS - 1)}
     loads = [node for node in walk_expr(stmt.value) if isinstance(node, ir.Load)]
     if any(load.buffer is stmt.buffer for load in loads):
         return None
@@ -53,27 +57,69 @@ def _nest(loop: For) -> tuple[list[For], Var, Store] | None:
     return (loops, found, stmt) if isinstance(found, Var) else None
 
 
+def _is_at_most(extent: Expr, limit: int) -> bool:
+    return isinstance(extent, ir.Const) and extent.value <= limit
+
+
 def _reads(expr: Expr, var: Var) -> bool:
     return any(node is var for node in walk_expr(expr))
 
 
 def _tiled(loops: list[For], along: Var, store: Store) -> Stmt:
-    """Return the nest with the loop over `along` inside, around a few elements of the last loop."""
+    """Return the nest with some rows at a time inside, and in these a few elements of each."""
     last = loops[-1]
     inner = next(item for item in loops if item.var is along)
-    tile, offset = Var("tile"), Var(last.var.name)
-    whole = last.extent // TILE
-
-    def rows(extent: Expr, place: Mapping[Var, Expr]) -> Stmt:
-        element = For(offset, extent, with_values(store, place))
-        return replace(inner, body=element, kind="vectorized")
-
-    body: Stmt = ir.Seq(
-        (
-            For(tile, whole, rows(tb.const(TILE), {last.var: tile * TILE + offset})),
-            with_values(rows(last.extent % TILE, {last.var: whole * TILE + offset}), {}),
-        )
-    )
+    body: Stmt = ir.Seq(tuple(part for row in _cut(inner, ROWS) for part in _tiles(row, inner, last, store)))
     for item in reversed([item for item in loops[:-1] if item is not inner]):
         body = replace(item, body=body)
     return body
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a loop's range: blocks of `size` from `start` on; what is left is one block of a size of its own."""
+
+    start: Expr
+    count: Expr | None
+    size: Expr
+
+
+def _cut(loop: For, size: int) -> list[_Part]:
+    whole, rest = loop.extent // size, loop.extent % size
+    parts = [_Part(tb.const(0), whole, tb.const(size)), _Part(whole * size, None, rest)]
+    return [
+        part for part in parts if not any(isinstance(n, ir.Const) and n.value == 0 for n in (part.count, part.size))
+    ]
+
+
+def _tiles(rows: _Part, inner: For, last: For, store: Store) -> list[Stmt]:
+    """Return the loops over a part of the rows, one for each part of what is written of them."""
+    found: list[Stmt] = []
+    for elements in _cut(last, TILE):
+        nest = _Nest()
+        block, tile = nest.loop("rows", rows.count), nest.loop("tile", elements.count)
+        row, offset = nest.loop(inner.var.name, rows.size, "vectorized"), nest.loop(last.var.name, elements.size)
+        place = {inner.var: rows.start + block * ROWS + row, last.var: elements.start + tile * TILE + offset}
+        found.append(nest.around(with_values(store, place)))
+    return found
+
+
+class _Nest:
+    """Loops from the outermost inwards; those of one iteration are none."""
+
+    def __init__(self) -> None:
+        self._loops: list[tuple[Var, Expr, str]] = []
+
+    def loop(self, name: str, extent: Expr | None, kind: str = "serial") -> Expr:
+        """Open a loop, and return its place."""
+        if extent is None or (isinstance(extent, ir.Const) and extent.value == 1):
+            return tb.const(0)
+        var = Var(name)
+        self._loops.append((var, extent, kind))
+        return var
+
+    def around(self, stmt: Stmt) -> Stmt:
+        """Return a statement inside the loops."""
+        for var, extent, kind in reversed(self._loops):
+            stmt = For(var, extent, stmt, kind)
+        return stmt

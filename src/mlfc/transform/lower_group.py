@@ -286,7 +286,8 @@ class _GroupLowering:
         if self.features.fixed_point_lanes:  # before the cut of what is left to the compiler
             body = vectorize(body, WIDE[self.features.fixed_point_lanes], self.ctx)
         if self.features.vector_bytes:
-            body = load_ahead(split_stores(tile_transposes(body)))
+            body = body if self.features.optimize == "size" else tile_transposes(body)
+            body = load_ahead(split_stores(body))
         for name in self.features.instruction_sets:
             body = FITTING.get(name)(body) if name in FITTING else body
         return body

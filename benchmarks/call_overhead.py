@@ -34,7 +34,7 @@ int __tvm_ffi_empty(void *handle, const void *args, int32_t count, void *result)
 
 
 def table(folder: Path) -> Table:
-    """Return the median microseconds per call; the ways alternate, so other load on the machine affects all of them.
+    """Return the median microseconds of the thread per call; the ways alternate, so load affects all of them.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def _increment(extent: Any) -> ir.IRModule:
 
 
 def _microseconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     for _ in range(CALLS):
         call()
-    return (time.perf_counter() - start) / CALLS * 1e6
+    return (time.thread_time() - start) / CALLS * 1e6

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
+from mlfc.tir.extents import as_extent
 from mlfc.tir.ir import Expr, For, Stmt, Store, Var
 from mlfc.tir.unroll import with_values
 from mlfc.tir.visitor import rebuilt_stmt, walk_expr
@@ -40,6 +41,8 @@ def _nest(loop: For) -> tuple[list[For], Var, Store] | None:
         loops.append(stmt)
         stmt = stmt.body.stmts[0] if isinstance(stmt.body, ir.Seq) and len(stmt.body.stmts) == 1 else stmt.body
     if len(loops) < 2 or not isinstance(stmt, Store) or not stmt.indices or _is_at_most(loops[-1].extent, LONG):
+        return None
+    if any(as_extent(item.extent) is None for item in loops):  # of a band: what is left of one is not worth tiles
         return None
     last = loops[-1].var
     if stmt.indices[-1] is not last or any(_reads(index, last) for index in stmt.indices[:-1]):

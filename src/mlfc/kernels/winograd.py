@@ -215,7 +215,9 @@ class WinogradConv:
                 with stmts.loop(size, "y") as y:
                     values = [self._loaded(half, [y, place, 0]) for place in range(size)]
                     for place, value in enumerate(self.form.input(values, self._scaled)):
-                        stmts.store(self.inputs, [y * size + place, number, part * lanes + vector * LANES], value)
+                        # with a name: where branches of the address stand between them, gcc fuses no product and sum
+                        named = stmts.let("sum", value)
+                        stmts.store(self.inputs, [y * size + place, number, part * lanes + vector * LANES], named)
 
     def _copy_patch(self, patch: Buffer, at: tuple[Expr, Expr, Expr], first: Expr) -> None:
         """Write the copy of the inputs of a tile, zeros where there are none."""

@@ -229,7 +229,12 @@ class _GroupLowering:
 
     def _store(self, output: Buffer, indices: Indices, tensor: Tensor) -> None:
         self.store_indices, self.store_shape, self.let_cache = indices, output.shape, {}
-        self.ctx.stmts.store(output, indices, tensor.read(indices))
+        value = tensor.read(indices)
+        is_plain = all(isinstance(extent, int) or extent.multiple for extent in output.shape)
+        if not is_plain and not isinstance(value, Load):
+            # gcc fuses no product and sum that branches of an address stand between
+            value = self.ctx.stmts.let("value", value, value.dtype)
+        self.ctx.stmts.store(output, indices, value)
 
     def _emit(self, emitter: relay.Call, output: Buffer) -> None:
         operator, kind = operator_of(emitter), relay.tensor_type(emitter)

@@ -193,7 +193,9 @@ CASES = {
     "attention": Case(attention, of(["queries", "keys"], [1, 5], [7, 140], [8, 66], [16, 70], [33, 65], [64, 3])),
     "causal attention": Case(lambda n, m: attention(n, n + m, right=0, offset=m), QUERIES[1:4]),
     "attention with shared keys": Case(lambda n, m: attention(n, m, groups=1, softcap=3.0), QUERIES[:2]),
-    "softmax": Case(lambda n, m: rows("nn.softmax", n, m), [*PAIRS, {"n": 2, "m": 600}]),
+    "softmax": Case(
+        lambda n, m: rows("nn.softmax", n, m), [*PAIRS, *of("nm", [2, 600], [1, 8192], [2, 8200])]
+    ),
     "layer norm": Case(lambda n, m: rows("nn.layer_norm", n, m, 70), PAIRS),
     "channels first": Case(lambda h, w: turned((2, h, w, 5), (0, 3, 1, 2)), IMAGES),
     "channels last": Case(lambda h, w: turned((1, 3, h, w), (0, 2, 3, 1), "int8"), IMAGES),

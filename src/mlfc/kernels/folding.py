@@ -206,7 +206,8 @@ class _FoldTile:
         if not self.fold.rounds or bounds(count)[1] <= CLOSE_AFTER:
             return tb.const(False, "bool")
         if isinstance(count, Dim) and not self.outer:  # a part that is the whole is the same sum
-            return tb.const(True, "bool")
+            is_small = self.ctx.features.optimize == "size"
+            return tb.const(True, "bool") if is_small else tb.binary("gt", tb.as_expr(self.inner), self.stretch)
         lanes = tb.const(1) if self.across else tb.maximum(tb.minimum(LANES, tb.as_expr(self.inner)), 1)
         return tb.binary("gt", tb.as_expr(count) // lanes, CLOSE_AFTER)
 

@@ -40,10 +40,13 @@ _COPIED = {BYTES.data: (64, 32, 16, 8, 1), BFLOATS.data: (32, 16, 8, 1)}  # elem
 
 # what things take, about, in cycles
 _STEP, _ROW, _VECTOR = 8.0, 0.94, 14.0  # of a product: itself, each row of data, each tile of weights
+_SPLIT = 3.0  # times a row that is in two lines of the cache
 _TILE = 30.0  # to begin and store a tile of sums
+_STORED = 3.0  # to take a vector of sums from there, and find its place
 _BAND = 250.0  # to open and close tiles
-_DOT4 = 0.7  # of a sum of four products of 16 filters by vectors
-_GAIN = 0.9  # of the vectors' time, at most
+_DOT4, _DOT4_IN_ROWS = 0.5, 0.7  # of a sum of four products of 16 filters by vectors; of kernels with several rows
+_GAIN = 0.85  # of the vectors' time, at most
+_LINE_BYTES = 64
 
 
 def _groups(vectors: int) -> Iterator[tuple[int, int, int]]:
@@ -110,10 +113,11 @@ class Plan:
     def cycles(self, lines: Lines) -> float:
         """Return what the products of a band take."""
         walk, total = self.walk, 0.0
-        steps = walk.lines * walk.taps * walk.steps
+        steps, apart = walk.lines * walk.taps * walk.steps, walk.pixel * dtypes.nbytes(self.kind.data)
+        row = _ROW * (_SPLIT if apart > _LINE_BYTES and apart % _LINE_BYTES else 1.0)
         for _, parts, across in _groups(-(-self.conv.filters // FILTERS)):
             for _, count, down in _parts(lines.tiles, across):
-                cycles = steps * (_STEP + _ROW * down * lines.rows + _VECTOR * across) + _TILE * down * across
+                cycles = steps * (_STEP + row * down * lines.rows + _VECTOR * across) + _TILE * down * across
                 total += parts * count * cycles
         return lines.count * total
 
@@ -123,9 +127,10 @@ class Plan:
         conv, walk = self.conv, self.walk
         if self.kind is BFLOATS:
             return True
-        ours = conv.output[0] // self.height * (_BAND + self.cycles(self.lines))
         vectors = prod(conv.output) * -(-conv.filters // FILTERS)
-        return bool(ours < _GAIN * _DOT4 * vectors * walk.lines * walk.taps * walk.groups)
+        ours = conv.output[0] // self.height * (_BAND + self.cycles(self.lines)) + _STORED * vectors
+        each = _DOT4 if walk.lines == 1 else _DOT4_IN_ROWS
+        return bool(ours < _GAIN * each * vectors * walk.lines * walk.taps * walk.groups)
 
 
 def planned(conv: Conv, how: Arithmetic) -> Plan:

@@ -20,6 +20,7 @@ import pytest
 from mlfc.codegen.c import print_file, print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay import ir
+from mlfc.support.dims import Symbol
 from mlfc.support.platforms import this_platform
 from mlfc.target.features import Features, without_transforms
 from mlfc.target.target import parse_target
@@ -27,6 +28,7 @@ from mlfc.target.tuned import Tuned
 from mlfc.tir import interpreter
 from mlfc.tir import ir as tir
 from mlfc.tir.parallel import parallelize
+from mlfc.tir.specialize import with_numbers
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
 from mlfc.transform.kernel_key import kernel_key
@@ -36,6 +38,7 @@ from tests.native.kernel_runner import group_of
 from tests.native.llvm_functions import run_kernel
 from tests.native.test_i8mm_kernels import dense_layer
 from tests.native.test_mve_kernels import PLAIN, layer, requantized, scalar
+from tests.native.test_open_extents import result as run_open
 from tests.shared_library import compile_shared
 
 Array = npt.NDArray[Any]
@@ -258,6 +261,33 @@ def conv_of(shape: tuple[int, ...], kernel: int, filters: int) -> LoweredGroup:
 )
 def test_tiles_where_they_are_faster(shape: tuple[int, ...], kernel: int, filters: int, has_tiles: bool) -> None:
     assert ("mlf_tiles" in print_function(conv_of(shape, kernel, filters).prim).text) == has_tiles
+
+
+def of_batch(batch: Any, dtype: str) -> LoweredGroup:
+    """Return a convolution of so many images, or of a number that the run decides."""
+    rng = np.random.default_rng(5)
+    x = ir.Var("x", ir.TensorType((batch, 16, 16, 32), dtype))
+    attrs: dict[str, Any] = {"data_layout": "NHWC", "kernel_layout": "HWIO", "padding": (1, 1, 1, 1)}
+    if dtype == "bfloat16":
+        weights = ir.const(rng.standard_normal((3, 3, 32, 32)).astype(ml_dtypes.bfloat16))
+        return lower_group(group_of(ir.call("nn.conv2d", [x, weights], attrs), [x]), TILES)
+    codes = ir.const(rng.integers(-127, 128, (3, 3, 32, 32)).astype(np.int8))
+    zeros = [scalar(3, "int32"), scalar(0, "int32"), scalar(0.5), scalar(0.25)]
+    call = ir.call("qnn.conv2d", [x, codes, *zeros], {**attrs, "out_dtype": "int32"})
+    return lower_group(group_of(requantized(call, np.linspace(0.0001, 0.002, 32), "DOUBLE"), [x]), TILES)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+def test_tiles_take_a_batch_that_the_run_decides(dtype: str, tmp_path: Path) -> None:
+    opened, known = of_batch(Symbol("n").dim, dtype), {count: of_batch(count, dtype) for count in (1, 3)}
+    functions = [print_function(opened.prim, "opened")]
+    functions += [print_function(group.prim, f"of_{count}") for count, group in known.items()]
+    assert all("mlf_tiles" in function.text for function in functions)
+    files = {"layers.c": print_file(functions).encode()}
+    library = ctypes.CDLL(str(compile_shared(files, tmp_path / "layers.so", (NATIVE, "-O1"))))
+    for count, group in known.items():
+        found = run_open(library.opened, opened, with_numbers(opened.prim, [count]), [count])
+        assert found == run_open(getattr(library, f"of_{count}"), group, group.prim, ())
 
 
 def test_sums_of_bfloats_in_the_order_of_the_references() -> None:

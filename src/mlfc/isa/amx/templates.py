@@ -334,7 +334,7 @@ def _how(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) 
     """Return the arithmetic, or None where others are as fast, or are needed."""
     if conv.groups > 1 or len(conv.spatial) > 2 or prod(conv.output) == 0:
         return None
-    if not is_static((*conv.spatial, conv.batch, conv.channels, conv.filters)):
+    if not is_static((*conv.spatial, conv.channels, conv.filters)):
         return None
     is_bfloat = data.dtype == out.dtype == BFLOATS.data
     how = _bfloats(ctx, conv, weights) if is_bfloat else arithmetic.choose(data.dtype, weights, ctx.features)

@@ -23,6 +23,7 @@ from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
 from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
+from mlfc.support.parallel_functions import PARALLEL_FOR
 from mlfc.target.shipped import shipped_log
 from mlfc.target.target import Target, parse_host, parse_target
 from mlfc.target.tuning_log import Log, opened_log
@@ -92,8 +93,9 @@ def build(
         which is faster and gives the same bits.
     parallel : bool, optional
         Kernels of libraries, and of models that run in this process, share their work among threads: those of
-        `mlfc.set_num_threads`. For hosts and ``optimize="speed"``. Default: if the model takes half a millisecond or
-        more, and in programs that call the library in C, only once they ask for threads; True: without being asked.
+        `mlfc.set_num_threads`. Default: for hosts, if the model takes half a millisecond or more, and in programs that
+        call the library in C, only once they ask for threads. True: without being asked; and the code of archives
+        calls what an application hands in: ``mlfc_set_parallel_for``. For ``optimize="speed"``.
     tuned : path or TuningLog, optional
         What `mlfc tune` wrote: kernels that it measured take the values that were fastest, and give the same bits.
         Default: what was measured for well-known models on this kind of processor; ``none``: nothing.
@@ -125,6 +127,7 @@ def build(
     if executor == "vm":
         _check_parallel(parallel, host)
         unit = stepped_unit(mod, values, name, (chosen, host), specialize, limit_factor)
+        unit = replace(unit, parallel=PARALLEL_FOR if parallel else "")
         beside = host if chosen.device else None
         stepped = Factory(
             name,
@@ -149,7 +152,15 @@ def build(
             executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
             codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
         on_device = transform.place_on_device(fused, chosen.device, chosen.features) if chosen.device else None
-        lower = partial(transform.lower, fused, host.features, name, cache={}, placement=on_device)
+        lower = partial(
+            transform.lower,
+            fused,
+            host.features,
+            name,
+            cache={},
+            placement=on_device,
+            shares_work=bool(parallel),
+        )
         program, plan = memory.choose_plan(
             lower(),
             memory_options,
@@ -176,6 +187,7 @@ def build(
         small=small,
         packed_constants=small and not host.features.vector_bytes,
         device_target=chosen if chosen.device else None,
+        parallel=PARALLEL_FOR if parallel else "",
     )
     beside = host if chosen.device else None
     made = Factory(name, chosen, executor, mod, values, unit, memory_options, beside, parallel=parallel)
@@ -223,15 +235,11 @@ def _require_fixed(module: IRModule, executor: str | None, specialize: Sequence[
 
 def _check_parallel(parallel: bool | None, host: Target) -> None:
     """Raise OptionError where kernels cannot share their work among threads."""
-    features = host.features
-    reasons = {
-        "on microcontrollers": features.is_microcontroller,
-        "with --optimize size": features.optimize == "size",
-    }
-    found = [reason for reason, applies in reasons.items() if parallel and applies]
-    if found:
+    if parallel and host.features.optimize == "size":
         raise OptionError(
-            f"kernels do not share their work among threads {found[0]}", place="parallel", next_step="Leave it out"
+            "kernels do not share their work among threads with --optimize size",
+            place="parallel",
+            next_step="Leave it out",
         )
 
 

@@ -16,6 +16,7 @@ from mlfc.codegen.call_info import call_info
 from mlfc.library.device_modules import beside_code, device_module
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
+from mlfc.library.parallel_files import parallel_files
 from mlfc.relay.ir import IRModule
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
@@ -37,7 +38,7 @@ from mlfc.support.module_info import (
     StateInfo,
     VmInfo,
 )
-from mlfc.support.parallel_functions import PARALLEL_FOR, PARALLEL_FOR_IF_ASKED
+from mlfc.support.parallel_functions import PARALLEL_FOR_IF_ASKED
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 from mlfc.support.vm_info import vm_info
@@ -77,15 +78,14 @@ class Factory(Displayed):
     @cached_property
     def code(self) -> codegen.GeneratedCode:
         """The code of the module alone; `link` gives that of several."""
-        return codegen.generate(self.unit)
+        code = codegen.generate(self.unit)
+        return replace(code, files={**code.files, **parallel_files([self.unit])}) if self.unit.parallel else code
 
     @cached_property
     def host_unit(self) -> codegen.Unit:
         """What is printed for libraries: kernels share their work among threads, if that was asked for or pays."""
-        is_shared = self.unit.is_worth_threads if self.parallel is None else self.parallel
-        if not is_shared:
-            return self.unit
-        return replace(self.unit, parallel=PARALLEL_FOR_IF_ASKED if self.parallel is None else PARALLEL_FOR)
+        is_offered = self.parallel is None and self.unit.is_worth_threads
+        return replace(self.unit, parallel=PARALLEL_FOR_IF_ASKED) if is_offered else self.unit
 
     @cached_property
     def host_code(self) -> codegen.GeneratedCode:
@@ -277,9 +277,10 @@ def link(
     Raises OptionError if two modules have one name.
     """
     units = [factory.unit for factory in factories]
-    return codegen.generate_together(
+    linked = codegen.generate_together(
         units, share_workspace=share_workspace, share_weights=share_weights, system_lib=system_lib
     )
+    return replace(linked, files={**linked.files, **parallel_files(units)})
 
 
 def library_root(factories: Sequence[Factory], *, share_workspace: bool = False, share_weights: bool = False) -> Module:

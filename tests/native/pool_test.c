@@ -1,5 +1,5 @@
 /* Many shared works from two threads at once, each piece counted; prints nothing unless something is wrong. */
-#include <mlfc_parallel.h>
+#include <mlfc_pool.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +21,14 @@ static int32_t fail(const void* arguments, int32_t first, int32_t last, void* sc
 static int32_t nest(const void* arguments, int32_t first, int32_t last, void* scratch) {
   (void)first, (void)last, (void)scratch;
   return mlfc_parallel_for(add, arguments, 10, 10, 0);
+}
+
+static int32_t all_backwards(mlfc_task* task, const void* arguments, int32_t count, int32_t most, uint64_t bytes) {
+  (void)most, (void)bytes;
+  for (int32_t piece = count - 1; piece >= 0; --piece) {
+    if (task(arguments, piece, piece + 1, NULL) != 0) return -1;
+  }
+  return 0;
 }
 
 static void* run(void* unused) {
@@ -52,5 +60,12 @@ int main(void) {
   mlfc_set_num_threads(3);
   if (mlfc_parallel_for(fail, NULL, PIECES, PIECES, 0) != 7) puts("the failure is lost");
   if (mlfc_parallel_for(nest, &place, 1, 1, 0) != 0) puts("failed in a task");
+  {
+    const uint64_t before = mlfc_own_pool.launches();
+    mlfc_set_parallel_for(all_backwards);
+    if (mlfc_parallel_for(add, &place, 10, 10, 0) != 0) puts("failed as handed in");
+    if (mlfc_parallel_for_if_asked(add, &place, 10, 10, 0) != 0) puts("failed as handed in, if asked");
+    if (mlfc_own_pool.launches() != before) puts("the pool took what was handed in");
+  }
   return 0;
 }

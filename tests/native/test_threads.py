@@ -329,11 +329,11 @@ def test_the_command_line_asks_for_threads(tmp_path: Path, models: Path, command
     command("compile", models / "kws_ref_model.tflite", "--parallel", "-o", library)
     command("run", library, "--fill", "random", "--threads", 2)
     assert count_launches() > before
-    for output in ("kws.tar", "kws.c"):
-        with pytest.raises(OptionError, match="--parallel requires models, and a library"):
-            command("compile", models / "kws_ref_model.tflite", "--parallel", "-o", tmp_path / output)
-    with pytest.raises(OptionError, match="among threads on microcontrollers"):
-        mlfc.compile(models / "kws_ref_model.tflite", "c -mcpu=cortex-m4", parallel=True)
+    command("compile", models / "kws_ref_model.tflite", "--parallel", "--emit", "c", "-o", tmp_path / "kws")
+    assert (tmp_path / "kws" / "src" / "mlfc_parallel_for.c").is_file()
+    command("compile", models / "kws_ref_model.tflite", "--no-parallel", "-o", tmp_path / "single.so")
+    with pytest.raises(OptionError, match="among threads with --optimize size"):
+        command("compile", models / "kws_ref_model.tflite", "--parallel", "--optimize", "size", "-o", library)
 
 
 def test_pool_has_no_race(tmp_path: Path) -> None:

@@ -171,12 +171,6 @@ def compile_models(
         workspace_io, pool or (), constants or (), load_constants or (), on_board, board_pools=board_pools
     )
     chosen, limit = (target, ram) if on_board is None else board_asks(on_board, target, ram)
-    if parallel and (form not in LIBRARIES or archives):
-        raise OptionError(
-            "option --parallel requires models, and a library for what comes out",
-            place="--parallel",
-            next_step="Add --emit so, or leave it out",
-        )
     if chosen is None and not archives:
         chosen = library_target(form, triple, cc)
     if ram is None and memories.get("pools"):

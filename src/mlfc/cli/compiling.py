@@ -71,6 +71,7 @@ def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
             byoc=options.byoc,
             limit_factor=options.limit_factor,
             tuned=options.tuned,
+            parallel=options.parallel,
             specialize=parse_extents(options.specialize, None)[""] if options.specialize else None,
             **options.memory_options,
         )

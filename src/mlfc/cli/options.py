@@ -160,8 +160,9 @@ OPTIONS = {
         flags="--source-params/--no-source-params",
     ),
     "parallel": _library(
-        "Kernels share their work among threads, with the same bits for any number. Default: if that pays, and in C"
-        " programs only once they ask for threads.",
+        "Kernels share their work among threads, with the same bits for any number; those of archives by a function"
+        " that your program hands in. Default: libraries if that pays, and in C programs only once they ask for"
+        " threads.",
         flags="--parallel/--no-parallel",
     ),
     "specialize": _code(

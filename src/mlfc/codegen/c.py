@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
-from mlfc.codegen.c_parallel import HEADER, Part, part_of, pointer_type, struct_text, task_text
+from mlfc.codegen.c_parallel import Part, part_of, pointer_type, struct_text, task_text
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.prelude import render
@@ -18,6 +18,7 @@ from mlfc.codegen.writer import PIECES, Writer, comment_text
 from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
 from mlfc.support.dims import Dim
+from mlfc.support.parallel_functions import HEADERS
 from mlfc.tir import ir
 from mlfc.tir.extents import as_index, variable
 from mlfc.tir.forms import C_FORMS
@@ -107,8 +108,7 @@ def preamble(needs: Needs) -> list[str]:
     """Return includes, types, helpers and macros for functions with these needs."""
     lines = ["#include <math.h>"] if needs.math else []
     lines += ["#include <stdint.h>", "#include <string.h>"]
-    if needs.parallel:
-        lines.append(HEADER)
+    lines += [f"#include <{HEADERS[name]}>" for name in sorted(needs.parallel)]
     body = render(needs.helpers, needs.vectors)
     for need in ("rounds_even", "doubles", "independent_loops", "scalar_loops", "rolled_loops", "fences"):
         if getattr(needs, need):
@@ -244,7 +244,7 @@ class _FunctionPrinter(StatementPrinter):
         part = part_of(self._prim, stmt, f"{self._name}_parallel{len(self._parts)}")
         needs, texts = _PartPrinter(self, part).texts()
         self._needs.merge(needs)
-        self._needs.parallel = True
+        self._needs.parallel.add(self._parallel_for)
         self._parts.append("\n".join(texts))
         given = [*map(self._read_name, part.buffers), *map(self._read_name, part.variables)]
         given += [f"(uint64_t){self._offset(at)}" for _, at in part.open_offsets]

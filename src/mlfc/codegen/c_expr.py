@@ -76,7 +76,7 @@ class Needs:
     fences: bool = False
     doubles: bool = False
     rounds_even: bool = False
-    parallel: bool = False
+    parallel: set[str] = field(default_factory=set)  # the functions that share out pieces
 
     def merge(self, other: Needs) -> None:
         """Add what `other` needs."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlfc.codegen.c_types import scalar_type, value_type
+from mlfc.codegen.unit import Unit
 from mlfc.codegen.writer import Writer
 from mlfc.support.dims import Dim, Extent
 from mlfc.tir import ir
@@ -19,11 +20,11 @@ from mlfc.tir.builder import binary, cast, const
 from mlfc.tir.extents import variable
 from mlfc.tir.independence import accessed
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Var
-from mlfc.tir.parallel import captured
+from mlfc.tir.parallel import captured, parallelize
+from mlfc.tir.unroll import Unroll
 from mlfc.tir.visitor import walk
 from mlfc.tir.work import GRAIN
 
-HEADER = "#include <mlfc_parallel.h>"
 _MOST_TASKS = 1 << 20
 
 
@@ -64,6 +65,17 @@ class Part:
             return const(max(1, min(_MOST_TASKS, int(self.stmt.work / GRAIN))))
         share = binary("mul", self.stmt.work, const(1 / GRAIN, "float32"))
         return cast(binary("min", share, const(float(_MOST_TASKS), "float32")), "int32")
+
+
+def scratch_bytes(unit: Unit) -> list[Extent]:
+    """Return what each part of a module's kernels needs as a thread's own scratch."""
+    found: list[Extent] = []
+    for kernel in unit.kernels_in_code:
+        if kernel.device is None:
+            shared = parallelize(Unroll(keeps_begins=True)(kernel), unit.aliased_inputs(kernel))
+            parts = (stmt for stmt in walk(shared.body) if isinstance(stmt, ir.Parallel))
+            found += [part_of(kernel, stmt, kernel.name).private_bytes for stmt in parts]
+    return found
 
 
 def part_of(prim: PrimFunc, stmt: ir.Parallel, name: str) -> Part:

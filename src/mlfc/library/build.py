@@ -18,7 +18,7 @@ from mlfc.objfile.write.blob_object import blob_source, object_with_blob
 from mlfc.runtime.modules.blob import SYMBOLS
 from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data, FileContent, ViewContent, chunks_of, write_data
-from mlfc.support.parallel_functions import PARALLEL_FOR, PARALLEL_FOR_IF_ASKED
+from mlfc.support.parallel_functions import HEADERS, SOURCE
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar
@@ -26,7 +26,7 @@ from mlfc.target.features import AUTO, Level
 
 Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
 """Returns the files beside code in exported libraries, from calling conventions and the code."""
-PARALLEL = (PARALLEL_FOR, PARALLEL_FOR_IF_ASKED)
+PARALLEL = tuple(HEADERS)
 """The functions by which code shares work among threads."""
 _RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
@@ -36,7 +36,7 @@ _VM_PARTS = ("include", "vm_host", "src/runtime/crt/vm")
 _RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
 _PARALLEL_INCLUDES = (f"{_RUNTIME}/parallel",)
 _RUNTIME_HEADERS = (b"tvm/runtime/",)
-_PARALLEL_HEADERS = (b"<mlfc_parallel.h>",)
+_PARALLEL_HEADERS = tuple(f"<{header}>".encode() for header in HEADERS.values())
 _PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
 _VM_HEADERS = (b"<mlfc_vm_code.h>",)
 # the end of the name of the table that a model exports
@@ -107,6 +107,8 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
 
     Raises ToolchainError if there is neither, or C++ without objects.
     """
+    # a pool of threads takes the place of what an application may hand in
+    files = {name: data for name, data in files.items() if PurePosixPath(name).name != SOURCE}
     objects = {name: data for name, data in files.items() if name.endswith(OBJECT_SUFFIX)}
     rest = {name: data for name, data in files.items() if name not in objects}
     reasons = {
@@ -135,7 +137,7 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
 
 def has_only_objects(files: Mapping[str, Data]) -> bool:
     """Tell whether code consists of objects without sources."""
-    suffixes = {PurePosixPath(name).suffix for name in files}
+    suffixes = {PurePosixPath(name).suffix for name in files if PurePosixPath(name).name != SOURCE}
     return OBJECT_SUFFIX in suffixes and suffixes.isdisjoint((*SOURCES, *_CPP))
 
 

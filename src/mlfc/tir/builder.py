@@ -338,6 +338,13 @@ class StmtBuilder:
         """Say that scratch holds nothing here that is read again: no open loop passes it from turn to turn."""
         self._fresh += buffers
 
+    @contextmanager
+    def refilling(self, *buffers: Buffer) -> Iterator[None]:
+        """Open a block outside of loops that fills scratch before it reads it."""
+        with self._block() as stmts:
+            yield
+        self.append(ir.Let(Var(self.unique("once")), const(0), seq(stmts), fresh=buffers))
+
     def shared(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
         """Give a buffer that the work-items of a group have together, for the rest of the open block."""
         buffer = Buffer(self.unique(name), tuple(shape), dtype, "shared")

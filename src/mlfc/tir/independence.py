@@ -8,10 +8,11 @@ wraps around, and drops the question where the answer is known to be yes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mlfc.support import dtypes
+from mlfc.support.dims import Extent
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
@@ -114,8 +115,44 @@ class Independence:
                     accesses[buffer].append(access)
         return all(
             any(self._apart(loop, inner, found, axis) for axis in range(len(buffer.shape)))
+            or any(self._apart(loop, inner, joined, axis) for axis, joined in self._joined(buffer, found))
             for buffer, found in accesses.items()
         )
+
+    def _joined(self, buffer: Buffer, accesses: Sequence[_Access]) -> Iterator[tuple[int, list[_Access]]]:
+        """Yield accesses with one index for two neighbouring axes, and its axis, where the two are made of one number.
+
+        They are its quotient and remainder, as a pixel's row and column are of its number.
+        """
+        for axis, width in enumerate(buffer.shape[1:]):
+            numbers = [self._number(access.indices[axis], access.indices[axis + 1], width) for access in accesses]
+            joined = [
+                replace(access, indices=(*access.indices[:axis], number, *access.indices[axis + 2 :]))
+                for access, number in zip(accesses, numbers, strict=True)
+                if number is not None
+            ]
+            if len(joined) == len(accesses):
+                yield axis, joined
+
+    def _number(self, quotient: Expr, remainder: Expr, width: Extent) -> Expr | None:
+        """Return of what one index is the quotient by a width, and the other one the remainder."""
+        found = [self._only_term(index) for index in (quotient, remainder)]
+        number: Expr | None = None
+        for term, op in zip(found, ("floordiv", "floormod"), strict=True):
+            if not isinstance(term, ir.Binary) or term.op != op or not isinstance(term.b, ir.Const):
+                return None
+            if term.b.value != width or (
+                number is not None and self.ranges.table.number(number) != self.ranges.table.number(term.a)
+            ):
+                return None
+            number = term.a
+        return number
+
+    def _only_term(self, index: Expr) -> Expr | None:
+        total = self.ranges.table.affine(index)
+        if total.constant or list(total.terms.values()) != [1]:
+            return None
+        return self.ranges.table.exprs[next(iter(total.terms))]
 
     def _apart(self, loop: ir.For, inner: set[int], accesses: Sequence[_Access], axis: int) -> bool:
         """Tell whether along an axis every iteration has a stretch of indices of its own, the same for all accesses."""

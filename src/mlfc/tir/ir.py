@@ -216,12 +216,14 @@ class Let:
 
     `carried`: scratch whose contents the iterations of a loop, the body's last statement, hand on. `var` is then the
     iteration with which that loop begins, and the statements before it fill this scratch, alone, for any value of it.
+    `fresh`: scratch of whose contents before the body reads nothing.
     """
 
     var: Var
     value: Expr
     body: Stmt
     carried: tuple[Buffer, ...] = ()
+    fresh: tuple[Buffer, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ what fills it, which one thread, whose range is the whole loop, does once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
@@ -22,7 +23,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.independence import Independence, accessed, of_function
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
-from mlfc.tir.unroll import with_values
+from mlfc.tir.unroll import Unroll, with_values
 from mlfc.tir.visitor import below, own_exprs, rebuilt_stmt, walk, walk_expr
 from mlfc.tir.work import GRAIN, Work, as_number, trips, work_of
 
@@ -47,7 +48,8 @@ def parallelize(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> PrimFu
     if prim.external is not None or prim.device is not None:
         return prim
     prim = replace(prim, body=_stripped(prim.body))
-    return replace(prim, body=_Finder(prim, of_function(prim, aliased)).found(prim.body))
+    found = _Finder(prim, of_function(prim, aliased)).found(prim.body)
+    return Unroll()(replace(prim, body=_without_unused(found)))  # which leaves out constants that no part needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +66,13 @@ class _Nest:
 class _Finder:
     def __init__(self, prim: PrimFunc, independence: Independence) -> None:
         self._prim, self._independence = prim, independence
-        self._users: dict[Buffer, int] = {}
+        self._users = _users(prim.body)
+        # scratch that every statement with a use of it fills first
+        self._refilled: set[Buffer] = set()
         for stmt in walk(prim.body):
-            for buffer in accessed(stmt):
-                self._users[buffer] = self._users.get(buffer, 0) + 1
+            if isinstance(stmt, ir.Seq) and (refilled := _refilled(stmt)):
+                users = _users(stmt)
+                self._refilled |= {buffer for buffer in refilled if users.get(buffer) == self._users.get(buffer)}
 
     def found(self, stmt: Stmt) -> Stmt:
         """Return a statement with its parallel parts."""
@@ -99,29 +104,33 @@ class _Finder:
         nest = self._nest(stmt, frozenset())
         if nest is None or nest.count == 1:
             return None
-        private = self._private(nest.stmt)
-        if private is None:
+        own = self._private(nest.stmt)
+        if own is None:
             return None
+        private, on_stack = own
         first, last = Var("first"), Var("last")
         body = _numbered(nest, first, last)
+        for buffer in on_stack:
+            body = ir.Allocate(buffer, body)
         part = ir.Parallel(tb.as_expr(nest.count), first, last, body, private, work)
         return part if all(dtypes.lanes(var.dtype) == 1 for var in captured(part)) else None
 
-    def _private(self, stmt: Stmt) -> tuple[Buffer, ...] | None:
-        """Return the scratch that each thread needs for itself; None where a part reaches what lies on the stack."""
+    def _private(self, stmt: Stmt) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]] | None:
+        """Return the scratch that each thread needs for itself, and what each has on its stack; None if that fails.
+
+        It does where a part reaches what another one left, in scratch or on the caller's stack.
+        """
         inside = list(walk(stmt))
         own = {item.buffer for item in inside if isinstance(item, ir.Allocate)}
-        uses: dict[Buffer, int] = {}
-        for item in inside:
-            for buffer in accessed(item):
-                uses[buffer] = uses.get(buffer, 0) + 1
-        if any(buffer.scope == "local" and buffer not in own for buffer in uses):
-            return None
+        uses = _users(stmt)
         filled = dict.fromkeys(buffer for item in inside for buffer in _filled(item))
-        private = tuple(buffer for buffer in filled if buffer in uses)
-        if any(uses[buffer] != self._users[buffer] for buffer in private):
+        if any(buffer.scope == "local" and buffer not in own and buffer not in filled for buffer in uses):
+            return None
+        private = tuple(buffer for buffer in filled if buffer in uses and buffer not in own)
+        if any(uses[buffer] != self._users[buffer] and buffer not in self._refilled for buffer in private):
             return None  # somebody reads what the last iteration left
-        return private
+        on_stack = tuple(buffer for buffer in private if buffer.scope == "local")
+        return tuple(buffer for buffer in private if buffer not in on_stack), on_stack
 
     def _nest(self, stmt: Stmt, bound: frozenset[Var]) -> _Nest | None:
         """Return a statement as pieces, None where it is none; `bound` are variables of the loops around it."""
@@ -179,6 +188,11 @@ class _Finder:
         return _Nest(total, ir.Seq(tuple(items)), tuple(parts))
 
 
+def _users(stmt: Stmt) -> dict[Buffer, int]:
+    """Return how many accesses each buffer has."""
+    return Counter(buffer for item in walk(stmt) for buffer in accessed(item))
+
+
 def _is_carrying(stmt: Stmt) -> bool:
     return isinstance(stmt, ir.Let) and bool(stmt.carried)
 
@@ -194,7 +208,7 @@ def _filled(stmt: Stmt) -> tuple[Buffer, ...]:
     """Return the scratch that a statement itself says to be filled before it is read."""
     if isinstance(stmt, ir.For):
         return stmt.fresh
-    return stmt.carried if isinstance(stmt, ir.Let) else ()
+    return (*stmt.carried, *stmt.fresh) if isinstance(stmt, ir.Let) else ()
 
 
 def _refilled(stmt: Stmt) -> frozenset[Buffer]:
@@ -280,6 +294,20 @@ def _numbered_sequence(nest: _Nest, low: Expr, high: Expr) -> Stmt:
         ]))  # fmt: skip
         start = item.count + start
     return ir.Seq(tuple(stmts))
+
+
+def _without_unused(stmt: Stmt) -> Stmt:
+    """Return a statement without buffers on the stack that its parts alone use, which have their own."""
+    stmt = rebuilt_stmt(stmt, _without_unused)
+    if isinstance(stmt, ir.Allocate) and not _uses(stmt.body, stmt.buffer):
+        return stmt.body
+    return stmt
+
+
+def _uses(stmt: Stmt, buffer: Buffer) -> bool:
+    if isinstance(stmt, ir.Allocate) and stmt.buffer is buffer:
+        return False
+    return buffer in set(accessed(stmt)) or any(_uses(item, buffer) for item in below(stmt))
 
 
 def _let(var: Var, value: Expr) -> Stmt:

@@ -21,7 +21,7 @@ class Unroll:
 
     max_stmts: int = 1024  # a loop whose copies would have more statements stays a loop
     keeps_begins: bool = (
-        False  # whether loops that threads may share keep the variable of the iteration they begin with
+        False  # whether loops that threads may share keep the variable of the iteration they begin with, if constant
     )
 
     def __call__(self, prim: PrimFunc) -> PrimFunc:
@@ -38,7 +38,7 @@ class Unroll:
                 return self._stmt(taken, env) if taken is not None else ir.Seq(())
         if isinstance(stmt, ir.Let):
             value = substitute(stmt.value, env)
-            if isinstance(value, ir.Const) and not (stmt.carried and self.keeps_begins):
+            if isinstance(value, ir.Const) and not ((stmt.carried or stmt.fresh) and self.keeps_begins):
                 return self._stmt(stmt.body, {**env, stmt.var: value})
             var = ir.Var(stmt.var.name, stmt.var.dtype)
             return replace(stmt, var=var, value=value, body=self._stmt(stmt.body, {**env, stmt.var: var}))
@@ -54,7 +54,9 @@ class Unroll:
                 return ir.Seq(tuple(self._stmt(stmt.body, {**env, stmt.var: tb.const(value)}) for value in values))
         var = ir.Var(stmt.var.name, stmt.var.dtype)
         until = None if stmt.until is None else substitute(stmt.until, env)
-        return replace(stmt, var=var, extent=extent, body=self._stmt(stmt.body, {**env, stmt.var: var}), until=until)
+        part = None if stmt.part is None else (substitute(stmt.part[0], env), substitute(stmt.part[1], env))
+        body = self._stmt(stmt.body, {**env, stmt.var: var})
+        return replace(stmt, var=var, extent=extent, body=body, until=until, part=part)
 
 
 def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:

@@ -66,7 +66,10 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
     if isinstance(stmt, ir.If):
         condition, then = expr(stmt.condition), change(stmt.then)
         return ir.If(condition, then, None if stmt.otherwise is None else change(stmt.otherwise))
-    return replace(stmt, body=change(stmt.body)) if isinstance(stmt, (ir.Allocate, ir.Launch, ir.Parallel)) else stmt
+    if isinstance(stmt, ir.Parallel):
+        work = stmt.work if isinstance(stmt.work, float) else expr(stmt.work)
+        return replace(stmt, count=expr(stmt.count), work=work, body=change(stmt.body))
+    return replace(stmt, body=change(stmt.body)) if isinstance(stmt, (ir.Allocate, ir.Launch)) else stmt
 
 
 def walk_expr(expr: Expr) -> Iterator[Expr]:

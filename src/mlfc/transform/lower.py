@@ -37,15 +37,18 @@ def lower(
     tiled: TiledChain | None = None,
     cache: dict[relay.Function, LoweredGroup] | None = None,
     placement: DevicePlacement | None = None,
+    shares_work: bool = False,
 ) -> Program:
     """Lower a module whose ``main`` holds only Primitive functions and VIEW operators: the result of fusion.
 
     `features` are those of the target, or of the host where there is a device beside it, on which `placement` runs
     groups. `tiled` are layers that are tiled by rows. `cache` holds what groups of the same module and features were
     lowered to, to be used and added to. Equal kernels appear once. Before a kernel reads a tensor that is elsewhere, a
-    call copies it: each tensor once. Constants are wherever they are read.
+    call copies it: each tensor once. Constants are wherever they are read. Where a kernel `shares_work` among threads,
+    which advance as they like, no output reaches into the place of an input.
     """
-    return ProgramBuilder(features, tiled, cache, placement).build(module, name)
+    program = ProgramBuilder(features, tiled, cache, placement).build(module, name)
+    return replace(program, overlaps=False) if shares_work else program
 
 
 class ProgramBuilder:

@@ -19,6 +19,7 @@ from mlfc.errors import ArchiveError, InternalError
 from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.support.module_info import BuildInfo, ImportedModule, ModuleInfo
+from mlfc.support.parallel_functions import SOURCE
 from mlfc.target.target import parse_target
 from mlfc.target.tuning_log import Log
 
@@ -39,6 +40,7 @@ def rebuild(
     limit_factor: float | None = None,
     specialize: Sequence[Mapping[str, int]] | None = None,
     tuned: Log | None = None,
+    parallel: bool | None = None,
 ) -> list[Factory]:
     """Compile every module of an archive again.
 
@@ -47,7 +49,7 @@ def rebuild(
     path : path
         An archive that mlfc wrote with source parameters.
     target, target_host, executor, optimize, external_workspace, workspace_io, pools, constants, ram, byoc,
-    limit_factor, specialize, tuned
+    limit_factor, specialize, tuned, parallel
         As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
         chosen again: importing the model decided it.
 
@@ -78,6 +80,7 @@ def rebuild(
         "limit_factor": limit_factor,
         "specialize": specialize,
         "tuned": tuned,
+        "parallel": parallel,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     with open_archive(path) as archive:
@@ -129,12 +132,14 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
         "specialize": recorded.specialize,
         **chosen,
     }
+    if f"{SOURCES}/{SOURCE}" in archive.tar.sizes and asked["optimize"] == "speed":
+        asked.setdefault("parallel", True)
     byoc = tuple(asked.pop("byoc", recorded.byoc))
     if "executor" not in chosen and parse_target(asked["target"]).device:
         asked["executor"] = "graph"
     if asked["executor"] != "aot":
         # the graph executor has no workspace that could be passed in, or placed
-        kept = ("target", "target_host", "executor", "optimize", "limit_factor", "specialize", "tuned")
+        kept = ("target", "target_host", "executor", "optimize", "limit_factor", "specialize", "tuned", "parallel")
         asked = {key: asked[key] for key in kept if key in asked}
     module = replace(module, numerics=recorded.numerics, byoc=byoc)
     factory = build(module, params=params, module_name=name, **asked)

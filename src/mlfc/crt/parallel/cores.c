@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #endif
 
-#include "mlfc_parallel.h"
+#include "mlfc_pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief The threads that share the work of kernels: one pool for a process, whatever models it runs */
+/*! \brief How kernels share their work among threads or cores: by a function that an application may hand in */
 #ifndef MLFC_PARALLEL_H_
 #define MLFC_PARALLEL_H_
 
@@ -18,55 +18,29 @@ extern "C" {
 #endif
 
 /*!
- * \brief Computes the pieces from first on, before last.
+ * \brief Computes the pieces from first on, before last; pieces may be computed in any order, and at the same time.
  * \param scratch The thread's own memory, aligned to 64 bytes; NULL where the arguments have the memory to use.
  */
 typedef int32_t mlfc_task(const void* arguments, int32_t first, int32_t last, void* scratch);
 
 /*!
- * \brief Computes the pieces from 0 to count, in any order, on several threads; returns when all are done.
+ * \brief Computes the pieces from 0 to count by calls of a task, each piece once; returns when all are done.
  *
- * A caller that finds the threads busy computes everything itself, and so does a task.
- * \param most Threads that the work is worth.
+ * At any time one call at most may have NULL as its scratch, that of the caller's thread; others have memory of their
+ * own. No task shares out pieces itself.
+ * \param most Threads that the work is worth: about as many times ten microseconds of a host's core.
  * \param scratch_bytes The size of the memory of its own that each thread but the caller's gets.
- * \return 0, or what the first task that failed returned.
+ * \return 0, or what a task that failed returned.
  */
+typedef int32_t mlfc_parallel_for_function(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
+                                           uint64_t scratch_bytes);
+
+/*! \brief Chooses who shares out the pieces of kernels, while none runs; NULL, as at first: whoever does by itself. */
+MLFC_POOL_API void mlfc_set_parallel_for(mlfc_parallel_for_function* function);
+
+/*! \brief What kernels call. */
 MLFC_POOL_API int32_t mlfc_parallel_for(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
                                         uint64_t scratch_bytes);
-
-/*!
- * \brief The same where threads were asked for: mlfc or TVM loaded the library, the program called
- *        `mlfc_set_num_threads`, or its environment has TVM_NUM_THREADS or OMP_NUM_THREADS. Else the caller computes all.
- */
-MLFC_POOL_API int32_t mlfc_parallel_for_if_asked(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
-                                                 uint64_t scratch_bytes);
-
-/*! \brief Chooses how many threads run a kernel at most, 1 to 1024; 0 for as many as there are cores. */
-MLFC_POOL_API void mlfc_set_num_threads(int32_t count);
-
-/*! \brief What a pool does for the libraries of a process. */
-typedef struct {
-  int32_t version;
-  int32_t (*run)(mlfc_task*, const void*, int32_t, int32_t, uint64_t);
-  /*! \brief Chooses how many threads run a kernel at most, 1 to 1024; 0 for as many as there are cores. */
-  void (*set_threads)(int32_t);
-  int32_t (*threads)(void);
-  /*! \brief How many times work was shared so far. */
-  uint64_t (*launches)(void);
-  /*! \brief Whether the time that each thread spends in tasks is taken; it counts from 0 each time that this begins. */
-  void (*set_timed)(int32_t);
-  /*! \brief Nanoseconds that a thread spent in tasks while that was taken; 0 is the caller's, whoever that was. */
-  uint64_t (*time_of)(int32_t);
-} mlfc_pool;
-
-/*! \brief The pool that a library brings. */
-extern MLFC_POOL_API const mlfc_pool mlfc_own_pool;
-
-/*! \brief The pool that a loader of several libraries sets, that of the first; NULL, for its own, without such a loader. */
-extern MLFC_POOL_API const mlfc_pool* mlfc_used_pool;
-
-/*! \brief The cores that this process may use, each once however many threads it runs, and not more than its quota. */
-int32_t mlfc_cores(void);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -15,7 +15,7 @@
 #define _GNU_SOURCE
 #endif
 
-#include "mlfc_parallel.h"
+#include "mlfc_pool.h"
 
 #include <stdlib.h>
 
@@ -434,9 +434,13 @@ const mlfc_pool* mlfc_used_pool = NULL;
 
 void mlfc_set_num_threads(int32_t count) { (mlfc_used_pool == NULL ? &mlfc_own_pool : mlfc_used_pool)->set_threads(count); }
 
+static mlfc_parallel_for_function* handed_in = NULL;
+
+void mlfc_set_parallel_for(mlfc_parallel_for_function* function) { handed_in = function; }
+
 /* Tells whether threads were asked for: by the loader that shares a pool, by the program, or by its environment. */
 static int is_asked(void) {
-  if (mlfc_used_pool != NULL) return 1;
+  if (mlfc_used_pool != NULL || handed_in != NULL) return 1;
   if (LOAD(pool.asked) == 0) {
     STORE(pool.asked, threads_asked("TVM_NUM_THREADS") > 0 || threads_asked("OMP_NUM_THREADS") > 0 ? 1 : -1);
   }
@@ -476,6 +480,7 @@ static int run_tvm_task(int task_id, TVMParallelGroupEnv* group, void* data) {
 #endif
 
 int32_t mlfc_parallel_for(mlfc_task* task, const void* arguments, int32_t count, int32_t most, uint64_t scratch_bytes) {
+  if (handed_in != NULL && most > 1 && count > 1) return handed_in(task, arguments, count, most, scratch_bytes);
 #if defined(HAS_TVM_INTERFACE)
   if (__TVMBackendParallelLaunch != NULL && most > 1 && count > 1) {
     tvm_work work_ = {task, arguments, count, scratch_bytes};

@@ -166,6 +166,7 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
 
     def tile(image: Expr, first: Expr, pixels: int) -> None:
         places = []
+        patch.refill()
         for pixel in range(pixels):
             y, x = at(first + pixel)
             patch.fill(pixel, (image, y, x))
@@ -190,7 +191,8 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
         with stmts.loop(full, "tile") as index:
             tile(image, index * size, size)
         if rest:
-            tile(image, tb.const(full * size), rest)
+            with patch.alone():
+                tile(image, tb.const(full * size), rest)
 
 
 def _row(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:

@@ -133,11 +133,14 @@ class _Depthwise:
         """Write everything."""
         stmts, conv = self.ctx.stmts, self.conv
         multiplier, bands = conv.filters // conv.channels, -(-conv.output[0] // self.band)
-        with stmts.loop(self.plane.shape[0], "row") as row, stmts.loop(self.length, "column") as column:
-            stmts.store(self.plane, [row, column], self.zero)
+
+        def clear(_: Expr) -> None:
+            with stmts.loop(self.plane.shape[0], "row") as row, stmts.loop(self.length, "column") as column:
+                stmts.store(self.plane, [row, column], self.zero)
+
         with (
             stmts.loop(conv.batch, "image") as image,
-            stmts.loop(conv.channels, "channel") as channel,
+            stmts.carrying_loop(conv.channels, "channel", self.plane, clear) as channel,
             stmts.loop(bands, "band") as band,
         ):
             first = band * self.band

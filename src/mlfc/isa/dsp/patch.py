@@ -6,6 +6,7 @@ A patch is made once for all filters. Padding is filled in with the zero point, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from math import prod
 from typing import TypeAlias
 
@@ -125,6 +126,14 @@ class Patch:
         if self._by_words:
             return tb.load(self._buffer, self._place(pixel, step))
         return tb.intrinsic("word", tb.load(self._buffer, [pixel, step * 2], lanes=2), dtype="int32")
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Open a block that needs no patch of before."""
+        return self._ctx.stmts.refilling(self._buffer)
+
+    def refill(self) -> None:
+        """Say that patches of all pixels are filled here before they are read."""
+        self._ctx.stmts.refill(self._buffer)
 
     def fill(self, pixel: Expr | int, place: Place) -> None:
         """Write the code that fills the patch of the output pixel at `place`."""

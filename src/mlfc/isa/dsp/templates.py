@@ -7,6 +7,8 @@ A value limited to a signed byte is one instruction: `saturate_byte`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mlfc.isa.dsp import convolution, depthwise, halves  # noqa: F401  (they register themselves)
 from mlfc.kernels.templates import FITTING
 from mlfc.support import dtypes
@@ -52,13 +54,13 @@ class _Narrowing:
         if isinstance(stmt, ir.Let):
             value = self._expr(stmt.value)
             self._ranges.enter_let(stmt)
-            return ir.Let(stmt.var, value, self.stmt(stmt.body))
+            return replace(stmt, value=value, body=self.stmt(stmt.body))
         if isinstance(stmt, ir.Allocate):
             return ir.Allocate(stmt.buffer, self.stmt(stmt.body))
         if isinstance(stmt, ir.For):
             with self._ranges.scope():
                 self._ranges.enter_loop(stmt)
-                return ir.For(stmt.var, stmt.extent, self.stmt(stmt.body), stmt.kind, stmt.step, stmt.until)
+                return replace(stmt, body=self.stmt(stmt.body))
         if isinstance(stmt, ir.If):
             otherwise = None if stmt.otherwise is None else self._branch(stmt.otherwise, stmt.condition, holds=False)
             return ir.If(stmt.condition, self._branch(stmt.then, stmt.condition, holds=True), otherwise)

@@ -354,7 +354,7 @@ def nn_cases() -> list[Case]:
     x = normal(2, 6, 5, 4) * 3
     last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     c, d = normal(6, seed=5), normal(6, seed=6)
-    row = normal(3, 700) * 4
+    row, beside = normal(3, 700) * 4, normal(2, 9, 70) * 4
     gamma, beta = normal(700, seed=7), normal(700, seed=8)
     lrn = {"size": 5, "alpha": 0.01, "beta": 0.75, "bias": 1.0}
     return [
@@ -364,6 +364,10 @@ def nn_cases() -> list[Case]:
         Case("nn.softmax", [row], ort("Softmax", row), relative=1e-6),
         Case("nn.softmax", [x], ort("Softmax", x, axis=1), {"axis": 1}, relative=1e-6, label="axis1"),
         Case("nn.log_softmax", [row], ort("LogSoftmax", row), relative=1e-6),
+        Case("nn.softmax", [beside], ort("Softmax", beside, axis=1), {"axis": 1}, relative=1e-6, label="side-by-side"),
+        Case("nn.softmax", [beside], ort("Softmax", beside, axis=0), {"axis": 0}, relative=1e-6, label="axis0"),
+        Case("nn.log_softmax", [beside], ort("LogSoftmax", beside, axis=1), {"axis": 1}, relative=1e-6,
+             label="side-by-side"),
         Case("nn.layer_norm", [row, gamma, beta], ort("LayerNormalization", row, gamma, beta), relative=2e-6),
         Case("nn.instance_norm", [x, c, d], ort("InstanceNormalization", x, c, d), relative=2e-6),
         Case("nn.instance_norm", [last, c, d],

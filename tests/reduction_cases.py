@@ -47,6 +47,9 @@ def _special_cases() -> list[Case]:
     byte = integers(-128, 128, 9, 20, dtype="int8")
     flags = normal(6, 40, seed=3) > -1.5
     infinite = np.full((2, 20), -np.inf, np.float32)
+    undefined = normal(6, 75)
+    for row, column in enumerate((0, 15, 40, 63, 74)):
+        undefined[row, column] = np.nan
     mean = x.mean((1, 2), keepdims=True)
     variance = np.var(x.astype(np.float64), axis=(1, 2)).astype(np.float32)
     return [
@@ -57,6 +60,8 @@ def _special_cases() -> list[Case]:
         Case("sum", [byte], lambda: byte.sum(0, dtype=np.int8), {"axis": 0}, label="int8-wraps"),
         Case("mean", [i], lambda: np.trunc(i.sum(0) / 4).astype(np.int32), {"axis": 0}, label="int32"),
         Case("max", [byte], lambda: byte.max(1), {"axis": 1}, label="int8"),
+        Case("max", [undefined], lambda: undefined.max(1), {"axis": 1}, label="nan-in-any-lane"),
+        Case("min", [undefined], lambda: undefined.min(1), {"axis": 1}, label="nan-in-any-lane"),
         Case("min", [byte], lambda: byte.min(0), {"axis": 0}, label="int8"),
         Case("max", [infinite], lambda: infinite[:, 0], {"axis": 1}, label="infinite"),
         Case("all", [flags], lambda: flags.all(1), {"axis": 1}),

@@ -110,10 +110,10 @@ def attention(queries: Any, keys: Any, groups: int = 2, **attrs: Any) -> Made:
     return ir.call("nn.attention", parts, scale=0.25, **attrs), parts
 
 
-def rows(operator: str, *shape: Any) -> Made:
+def rows(operator: str, *shape: Any, axis: int = -1) -> Made:
     x = var("x", *shape)
     more = [floats(shape[-1]), floats(shape[-1])] if operator == "nn.layer_norm" else []
-    return ir.call(operator, [x, *more], axis=-1), [x]
+    return ir.call(operator, [x, *more], axis=axis), [x]
 
 
 def pool(operator: str, shape: Sequence[Any], kernel: int, dtype: str = "float32", **attrs: Any) -> Made:
@@ -195,6 +195,12 @@ CASES = {
     "attention with shared keys": Case(lambda n, m: attention(n, m, groups=1, softcap=3.0), QUERIES[:2]),
     "softmax": Case(
         lambda n, m: rows("nn.softmax", n, m), [*PAIRS, *of("nm", [2, 600], [1, 8192], [2, 8200])]
+    ),
+    "softmax, side by side": Case(
+        lambda n, m: rows("nn.softmax", 2, n, m, axis=1), [*PAIRS, {"n": 3, "m": 65}, {"n": 600, "m": 1}]
+    ),
+    "softmax of images": Case(
+        lambda n, m: rows("nn.softmax", 2, 5, n, m, axis=1), [*PAIRS, {"n": 3, "m": 65}, {"n": 70, "m": 1}]
     ),
     "layer norm": Case(lambda n, m: rows("nn.layer_norm", n, m, 70), PAIRS),
     "channels first": Case(lambda h, w: turned((2, h, w, 5), (0, 3, 1, 2)), IMAGES),

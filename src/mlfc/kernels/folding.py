@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from mlfc.kernels import templates
@@ -180,11 +180,19 @@ class _FoldTile:
         self.outer = [axes.shape[axis] for axis in axes.folded[:-1]]
         self.across = axes.tiled is not None
         # lanes beyond those that an extent would have keep the neutral element, which changes nothing
-        alone = LANES if isinstance(self.inner, Dim) else max(1, min(LANES, self.inner))
+        alone = LANES if isinstance(self.inner, Dim) else max(1, min(self._most_lanes(), self.inner))
         self.lanes: Extent = self.width if self.across else alone
         self.room = COLUMNS if isinstance(self.lanes, Dim) else self.lanes
         # elements of the innermost folded axis that are added before a partial sum is closed
         self.stretch = CLOSE_AFTER if self.across else CLOSE_AFTER * LANES
+
+    def _most_lanes(self) -> int:
+        """Return the lanes of a long row; more for comparisons, in whatever order: gcc spells out loops of few lanes.
+
+        It finds no vectors in conditions that are spelled out.
+        """
+        compares = dtypes.is_float(self.fold.dtype) and not self.fold.rounds and self.fold.neutral in (-inf, inf)
+        return 2 * LANES if compares and self.ctx.features.vector_bytes else LANES
 
     def emit(self, out: Output) -> None:
         total = self._accumulators("total")
@@ -283,7 +291,13 @@ class _FoldTile:
 
     def _tree(self, total: Buffer, *, is_short: bool) -> Expr:
         """Return pairs of lanes folded until one is left."""
-        parts, apart = [tb.load(total, [lane]) for lane in range(self.room)], 1
+        room, stmts = self.room, self.ctx.stmts
+        if room > LANES:
+            with stmts.loop(room - LANES, "c", "vectorized") as lane:
+                both = self.fold.step(tb.load(total, [lane]), tb.load(total, [lane + LANES]))
+                stmts.store(total, [lane], both)
+            room = LANES
+        parts, apart = [tb.load(total, [lane]) for lane in range(room)], 1
         while len(parts) > 1:
             parts = [
                 self._folded(parts[at], parts[at + 1], (at + 1) * apart if is_short else None)

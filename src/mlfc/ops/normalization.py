@@ -12,17 +12,17 @@ from functools import partial
 from math import inf, prod
 
 from mlfc.errors import TypeCheckError
-from mlfc.kernels.folding import Fold, serial_loops
+from mlfc.kernels.folding import COLUMNS, Axes, Fold, emit_fold, kept_tiles, serial_loops, shifted
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.rows import PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT
 from mlfc.ops.rules import check_dtype, declare, divided, normalized_axes, normalized_axis, same_types
 from mlfc.relay.ir import Attrs, TensorType, TupleType
 from mlfc.relay.op import REQUIRED, Attr, Kind
-from mlfc.support.dims import bounds
+from mlfc.support.dims import Extent, Shape, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
-from mlfc.tir.ir import Expr
+from mlfc.tir.ir import Buffer, Expr
 
 At = Callable[[Sequence[Expr]], list[Expr]]
 
@@ -61,8 +61,69 @@ def _infer_float(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 def _emit_softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, *, logarithm: bool) -> None:
     (data,) = inputs
+    _softmax_of(ctx, data, attrs["axis"] % len(data.shape), out, logarithm, data.shape)
+
+
+def _softmax_of(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool, shape: Shape) -> None:
+    """Emit rows one after another, or side by side where there is an axis behind theirs; `shape` may know more ones."""
+    axes = Axes(shape, (axis,), keepdims=True)
+    if ctx.features.gpu or not ctx.features.vector_bytes or axes.tiled is None:
+        _softmax_in_rows(ctx, data, axis, out, logarithm)
+        return
+    behind = shape[axes.tiled]
+    if isinstance(behind, int) or bounds(behind)[0] > 1:
+        _softmax_side_by_side(ctx, data, axes, out, logarithm)
+        return
+    with ctx.stmts.when(tb.binary("ne", tb.as_expr(behind), 1)):
+        _softmax_side_by_side(ctx, data, axes, out, logarithm)
+    with ctx.stmts.otherwise():
+        single = (*shape[: axes.tiled], 1, *shape[axes.tiled + 1 :])
+        _softmax_of(ctx, data, axis, out, logarithm, single)
+
+
+def _softmax_side_by_side(ctx: Context, data: Tensor, axes: Axes, out: Output, logarithm: bool) -> None:
+    """Emit tiles of neighbouring rows, which compilers vectorize across."""
+    stmts, dtype, (axis,) = ctx.stmts, _wide(data.dtype), axes.folded_axes
+    length = axes.shape[axis]
+    kept = ctx.scratch("rows", (length, COLUMNS), dtype)
+
+    def tile(first: dict[int, Expr], width: Extent) -> None:
+        def at(row: Indices) -> list[Expr]:
+            return axes.full(shifted(first, axes, row[1]), row[:1] if axes.folded else [])
+
+        def folded(name: str, read: Reader, fold: Fold) -> Buffer:
+            results = stmts.local(name, (COLUMNS,), fold.dtype)
+            store = Output((width,), fold.dtype, lambda place, value: stmts.store(results, place, value))
+            emit_fold(ctx, read, Axes((length, width), (0,), keepdims=False), fold, store)
+            return results
+
+        def element(row: Indices) -> Expr:
+            return tb.cast(data.read(at(row)), dtype)
+
+        def exponential(row: Indices) -> Expr:
+            value = tb.load(kept, row)
+            return transcendental(ctx, "exp", value) if logarithm else value
+
+        tops = folded("tops", element, Fold(dtype, -inf, tb.maximum, lambda best: best))
+        with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
+            below = element((place, lane)) - tb.load(tops, [lane])
+            stmts.store(kept, [place, lane], below if logarithm else transcendental(ctx, "exp", below))
+        scale = (lambda total: tb.intrinsic("log", total)) if logarithm else (lambda total: 1 / total)
+        scales = folded("scales", exponential, Fold(dtype, 0, lambda a, b: a + b, scale, rounds=True))
+        with stmts.loop(length, "o") as place, stmts.loop(width, "c", "vectorized") as lane:
+            value, by = tb.load(kept, [place, lane]), tb.load(scales, [lane])
+            out.store(at((place, lane)), tb.cast(value - by if logarithm else value * by, out.dtype))
+
+    with kept_tiles(ctx, axes) as tiles:
+        for first, width in tiles():
+            stmts.refill(kept)
+            with stmts.refilling(kept):
+                tile(first, width)
+
+
+def _softmax_in_rows(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool) -> None:
+    """Emit rows one after another."""
     stmts, dtype = ctx.stmts, _wide(data.dtype)
-    axis = attrs["axis"] % len(data.shape)
     shape = (data.shape[axis],)
     rows = rows_of(ctx, *shape)
     with _over_rows(rows, data.shape, (axis,)) as at:

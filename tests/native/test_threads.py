@@ -244,6 +244,7 @@ def test_programs_in_c_ask_for_threads(tmp_path: Path) -> None:
     assert launches(path, 1, 2) == 20
 
 
+@pytest.mark.usefixtures("_any_work_is_shared")
 def test_libraries_for_levels_of_processors(tmp_path: Path, models: Path) -> None:
     shared = mlfc.compile(models / "kws_ref_model.tflite", "c -mcpu=auto", parallel=True)
     shared.export_library(tmp_path / "kws.so")
@@ -324,6 +325,7 @@ def test_numbers_of_threads_that_there_are_not(count: Any) -> None:
         mlfc.set_num_threads(count)
 
 
+@pytest.mark.usefixtures("_any_work_is_shared")
 def test_the_command_line_asks_for_threads(tmp_path: Path, models: Path, command: Any) -> None:
     library, before = tmp_path / "kws.so", count_launches()
     command("compile", models / "kws_ref_model.tflite", "--parallel", "-o", library)

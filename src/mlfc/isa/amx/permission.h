@@ -1,4 +1,6 @@
+#if defined(__x86_64__)
 #include <cpuid.h>
+#endif
 
 /* Whether this program may use tiles: the processor has them, and Linux gives the program the memory in which it keeps
  * them when threads take turns. All threads may from then on, and so may the processes that they become by fork. A
@@ -7,7 +9,7 @@
 static int mlf_tiles_permitted(void) {
 #if defined(MLF_TILES_PERMITTED)
   return MLF_TILES_PERMITTED;
-#elif defined(__linux__) && defined(__LP64__)
+#elif defined(__x86_64__) && defined(__linux__) && defined(__LP64__)
   const unsigned int tiles = 1U << 22 | 1U << 24 | 1U << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
   unsigned int a, b, c, d, low, high;
   long answer;

@@ -9,7 +9,9 @@
 
 //: includes
 #if defined(__AMX_INT8__) || defined(__AMXINT8__)
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 #define MLF_TILES /* clang had a name of its own at first */
 #endif
 

@@ -251,6 +251,16 @@ def test_what_does_not_end_ends_by_the_limit_of_compiled_code() -> None:
         comparing.run()
 
 
+def test_sizes_that_suit_neither_are_counted(tmp_path: Path) -> None:
+    k = N("Constant", [], ["k"], value=helper.make_tensor("v", INT64, [1], [3]))
+    outputs = [_tensor("y", [3]), _tensor("places", [3], INT64)]
+    path = _save(tmp_path, [k, N("TopK", ["x", "k"], ["y", "places"])], [_tensor("x", ["n"])], outputs)
+    result = verify(path, samples=5, target="llvm")
+    assert result.is_within
+    # 5, 16 and 7 elements are enough, 1 and 2 are not
+    assert (result.samples, result.refused) == (4, 4)
+
+
 def test_inputs_come_from_a_file(tmp_path: Path) -> None:
     path = _joined(tmp_path)
     arrays = {"s.0": np.ones((1, 4), np.float32), "s.1": np.zeros((3, 4), np.float32), "x": np.ones((2, 4), np.float32)}

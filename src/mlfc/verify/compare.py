@@ -18,7 +18,7 @@ from mlfc.archive.read.load import load_factory
 from mlfc.archive.read.opening import open_archive
 from mlfc.archive.read.source import read_source
 from mlfc.compiler import build
-from mlfc.errors import InputError, MlfcError, ModelError, OptionError
+from mlfc.errors import InputError, MlfcError, ModelError, OptionError, RunError
 from mlfc.factory import Factory
 from mlfc.frontend import Model, import_for_run, import_model, model_file, model_name
 from mlfc.frontend.shapes import leaves_to_run
@@ -65,7 +65,8 @@ class Comparison(Displayed):
     samples : int
         How many sets of inputs were run.
     refused : int
-        How many made-up sets, of models with sequences or optionals, the reference refused: these were not run.
+        How many made-up sets, of models with sequences, optionals or open dimensions, the reference refused: these were
+        not compared.
     outputs : tuple of Difference
         Of the model's outputs, as the code that ships computes them.
     layers : tuple of Difference
@@ -126,6 +127,10 @@ class _Request:
     limit_factor: float
     say: Say = lambda *_: None  # what tells of each set of inputs
 
+    def makes_up_extents(self, compiled: Computes) -> bool:
+        """Tell whether sets of inputs are made up for open dimensions, of which nobody says what suits the model."""
+        return self.inputs is None and isinstance(compiled, VmModel) and bool(compiled.extents)
+
     def sets(self, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
         """Return the sets of inputs, and how many more the reference refuses."""
         if self.inputs is not None:
@@ -176,6 +181,8 @@ class _Comparing:
     required: Sequence[str] = ()  # outputs that both must have; others, of layers, are compared where both do
     worst: dict[str, Difference] = field(default_factory=dict)
     empty: dict[str, Difference] = field(default_factory=dict)  # no set has tensors of these to compare
+    may_refuse: bool = False  # whether extents were made up, which may suit neither of the two
+    refused: int = 0  # sets that both refuse
 
     def run(self) -> list[Difference]:
         """Return the worst difference of every tensor; sets of inputs of models with state are steps, in this order.
@@ -183,11 +190,18 @@ class _Comparing:
         A sequence or optional has one, the worst of its tensors.
         """
         dtypes = {info.name: info.dtype for info in self.compiled.outputs}
+        refusals: list[MlfcError] = []
         for done, (sample, inputs) in enumerate(self.sets):
             self.say(done, len(self.sets), sample)
             held = self.reference.held if isinstance(self.reference, Stepping) else {}
             # a loop without an end has one here: the virtual machine counts its turns
-            found = self.compiled.run(inputs)
+            try:
+                found = self.compiled.run(inputs)
+            except (InputError, RunError) as refusal:
+                if not self.may_refuse or not self._refuses(inputs):
+                    raise
+                refusals.append(refusal)
+                continue
             expected = self.reference.run(inputs)
             self._check_required(found, expected)
             for name, value in found.items():
@@ -204,7 +218,18 @@ class _Comparing:
                 if name in expected and name not in self.worst:
                     self.empty.setdefault(name, Difference(name, dtypes[name], 0.0, 0.0, sample, note=_NO_TENSOR))
         self.say(len(self.sets), len(self.sets), "")
+        if refusals and len(refusals) == len(self.sets):
+            raise refusals[0]
+        self.refused = len(refusals)
         return list({**self.empty, **self.worst}.values())
+
+    def _refuses(self, inputs: Mapping[str, Any]) -> bool:
+        """Tell whether the reference takes no such inputs, either."""
+        try:
+            self.reference.run(inputs)
+        except ModelError:
+            return True
+        return False
 
     def _check_required(self, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         """Raise InputError for an output that one of the two lacks: what is not compared must not count as equal."""
@@ -433,8 +458,11 @@ def _compared(
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
     names = [info.name for info in compiled.outputs]
-    found = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, asked.say, names).run()
-    return Comparison(title, len(sets), tuple(found), accuracy=labels.accuracy if labels else None, refused=refused)
+    comparing = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, asked.say, names)
+    comparing.may_refuse = asked.makes_up_extents(compiled)
+    found = comparing.run()
+    count, refused = len(sets) - comparing.refused, refused + comparing.refused
+    return Comparison(title, count, tuple(found), accuracy=labels.accuracy if labels else None, refused=refused)
 
 
 def _with_layers(
@@ -449,7 +477,9 @@ def _with_layers(
         reference.begin()
     subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
     judge = _judge(asked, subject, reference)
-    layers = tuple(_Comparing(compiled, reference, sets, asked.tolerance, judge, say=asked.say).run())
+    comparing = _Comparing(compiled, reference, sets, asked.tolerance, judge, say=asked.say)
+    comparing.may_refuse = asked.makes_up_extents(compiled)
+    layers = tuple(comparing.run())
     wrong = {item.sample for item in result.outputs if not item.is_within}
     if isinstance(reference, Stepping):
         wrong = set()  # a step by itself begins with other states

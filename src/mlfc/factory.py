@@ -322,9 +322,11 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
                 continue
             objects.add(data)
         code.import_module(module)
-    return ModuleSet(
-        *(
-            FactoryModule(factory.module_name, code, graph_json=factory.graph_json, params=factory.params)
-            for factory in factories
-        )
-    )
+    return ModuleSet(*(_module_of(factory, code) for factory in factories))
+
+
+def _module_of(factory: Factory, code: HostLibrary) -> FactoryModule | VmModule:
+    """Return what a library of several models has of one, whose code is that of all."""
+    if factory.unit.executable is not None:
+        return VmModule(factory.unit.executable, code)
+    return FactoryModule(factory.module_name, code, graph_json=factory.graph_json, params=factory.params)

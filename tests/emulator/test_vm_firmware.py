@@ -83,8 +83,23 @@ def test_projects_refuse_what_they_cannot_run(
 def test_a_project_of_its_self_test_is_made(archive: Path, tmp_path: Path) -> None:
     folder = generate_project("makefile", archive, tmp_path / "project", {"board": BOARD, "project_type": "selftest"})
     assert (folder / "crt/src/runtime/crt/vm/run.c").is_file()
-    with pytest.raises(OptionError, match="template zephyr does not support"):
-        generate_project("zephyr", archive, tmp_path / "z", {"board": "nucleo_l4r5zi", "project_type": "selftest"})
+
+
+@pytest.mark.parametrize(
+    ("template", "board"),
+    [
+        ("zephyr", "nucleo_l4r5zi"),
+        ("arduino", "arduino_nano_33_ble"),
+        ("esp_idf", "esp32c3"),
+        ("cmsis_pack", BOARD),
+        ("package", "host"),
+    ],
+)
+def test_templates_without_the_interpreter_say_so(template: str, board: str, archive: Path, tmp_path: Path) -> None:
+    for project_type in ("standalone", "selftest"):
+        with pytest.raises(OptionError, match=f"template {template} does not support.*template makefile or cmake"):
+            generate_project(template, archive, tmp_path / "p", {"board": board, "project_type": project_type})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_firmware_without_bounds_says_how_to_get_them(unbounded: Path, tmp_path: Path) -> None:

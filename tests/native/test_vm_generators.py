@@ -210,6 +210,24 @@ def test_firmware_runs_parts_of_generators_of_c(fast: str, tmp_path: Path) -> No
     assert before.stack == after.stack
 
 
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_libraries_and_archives_hold_several_open_models(fast: str, target: str, tmp_path: Path) -> None:
+    looped, params = mlfc.import_model(two_relus(), byoc=[fast], dynamic=True)
+    pools, weights = mlfc.import_model(pooling(), byoc=["onnxruntime"], dynamic=True)
+    factories = [
+        mlfc.build(looped, target, params, module_name="looped"),
+        mlfc.build(pools, target, weights, module_name="pools"),
+    ]
+    export_library(library_root(factories), tmp_path / "both.so")
+    mlfc.export_model_library_format(factories, tmp_path / "both.tar")
+    inputs, x, rows = regions(5, 9, 3), np.array([1, -2, 0.5, 3], np.float32), np.ones((2, 4), np.float32)
+    (expected,) = onnxruntime.InferenceSession(pooling()).run(None, inputs)
+    for name in ("both.so", "both.tar"):
+        found = mlfc.load(tmp_path / name, module="looped").run({"n": np.array(3), "x": x, "rows": rows})["y"]
+        np.testing.assert_allclose(found, reference(3, x, rows), rtol=1e-6)
+        np.testing.assert_array_equal(mlfc.load(tmp_path / name, module="pools").run(inputs)["y"], expected)
+
+
 def test_statements_for_open_extents_are_a_fault_of_the_generator(fast: str) -> None:
     entry = GENERATORS._entries.pop(fast)
     GENERATORS.add(fast, Generator(fast, entry.table, entry.generate, takes_open=True))

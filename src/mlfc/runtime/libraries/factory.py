@@ -11,6 +11,7 @@ from mlfc.runtime.devices.device import Device, cpu, require_device
 from mlfc.runtime.executors.aot_executor import AotExecutor
 from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_module import GraphModule
+from mlfc.runtime.executors.vm.vm_module import VmModule
 from mlfc.runtime.libraries.factory_body import (
     AOT,
     DEFAULT_KEY,
@@ -207,7 +208,7 @@ class ModuleSet(Module, HasModel):
     is_binary_serializable = True
     is_runnable = True
 
-    def __init__(self, *factories: FactoryModule) -> None:
+    def __init__(self, *factories: FactoryModule | VmModule) -> None:
         super().__init__()
         for factory in factories:
             self.import_module(factory)
@@ -217,11 +218,12 @@ class ModuleSet(Module, HasModel):
         return b""
 
     @property
-    def modules(self) -> dict[str, FactoryModule]:
+    def modules(self) -> dict[str, FactoryModule | VmModule]:
         """The models by name."""
-        return {module.name: module for module in self.imported_modules if isinstance(module, FactoryModule)}
+        kinds = (FactoryModule, VmModule)
+        return {module.name: module for module in self.imported_modules if isinstance(module, kinds)}
 
-    def pick(self, name: str | None, place: str = KIND) -> FactoryModule:
+    def pick(self, name: str | None, place: str = KIND) -> FactoryModule | VmModule:
         """Return a model by its name; raise OptionError if there is none, or several and none is named."""
         return self.modules[pick_module(self.modules, name, place)]
 

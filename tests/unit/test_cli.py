@@ -284,7 +284,7 @@ FAULTS: dict[str, tuple[tuple[object, ...], str]] = {
     "no_such_artifact": (("run", "none.tar"), "No such file"),
     "not_a_model": (("compile", __file__), "test_cli"),
     "a_model_that_is_a_folder": (("compile", ROOT), "folder"),
-    "not_an_archive": (("inspect", __file__), "not an archive"),
+    "not_an_archive": (("inspect", __file__), "not an ONNX model"),
     "missing_folder_of_the_output": (("compile", DIGITS, "-o", "no/a.tar"), "does not exist"),
     "output_that_is_a_folder": (("compile", DIGITS, "-o", "."), "directory"),
     "unknown_target": (("compile", DIGITS, "--target", "z80"), "z80"),

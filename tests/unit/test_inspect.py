@@ -184,3 +184,18 @@ def test_a_broken_graph_is_refused_with_its_place(tmp_path: Path) -> None:
     files = {"executor-config/graph/net.graph": '{"nodes": []}'}
     with pytest.raises(ArchiveError, match=r"executor-config/graph/net\.graph"):
         mlfc.inspect(write_archive(tmp_path / "net.tar", metadata, files))
+
+
+def test_a_model_is_shown_as_the_archive_that_it_compiles_to(tmp_path: Path) -> None:
+    model = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
+    archive = mlfc.compile(model, target="c", module_name="digits").export(tmp_path / "digits.tar")
+
+    def shown(*given: object) -> str:
+        return succeeded("inspect", *given, cwd=tmp_path)
+
+    assert shown(model, "--layers").partition("\n")[2] == shown(archive, "--layers").partition("\n")[2]
+    assert "target c -mcpu=cortex-m4" in shown(model, "--target", "c -mcpu=cortex-m4")
+    for given in (["--target", "c"], ["--shape", "image=1,1,8,8"]):
+        result = program("inspect", archive, *given, cwd=tmp_path)
+        assert result.returncode == 2
+        assert f"option {given[0]} requires a model" in result.stderr

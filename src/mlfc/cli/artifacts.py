@@ -46,16 +46,19 @@ def compiled_model(
     *,
     parallel: bool | None = None,
     tuned: Path | None = None,
+    is_named: bool = False,
 ) -> Factory:
-    """Compile a model file as a module named after it."""
+    """Compile a model file, as a module named after it if `is_named`."""
     from mlfc.compiler import build
     from mlfc.frontend import import_for_run
     from mlfc.frontend.shapes import leaves_to_run
+    from mlfc.support.c_names import module_name
 
     asked = given.arguments()
     dynamic = leaves_to_run(executor, target, asked.get("shapes"))
     mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
-    return build(mod, target, params, executor=executor, parallel=parallel, tuned=tuned)
+    named = {"module_name": module_name(model.name.partition(".")[0])} if is_named else {}
+    return build(mod, target, params, executor=executor, parallel=parallel, tuned=tuned, **named)
 
 
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:

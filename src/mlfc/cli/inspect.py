@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from mlfc.cli.memory import planned_memory, print_memory
 from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import LEVELS_TITLE, bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
+from mlfc.support.progress import stage
 from mlfc.support.text import printable, shortened, with_article
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
 
 EXAMPLES = (
+    "mlfc inspect kws.tflite --layers",
     "mlfc inspect kws.tar",
     "mlfc inspect kws.tar --layers",
     "mlfc inspect kws.tar --picture memory.svg",
@@ -36,9 +39,7 @@ _OPERATOR_NUMBERS = ("workspace_bytes", "bytes", "macs", "intensity")
 def inspect(
     artifact: Annotated[
         Path,
-        typer.Argument(
-            help="An archive of any version, of mlfc or TVM, or a library in any form; with --board, also a model."
-        ),
+        typer.Argument(help="A model, an archive of any version of mlfc or TVM, or a library in any form."),
     ],
     *,
     layers: bool = False,
@@ -55,25 +56,35 @@ def inspect(
         ),
     ] = None,
     trust_board: bool = False,
+    target: Annotated[str | None, typer.Option(help="Of a model: what it is compiled for. Default: c.")] = None,
     shape: list[str] | None = None,
     value: list[str] | None = None,
     state: list[str] | None = None,
     state_init: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree."""
+    """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree.
+
+    A model is compiled first, in memory: what is shown is the archive that `mlfc compile` would write.
+    """
     from mlfc import archive
     from mlfc.archive.read.load import artifact_kind
 
     on_board = chosen_board(board, trust_board)
     given = Inputs.of(shape, value, state, state_init)
+    if on_board is not None and target is not None:
+        raise OptionError("a board has its own target", place="--target", next_step="Remove --target or --board")
     if on_board is not None:
         if layers or weights or files or picture is not None:
             raise OptionError("option --board excludes the other views", next_step="Leave out the other options")
         _show_board_memory(artifact, on_board, str(board), module, given, as_json)
         return
-    given.refuse("requires a model and --board", "Add --board NAME")
-    if artifact_kind(artifact) in ("library", "objects"):
+    kind = artifact_kind(artifact)
+    if kind != "model":
+        given.refuse("requires a model; the inputs of what is compiled are fixed")
+        if target is not None:
+            raise OptionError("option --target requires a model", place=str(artifact), next_step="Remove --target")
+    if kind in ("library", "objects"):
         if layers or weights or files or picture is not None:
             raise OptionError(
                 "a library has no details of layers, weights and files",
@@ -82,7 +93,7 @@ def inspect(
             )
         _show_library(artifact, as_json)
         return
-    found = archive.inspect(artifact)
+    found = _of_model(artifact, given, target or "c") if kind == "model" else archive.inspect(artifact)
     if module is not None:
         found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}
     if picture is not None:
@@ -101,6 +112,16 @@ def inspect(
     _print_shared(found["shared"])
     if files:
         print_table("files", ("path", "bytes"), [(file["path"], file["bytes"]) for file in found["files"]])
+
+
+def _of_model(model: Path, inputs: Inputs, target: str) -> dict[str, Any]:
+    """Return what there is to show of the archive of a model."""
+    from mlfc.archive import export_model_library_format, inspect
+    from mlfc.cli.artifacts import compiled_model
+
+    with tempfile.TemporaryDirectory() as folder, stage(f"compiling {model.name}"):
+        factory = compiled_model(model, inputs, target, is_named=True)
+        return inspect(export_model_library_format(factory, Path(folder, "model.tar")))
 
 
 def _show_board_memory(
@@ -284,10 +305,10 @@ def _print_weights(constants: list[dict[str, Any]]) -> None:
 def _print_rest(module: dict[str, Any], *, layers: bool, weights: bool) -> None:
     """Name the options that show more, and what the archive does not record."""
     operators, constants = module["operators"], module["constants"]
-    macs = [operator["macs"] for operator in operators if operator["macs"] is not None]
+    macs = [operator["macs"] for operator in operators]
     more = []
     if operators and not layers:
-        more.append(f"{len(operators)} operators{f' of {sum(macs):,} MACs' if macs else ''} (--layers)")
+        more.append(f"{len(operators)} operators{'' if None in macs else f' of {sum(macs):,} MACs'} (--layers)")
     if constants and not weights:
         more.append(f"{len(constants)} weights (--weights)")
     if more:

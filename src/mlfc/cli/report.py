@@ -136,7 +136,8 @@ def _archive(artifact: Path, kind: str, asked: _Request, folder: Path) -> Path:
         asked.inputs.refuse("requires a model; the inputs of an archive are fixed")
         return artifact
     with stage(f"compiling {artifact.name}"):
-        return export_model_library_format(compiled_model(artifact, asked.inputs, asked.target), folder / "model.tar")
+        factory = compiled_model(artifact, asked.inputs, asked.target, is_named=True)
+        return export_model_library_format(factory, folder / "model.tar")
 
 
 def _measured(archive: Path, module: str, asked: _Request, found: Comparison | None) -> Measured:

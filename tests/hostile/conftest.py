@@ -25,3 +25,12 @@ def reader(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
     process = Reader(place, good)
     yield process
     process.close()
+
+
+@pytest.fixture
+def away_from_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Work in an empty folder, without credentials."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DOCKER_CONFIG", raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")

@@ -42,6 +42,8 @@ from mlfc.publish.store import Store
 from tests.registry_servers import Answer, Liar, Request, liar
 from tests.unit.test_cli import mlfc
 
+pytestmark = pytest.mark.usefixtures("away_from_home")
+
 
 def tar_of(name: str, size: int = 100) -> bytes:
     made = io.BytesIO()
@@ -73,14 +75,6 @@ def server() -> Iterator[Liar]:
         made.blobs[digest_of(TAR)] = TAR
         made.publish(manifest())
         yield made
-
-
-@pytest.fixture(autouse=True)
-def _no_credentials_of_mine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("DOCKER_CONFIG", raising=False)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
 
 
 def store_of(server: Liar, **settings: Any) -> Store:

@@ -22,6 +22,7 @@ from tests.conftest import need
 from tests.hostile.test_lying_registries import BLOB, TAR, manifest
 from tests.registry_servers import Answer, Liar, Request, docker_registry, liar
 
+pytestmark = pytest.mark.usefixtures("away_from_home")
 HALF = len(TAR) // 2
 
 
@@ -31,14 +32,6 @@ def server() -> Iterator[Liar]:
         made.blobs[digest_of(TAR)] = TAR
         made.publish(manifest())
         yield made
-
-
-@pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("DOCKER_CONFIG", raising=False)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
 
 
 @pytest.fixture

@@ -57,8 +57,8 @@ def compiled_model(
     asked = given.arguments()
     dynamic = leaves_to_run(executor, target, asked.get("shapes"))
     mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
-    named = {"module_name": module_name(model.name.partition(".")[0])} if is_named else {}
-    return build(mod, target, params, executor=executor, parallel=parallel, tuned=tuned, **named)
+    name = module_name(model.name.partition(".")[0]) if is_named else "default"
+    return build(mod, target, params, executor=executor, module_name=name, parallel=parallel, tuned=tuned)
 
 
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:

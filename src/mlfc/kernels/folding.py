@@ -226,13 +226,19 @@ class _FoldTile:
     def _in_parts(self, total: Buffer) -> None:
         whole = self.inner // self.stretch
         with serial_loops(self.ctx, self.outer, "r") as outer:
+            if self.across and isinstance(self.inner, Dim):
+                # no part of known length: where addresses have 16 bits, compilers see that it is larger than memory
+                with self.ctx.stmts.loop(-(-self.inner // self.stretch), "part") as part:
+                    start = part * self.stretch
+                    self._part(total, outer, start, tb.minimum(tb.as_expr(self.inner) - start, self.stretch))
+                return
             if not _is_zero(whole):
                 with self.ctx.stmts.loop(whole, "part") as part:
                     self._part(total, outer, part * self.stretch, self.stretch)
             if not _is_zero(self.inner % self.stretch):
                 self._part(total, outer, tb.as_expr(whole * self.stretch), self.inner % self.stretch)
 
-    def _part(self, total: Buffer, outer: list[Expr], start: Expr, length: Extent) -> None:
+    def _part(self, total: Buffer, outer: list[Expr], start: Expr, length: Extent | Expr) -> None:
         partial = self._accumulators("partial")
         self._stretch(partial, outer, start, length)
         stmts = self.ctx.stmts
@@ -246,7 +252,7 @@ class _FoldTile:
             stmts.store(buffer, [lane], tb.const(self.fold.neutral, self.fold.dtype))
         return buffer
 
-    def _stretch(self, into: Buffer, outer: list[Expr], start: Expr, length: Extent) -> None:
+    def _stretch(self, into: Buffer, outer: list[Expr], start: Expr, length: Any) -> None:
         """Fold `length` elements of the innermost folded axis from `start` on."""
         stmts = self.ctx.stmts
         if self.across:

@@ -213,7 +213,7 @@ def test_tiles_in_plain_c_compute_the_same(
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_compilers_have_the_instructions(compiler: str, tmp_path: Path) -> None:
     if this_platform().arch != "x86_64":
-        pytest.skip("this machine is no x86-64")
+        pytest.skip("requires compilers for x86-64: run it on such a machine")
     (tmp_path / "layers.c").write_text(source())
     command = [need(compiler, compiler), *STRICT, "-O1", *INSTRUCTIONS, "-S", "layers.c", "-o", "-"]
     text = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout

@@ -186,7 +186,7 @@ def linked_by_gcc(real: Callable[[Sequence[str], Path], None]) -> Callable[[Sequ
 def test_vector_functions(compiler: str, machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags, _ = MACHINES[machine]
     if compiler == "zig":
-        pytest.importorskip("ziglang")
+        pytest.importorskip("ziglang", reason="pip install ziglang")
         monkeypatch.setenv("CC", f"{sys.executable} -m ziglang cc")
         monkeypatch.setattr(toolchain, "run_tool", linked_by_gcc(toolchain.run_tool))
     else:
@@ -222,7 +222,7 @@ def test_32_bit_arm(flags: tuple[str, ...], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cpu", ["generic", "generic+dotprod", "generic+i8mm"])
 def test_64_bit_arm(cpu: str, tmp_path: Path) -> None:
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
     compile_alone((sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu", f"-mcpu={cpu}"), tmp_path)
 
 

@@ -56,7 +56,7 @@ def all_pairs() -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("name", PAIRS)
 def test_sums_are_those_of_the_reference(name: str) -> None:
     if level_here() not in ("x86-64-v3", "x86-64-v4"):
-        pytest.skip("another processor")
+        pytest.skip(f"requires a processor of x86-64-v3 or more, got {level_here()}")
     flags = (FUSING, *OTHERS) if name == "residual" else (FUSING,)
     for chosen in flags:
         kernel = build(addition(*PAIRS[name]), WIDE, chosen)

@@ -40,6 +40,14 @@ def level_here() -> str:
     return CPUS.get(native_cpu()).base or native_cpu()
 
 
+def choose(compiler: str, flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile with this compiler, or skip with what this machine lacks to run what it makes with the flag."""
+    need(compiler, compiler)
+    if level_here() not in FLAGS[flag]:
+        pytest.skip(f"code of {flag} requires a processor of {FLAGS[flag][0]}, got {level_here()}")
+    monkeypatch.setenv("CC", compiler)
+
+
 def operands() -> list[np.ndarray[Any, Any]]:
     """Return sums at ties, both ends and anywhere, for all exponents, with multipliers at the ends of their range."""
     rng, rows = np.random.default_rng(11), []
@@ -84,10 +92,7 @@ def functions(size: int) -> list[PrimFunc]:
 def test_sixteen_at_once_have_the_bits_of_one(
     flag: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need(compiler, compiler)
-    if level_here() not in FLAGS[flag]:
-        pytest.skip("another processor")
-    monkeypatch.setenv("CC", compiler)
+    choose(compiler, flag, monkeypatch)
     columns, rng = operands(), np.random.default_rng(5)
     loops = functions(columns[0].size)
     vectors = [replace(loop, body=vectorize(loop.body, WIDE[16])) for loop in loops]
@@ -137,10 +142,7 @@ def test_lines_have_the_bits_of_two_roundings(
     flag: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All steps from one result to the next, on both sides of them, and the ends of int32."""
-    need(compiler, compiler)
-    if level_here() not in FLAGS[flag]:
-        pytest.skip("another processor")
-    monkeypatch.setenv("CC", compiler)
+    choose(compiler, flag, monkeypatch)
     whole, vectors, constants = lines(1100, 88)
     for prim in vectors:
         verify(prim)

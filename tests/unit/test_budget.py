@@ -74,7 +74,7 @@ def test_a_commit_with_a_model_beyond_its_budget_fails(
     published: Path, tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real pre-commit makes the hook's environment; only what mlfc requires is taken from this one."""
-    pytest.importorskip("pre_commit")
+    pytest.importorskip("pre_commit", reason="pip install pre-commit")
     for name, value in {
         "PRE_COMMIT_HOME": str(tmp_path / "kept"), "PYTHONPATH": sysconfig.get_path("purelib"),
         "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PIP_NO_COMPILE": "1",

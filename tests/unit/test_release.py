@@ -54,7 +54,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hook(name: str) -> dict[str, Any]:
-    pytest.importorskip("hatchling")
+    pytest.importorskip("hatchling", reason="pip install hatchling")
     return runpy.run_path(str(ROOT / "release" / name))
 
 

@@ -21,7 +21,7 @@ from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify import compare, verify
 from mlfc.verify.contained import Asked, made_up_sets
 
-pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 N = helper.make_node

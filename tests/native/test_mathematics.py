@@ -31,6 +31,7 @@ SWEEP = np.concatenate([
     np.linspace(-110, 110, 200_001, dtype=np.float32),
     np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 88.72284, -87.33655, -103.97], np.float32),
 ])  # fmt: skip
+BELOW = SWEEP[~(SWEEP > 0)]
 
 
 def exact(name: str, x: Array) -> Array:
@@ -56,15 +57,15 @@ def assert_within(values: Array, expected: Array, bound: float) -> None:
     assert np.array_equal(np.signbit(values[finite]), np.signbit(expected[finite]))
 
 
-def interpreted(name: str) -> Array:
+def interpreted(name: str, values: Array = SWEEP) -> Array:
     x = Var("x", "float32")
-    return evaluate_expr(tb.intrinsic(f"{name}_f32", x), {x: SWEEP}, {})
+    return evaluate_expr(tb.intrinsic(f"{name}_f32", x), {x: values}, {})
 
 
-def function(name: str) -> PrimFunc:
-    source, result = Buffer("x", SWEEP.shape, "float32"), Buffer("y", SWEEP.shape, "float32")
+def function(name: str, values: Array = SWEEP) -> PrimFunc:
+    source, result = Buffer("x", values.shape, "float32"), Buffer("y", values.shape, "float32")
     stmts = tb.StmtBuilder()
-    with stmts.loops(SWEEP.shape) as indices:
+    with stmts.loops(values.shape) as indices:
         stmts.store(result, indices, tb.intrinsic(f"{name}_f32", tb.load(source, indices)))
     return PrimFunc(f"sweep_{name}", (source,), (), result, (), stmts.finish())
 
@@ -86,6 +87,23 @@ def test_c_stays_within_the_bound(flags: tuple[str, ...], tmp_path: Path) -> Non
         assert_within(values, exact(name, SWEEP), BOUNDS[name])
         if flags == EXACT:
             np.testing.assert_array_equal(values, interpreted(name))
+
+
+def assert_exp_below(values: Array) -> None:
+    """Fail if what is not above zero has another exponential than the bound allows, 0 included where that is tiny."""
+    expected = exact("exp", BELOW)
+    tiny = expected < 2.0**-126
+    assert not np.any(values[tiny])
+    assert_within(values[~tiny], expected[~tiny], float32.EXP_ULP)
+
+
+@pytest.mark.parametrize("flags", [EXACT, (NATIVE, "-ffp-contract=fast")], ids=["rounded", "fused"])
+def test_exponentials_of_what_is_not_above_zero_stay_within_the_bound(flags: tuple[str, ...], tmp_path: Path) -> None:
+    prim = function("exp_below", BELOW)
+    values = Functions([prim], tmp_path, flags).call(prim, [BELOW])
+    assert_exp_below(values)
+    if flags == EXACT:
+        np.testing.assert_array_equal(values, interpreted("exp_below", BELOW))
 
 
 @pytest.mark.parametrize(("vector_bytes", "suffix"), [(64, "_f32"), (0, "")])

@@ -13,7 +13,7 @@ from math import inf, prod
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import COLUMNS, Axes, Fold, emit_fold, kept_tiles, serial_loops, shifted
-from mlfc.kernels.functions import transcendental
+from mlfc.kernels.functions import exp_below
 from mlfc.kernels.rows import PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT
 from mlfc.ops.rules import check_dtype, declare, divided, normalized_axes, normalized_axis, same_types
@@ -101,13 +101,12 @@ def _softmax_side_by_side(ctx: Context, data: Tensor, axes: Axes, out: Output, l
             return tb.cast(data.read(at(row)), dtype)
 
         def exponential(row: Indices) -> Expr:
-            value = tb.load(kept, row)
-            return transcendental(ctx, "exp", value) if logarithm else value
+            below = stmts.let("below", element(row) - tb.load(tops, row[1:]))
+            power = stmts.let("power", exp_below(ctx, below))
+            stmts.store(kept, row, below if logarithm else power)
+            return power
 
         tops = folded("tops", element, Fold(dtype, -inf, tb.maximum, lambda best: best))
-        with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
-            below = element((place, lane)) - tb.load(tops, [lane])
-            stmts.store(kept, [place, lane], below if logarithm else transcendental(ctx, "exp", below))
         scale = (lambda total: tb.intrinsic("log", total)) if logarithm else (lambda total: 1 / total)
         scales = folded("scales", exponential, Fold(dtype, 0, lambda a, b: a + b, scale, rounds=True))
         with stmts.loop(length, "o") as place, stmts.loop(width, "c", "vectorized") as lane:
@@ -133,12 +132,12 @@ def _softmax_in_rows(ctx: Context, data: Tensor, axis: int, out: Output, logarit
             return tb.cast(data.read(at(row)), dtype)
 
         top = rows.folded("top", shape, element, Fold(dtype, -inf, tb.maximum, lambda best: best))
-        with rows.elements(shape, "e") as row:
-            below = element(row) - top
-            kept.store(row, below if logarithm else transcendental(ctx, "exp", below))
 
         def exponential(row: Indices) -> Expr:
-            return transcendental(ctx, "exp", kept.read(row)) if logarithm else kept.read(row)
+            below = stmts.let("below", element(row) - top)
+            power = stmts.let("power", exp_below(ctx, below))
+            kept.store(row, below if logarithm else power)
+            return power
 
         total = _total(rows, "total", shape, exponential, dtype)
         scale = stmts.let("scale", tb.intrinsic("log", total) if logarithm else 1 / total)

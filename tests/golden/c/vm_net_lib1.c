@@ -140,16 +140,16 @@ static int32_t tvmgen_net_fused_nn_softmax(const float *restrict p0, float *rest
       total[c_1] = mlf_max_f32(total[c_1], p0[row0 * 4 + c_1]);
     }
     top[0] = mlf_max_f32(mlf_max_f32(total[0], total[1]), mlf_max_f32(total[2], total[3]));
-    for (int32_t e0 = 0; e0 < 4; ++e0) {
-      row[e0] = expf(p0[row0 * 4 + e0] - top[0]);
-    }
     float total_1[1];
     float total_2[4];
     for (int32_t c_2 = 0; c_2 < 4; ++c_2) {
       total_2[c_2] = 0.0f;
     }
     for (int32_t c_3 = 0; c_3 < 4; ++c_3) {
-      total_2[c_3] += row[c_3];
+      const float below = p0[row0 * 4 + c_3] - top[0];
+      const float power = expf(below);
+      row[c_3] = power;
+      total_2[c_3] += power;
     }
     total_1[0] = total_2[0] + total_2[1] + (total_2[2] + total_2[3]);
     const float scale = 1.0f / total_1[0];

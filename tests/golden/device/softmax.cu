@@ -47,15 +47,12 @@ static __device__ __forceinline__ float mlf_power_of_two(int32_t exponent) {
   return mlf_float_of_bits(((uint32_t)exponent + 127U) << 23);
 }
 
-/* e**x within 1.1 ULP */
-static __device__ __forceinline__ float mlf_exp_f32(float x) {
-  const float above = x < (-104.0f) ? (-104.0f) : x;
-  const float limited = above > 89.0f ? 89.0f : above;
+/* e**x of what is not above zero, within 1.1 ULP; 0 where that is less than 2**-126 */
+static __device__ __forceinline__ float mlf_exp_below_f32(float x) {
+  const float limited = x < (-87.336f) ? (-87.336f) : x;
   const int32_t n = mlf_nearest_exponent(limited);
-  /* in two steps: neither factor leaves the normal floats, where the power may */
-  const int32_t first = n >> 1;
-  const int32_t second = (int32_t)((uint32_t)n - (uint32_t)first);
-  return (1.0f + mlf_expm1_rest(limited, n)) * mlf_power_of_two(first) * mlf_power_of_two(second);
+  const float power = (1.0f + mlf_expm1_rest(limited, n)) * mlf_power_of_two(n);
+  return x < (-87.336f) ? 0.0f : power;
 }
 
 static __device__ __forceinline__ float mlf_max_f32(float a, float b) {
@@ -97,13 +94,13 @@ softmax_kernel(const float *__restrict__ x, float *__restrict__ output) {
   }
   __syncthreads();
   const float folded = top[0];
-  if (item_x < 16) {
-    row[item_x] = mlf_exp_f32(x[(group_x / 6) * 96 + (group_x % 6) * 16 + item_x] - folded);
-  }
   __align__(16) float part_1[1];
   part_1[0] = 0.0f;
   if (item_x < 16) {
-    part_1[0] += row[item_x];
+    const float below = x[(group_x / 6) * 96 + (group_x % 6) * 16 + item_x] - folded;
+    const float power = mlf_exp_below_f32(below);
+    row[item_x] = power;
+    part_1[0] += power;
   }
   total[item_x] = part_1[0];
   __syncthreads();

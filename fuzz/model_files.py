@@ -96,6 +96,13 @@ def open_seeds() -> list[bytes]:
             y, z = Scan <num_scan_inputs = 1, body = step (float[3] t, float[3] e) => (float[3] w, float[3] v) {
                 w = Add (t, e)  v = Relu (w) }> (s, x)
             u = SequenceMap (q) <body = each (float[k] i) => (float[l] o) { o = Neg (i) }> }""",
+        """agraph (float[n] x, int64 i, bool c) => (float[a] y, seq(float) q) {
+            p = SequenceConstruct (x)
+            q = If (c) <then_branch = more () => (seq(float) r) {
+                k = Constant <value = int64[1] {0}> ()  m = Unsqueeze (x, k)  s = ReduceSum <keepdims = 0> (x)
+                t = SequenceInsert (p, s)  r = SequenceInsert (t, m, i) },
+              else_branch = less () => (seq(float) o) { o = SequenceErase (p, i) }>
+            y = SequenceAt (q, i) }""",
     )
     opset = '<ir_version: 8, opset_import: ["" : 18]>'
     return [bytes(parser.parse_model(f"{opset} {body}").SerializeToString()) for body in bodies]

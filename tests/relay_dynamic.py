@@ -210,7 +210,9 @@ def _of_list(name: str, args: Sequence[Value], call: ir.Call) -> Value:
     if name in ("list_as", "list_require"):
         return items
     if name == "list_extents":
-        return np.array([item.shape for item in items], np.int64).reshape(len(items), call.type.shape[1])  # type: ignore[union-attr]  # a tensor
+        rank: Any = call.type.shape[1]  # type: ignore[union-attr]  # a tensor
+        rows = [(*item.shape, *[-1] * (rank - item.ndim)) for item in items]
+        return np.array(rows, np.int64).reshape(len(items), rank)
     if name == "list_bytes":
         rows = [np.frombuffer(item.tobytes() + bytes(-item.nbytes % 64), np.uint8) for item in items]
         return np.concatenate([np.zeros(0, np.uint8), *rows])

@@ -191,6 +191,7 @@ class RandomProgram:
                 lambda: f.compute(operation, self._small(), chance.choice((1, 2, 3)), d),
                 lambda: f.extent(self._tensor(), chance.choice((0, 0, 1, 7)) if self._is_wild() else 0, d),
                 lambda: f.length(chance.choice(self._lists), d),
+                lambda: f.rank(self._tensor(), d),
                 lambda: f.require_range(self._small(), -(2**62), 2**62, "a range"),
             )
         )()

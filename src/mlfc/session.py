@@ -20,7 +20,7 @@ from mlfc.runtime.devices.device import device as device_of
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.threads import set_num_threads
 from mlfc.support.arrays import Array
-from mlfc.support.containers import ContainerInfo
+from mlfc.support.containers import ANY_RANK, ContainerInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
@@ -267,4 +267,6 @@ def _node_arg(info: TensorInfo) -> NodeArg:
     if isinstance(info, ContainerInfo):
         kind = f"seq({kind})" if info.is_sequence else kind
         kind = f"optional({kind})" if info.may_be_none else kind
+    if info.shape == ANY_RANK:
+        return NodeArg(info.name, [], kind)  # as ONNX Runtime says it
     return NodeArg(info.name, [None if extent == "?" else extent for extent in info.shape], kind)

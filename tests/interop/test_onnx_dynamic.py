@@ -38,11 +38,6 @@ TESTED = (
     "test_split_variable", "test_split_1d", "test_split_2d", "test_split_zero", "test_top_k", "test_onehot",
     "test_constantofshape", "test_squeeze", "test_unsqueeze", "test_shape", "test_size",
 )  # fmt: skip
-# why tests among these are refused
-REFUSED = {
-    # its sequence has a scalar and vectors
-    "test_loop16_seq_none": "float32 or Tensor",
-}  # fmt: skip
 # tests of sequences and optionals, all of which run on the virtual machine
 CONTAINERS = (
     "test_if_opt", "test_if_seq", "test_loop11", "test_loop13_seq", "test_loop16_seq_none", "test_sequence",
@@ -94,10 +89,6 @@ def test_node_tests_pass_whether_their_shapes_are_stated_or_not(states: bool) ->
         for item in () if states else model.graph.output:
             for size in item.type.tensor_type.shape.dim if item.type.HasField("tensor_type") else ():
                 size.ClearField("dim_value")
-        if case.name in REFUSED:
-            with pytest.raises(MlfcError, match=REFUSED[case.name]):
-                mlfc.import_model(model, dynamic=True)
-            continue
         if "_expanded" in case.name or case.name.startswith(CONTAINERS):
             continue
         module, params = mlfc.import_model(model, dynamic=True)
@@ -389,7 +380,7 @@ def test_the_virtual_machine_passes_node_tests_without_stated_shapes() -> None:
         cases = [case for case in collect_testcases(None) if case.name.startswith(MACHINE_TESTS)]
     count = 0
     for case in cases:
-        if case.name in REFUSED or case.name.startswith(CONTAINERS):
+        if case.name.startswith(CONTAINERS):
             continue
         model = onnx.ModelProto()
         model.CopyFrom(case.model)
@@ -426,10 +417,6 @@ def test_sequences_and_optionals_are_inputs_and_outputs_of_the_virtual_machine()
         cases = [case for case in collect_testcases(None) if case.name.startswith(CONTAINERS)]
     count = 0
     for case in cases:
-        if case.name in REFUSED:
-            with pytest.raises(MlfcError, match=REFUSED[case.name]):
-                mlfc.import_model(case.model, dynamic=True)
-            continue
         # nothing in this one says how many dimensions the tensors have
         shapes = {"x": (None,) * 4} if case.name == "test_identity_sequence" else None
         compiled = mlfc.compile(case.model, "llvm", shapes=shapes)
@@ -439,7 +426,7 @@ def test_sequences_and_optionals_are_inputs_and_outputs_of_the_virtual_machine()
             for ours, wanted in zip(found.values(), outputs, strict=True):
                 _assert_same(ours, wanted)
         count += 1
-    assert count >= 33
+    assert count >= 34
 
 
 OPENED = (

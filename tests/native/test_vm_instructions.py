@@ -95,6 +95,9 @@ def test_elements_and_extents_of_every_dtype_are_read_and_written(library: Libra
             main.set_element(tensor, index, int(value))
             found.append(main.element(tensor, index))
             expected.append(int(value))
+    scalar = main.tensor(main.storage(64), 0, "int8", [])
+    found += [main.rank(program.integers), main.rank(tensor), main.rank(scalar)]
+    expected += [1, 2, 0]
     assert integers_of(both(program.returns_integers(*found), library)) == expected
 
 

@@ -26,7 +26,7 @@ from mlfc.frontend.tflite.importer import CONVERTERS
 from mlfc.frontend.tflite.importer import OPERATORS as VARIABLES
 from mlfc.publish.documents import ARTIFACTS, CONFIG
 from mlfc.runtime.libraries.library_file import ABI_VERSION
-from mlfc.support.bytecode.instructions import VERSION
+from mlfc.support.bytecode.instructions import VERSIONS
 from mlfc.target.tuning_log import FORM
 from tests.unit.test_cli import succeeded
 
@@ -174,7 +174,7 @@ def test_commands_for_users_of_other_tools_exist() -> None:
 def test_the_page_of_compatibility_states_the_versions_of_the_code() -> None:
     text = (DOCS / "reference" / "compatibility.md").read_text()
     rows = dict(re.findall(r"^\| ([a-z ]+?) (?:\(|\[|of|in).*? \| ([^|]+) \|", text, re.MULTILINE))
-    versions = {"archive": layout.VERSION, "bytecode": VERSION, "artifact": 1, "tuning log": FORM}
+    versions = {"archive": layout.VERSION, "bytecode": VERSIONS[-1], "artifact": 1, "tuning log": FORM}
     assert {name: rows[name] for name in versions} == {name: str(number) for name, number in versions.items()}
     assert f"| shared library | {ABI_VERSION} |" in text
     assert all("v1" in media_type for media_type in (*ARTIFACTS.values(), CONFIG))

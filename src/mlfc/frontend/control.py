@@ -97,7 +97,7 @@ class Joiner:
         if not kinds:
             return NOTHING.type
         if all(isinstance(kind, TensorType) for kind in kinds):
-            return TupleType((self.joined(ListType(kinds[0]), ListType(kinds[-1])),))  # type: ignore[arg-type]  # both are
+            return TupleType((self.list_of([_as_sequence(kind) for kind in (a, b)]),))
         if any(isinstance(kind, TensorType) for kind in kinds):
             raise self._refusal(a, b)
         return TupleType((_FLAG, self.list_of(kinds)))
@@ -111,10 +111,14 @@ class Joiner:
                 place=f"node '{self.name}'",
                 next_step="Begin with a sequence that has an element",
             )
-        found = elements[0]
-        for element in elements[1:]:
-            found = self._tensor(found, element, self._varying)
-        return ListType(self._tensor(found, found, self._varying))
+        found: dict[int, TensorType] = {}
+        for element in elements:
+            known = found.setdefault(len(element.shape), element)
+            if (len(found) > 1 and not self.dynamic.mixes) or element.dtype != elements[0].dtype:
+                raise self._refusal(elements[0], element)
+            found[len(element.shape)] = self._tensor(known, element, self._varying)
+        first, *others = (found[rank] for rank in sorted(found))
+        return ListType(first, tuple(others))
 
     def _tensor(self, a: TensorType, b: TensorType, extent: Callable[[Any, Any], Any]) -> TensorType:
         if a.dtype != b.dtype or len(a.shape) != len(b.shape):
@@ -146,7 +150,7 @@ class Joiner:
 
 
 def _elements(kind: TupleType | ListType) -> list[TensorType]:
-    fields = kind.fields if isinstance(kind, TupleType) else (kind.element,)
+    fields = kind.fields if isinstance(kind, TupleType) else kind.elements
     return [field for field in fields if isinstance(field, TensorType)]
 
 
@@ -173,6 +177,23 @@ def value_type(kind: Type) -> Type | None:
     return items if len(kind.fields) == 2 else items.element
 
 
+def _as_sequence(kind: Type) -> TupleType | ListType:
+    """Return the type of a sequence with what an optional tensor has, of which at most one is there."""
+    if kind == NOTHING.type:
+        return TupleType(())
+    if not is_optional(kind):
+        return TupleType((kind,))
+    assert isinstance(kind, TupleType)
+    items = kind.fields[-1]
+    assert isinstance(items, ListType)
+    return items
+
+
+def _shapes(kind: ListType) -> dict[str, Any]:
+    """Return attributes of an operator that gives a list."""
+    return {"shape": kind.element.shape, "others": tuple(item.shape for item in kind.others)}
+
+
 def coerced(value: Expr, kind: Type, span: Span) -> Expr:
     """Return a value in the form of a type: a sequence that is known becomes a list, a value an optional."""
     if is_optional(kind) and kind != NOTHING.type:
@@ -181,7 +202,7 @@ def coerced(value: Expr, kind: Type, span: Span) -> Expr:
     if not isinstance(kind, ListType):
         return value
     if not isinstance(value, Tuple):
-        return value if value.type == kind else ir.call("list_as", [value], shape=kind.element.shape, span=span)
+        return value if value.type == kind else ir.call("list_as", [value], **_shapes(kind), span=span)
     found = _new_list(kind, span)
     for field in value.fields:
         found = ir.call("list_append", [found, field], span=span)
@@ -190,7 +211,7 @@ def coerced(value: Expr, kind: Type, span: Span) -> Expr:
 
 def _new_list(kind: Type, span: Span) -> Expr:
     assert isinstance(kind, ListType)
-    return ir.call("list_new", [], shape=kind.element.shape, dtype=kind.element.dtype, span=span)
+    return ir.call("list_new", [], **_shapes(kind), dtype=kind.element.dtype, span=span)
 
 
 def _as_optional(value: Expr, kind: TupleType, span: Span) -> Expr:
@@ -213,19 +234,24 @@ def as_list(dynamic: Dynamic, value: Expr, name: str, *others: Type) -> Expr:
 
 
 def taken_out(dynamic: Dynamic, items: Expr, position: Expr, name: str) -> Expr:
-    """Return the tensor at a position of a list; extents in which its tensors differ are new symbols."""
+    """Return the tensor at a position of a list; extents in which its tensors differ are new symbols.
+
+    Where they differ in how many dimensions they have, one number after the other is tried, and the run checks it.
+    """
     assert isinstance(items.type, ListType)
-    shape = element_shape(dynamic, items.type, name)
+    *tried, last = items.type.elements
+    ranks = (kind for kind in tried if dynamic.choose(f"{name} with {len(kind.shape)} dimensions"))
+    shape = element_shape(dynamic, next(ranks, last), name)
     found = ir.call("list_get", [items, position], shape=shape, span=Span((name,)))
     dynamic.noted(found, shape)
     return found
 
 
-def element_shape(dynamic: Dynamic, kind: ListType, name: str) -> tuple[Any, ...]:
+def element_shape(dynamic: Dynamic, kind: TensorType, name: str) -> tuple[Any, ...]:
     """Return the shape of an element of a list, with new symbols where the elements differ."""
     return tuple(
         dynamic.symbol(name, *extent.bounds).dim if dynamic.is_varying(extent) else extent
-        for extent in kind.element.shape
+        for extent in kind.shape
     )
 
 
@@ -368,7 +394,7 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
     initial = [
         part for value, kind in zip(loop.initial, kinds, strict=True) for part in flat(coerced(value, kind, span))
     ]
-    empty = [ir.call("list_new", [], shape=row.element.shape, dtype=row.element.dtype, span=span) for row in rows]
+    empty = [_new_list(row, span) for row in rows]
     call = ir.call_function(itself, [start, ir.const(0, "int64"), *initial, *empty, *captured], span=span)
     found = unpacked(dynamic, call, [*kinds, *rows, _NUMBER, _FLAG], [""] * len(results.fields))
     return found[: len(kinds)], found[len(kinds) : -2], found[-2]
@@ -488,7 +514,7 @@ def _opened(dynamic: Dynamic, joiner: Joiner, kind: Type, new: Type, name: str) 
         )
     if isinstance(kind, ListType):
         elements = _elements(new) if isinstance(new, (TupleType, ListType)) else []
-        if isinstance(new, (TupleType, ListType)) and all(fits(kind.element, element) for element in elements):
+        if isinstance(new, (TupleType, ListType)) and all(fits(kind, element) for element in elements):
             return kind
     return joiner.joined(kind, new)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from mlfc.frontend.common import unique_name
 from mlfc.relay import ir
+from mlfc.relay.dynamic import extents_of
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, ListType, TensorType, Tuple, Type, Var
 from mlfc.relay.visitor import children, with_children
 from mlfc.support import cost, dtypes
@@ -56,8 +57,9 @@ class Needs:
 class Dynamic:
     """Symbols and functions of the module that an import makes."""
 
-    def __init__(self, choose: Callable[[str], bool] = bool) -> None:
+    def __init__(self, choose: Callable[[str], bool] = bool, *, mixes: bool = True) -> None:
         self.choose = choose  # of two ways to import a node, which the run checks, whether it is the first
+        self.mixes = mixes  # whether tensors of a list may differ in how many dimensions they have
         self.functions: dict[str, Function] = {}
         self.frames = [Frame()]
         self.patterns: dict[str, Any] = {}  # of states of loops, by the node's name
@@ -95,7 +97,7 @@ class Dynamic:
     def give(self, params: Iterable[Var]) -> None:
         """Note that symbols are extents of parameters."""
         for param in params:
-            for extent in _extents(param.type):
+            for extent in extents_of(param.type):
                 if isinstance(extent, Dim):
                     self._given.update(extent.symbols)
                     if extent.symbol is not None:
@@ -250,7 +252,7 @@ class Dynamic:
         captured = dict.fromkeys(expr for needs in all_needs for expr in needs.captured)
         for symbol in dict.fromkeys(symbol for needs in all_needs for symbol in needs.symbols):
             bare = {
-                item.symbol for expr in (*params, *captured) for item in _extents(expr.type) if isinstance(item, Dim)
+                item.symbol for expr in (*params, *captured) for item in extents_of(expr.type) if isinstance(item, Dim)
             }
             if symbol not in bare:
                 captured[self._carrier(symbol)] = None
@@ -302,7 +304,7 @@ def identifier(name: str) -> str:
 
 def mentions(expr: Expr) -> list[Symbol]:
     """Return the symbols in the type and the attributes of an expression."""
-    kinds = [] if isinstance(expr, (GlobalVar, Function)) else list(_extents(expr.type))
+    kinds = [] if isinstance(expr, (GlobalVar, Function)) else list(extents_of(expr.type))
     values = list(_flat(expr.attrs.values())) if isinstance(expr, Call) else []
     return symbols_of([*kinds, *values])
 
@@ -313,16 +315,6 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
             yield from _flat(value)
         else:
             yield value
-
-
-def _extents(kind: Type) -> Iterator[Any]:
-    if isinstance(kind, TensorType):
-        yield from kind.shape
-    elif isinstance(kind, ListType):
-        yield from kind.element.shape
-    elif isinstance(kind, ir.TupleType):
-        for item in kind.fields:
-            yield from _extents(item)
 
 
 def _objects(values: Sequence[Any], shape: tuple[int, ...]) -> Array:

@@ -17,8 +17,12 @@ from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
 
 
-def fits(element: TensorType, tensor: Type) -> bool:
+def fits(kind: ListType, tensor: Type) -> bool:
     """Tell whether a tensor may be an element of a list: its extents are the list's, or within an open one of it."""
+    return any(_fits(element, tensor) for element in kind.elements)
+
+
+def _fits(element: TensorType, tensor: Type) -> bool:
     if not isinstance(tensor, TensorType) or tensor.dtype != element.dtype or len(tensor.shape) != len(element.shape):
         return False
     return all(_covers(wide, extent) for wide, extent in zip(element.shape, tensor.shape, strict=True))
@@ -33,15 +37,30 @@ def _covers(wide: int | Dim, extent: int | Dim) -> bool:
     return low <= least and most <= high
 
 
-def _element(name: str, kind: Type) -> TensorType:
+def _listed(name: str, kind: Type) -> ListType:
     if not isinstance(kind, ListType):
         raise TypeCheckError(f"{name}: expected a list, got {kind}")
-    return kind.element
+    return kind
 
 
-def _check_fits(name: str, element: TensorType, tensor: Type) -> None:
-    if not fits(element, tensor):
-        raise TypeCheckError(f"{name}: {tensor} is no element of a list of {element}")
+def _element(name: str, kind: Type) -> TensorType:
+    """Return the type of the tensors of a list that all have as many dimensions."""
+    items = _listed(name, kind)
+    if items.others:
+        raise TypeCheckError(f"{name}: expected tensors with as many dimensions, got {items}")
+    return items.element
+
+
+def _check_fits(name: str, kind: ListType, tensor: Type) -> None:
+    if not fits(kind, tensor):
+        raise TypeCheckError(f"{name}: {tensor} is no element of {kind}")
+
+
+def _of_shapes(name: str, attrs: Attrs, dtype: str) -> ListType:
+    """Return the type of a list with tensors of the shape that an operator has, and of others."""
+    shapes = (attrs["shape"], *attrs["others"])
+    element, *others = (TensorType(checked_shape(name, shape), dtype) for shape in shapes)
+    return ListType(element, tuple(others))
 
 
 def _check_index(name: str, kind: Type) -> None:
@@ -50,44 +69,43 @@ def _check_index(name: str, kind: Type) -> None:
 
 
 def _infer_new(_name: str, _types: Sequence[Type], attrs: Attrs) -> Type:
-    shape = checked_shape("list_new", attrs["shape"])
     dtypes.bits(attrs["dtype"])
-    return ListType(TensorType(shape, attrs["dtype"]))
+    return _of_shapes("list_new", attrs, attrs["dtype"])
 
 
 def _infer_append(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _check_fits(name, _element(name, types[0]), types[1])
+    _check_fits(name, _listed(name, types[0]), types[1])
     return types[0]
 
 
 def _infer_insert(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
     _check_index(name, types[1])
-    _check_fits(name, _element(name, types[0]), types[2])
+    _check_fits(name, _listed(name, types[0]), types[2])
     return types[0]
 
 
 def _infer_erase(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _element(name, types[0])
+    _listed(name, types[0])
     _check_index(name, types[1])
     return types[0]
 
 
 def _infer_get(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    element, found = _element(name, types[0]), TensorType(checked_shape(name, attrs["shape"]), "")
+    items = _listed(name, types[0])
     _check_index(name, types[1])
-    found = TensorType(found.shape, element.dtype)
-    _check_fits(name, element, found)
+    found = TensorType(checked_shape(name, attrs["shape"]), items.element.dtype)
+    _check_fits(name, items, found)
     return found
 
 
 def _infer_length(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _element(name, types[0])
+    _listed(name, types[0])
     return TensorType((), "int64")
 
 
 def _infer_concat(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
     element, shape, axis = _element(name, types[0]), checked_shape(name, attrs["shape"]), attrs["axis"]
-    if not 0 <= axis < len(shape) or not fits(
+    if not 0 <= axis < len(shape) or not _fits(
         TensorType(_without(element.shape, axis), element.dtype), TensorType(_without(shape, axis), element.dtype)
     ):
         raise TypeCheckError(f"{name}: elements {element} do not make a tensor of shape {shape} along axis {axis}")
@@ -107,7 +125,7 @@ def _infer_split(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
     element = TensorType(checked_shape(name, attrs["shape"]), tensor.dtype)
     others = _without(element.shape, axis) if attrs["keepdims"] else element.shape
     part = TensorType(_without(tensor.shape, axis), tensor.dtype)
-    if len(element.shape) != len(tensor.shape) - (not attrs["keepdims"]) or not fits(
+    if len(element.shape) != len(tensor.shape) - (not attrs["keepdims"]) or not _fits(
         TensorType(others, tensor.dtype), part
     ):
         raise TypeCheckError(f"{name}: parts of {tensor} along axis {axis} are no {element}")
@@ -115,7 +133,7 @@ def _infer_split(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
 
 
 def _infer_require(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _element(name, types[0])
+    _listed(name, types[0])
     flag = types[1]
     if not isinstance(flag, TensorType) or flag.size != 1 or flag.dtype != "bool":
         raise TypeCheckError(f"{name}: a condition is one bool, not {flag}")
@@ -123,10 +141,11 @@ def _infer_require(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
 
 
 def _infer_as(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    element = _element(name, types[0])
-    found = TensorType(checked_shape(name, attrs["shape"]), element.dtype)
-    _check_fits(name, found, element)
-    return ListType(found)
+    items = _listed(name, types[0])
+    found = _of_shapes(name, attrs, items.element.dtype)
+    for element in items.elements:
+        _check_fits(name, found, element)
+    return found
 
 
 def _infer_from(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
@@ -141,14 +160,14 @@ def _infer_from(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
 
 
 def _infer_extents(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    rank, shape = len(_element(name, types[0]).shape), checked_shape(name, attrs["shape"])
+    rank, shape = _listed(name, types[0]).ranks[-1], checked_shape(name, attrs["shape"])
     if shape[1:] != (rank,):
         raise TypeCheckError(f"{name}: extents of tensors of {rank} dimensions have no shape {shape}")
     return TensorType(shape, "int64")
 
 
 def _infer_bytes(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    _element(name, types[0])
+    _listed(name, types[0])
     shape = checked_shape(name, attrs["shape"])
     if len(shape) != 1:
         raise TypeCheckError(f"{name}: bytes have one dimension, not {len(shape)}")
@@ -157,7 +176,7 @@ def _infer_bytes(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
 
 def _infer_stack(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
     element, shape = _element(name, types[0]), checked_shape(name, attrs["shape"])
-    if not shape or not fits(element, TensorType(shape[1:], element.dtype)):
+    if not shape or not _fits(element, TensorType(shape[1:], element.dtype)):
         raise TypeCheckError(f"{name}: elements {element} do not make a tensor of shape {shape}")
     return TensorType(shape, element.dtype)
 
@@ -171,8 +190,9 @@ def _declare(
     OPERATORS.add(name, Operator(name, inputs, of_types, Kind.OPAQUE, attrs, doc=doc))
 
 
-_SHAPE = Attr("shape")
-_declare("list_new", 0, _infer_new, "An empty list of tensors of this shape", _SHAPE, Attr("dtype"))
+_SHAPE, _OTHERS = Attr("shape"), Attr("others", ())
+_declare("list_new", 0, _infer_new, "An empty list of tensors of this shape, or of others with more dimensions", _SHAPE,
+         Attr("dtype"), _OTHERS)  # fmt: skip
 _declare("list_append", 2, _infer_append, "A list with a tensor more at its end")
 _declare("list_insert", 3, _infer_insert, "A list with a tensor more in front of a position")
 _declare("list_erase", 2, _infer_erase, "A list without the tensor at a position")
@@ -186,8 +206,9 @@ _declare("list_split", 2, _infer_split, "A list of the parts of a tensor along a
          _SHAPE, Attr("axis", 0), Attr("keepdims", True))  # fmt: skip
 _declare("list_require", 2, _infer_require, "The same list; the run ends with the message where a bool is false",
          Attr("message"))  # fmt: skip
-_declare("list_as", 1, _infer_as, "The same list, whose tensors may have more shapes", _SHAPE)
+_declare("list_as", 1, _infer_as, "The same list, whose tensors may have more shapes", _SHAPE, _OTHERS)
 _declare("list_from", 2, _infer_from, "A list of tensors by their extents, one row each, and their bytes, each from a "
          "multiple of 64 on", _SHAPE, Attr("dtype"))  # fmt: skip
-_declare("list_extents", 1, _infer_extents, "The extents of the tensors of a list, one row each", _SHAPE)
+_declare("list_extents", 1, _infer_extents, "The extents of the tensors of a list, one row each; -1 behind "
+         "those of tensors with fewer dimensions than others", _SHAPE)  # fmt: skip
 _declare("list_bytes", 1, _infer_bytes, "The bytes of the tensors of a list, each from a multiple of 64 on", _SHAPE)

@@ -28,7 +28,8 @@ def extents_of(kind: Type) -> Iterator[int | Dim]:
     if isinstance(kind, TensorType):
         yield from kind.shape
     elif isinstance(kind, ListType):
-        yield from kind.element.shape
+        for element in kind.elements:
+            yield from element.shape
     elif isinstance(kind, TupleType):
         for item in kind.fields:
             yield from extents_of(item)

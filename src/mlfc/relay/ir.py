@@ -76,13 +76,29 @@ class ListType:
     """A list of tensors, as many as the run decides.
 
     An extent of `element` that is a symbol differs from element to element, if the symbol is nowhere else in the
-    function: who takes an element out reads it from its shape.
+    function: who takes an element out reads it from its shape. Where tensors differ in how many dimensions they have,
+    `element` is the type of those with the fewest, and `others` are those of the rest, one for each number.
     """
 
     element: TensorType
+    others: tuple[TensorType, ...] = ()
+
+    def __post_init__(self) -> None:
+        if [*self.ranks] != sorted({*self.ranks}) or len({kind.dtype for kind in self.elements}) > 1:
+            raise TypeCheckError(f"{self}: expected one dtype, and types with more and more dimensions")
+
+    @property
+    def elements(self) -> tuple[TensorType, ...]:
+        """The types of its tensors."""
+        return (self.element, *self.others)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The numbers of dimensions that its tensors have."""
+        return tuple(len(kind.shape) for kind in self.elements)
 
     def __str__(self) -> str:
-        return f"List[{self.element}]"
+        return f"List[{', '.join(map(str, self.elements))}]"
 
 
 @dataclass(frozen=True)
@@ -502,9 +518,8 @@ def substituted(kind: Type, values: Mapping[Symbol, Extent]) -> Type:
     if isinstance(kind, TupleType):
         return TupleType(tuple(substituted(item, values) for item in kind.fields))
     if isinstance(kind, ListType):
-        element = substituted(kind.element, values)
-        assert isinstance(element, TensorType)
-        return ListType(element)
+        element, *others = (substituted(item, values) for item in kind.elements)
+        return ListType(element, tuple(others))  # type: ignore[arg-type]  # tensors as before
     return FuncType(tuple(substituted(item, values) for item in kind.params), substituted(kind.result, values))
 
 
@@ -516,7 +531,7 @@ def tensors(kinds: Iterable[Type]) -> Iterator[TensorType]:
         elif isinstance(kind, TupleType):
             yield from tensors(kind.fields)
         elif isinstance(kind, ListType):
-            yield kind.element
+            yield from kind.elements
 
 
 def const(value: npt.ArrayLike, dtype: str | None = None, *, name: str | None = None, span: Span = NO_SPAN) -> Constant:

@@ -71,7 +71,7 @@ class SymbolNames:
             extents = (ANY if any_shape and isinstance(item, Dim) else self.text(item) for item in kind.shape)
             return f"Tensor[({', '.join(extents)}), {kind.dtype}]"
         if isinstance(kind, ir.ListType):
-            return f"List[{self.type_text(kind.element, any_shape)}]"
+            return f"List[{', '.join(self.type_text(item, any_shape) for item in kind.elements)}]"
         if isinstance(kind, ir.TupleType):
             inner = ", ".join(self.type_text(item, any_shape) for item in kind.fields)
             return f"({inner},)" if len(kind.fields) == 1 else f"({inner})"

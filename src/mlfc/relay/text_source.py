@@ -249,7 +249,7 @@ def facts_text(module: IRModule, symbols: Mapping[str, str] | None = None) -> st
         "quantization": {name: [float(q.scale), int(q.zero_point)] for name, q in module.quantization.items()},
         "source": dict(module.source),
         "states": {state.input: state.output for state in module.states},
-        "containers": [[item.name, item.kind, item.dtype, item.is_output] for item in module.containers],
+        "containers": [_container(item) for item in module.containers],
         "symbols": dict(symbols or {}),
     }
     known = {key: value for key, value in facts.items() if value}
@@ -303,8 +303,14 @@ def _refuse(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
 
 
+def _container(item: Container) -> list[str | bool]:
+    found: list[str | bool] = [item.name, item.kind, item.dtype, item.is_output]
+    return [*found, True] if item.is_mixed else found
+
+
 def _is_container(value: Any) -> bool:
-    if not isinstance(value, list) or [type(item) for item in value] != [str, str, str, bool]:
+    kinds = [str, str, str, bool]
+    if not isinstance(value, list) or [type(item) for item in value] not in (kinds, [*kinds, bool]):
         return False
     return value[1] in KINDS and value[2] in SCALARS
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from lark import Token, Tree
 
-from mlfc.errors import MlfcError
+from mlfc.errors import MlfcError, TypeCheckError
 from mlfc.relay import ir
 from mlfc.relay.ir import ListType, TensorType, TupleType
 from mlfc.relay.text_extents import check_length, extent_call, extent_sum
@@ -46,11 +46,14 @@ class TypeReader:
             *numbers, dtype = _words(node.children[0])
             return self._tensor_type(numbers, [int(number) for number in numbers], dtype)
         if node.data == "list_type":
-            name, element = node.children
-            kind = self.type(element)
-            if name != "List" or not isinstance(kind, TensorType):
+            name, *elements = node.children
+            element, *others = (self.type(child) for child in elements)
+            if name != "List" or not all(isinstance(kind, TensorType) for kind in (element, *others)):
                 raise self._fault(node, "expected a list of tensors, such as List[Tensor[(n, 3), float32]]")
-            return ListType(kind)
+            try:
+                return ListType(element, tuple(others))  # type: ignore[arg-type]  # tensors
+            except TypeCheckError as error:
+                raise self._fault(node, str(error)) from None
         if node.data == "tuple_type":
             return TupleType(tuple(self.type(child) for child in node.children))
         *extents, last = node.children

@@ -15,6 +15,10 @@ GIVEN, EXTENTS, BYTES = PARTS = ("given", "extents", "bytes")
 """The parts of a container, in the order in which a model has them; only an optional sequence has the first."""
 
 
+ANY_RANK = ("...",)
+"""The shape of tensors that differ in how many dimensions they have."""
+
+
 @dataclass(frozen=True)
 class Container:
     """An input or output that is no tensor."""
@@ -23,6 +27,7 @@ class Container:
     kind: str  # of KINDS
     dtype: str  # of its tensors
     is_output: bool = False
+    is_mixed: bool = False  # whether its tensors differ in how many dimensions they have
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -37,7 +42,10 @@ def parts_of(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ContainerInfo(TensorInfo):
-    """Name and kind of an input or output that is no tensor; shape and dtype are those of its tensors."""
+    """Name and kind of an input or output that is no tensor; shape and dtype are those of its tensors.
+
+    The shape is `ANY_RANK` if they differ in how many dimensions they have.
+    """
 
     kind: Text = SEQUENCE
 

@@ -103,10 +103,11 @@ class Assign:
 
 @dataclass(frozen=True, eq=False)
 class ListStep:
-    """An operator on lists of tensors; lists are values of the kind ``list``, whose shape is that of their elements.
+    """An operator on lists of tensors.
 
-    A result that is a tensor is read from a list, where it is of the kind ``variable``, or put together. `fresh` are
-    symbols of its shape that it defines.
+    Lists are values of the kind ``list``, whose shape is that of their elements with the most dimensions. A result that
+    is a tensor is read from a list, where it is of the kind ``variable``, or put together. `fresh` are symbols of its
+    shape that it defines, `ranks` how many dimensions the tensors of the list that it reads have.
     """
 
     operator: str  # Relay's name
@@ -114,6 +115,7 @@ class ListStep:
     output: Value
     fresh: tuple[Symbol, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)  # Relay's
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -355,7 +355,9 @@ class _StepBuilder(ProgramBuilder):
         if output.kind == "list":
             fresh = ()
         inputs = tuple(frame.values[arg] for arg in expr.args)
-        self._steps.append(ListStep(name, inputs, output, fresh, expr.attrs))
+        items = expr.args[0].type if expr.args else None
+        ranks = items.ranks if isinstance(items, relay.ListType) else ()
+        self._steps.append(ListStep(name, inputs, output, fresh, expr.attrs, ranks))
         self._known.update(fresh)
         frame.values[expr] = output
 
@@ -454,7 +456,7 @@ class _StepBuilder(ProgramBuilder):
 
     def _variable(self, kind: relay.Type, span: relay.Span, name: str, scope: str = "variable") -> Value:
         if isinstance(kind, relay.ListType):
-            kind, scope = kind.element, "list"
+            kind, scope = kind.elements[-1], "list"
         if not isinstance(kind, relay.TensorType):
             raise InternalError(f"expected a tensor, found {kind}")
         return Value(span.tensor or name, kind.shape, kind.dtype, scope)

@@ -386,6 +386,9 @@ class _Assembler:
         assert isinstance(register, bc.TensorRegister)
         self._forget_copies(register)
         self._main.get(self._list(step.inputs[0]), self._main.element(self._here(step.inputs[1]), 0), register)
+        if len(step.ranks) > 1:
+            what = f"dimensions of '{step.output.name}'"
+            self._main.require_equal(self._main.rank(register), len(step.output.shape), what)
         for axis, extent in enumerate(step.output.shape):
             symbol = extent.symbol if isinstance(extent, Dim) else None
             if symbol is not None and symbol in step.fresh:
@@ -437,5 +440,5 @@ def _parts(containers: Sequence[Container], *, is_output: bool) -> dict[str, bc.
         details = {EXTENTS: container.kind, BYTES: container.dtype}
         if container.is_output == is_output:
             for name, part in zip(container.parts, parts_of(container.kind), strict=True):
-                found[name] = bc.Part(part, details.get(part))
+                found[name] = bc.Part(part, details.get(part), container.is_mixed and part == EXTENTS)
     return found

@@ -39,7 +39,7 @@ class ListAssembler:
             if step.operator == "list_bytes":
                 self._main.integer(0, register)
                 with self._each(items) as (_, item):
-                    self._main.compute("add", register, self._padded(self._nbytes(step.inputs[0], item)), register)
+                    self._main.compute("add", register, self._padded(self._item_bytes(step, item)), register)
             elif axis == along and step.operator != "list_concat":
                 self._main.length(items, register)
             elif axis == along:
@@ -52,9 +52,9 @@ class ListAssembler:
     def put_together(self, step: ListStep, items: bc.ListRegister, target: bc.TensorRegister) -> None:
         """Write the copies of a list's tensors, or of what describes them, into the tensor that they make."""
         if step.operator == "list_extents":
-            self._extents(items, step.output, target)
+            self._extents(step, items, target)
         elif step.operator == "list_bytes":
-            self._bytes(items, step.inputs[0], target)
+            self._bytes(step, items, target)
         elif step.operator == "list_stack":
             self._stacked(items, step.output, target)
         else:
@@ -86,20 +86,18 @@ class ListAssembler:
             main.compute("add", rows, own, rows)
         main.require_equal(rows, main.extent(target, along), output.name)
 
-    def _extents(self, items: bc.ListRegister, output: Value, target: bc.TensorRegister) -> None:
-        main, (_, rank) = self._main, output.shape
-        assert isinstance(rank, int)
-        place = main.integer(0)
+    def _extents(self, step: ListStep, items: bc.ListRegister, target: bc.TensorRegister) -> None:
+        main, place = self._main, self._main.integer(0)
         with self._each(items) as (_, item):
-            for axis in range(rank):
-                main.set_element(target, place, main.extent(item, axis))
+            for extent in self._item_extents(step, item, missing=-1):
+                main.set_element(target, place, extent)
                 main.compute("add", place, 1, place)
 
-    def _bytes(self, items: bc.ListRegister, of: Value, target: bc.TensorRegister) -> None:
+    def _bytes(self, step: ListStep, items: bc.ListRegister, target: bc.TensorRegister) -> None:
         main, place = self._main, self._main.integer(0)
         with self._each(items) as (_, item):
             main.paste(target, place, self._here(item))
-            main.compute("add", place, self._padded(self._nbytes(of, item)), place)
+            main.compute("add", place, self._padded(self._item_bytes(step, item)), place)
 
     # lists of tensors
 
@@ -155,6 +153,27 @@ class ListAssembler:
     def _nbytes(self, value: Value, tensor: bc.Tensor, first: int = 0) -> bc.Integer:
         """Return the bytes that the axes of a tensor from `first` on take; `value` has its rank and dtype."""
         return self._product(tensor, range(first, len(value.shape)), dtypes.nbytes(value.dtype))
+
+    def _item_bytes(self, step: ListStep, item: bc.TensorRegister) -> bc.Integer:
+        """Return the bytes of a tensor of the list that an operator reads."""
+        found: bc.Integer = dtypes.nbytes(step.inputs[0].dtype)
+        for extent in self._item_extents(step, item, missing=1):
+            found = self._main.compute("mul", found, extent)
+        return found
+
+    def _item_extents(self, step: ListStep, item: bc.TensorRegister, missing: int) -> Iterator[bc.Integer]:
+        """Write what reads the extents of a tensor of the list; `missing` are those of axes that others alone have."""
+        main, fewest = self._main, step.ranks[0]
+        rank = main.rank(item) if len(step.ranks) > 1 else None
+        for axis in range(step.ranks[-1]):
+            if rank is None or axis < fewest:
+                yield main.extent(item, axis)
+                continue
+            found, behind = main.integer(missing), main.label()
+            main.branch(main.compute("lt", axis, rank), behind)
+            main.extent(item, axis, found)
+            main.place(behind)
+            yield found
 
     def _padded(self, nbytes: bc.Integer) -> bc.Integer:
         up = self._main.compute("floordiv", self._main.compute("add", nbytes, bc.ALIGNMENT - 1), bc.ALIGNMENT)

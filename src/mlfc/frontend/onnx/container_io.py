@@ -111,9 +111,14 @@ def open_ranks(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[Any]]) -> d
 
 
 def with_ranks(
-    graph: onnx.GraphProto, shapes: Mapping[str, Sequence[Any]], imports: Callable[[Mapping[str, Sequence[Any]]], bool]
+    graph: onnx.GraphProto,
+    shapes: Mapping[str, Sequence[Any]],
+    imports: Callable[[Mapping[str, Sequence[Any]], bool], bool],
 ) -> Mapping[str, Sequence[Any]]:
-    """Return shapes with numbers of dimensions for inputs that leave them open, if one alone can be imported."""
+    """Return shapes with numbers of dimensions for inputs that leave them open, if one alone can be imported.
+
+    `imports` tells whether shapes can be imported, and is told whether sequences may have tensors of several ranks.
+    """
     unknown = open_ranks(graph, shapes)
     if not unknown:
         return shapes
@@ -121,9 +126,12 @@ def with_ranks(
     def of_rank(rank: int) -> dict[str, Sequence[Any]]:
         return {**shapes, **dict.fromkeys(unknown, (None,) * rank)}
 
-    if all(unknown.values()) and imports(of_rank(0)):
+    is_stated = all(unknown.values())
+    if is_stated and imports(of_rank(0), False):
         return of_rank(0)
-    fitting = [rank for rank in _RANKS if imports(of_rank(rank))]
+    fitting = [rank for rank in _RANKS if imports(of_rank(rank), False)]
+    if not fitting and is_stated and imports(of_rank(0), True):
+        return of_rank(0)
     return of_rank(fitting[0]) if len(fitting) == 1 else shapes
 
 
@@ -149,7 +157,7 @@ def output_parts(
     fields = found.fields if isinstance(found, Tuple) else (found,)
     items = fields[-1].type
     assert isinstance(items, ListType)
-    container = Container(title, kind, items.element.dtype, is_output=True)
+    container = Container(title, kind, items.element.dtype, is_output=True, is_mixed=bool(items.others))
     parts = [*fields[:-1], *_described(fields[-1], items, title, dynamic)]
     yield from ((container, name, part) for name, part in zip(container.parts, parts, strict=True))
 
@@ -181,7 +189,7 @@ def _declared(item: onnx.ValueInfoProto) -> TensorType:
 
 def _described(items: Expr, kind: ListType, name: str, dynamic: Dynamic) -> list[Expr]:
     count, total = (dynamic.symbol(f"{name}_{part}").dim for part in ("length", "bytes"))
-    extents = ir.call("list_extents", [items], shape=(count, len(kind.element.shape)), span=Span((), f"{name}.extents"))
+    extents = ir.call("list_extents", [items], shape=(count, kind.ranks[-1]), span=Span((), f"{name}.extents"))
     data = ir.call("list_bytes", [items], shape=(total,), span=Span((), f"{name}.bytes"))
     dynamic.noted(extents, (count,))
     dynamic.noted(data, (total,))

@@ -234,11 +234,16 @@ def _concat_from_sequence(node: Node) -> Expr:
 def _late_concat(node: Node, dynamic: Dynamic, stacks: bool) -> Expr:
     items, kind = node.input(0), node.input(0).type
     assert isinstance(kind, ListType)
+    if kind.others:
+        node.unsupported(
+            f"of tensors that have {' or '.join(map(str, kind.ranks))} dimensions is not supported",
+            "Give all tensors of the sequence as many dimensions",
+        )
     rank = len(kind.element.shape) + stacks
     axis = node.axis(node.integer("axis"), rank)
     has_some = node.call("greater", node.call("list_length", items), node.constant(0, "int64"))
     items = node.call("list_require", items, has_some, message=f"node '{node.name}': the sequence is empty")
-    shape = list(element_shape(dynamic, kind, node.name))
+    shape = list(element_shape(dynamic, kind.element, node.name))
     total = dynamic.symbol(node.name).dim
     if not stacks:
         shape[axis] = total

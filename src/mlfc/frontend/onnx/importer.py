@@ -106,15 +106,15 @@ def import_onnx(
     source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
     census = census or Census()
 
-    def imported(shapes: Shapes, census: Census) -> tuple[IRModule, Params]:
+    def imported(shapes: Shapes, census: Census, mixes: bool = True) -> tuple[IRModule, Params]:
         replaced: Replaced = {}
         choices, restarts = Choices(), 0
         while True:
             may_restart = restarts < _RESTART_LIMIT
+            extents = Dynamic(partial(choices.chosen, may_restart), mixes=mixes) if dynamic else None
             importer = _Importer(
                 model, name, folder, external=external, on_host=on_host, census=census,
-                open_extents=Dynamic(partial(choices.chosen, may_restart)) if dynamic else None, replaced=replaced,
-                choices=choices, may_restart=may_restart,
+                open_extents=extents, replaced=replaced, choices=choices, may_restart=may_restart,
             )  # fmt: skip
             restarts += 1
             try:
@@ -126,10 +126,10 @@ def import_onnx(
                 replaced = {}
             census.nodes = census.refused = census.unchecked = 0
 
-    def can_import(shapes: Shapes) -> bool:
+    def can_import(shapes: Shapes, mixes: bool) -> bool:
         try:
             with apart():
-                imported(shapes, Census())
+                imported(shapes, Census(), mixes)
         except (MlfcError, *MALFORMED):
             return False
         return True

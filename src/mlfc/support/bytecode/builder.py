@@ -421,6 +421,12 @@ class FunctionBuilder:
         """End the run with an error; `text` says why."""
         self._emit("fail", self._tables.string_word(text))
 
+    def rank(self, tensor: Tensor, into: IntegerRegister | None = None) -> IntegerRegister:
+        """Read how many dimensions a tensor has."""
+        target = into or self.integer_register()
+        self._emit("rank", target.index, _tensor(tensor))
+        return target
+
     def list(self, into: ListRegister | None = None) -> ListRegister:
         """Make an empty list."""
         target = into or self.list_register()

@@ -46,6 +46,7 @@ class Part:
 
     name: str  # of PARTS
     detail: str | None = None  # of the extents the kind of the container, of the bytes the dtype of its tensors
+    is_mixed: bool = False  # of the extents whether its tensors differ in how many dimensions they have
 
 
 def container_of(values: Sequence[Value]) -> Container | None:
@@ -56,7 +57,7 @@ def container_of(values: Sequence[Value]) -> Container | None:
     kind, dtype, (name, _, _) = extents.part.detail, data.part.detail, data.name.rpartition(".")
     if kind is None or dtype is None:
         return None
-    container = Container(name, kind, dtype)
+    container = Container(name, kind, dtype, is_mixed=extents.part.is_mixed)
     forms = {GIVEN: ("bool", 0), EXTENTS: ("int64", 2), BYTES: ("uint8", 1)}
     fits = all(
         value.part is not None and value.part.name == part and (value.dtype, len(value.extents)) == forms[part]

@@ -22,7 +22,7 @@ from mlfc.support.bytecode.executable import (
     Symbol,
     Value,
 )
-from mlfc.support.bytecode.instructions import DTYPES, MAX_RANK, NUMBERED_DTYPES, VERSION
+from mlfc.support.bytecode.instructions import DTYPES, MAX_RANK, NUMBERED_DTYPES, VERSIONS
 from mlfc.support.bytecode.verify import verify
 from mlfc.support.containers import BYTES, EXTENTS, GIVEN, KINDS, PARTS
 
@@ -47,8 +47,12 @@ NO_CONSTANT = 0xFFFFFFFF
 FIRST_SYMBOL = -2
 """An extent of -2 is the symbol 0, of -3 the symbol 1, and so on."""
 
-_DETAILS: dict[str, tuple[str, ...]] = {GIVEN: ("",), EXTENTS: KINDS, BYTES: DTYPES}
-"""What the detail of each part of a container is a number of."""
+_DETAILS: dict[str, tuple[tuple[str, bool], ...]] = {
+    GIVEN: (("", False),),
+    EXTENTS: tuple((kind, is_mixed) for is_mixed in (False, True) for kind in KINDS),
+    BYTES: tuple((dtype, False) for dtype in DTYPES),
+}
+"""What the detail of each part of a container is a number of, and whether its tensors differ in their dimensions."""
 
 T = TypeVar("T")
 _SIZES = {
@@ -98,7 +102,7 @@ def encode(executable: Executable) -> bytes:
     total = HEADER.size + sum(map(len, data.values()))
     if total > MAX_BYTES:
         raise ArchiveError(f"{total:,} bytes of bytecode exceed {MAX_BYTES:,}", place=executable.name)
-    header = HEADER.pack(MAGIC, VERSION, name, executable.arena_bytes, *sizes)
+    header = HEADER.pack(MAGIC, _version(executable), name, executable.arena_bytes, *sizes)
     return header + b"".join(data[section] for section in SECTIONS)
 
 
@@ -110,6 +114,14 @@ def decode(data: bytes | memoryview, *, place: str = "bytecode") -> Executable:
     executable = _Reader(data, place).executable()
     verify(executable, place=place)
     return executable
+
+
+def _version(executable: Executable) -> int:
+    """Return the oldest version that has what an executable uses."""
+    used = {item for function in executable.functions for _, item, _ in function.instructions()}
+    values = (*executable.inputs, *executable.outputs)
+    is_mixed = any(value.part is not None and value.part.is_mixed for value in values)
+    return max([1 + is_mixed, *(item.since for item in used)])
 
 
 def _padded(data: bytes) -> bytes:
@@ -133,7 +145,7 @@ def _part_word(part: Part | None) -> int:
     """Return which part of a container a value is: its number from 1 on, and in the high byte its detail's."""
     if part is None:
         return 0
-    return 1 + PARTS.index(part.name) | (_DETAILS[part.name].index(part.detail or "") << 8)
+    return 1 + PARTS.index(part.name) | (_DETAILS[part.name].index((part.detail or "", part.is_mixed)) << 8)
 
 
 class _Strings:
@@ -173,8 +185,8 @@ class _Reader:
         magic, version, self._name, self._arena_bytes, *sizes = HEADER.unpack_from(self._data)
         if magic != MAGIC:
             self._fail("expected bytecode of mlfc, got something else", 0)
-        if version != VERSION:
-            self._fail(f"expected version {VERSION} of the bytecode, got {version}", 8)
+        if version not in VERSIONS:
+            self._fail(f"expected version {VERSIONS[0]} to {VERSIONS[-1]} of the bytecode, got {version}", 8)
         if size > MAX_BYTES:
             self._fail(f"{size:,} bytes exceed {MAX_BYTES:,}", 0)
         self._counts = dict(zip(SECTIONS, sizes[::2], strict=True))
@@ -267,7 +279,8 @@ class _Reader:
         if not 1 <= number <= len(PARTS) or detail >= len(_DETAILS[PARTS[number - 1]]):
             self._fail(f"part {number} of kind {detail} of a sequence is unknown", at + 6)
         name = PARTS[number - 1]
-        return Part(name, _DETAILS[name][detail] or None)
+        found, is_mixed = _DETAILS[name][detail]
+        return Part(name, found or None, is_mixed)
 
     def _typed(self, at: int, name: int, dtype: int, rank: int, zero: int, extents: Any) -> tuple[str, str]:
         if dtype >= len(DTYPES):

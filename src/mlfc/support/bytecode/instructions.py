@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-VERSION = 1
+VERSIONS = (1, 2)
+"""Those that are read; a file has the oldest that can say it."""
 MAX_RANK = 8
 ALIGNMENT = 64
 """Of all tensor data, in bytes."""
@@ -90,14 +91,17 @@ class Instruction:
     fields: tuple[str, ...]
     tail: Tail = Tail.NONE
     falls_through: bool = True
+    since: int = 1  # the version of the file
 
 
-def _instruction(opcode: int, text: str, tail: Tail = Tail.NONE, *, falls_through: bool = True) -> Instruction:
+def _instruction(
+    opcode: int, text: str, tail: Tail = Tail.NONE, *, falls_through: bool = True, since: int = 1
+) -> Instruction:
     """Return an instruction from ``name field:kind ...``; a kind is that of the field's name if none is given."""
     name, *fields = text.split()
     pairs = [field.partition(":")[::2] for field in fields]
     kinds = tuple(Operand[(kind or field).upper()] for field, kind in pairs)
-    return Instruction(opcode, name, kinds, tuple(field for field, _ in pairs), tail, falls_through)
+    return Instruction(opcode, name, kinds, tuple(field for field, _ in pairs), tail, falls_through, since)
 
 
 INSTRUCTIONS = (
@@ -136,6 +140,7 @@ INSTRUCTIONS = (
         "blocks tensor:tensor_register start:integer step:integer"
         " source:tensor origin:integer stride:integer bytes:integer count:integer",
     ),
+    _instruction(32, "rank d:to_integer tensor", since=2),
 )
 BY_OPCODE = {instruction.opcode: instruction for instruction in INSTRUCTIONS}
 BY_NAME = {instruction.name: instruction for instruction in INSTRUCTIONS}

@@ -12,7 +12,7 @@ from mlfc.runtime.executors.vm.memory import aligned_zeros
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable, Value, container_of
 from mlfc.support.bytecode.instructions import ALIGNMENT
-from mlfc.support.containers import GIVEN, OPTIONAL_SEQUENCE, ContainerInfo
+from mlfc.support.containers import ANY_RANK, GIVEN, OPTIONAL_SEQUENCE, ContainerInfo
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.tensor_info import TensorInfo
 
@@ -74,7 +74,8 @@ def _info(values: Sequence[Value], names: Sequence[str]) -> TensorInfo:
         return TensorInfo(value.name, _shape(value, names), value.dtype)
     rank = values[-2].extents[1]
     assert isinstance(rank, int)
-    return ContainerInfo(container.name, ("?",) * rank, container.dtype, kind=container.kind)
+    shape = ANY_RANK if container.is_mixed else ("?",) * rank
+    return ContainerInfo(container.name, shape, container.dtype, kind=container.kind)
 
 
 def _packed(info: ContainerInfo, value: Any, as_array: Callable[[Any, str], Array]) -> list[Array]:
@@ -111,7 +112,8 @@ def _unpacked(info: ContainerInfo, parts: Any) -> Any:
     is_given = bool(next(parts)) if info.kind == OPTIONAL_SEQUENCE else True
     extents, data = next(parts), next(parts)
     dtype, start, found = to_numpy(info.dtype), 0, []
-    for shape in extents.tolist():
+    for row in extents.tolist():
+        shape = [extent for extent in row if extent >= 0]  # -1 is behind the last one
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         found.append(data[start : start + size].view(dtype).reshape(shape))
         start += -(-size // ALIGNMENT) * ALIGNMENT

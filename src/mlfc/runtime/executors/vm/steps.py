@@ -177,6 +177,13 @@ class Decoder:
 
         return step
 
+    def _rank(self, following: int, d: int, tensor: int) -> Step:
+        def step(r: Registers) -> int:
+            r[d] = len(r[tensor].extents)
+            return following
+
+        return step
+
     def _element(self, following: int, d: int, tensor: int, index: int) -> Step:
         def step(r: Registers) -> int:
             r[d] = read_element(r[tensor], r[index])

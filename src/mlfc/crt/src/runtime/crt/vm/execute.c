@@ -76,6 +76,14 @@ static int32_t do_extent(struct vm_machine* machine, const uint8_t* at) {
   return MLFC_VM_OK;
 }
 
+static int32_t do_rank(struct vm_machine* machine, const uint8_t* at) {
+  struct vm_tensor room;
+  const struct vm_tensor* tensor;
+  TRY(get_tensor(machine, WORD(2), &room, &tensor));
+  set_integer(machine, WORD(1), tensor->rank);
+  return MLFC_VM_OK;
+}
+
 /* Finds the bytes of an element whose dtype is an integer or bool. */
 static int32_t find_element(struct vm_machine* machine, const struct vm_tensor* tensor, int64_t index, uint8_t** place) {
   int64_t count;
@@ -497,6 +505,8 @@ static int32_t do_plain(struct vm_machine* machine, const uint8_t* at, uint32_t 
       return do_compute(machine, at);
     case VM_EXTENT:
       return do_extent(machine, at);
+    case VM_RANK:
+      return do_rank(machine, at);
     case VM_ELEMENT:
       return do_element(machine, at);
     case VM_SET_ELEMENT:

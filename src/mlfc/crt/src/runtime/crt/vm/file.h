@@ -77,6 +77,7 @@ enum {
   VM_LIST_MOVE,
   VM_PASTE,
   VM_BLOCKS,
+  VM_RANK, /* since version 2 */
   VM_OPCODES
 };
 

@@ -3,7 +3,7 @@
 
 #include "file.h"
 
-enum { HEADER_BYTES = 112, FIRST_SIZE = 24, VERSION = 1 };
+enum { HEADER_BYTES = 112, FIRST_SIZE = 24, VERSION = 2 };
 #define MAX_ARGUMENTS 0xFFFFu /* does not fit in an int of 16 bits, as constants of an enum must */
 
 /* 0 for strings, which have no fixed size */
@@ -200,7 +200,7 @@ int32_t mlfc_vm_load(mlfc_vm* vm, const uint8_t* file, size_t bytes, const mlfc_
   memset(vm, 0, sizeof(*vm));
   if (bytes < HEADER_BYTES) return mlfc_vm_fail(error, MLFC_VM_BAD_FILE, (int64_t)bytes, 0, 0);
   if (memcmp(file, "MLFC-VM\n", 8) != 0) return mlfc_vm_fail(error, MLFC_VM_BAD_FILE, 0, 0, 0);
-  if (mlfc_vm_u32(file + 8) != VERSION) return mlfc_vm_fail(error, MLFC_VM_BAD_FILE, 8, 0, 0);
+  if (mlfc_vm_u32(file + 8) - 1u >= VERSION) return mlfc_vm_fail(error, MLFC_VM_BAD_FILE, 8, 0, 0);
   if ((uint64_t)bytes >> 31 != 0) return mlfc_vm_fail(error, MLFC_VM_BAD_FILE, 0, 0, 0);
   vm->code = code;
   vm->arena_bytes = mlfc_vm_i64(file + 16);

@@ -48,6 +48,7 @@ static const struct {
     {"ll", 0},   /* list_move */
     {"ert", 0},  /* paste */
     {"errtrrrr", 0}, /* blocks */
+    {"It", 0},   /* rank */
 };
 
 /* A function while it is checked. */

@@ -68,9 +68,9 @@ def test_tensors_of_several_ranks_are_kept_in_loops_and_taken_out(tmp_path: Path
             same(items, wanted[0])
             assert n == wanted[1]
             np.testing.assert_array_equal(y, wanted[2])
-        with pytest.raises(InputError, match="dimensions of 'y'.*2.*1"):
+        with pytest.raises(InputError, match=r"dimensions of 'y'.*2.*1"):
             machine.invoke("main", x, np.asarray(2), np.asarray(-1))
-        with pytest.raises(InputError, match="dimensions of 'y'.*0.*1"):
+        with pytest.raises(InputError, match=r"dimensions of 'y'.*0.*1"):
             machine.invoke("main", x, np.asarray(0), np.asarray(0))
     found = run_dynamic(module, params, {"x": x, "turns": np.asarray(2), "at": np.asarray(0)})
     np.testing.assert_array_equal(found[0], [[1, -1], [-1, -1], [1, 1], [1, 2]])
@@ -105,7 +105,9 @@ def test_what_needs_one_rank_says_so() -> None:
     joined = parsed("float[5] x, int64 turns", "float[k] y", f"{GROWN} y = ConcatFromSequence <axis = 0> (t)")
     with pytest.raises(UnsupportedError, match="0 or 1 or 2 dimensions"):
         mlfc.import_model(joined, dynamic=True)
-    halves = parsed("float[5] x, int64 turns", "seq(float) u", f"{GROWN} h = Cast <to = 10> (x) u = SequenceInsert (t, h)")
+    halves = parsed(
+        "float[5] x, int64 turns", "seq(float) u", f"{GROWN} h = Cast <to = 10> (x) u = SequenceInsert (t, h)"
+    )
     with pytest.raises(MlfcError, match="float16"):
         mlfc.import_model(halves, dynamic=True)
 

@@ -250,8 +250,7 @@ def taken_out(dynamic: Dynamic, items: Expr, position: Expr, name: str) -> Expr:
 def element_shape(dynamic: Dynamic, kind: TensorType, name: str) -> tuple[Any, ...]:
     """Return the shape of an element of a list, with new symbols where the elements differ."""
     return tuple(
-        dynamic.symbol(name, *extent.bounds).dim if dynamic.is_varying(extent) else extent
-        for extent in kind.shape
+        dynamic.symbol(name, *extent.bounds).dim if dynamic.is_varying(extent) else extent for extent in kind.shape
     )
 
 

@@ -24,7 +24,8 @@ from tests.conftest import need
 from tests.native.foreign_libraries import without_c_library
 from tests.native.foreign_programs import emulator_of, link_program
 
-MODEL = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
+_EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"
+MODEL, FLOATS = _EXAMPLES / "digits_int8.tflite", _EXAMPLES / "digits.onnx"
 # the levels' own flags are behind these, so that kernels take a tenth of the time to compile
 QUICK = ("-O1",)
 X86 = [level.name for level in LEVELS.get("x86_64").levels]
@@ -71,9 +72,9 @@ int main(int argc, char **argv) {
 """
 
 
-def build(target: str) -> Factory:
-    """Return the digits model for a target."""
-    module, params = mlfc.import_model(MODEL)
+def build(target: str, model: Path = MODEL) -> Factory:
+    """Return a model of digits for a target."""
+    module, params = mlfc.import_model(model)
     return mlfc.build(module, target, params, module_name="digits")
 
 
@@ -204,19 +205,57 @@ def test_levels_share_weights_and_the_plan() -> None:
         assert variant.inplace == kernel.inplace
 
 
-def test_processors_of_aarch64(tmp_path: Path) -> None:
+def arm_program(model: Path, folder: Path) -> list[str]:
+    """Return the command that runs a model on an AArch64 processor, whose name comes next, and the program."""
     pytest.importorskip("ziglang")
     emulator = emulator_of(AARCH64)
-    factory = build("c -mcpu=auto -mtriple=aarch64")
+    factory = build("c -mcpu=auto -mtriple=aarch64", model)
     with without_c_library():
-        factory.export_library(tmp_path / "digits.so", target_triple=AARCH64, options=QUICK)
-    (tmp_path / "main.c").write_text(main_text(factory))
-    (tmp_path / "tvmgen_digits.h").write_bytes(bytes(factory.code.files["include/tvmgen_digits.h"]))
-    link_program(AARCH64, "main.c", ["digits.so"], tmp_path / "main", "-I.")
-    run = [*emulator, "-E", f"LD_LIBRARY_PATH={tmp_path}"]
-    found = {cpu: ran([*run, "-cpu", cpu, str(tmp_path / "main")]) for cpu in ("cortex-a53", "cortex-a76", "max")}
-    assert [item[0] for item in found.values()] == ARM
-    assert {item[1:] for item in found.values()} == {("0", found["max"][2], "")}
+        factory.export_library(folder / "digits.so", target_triple=AARCH64, options=QUICK)
+    (folder / "main.c").write_text(main_text(factory))
+    (folder / "tvmgen_digits.h").write_bytes(bytes(factory.code.files["include/tvmgen_digits.h"]))
+    link_program(AARCH64, "main.c", ["digits.so"], folder / "main", "-I.")
+    return [*emulator, "-E", f"LD_LIBRARY_PATH={folder}", "-cpu"]
+
+
+@pytest.mark.parametrize("model", [MODEL, FLOATS], ids=["bytes", "floats"])
+def test_processors_of_aarch64(model: Path, tmp_path: Path) -> None:
+    """Only SVE with vectors of the size that the kernels are compiled for is a level; of all others NEON is used."""
+    run, program = arm_program(model, tmp_path), str(tmp_path / "main")
+    # the bytes of vectors, of which this emulator has 64 where nothing is said
+    expected = {
+        "cortex-a53": ARM[0],
+        "a64fx": ARM[0],  # SVE without dot products of bytes
+        "cortex-a76": ARM[1],
+        "max": ARM[2],
+        "max,sve=off": ARM[2],
+        "max,sve-default-vector-length=16": ARM[2],
+        "max,sve-default-vector-length=256": ARM[2],
+        "max,sve-default-vector-length=32": ARM[3],
+    }
+    found = {cpu: ran([*run, cpu, program]) for cpu in expected}
+    assert {cpu: item[0] for cpu, item in found.items()} == expected
+    assert {item[1:] for item in found.values()} == {("0", found["max"][2], "")}  # the same bits
+    here = [*run, "max,sve-default-vector-length=32", program]
+    forced = {level: ran(here, MLFC_CPU=level) for level in ARM}
+    assert {level: item[0] for level, item in forced.items()} == {level: level for level in ARM}
+    assert {item[1:] for item in forced.values()} == {("0", found["max"][2], "")}
+    level, status, _, message = ran([*run, "max", program], MLFC_CPU=ARM[3])
+    assert (level, status) == ("none", "-1")
+    assert message.endswith(f"got MLFC_CPU={ARM[3]}: {' '.join(ARM[:3])}\n")
+    sizes = inspect_library(tmp_path / "digits.so")["library"]["levels"]
+    assert list(sizes) == (ARM[:3] if model is MODEL else [ARM[0], ARM[3]])
+
+
+def test_levels_have_the_kernels_that_they_make_faster() -> None:
+    """SVE with 256 bits multiplies as many bytes as NEON, and no kernel of floats has products of bytes."""
+    for model, kinds in ((MODEL, ("dotprod", "i8mm")), (FLOATS, ("sve256",))):
+        factory = build("c -mcpu=auto -mtriple=aarch64", model)
+        files = {path: bytes(data).decode() for path, data in factory.code.files.items()}
+        assert {path for path in files if "_lib1_" in path} == {f"src/digits_lib1_{kind}.c" for kind in kinds}
+        assert set(factory.code.levels) >= {f"src/digits_lib1_{kind}.c" for kind in kinds}
+        vectors = [text for path, text in files.items() if path.endswith("_sve256.c")]
+        assert all("#if defined(__aarch64__) && defined(__linux__)" in text for text in vectors)
 
 
 @pytest.mark.parametrize("triple", ["thumbv7em-none-eabi", "riscv32-unknown-elf", "nonsense"])

@@ -7,13 +7,40 @@ from string import Template
 
 from mlfc.codegen.c import arguments, signature
 from mlfc.codegen.writer import Writer, c_string, pieces_beside
+from mlfc.support import dtypes
 from mlfc.support.levels import LEVEL_SECTION, LEVEL_VARIABLE, level_function
 from mlfc.target.features import Level, Levels
-from mlfc.tir.ir import PrimFunc
+from mlfc.tir.ir import Call, Expr, PrimFunc
+from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 OF_LEVEL = "MLF_OF_LEVEL"
 """The macro that puts a function into the section of its level."""
 _TEXTS = pieces_beside(__file__, "levels.h")
+_BYTES = ("int8", "uint8")
+
+
+def serves(level: Level, prim: PrimFunc) -> bool:
+    """Tell whether a kernel has a function of its own at a level."""
+    kinds = {buffer.dtype for buffer in (*prim.params, *prim.scratch)}
+    if level.serves == "bytes":
+        return not kinds.isdisjoint(_BYTES)
+    if level.serves == "floats":
+        return any(map(dtypes.is_float, kinds)) and not _multiplies_bytes(prim)
+    return True
+
+
+def _multiplies_bytes(prim: PrimFunc) -> bool:
+    """Tell whether a kernel has instructions for products of bytes."""
+    return any(
+        isinstance(node, Call) and dtypes.element(node.dtype) == "int32" and any(map(_has_bytes, node.args))
+        for stmt in walk(prim.body)
+        for expr in own_exprs(stmt)
+        for node in walk_expr(expr)
+    )
+
+
+def _has_bytes(value: Expr) -> bool:
+    return dtypes.element(value.dtype) in _BYTES and dtypes.lanes(value.dtype) > 1
 
 
 def placed(level: Level) -> str:
@@ -37,20 +64,28 @@ def choice(levels: Levels, module: str) -> str:
 def dispatcher(
     prim: PrimFunc, name: str, aliased: frozenset[int], levels: Levels, own: Mapping[str, str], *, static: bool
 ) -> str:
-    """Return the function `name`, which calls that of the chosen level; `own` are their names by level."""
+    """Return the function `name`, which calls that of the chosen level; `own` are their names, by the levels served."""
     writer, passed = Writer(), f"({', '.join(arguments(prim, aliased))})"
     head = signature(prim, name, aliased)
     with writer.block(f"static {head}" if static else head):
         writer.line(f"#if {levels.condition}")
-        with writer.block("switch (mlf_level)"):
-            for place, level in reversed(list(enumerate(levels.levels))[1:]):
-                writer.lines([f"case {place}:", f"  return {own[level.name]}{passed};"])
-            writer.lines(["case 0:", "  break;", "default:", "  return -1;"])
+        with writer.block("if (mlf_level < 0)"):
+            writer.line("return -1;")
+        for place, level in reversed(list(enumerate(levels.levels))[1:]):
+            if level.name not in own:
+                continue
+            if level.condition:
+                writer.line(f"#if {level.condition}")
+            with writer.block(f"if (mlf_level >= {place})"):
+                writer.line(f"return {own[level.name]}{passed};")
+            if level.condition:
+                writer.line("#endif")
         writer.line("#endif")
         writer.line(f"return {own[levels.levels[0].name]}{passed};")
     return writer.text().replace(f"\n  #{'if'} ", "\n#if ").replace("\n  #endif", "\n#endif")
 
 
-def guarded(text: str, levels: Levels) -> str:
-    """Return a file's text so that it is empty on other architectures, but for an include."""
-    return f"#include <stdint.h>\n\n#if {levels.condition}\n\n{text}\n#endif\n"
+def guarded(text: str, levels: Levels, level: Level) -> str:
+    """Return the text of a level's file so that it is empty on other machines, but for an include."""
+    condition = f"{levels.condition} && {level.condition}" if level.condition else levels.condition
+    return f"#include <stdint.h>\n\n#if {condition}\n\n{text}\n#endif\n"

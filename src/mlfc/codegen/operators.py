@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from mlfc.codegen.c import CFunction, preamble, print_function, print_shared, signature
 from mlfc.codegen.c_expr import Needs
 from mlfc.codegen.kernel_values import KernelValues
-from mlfc.codegen.levels import OF_LEVEL, dispatcher, guarded, placed
+from mlfc.codegen.levels import OF_LEVEL, dispatcher, guarded, placed, serves
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.target.features import Level, Levels
@@ -50,10 +50,13 @@ class OperatorsFile:
         static: bool,
         parallel: str,
     ) -> None:
-        """Define the kernel `prim` for each level, and `name`, which calls the one that fits the processor."""
+        """Define the kernel `prim` for each level that serves it, and `name`, which calls that of the processor."""
         assert self.levels is not None
-        own = {level.name: f"{name}_{level.symbol}" for level in self.levels.levels}
+        served = [level for level in self.levels.levels if serves(level, prim.at(level.name))]
+        own = {level.name: f"{name}_{level.symbol}" for level in (self.levels.levels[0], *served)}
         for level, file in self.higher.items():
+            if level not in own:
+                continue
             head = signature(prim, own[level], aliased)
             self.declarations.append(f"{head};")
             file.declarations.append(f"{head} MLF_HIDDEN {OF_LEVEL};")
@@ -93,11 +96,12 @@ class OperatorsFile:
         self.declarations.append(f"{signature(prim, name, aliased)};")
 
     def level_files(self, module: str, first: str) -> dict[str, bytes]:
-        """Return the files of higher levels by path, which begin with the lines `first`."""
+        """Return the files of higher levels that have kernels by path, which begin with the lines `first`."""
         if self.levels is None:
             return {}
-        texts = {level_path(module, level): self.higher[level.name].text() for level in self.levels.higher}
-        return {path: (first + guarded(text, self.levels)).encode() for path, text in texts.items()}
+        found = [level for level in self.levels.higher if self.higher[level.name].functions]
+        texts = {level_path(module, level): guarded(self.higher[level.name].text(), self.levels, level) for level in found}
+        return {path: (first + text).encode() for path, text in texts.items()}
 
     def text(self) -> str:
         """Return the file's text, without its first lines."""

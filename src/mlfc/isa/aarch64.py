@@ -1,4 +1,8 @@
-"""Processors of AArch64: NEON, whose vectors compilers make; dot products are in `mlfc.isa.dot4`."""
+"""Processors of AArch64: NEON and SVE, whose vectors compilers make; dot products are in `mlfc.isa.dot4`.
+
+SVE is used with vectors of a size that the compiler knows, which processors of other sizes cannot run. Only 256 bits
+are a level: with 128, SVE does what NEON does. Processors with more than 256 bits lack the levels below.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +25,29 @@ for _name in ("cortex-a53", "cortex-a72", "cortex-a76", "neoverse-n1", "apple-m1
     CPUS.add(_name, Cpu(Features()))
 for _start in ("cortex-a", "neoverse", "apple"):
     LIBRARY_CPUS.add(_start, "aarch64")
-VECTORS.add("aarch64", Vectors("aarch64", (VectorWidth(16, r"\bmul\s+v\d+\.8h"),)))
+_SVE = "defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS == {}"
+_NEVER = "(?!)"  # LLVM's code has vectors of NEON
+_WIDER = tuple(VectorWidth(bits // 8, _NEVER, _SVE.format(bits)) for bits in (512, 256))
+VECTORS.add("aarch64", Vectors("aarch64", (*_WIDER, VectorWidth(16, r"\bmul\s+v\d+\.8h"))))
 
 # by instruction sets: what has dot products is at least of Armv8.2
 _PRODUCTS, _MATRICES = "dotprod", "i8mm"
+_WITH_MATRICES = Features(instruction_sets=(_MATRICES,))
 _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic"),
-    Level(_PRODUCTS, Features(), ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod"),
+    Level(_PRODUCTS, Features(), ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod", serves="bytes"),
     Level(
-        _MATRICES,
-        Features(instruction_sets=(_MATRICES,)),
-        ("-march=armv8.2-a+dotprod+i8mm",),
-        "generic+v8_2a+dotprod+i8mm",
+        _MATRICES, _WITH_MATRICES, ("-march=armv8.2-a+dotprod+i8mm",), "generic+v8_2a+dotprod+i8mm", serves="bytes"
+    ),
+    # of bytes, processors with SVE multiply as many with NEON
+    Level(
+        "sve256",
+        _WITH_MATRICES,
+        ("-march=armv8.2-a+dotprod+i8mm+sve",),
+        "generic+v8_2a+dotprod+i8mm+sve",
+        both=("-msve-vector-bits=256",),
+        serves="floats",
+        condition="defined(__linux__)",
     ),
 )
 LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, (Path(__file__).parent / "aarch64_levels.h",)))

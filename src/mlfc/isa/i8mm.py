@@ -71,6 +71,12 @@ _HELPER = """\
 #if defined(__ARM_FEATURE_MATMUL_INT8) && MLF_PARTS == 4
 #define mlf_mmla_s8(sums, rows, weights) \\
   ((mlf_i32x16_part)vmmlaq_s32((int32x4_t)(sums), vld1q_s8(rows), (int8x16_t)(weights)))
+#elif defined(__ARM_FEATURE_SVE_MATMUL_INT8) && MLF_PARTS * __ARM_FEATURE_SVE_BITS == 512
+#define mlf_mmla_s8(sums, rows, weights) __extension__({ \\
+  typedef svint32_t mlf_words __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS))); \\
+  typedef svint8_t mlf_bytes __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS))); \\
+  const svint8_t mlf_row = svld1rq_s8(svptrue_b8(), rows); \\
+  (mlf_i32x16_part)(mlf_words)svmmla_s32((mlf_words)(sums), mlf_row, (mlf_bytes)(weights)); })
 #else
 #define mlf_mmla_s8(sums, rows, weights) __extension__({ \\
   mlf_i32x16_part mlf_sums = (sums); \\
@@ -84,7 +90,10 @@ _HELPER = """\
   } \\
   mlf_sums; })
 #endif"""
-_INCLUDES = ("#if defined(__ARM_NEON)", "#include <arm_neon.h>", "#endif")
+_INCLUDES = (
+    *("#if defined(__ARM_NEON)", "#include <arm_neon.h>", "#endif"),
+    *("#if defined(__ARM_FEATURE_SVE)", "#include <arm_sve.h>", "#endif"),
+)
 
 
 def _helper(key: str) -> Helper | None:

@@ -380,4 +380,4 @@ def level_flags(compiler: Compiler, level: Level) -> tuple[str, ...]:
     known = LEVELS.get(machine.arch).levels if machine.arch in LEVELS else ()
     if level not in known:  # the file is empty there
         return ()
-    return (f"-mcpu={level.zig}",) if compiler.is_zig else level.flags
+    return (*((f"-mcpu={level.zig}",) if compiler.is_zig else level.flags), *level.both)

@@ -149,6 +149,11 @@ class Level:
     features: Features
     flags: tuple[str, ...]  # of gcc and clang
     zig: str  # behind zig's ``-mcpu=``, without which it compiles for the processor it runs on
+    both: tuple[str, ...] = ()  # flags of every compiler
+    # the kernels that are faster than those of the level before: ``bytes``, those that read or write any, or ``floats``,
+    # those that compute with floats and multiply no bytes; empty: all
+    serves: str = ""
+    condition: str = ""  # of the preprocessor, where systems can have the level, if not all of the architecture's
 
     @property
     def symbol(self) -> str:
@@ -158,7 +163,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Levels:
-    """The levels of an architecture: first what all its processors have, then each has what those before it have."""
+    """The levels of an architecture: first what all its processors have, then each has what those before it have.
+
+    Kernels that a level does not serve are, at this level, those of a level before it.
+    """
 
     condition: str  # of the preprocessor, where C is compiled for the architecture
     levels: tuple[Level, ...]

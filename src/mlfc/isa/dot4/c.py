@@ -16,6 +16,7 @@ from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
 _PREFIX = "dot4_u8s8x"
 
+_SCALABLE = "sve"
 _BODIES = pieces_beside(__file__, "sums.h")
 _INCLUDES = tuple(_BODIES["includes"].splitlines())
 
@@ -49,8 +50,9 @@ def _helper(text: str) -> Helper | None:
     lines: list[str] = []
     for form, body in _BODIES.items():
         width, _, condition = form.partition(" ")
-        if condition and size % int(width) == 0:
-            guard = f"{condition} && MLF_PARTS == {size // int(width)}"
+        if condition and (width == _SCALABLE or size % int(width) == 0):
+            parts = f"* __ARM_FEATURE_SVE_BITS == {8 * size}" if width == _SCALABLE else f"== {size // int(width)}"
+            guard = f"{condition} && MLF_PARTS {parts}"
             lines += [f"#{'elif' if lines else 'if'} {guard}", _macro(text, body)]
     return (), "\n".join([*lines, "#else", _macro(text, _BODIES["anywhere"]), "#endif"])
 

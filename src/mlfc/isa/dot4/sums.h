@@ -1,6 +1,7 @@
 /* Ways to add sums over groups of four products of uint8 and int8 to the lanes of mlf_sum, exact on every machine; a
  * piece of this file is the body of a macro. mlf_a and mlf_b are the factors, both of the type $part as the sums. The
- * lines above the pieces are the bytes of a part, and the condition of the preprocessor.
+ * lines above the pieces are the bytes of a part, or "sve" for those of the size that the compiler was told, and the
+ * condition of the preprocessor.
  *
  * x86 without VNNI has even and odd bytes as 16-bit lanes, whose products are added in pairs. ARM's signed dot product
  * takes a - 128; 128 times the sum of b, in two steps of 64, makes up for it. Without any, a product of uint8 and int8
@@ -58,6 +59,21 @@
   mlf_total = vpadalq_s16(mlf_total, vmulq_s16(mlf_odd, mlf_b_odd));
   mlf_sum = ($part)mlf_total;
 
+//: sve defined(__ARM_FEATURE_SVE_MATMUL_INT8)
+  typedef svint32_t mlf_words __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
+  typedef svint8_t mlf_bytes __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
+  typedef svuint8_t mlf_codes __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
+  mlf_sum = ($part)(mlf_words)svusdot_s32((mlf_words)mlf_sum, (mlf_codes)mlf_a, (mlf_bytes)mlf_b);
+
+//: sve defined(__ARM_FEATURE_SVE)
+  typedef svint32_t mlf_words __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
+  typedef svint8_t mlf_bytes __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS)));
+  const svint8_t mlf_half = svdup_n_s8(64), mlf_factor = (mlf_bytes)mlf_b;
+  const $part mlf_signed = mlf_a ^ (int32_t)0x80808080;
+  mlf_words mlf_total = svdot_s32((mlf_words)mlf_sum, mlf_half, mlf_factor);
+  mlf_total = svdot_s32(mlf_total, mlf_half, mlf_factor);
+  mlf_sum = ($part)(mlf_words)svdot_s32(mlf_total, (mlf_bytes)mlf_signed, mlf_factor);
+
 //: anywhere
   mlf_sum += (mlf_a & 255) * ((mlf_b << 24) >> 24) + ((mlf_a >> 8) & 255) * ((mlf_b << 16) >> 24);
   mlf_sum += ((mlf_a >> 16) & 255) * ((mlf_b << 8) >> 24) + ((mlf_a >> 24) & 255) * (mlf_b >> 24);
@@ -69,4 +85,7 @@
 #include <emmintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
+#endif
+#if defined(__ARM_FEATURE_SVE)
+#include <arm_sve.h>
 #endif

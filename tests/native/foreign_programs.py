@@ -1,7 +1,8 @@
-"""Programs of kernels for other processors: LLVM's objects, linked with a main that feeds them from standard input."""
+"""Programs of kernels for other processors: objects of LLVM or C, and a main that feeds them from standard input."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlfc.codegen.c import print_file, print_function
 from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import compile_object
@@ -106,6 +108,34 @@ def linked(runs: Sequence[KernelRun], target: str, zig_target: str, path: Path) 
     (path.parent / "kernels.o").write_bytes(compile_object(module, machine))
     (path.parent / "main.c").write_text(main_text(runs))
     link_program(zig_target, "main.c", ["kernels.o"], path)
+
+
+def linked_c(runs: Sequence[KernelRun], flags: Sequence[str], zig_target: str, path: Path) -> None:
+    """Write the program `path` of kernels in C, which zig compiles with these flags and without a warning."""
+    pytest.importorskip("ziglang")
+    functions = [print_function(run.prim, f"kernel{number}") for number, run in enumerate(runs)]
+    (path.parent / "kernels.c").write_text(print_file(functions))
+    warnings = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+    command = (*ZIG, "-target", zig_target, *warnings, *flags, "-c", "kernels.c", "-o", "kernels.o")
+    toolchain.run_tool(command, path.parent)
+    (path.parent / "main.c").write_text(main_text(runs))
+    link_program(zig_target, "main.c", ["kernels.o"], path)
+
+
+def results(runs: Sequence[KernelRun], program: Path, zig_target: str, cpu: str) -> list[Array]:
+    """Return the kernels' outputs on a processor that is emulated."""
+    command = [*emulator_of(zig_target), "-cpu", cpu, str(program)]
+    return outputs(runs, subprocess.run(command, input=input_bytes(runs), capture_output=True, check=True).stdout)
+
+
+def executed(run: KernelRun, program: Path, zig_target: str, cpu: str) -> tuple[Array, int]:
+    """Return a kernel's output, and how many instructions it takes."""
+    trace = program.parent / "trace"
+    tracing = ["-cpu", cpu, "-singlestep", "-d", "exec,nochain", "-D", str(trace)]
+    command = [*emulator_of(zig_target), *tracing, str(program)]
+    done = subprocess.run(command, input=input_bytes([run]), capture_output=True, check=True)
+    with trace.open() as lines:
+        return outputs([run], done.stdout)[0], sum("kernel0" in line for line in lines)
 
 
 def input_bytes(runs: Sequence[KernelRun]) -> bytes:

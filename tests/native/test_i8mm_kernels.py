@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfc.codegen.c import print_file, print_function
 from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import compile_object
@@ -21,18 +19,8 @@ from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
-from mlfc.tir.ir import PrimFunc
 from mlfc.transform.lower_group import LoweredGroup, lower_group
-from tests.native.foreign_programs import (
-    ZIG,
-    KernelRun,
-    emulator_of,
-    input_bytes,
-    link_program,
-    linked,
-    main_text,
-    outputs,
-)
+from tests.native.foreign_programs import KernelRun, executed, linked, linked_c, results
 from tests.native.kernel_runner import UNOPTIMIZED, Kernels, group_of
 from tests.native.test_mve_kernels import PLAIN, layer, requantized, scalar
 
@@ -41,7 +29,13 @@ Array = npt.NDArray[Any]
 I8MM = Features(instruction_sets=("i8mm",))
 SERVED = ("1x1", "1x1_odd_plane", "1x1_wide_odd_plane", "1x1_stride", "3x3", "3x3_large_column")
 NUMBERS = ((-128, "DOUBLE"), (127, "SINGLE"), (0, "TONEVEN"))
-TARGET = "llvm -mtriple=aarch64-linux-gnu -mattr=+i8mm"
+AARCH64 = "aarch64-linux-gnu"
+TARGET = f"llvm -mtriple={AARCH64} -mattr=+i8mm"
+C_FLAGS = {
+    "c": ("-mcpu=generic+i8mm",),
+    "c without": (),
+    "c with sve": ("-mcpu=generic+i8mm+sve", "-msve-vector-bits=256"),
+}
 
 
 def large_layer() -> tuple[ir.Function, list[Array]]:
@@ -126,41 +120,17 @@ def lowered_layers() -> list[tuple[KernelRun, Array]]:
     return [(KernelRun(one.prim, [*inputs, *one.constants]), expected(one, inputs)) for one, inputs in lowered]
 
 
-def objects_of_c(prims: list[PrimFunc], flags: list[str], place: Path) -> None:
-    functions = [print_function(prim, f"kernel{number}") for number, prim in enumerate(prims)]
-    (place / "kernels.c").write_text(print_file(functions))
-    command = [
-        *ZIG,
-        "-target",
-        "aarch64-linux-gnu",
-        "-O2",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        *flags,
-        "-c",
-        "kernels.c",
-        "-o",
-        "kernels.o",
-    ]
-    subprocess.run(command, cwd=place, check=True)
-
-
-@pytest.mark.parametrize("printer", ["c", "c without", "llvm"])
+@pytest.mark.parametrize("printer", [*C_FLAGS, "llvm"])
 def test_emulated_processors_compute_the_same(printer: str, tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
-    emulator = emulator_of("aarch64-linux-gnu")
     runs = [run for run, _ in lowered_layers()]
-    program = tmp_path / "program"
+    program, cpu = tmp_path / "program", "max"
     if printer == "llvm":
-        linked(runs, TARGET, "aarch64-linux-gnu", program)
+        linked(runs, TARGET, AARCH64, program)
     else:
-        flags = ["-mcpu=generic+i8mm"] if printer == "c" else []
-        objects_of_c([run.prim for run in runs], flags, tmp_path)
-        (tmp_path / "main.c").write_text(main_text(runs))
-        link_program("aarch64-linux-gnu", "main.c", ["kernels.o"], program)
-    command = [*emulator, "-cpu", "max", str(program)]
-    found = outputs(runs, subprocess.run(command, input=input_bytes(runs), capture_output=True, check=True).stdout)
+        linked_c(runs, ["-O2", *C_FLAGS[printer]], AARCH64, program)
+        cpu = "max,sve-default-vector-length=32" if "sve" in printer else cpu
+    found = results(runs, program, AARCH64, cpu)
     for (_, wanted), output in zip(lowered_layers(), found, strict=True):
         np.testing.assert_array_equal(output, wanted)
 
@@ -174,24 +144,21 @@ def test_llvm_code_has_the_instruction() -> None:
     assert np.count_nonzero(words & 0xFFE0FC00 == 0x4E80A400) >= 16  # smmla
 
 
-def executed(features: Features, target: str, place: Path) -> int:
+def counted(features: Features, target: str, place: Path) -> int:
     """Return how many instructions the kernel of the large layer takes under QEMU."""
     group, inputs = large_layer()
     lowered = lower_group(group, features)
     place.mkdir()
     run = KernelRun(lowered.prim, [*inputs, *lowered.constants])
-    linked([run], target, "aarch64-linux-gnu", place / "program")
-    tracing = ["-cpu", "max", "-singlestep", "-d", "exec,nochain", "-D", str(place / "trace")]
-    command = [*emulator_of("aarch64-linux-gnu"), *tracing, str(place / "program")]
-    done = subprocess.run(command, input=input_bytes([run]), capture_output=True, check=True)
-    np.testing.assert_array_equal(outputs([run], done.stdout)[0], expected(lowered, inputs))
-    with (place / "trace").open() as lines:
-        return sum("kernel0" in line for line in lines)
+    linked([run], target, AARCH64, place / "program")
+    output, count = executed(run, place / "program", AARCH64, "max")
+    np.testing.assert_array_equal(output, expected(lowered, inputs))
+    return count
 
 
 def test_the_instructions_save_instructions(tmp_path: Path) -> None:
     """295 thousand multiply-accumulates; the dot products of the same processor take twice as many instructions."""
     pytest.importorskip("ziglang")
-    ours = executed(I8MM, TARGET, tmp_path / "i8mm")
-    dots = executed(Features(), TARGET.replace("=+", "=+dotprod,+"), tmp_path / "dots")
+    ours = counted(I8MM, TARGET, tmp_path / "i8mm")
+    dots = counted(Features(), TARGET.replace("=+", "=+dotprod,+"), tmp_path / "dots")
     assert 1.5 * ours < dots

@@ -10,8 +10,7 @@ from mlfc.codegen.writer import Writer, c_string, pieces_beside
 from mlfc.support import dtypes
 from mlfc.support.levels import LEVEL_SECTION, LEVEL_VARIABLE, level_function
 from mlfc.target.features import Level, Levels
-from mlfc.tir.ir import Call, Expr, PrimFunc
-from mlfc.tir.visitor import own_exprs, walk, walk_expr
+from mlfc.tir.ir import PrimFunc
 
 OF_LEVEL = "MLF_OF_LEVEL"
 """The macro that puts a function into the section of its level."""
@@ -22,25 +21,10 @@ _BYTES = ("int8", "uint8")
 def serves(level: Level, prim: PrimFunc) -> bool:
     """Tell whether a kernel has a function of its own at a level."""
     kinds = {buffer.dtype for buffer in (*prim.params, *prim.scratch)}
-    if level.serves == "bytes":
-        return not kinds.isdisjoint(_BYTES)
+    has_bytes = not kinds.isdisjoint(_BYTES)
     if level.serves == "floats":
-        return any(map(dtypes.is_float, kinds)) and not _multiplies_bytes(prim)
-    return True
-
-
-def _multiplies_bytes(prim: PrimFunc) -> bool:
-    """Tell whether a kernel has instructions for products of bytes."""
-    return any(
-        isinstance(node, Call) and dtypes.element(node.dtype) == "int32" and any(map(_has_bytes, node.args))
-        for stmt in walk(prim.body)
-        for expr in own_exprs(stmt)
-        for node in walk_expr(expr)
-    )
-
-
-def _has_bytes(value: Expr) -> bool:
-    return dtypes.element(value.dtype) in _BYTES and dtypes.lanes(value.dtype) > 1
+        return not has_bytes and any(map(dtypes.is_float, kinds))
+    return has_bytes or not level.serves
 
 
 def placed(level: Level) -> str:

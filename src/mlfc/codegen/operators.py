@@ -99,9 +99,9 @@ class OperatorsFile:
         """Return the files of higher levels that have kernels by path, which begin with the lines `first`."""
         if self.levels is None:
             return {}
-        found = [level for level in self.levels.higher if self.higher[level.name].functions]
-        texts = {level_path(module, level): guarded(self.higher[level.name].text(), self.levels, level) for level in found}
-        return {path: (first + text).encode() for path, text in texts.items()}
+        files = [(level, self.higher[level.name]) for level in self.levels.higher]
+        texts = {level: guarded(file.text(), self.levels, level) for level, file in files if file.functions}
+        return {level_path(module, level): (first + text).encode() for level, text in texts.items()}
 
     def text(self) -> str:
         """Return the file's text, without its first lines."""

@@ -36,9 +36,7 @@ _WITH_MATRICES = Features(instruction_sets=(_MATRICES,))
 _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic"),
     Level(_PRODUCTS, Features(), ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod", serves="bytes"),
-    Level(
-        _MATRICES, _WITH_MATRICES, ("-march=armv8.2-a+dotprod+i8mm",), "generic+v8_2a+dotprod+i8mm", serves="bytes"
-    ),
+    Level(_MATRICES, _WITH_MATRICES, ("-march=armv8.2-a+dotprod+i8mm",), "generic+v8_2a+dotprod+i8mm", serves="bytes"),
     # of bytes, processors with SVE multiply as many with NEON
     Level(
         "sve256",

@@ -91,9 +91,9 @@ _HELPER = """\
   mlf_sums; })
 #endif"""
 _INCLUDES = (
-    *("#if defined(__ARM_NEON)", "#include <arm_neon.h>", "#endif"),
-    *("#if defined(__ARM_FEATURE_SVE)", "#include <arm_sve.h>", "#endif"),
-)
+    "#if defined(__ARM_NEON)", "#include <arm_neon.h>", "#endif",
+    "#if defined(__ARM_FEATURE_SVE)", "#include <arm_sve.h>", "#endif",
+)  # fmt: skip
 
 
 def _helper(key: str) -> Helper | None:

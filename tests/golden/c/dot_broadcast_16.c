@@ -8,10 +8,17 @@
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
+#if defined(__ARM_FEATURE_SVE)
+#include <arm_sve.h>
+#endif
 /* a vector of 64 bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */
 #if defined(__AVX512F__)
 #define MLF_PARTS 1
+#elif defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS == 512
+#define MLF_PARTS 1
 #elif defined(__AVX__)
+#define MLF_PARTS 2
+#elif defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS == 256
 #define MLF_PARTS 2
 #else
 #define MLF_PARTS 4
@@ -99,6 +106,27 @@ typedef mlf_i8x64_part mlf_i8x64[MLF_PARTS];
   int32x4_t mlf_total = vpadalq_s16((int32x4_t)mlf_sum, vmulq_s16(mlf_even, mlf_b_even)); \
   mlf_total = vpadalq_s16(mlf_total, vmulq_s16(mlf_odd, mlf_b_odd)); \
   mlf_sum = (mlf_i32x16_part)mlf_total; \
+  mlf_sum; })
+#elif defined(__ARM_FEATURE_SVE_MATMUL_INT8) && MLF_PARTS * __ARM_FEATURE_SVE_BITS == 512
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  typedef svint32_t mlf_words __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS))); \
+  typedef svint8_t mlf_bytes __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS))); \
+  typedef svuint8_t mlf_codes __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS))); \
+  mlf_sum = (mlf_i32x16_part)(mlf_words)svusdot_s32((mlf_words)mlf_sum, (mlf_codes)mlf_a, (mlf_bytes)mlf_b); \
+  mlf_sum; })
+#elif defined(__ARM_FEATURE_SVE) && MLF_PARTS * __ARM_FEATURE_SVE_BITS == 512
+#define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
+  mlf_i32x16_part mlf_sum = (sum); \
+  const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
+  typedef svint32_t mlf_words __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS))); \
+  typedef svint8_t mlf_bytes __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS))); \
+  const svint8_t mlf_half = svdup_n_s8(64), mlf_factor = (mlf_bytes)mlf_b; \
+  const mlf_i32x16_part mlf_signed = mlf_a ^ (int32_t)0x80808080; \
+  mlf_words mlf_total = svdot_s32((mlf_words)mlf_sum, mlf_half, mlf_factor); \
+  mlf_total = svdot_s32(mlf_total, mlf_half, mlf_factor); \
+  mlf_sum = (mlf_i32x16_part)(mlf_words)svdot_s32(mlf_total, (mlf_bytes)mlf_signed, mlf_factor); \
   mlf_sum; })
 #else
 #define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \

@@ -5,7 +5,11 @@
 /* a vector of 64 bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */
 #if defined(__AVX512F__)
 #define MLF_PARTS 1
+#elif defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS == 512
+#define MLF_PARTS 1
 #elif defined(__AVX__)
+#define MLF_PARTS 2
+#elif defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS == 256
 #define MLF_PARTS 2
 #else
 #define MLF_PARTS 4

@@ -92,7 +92,7 @@ _HELPER = """\
 #endif"""
 _INCLUDES = (
     "#if defined(__ARM_NEON)", "#include <arm_neon.h>", "#endif",
-    "#if defined(__ARM_FEATURE_SVE)", "#include <arm_sve.h>", "#endif",
+    "#if defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS > 0", "#include <arm_sve.h>", "#endif",
 )  # fmt: skip
 
 

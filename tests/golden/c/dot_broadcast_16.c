@@ -8,7 +8,7 @@
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
-#if defined(__ARM_FEATURE_SVE)
+#if defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS > 0
 #include <arm_sve.h>
 #endif
 /* a vector of 64 bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */

@@ -86,6 +86,6 @@
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
-#if defined(__ARM_FEATURE_SVE)
+#if defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS > 0
 #include <arm_sve.h>
 #endif

@@ -70,6 +70,7 @@ def _shapes() -> Iterator[Spec]:
     for operator in ("nn.softmax", "nn.log_softmax"):
         yield Spec(operator, (Given((36, 3)),), {"axis": 0}, "columns")
         yield Spec(operator, (Given((3, 37)),), {"axis": 1}, "rows")
+        yield Spec(operator, (Given((36, 5)),), {"axis": 1}, "short-rows")
 
 
 def _pools() -> Iterator[Spec]:

@@ -354,7 +354,7 @@ def nn_cases() -> list[Case]:
     x = normal(2, 6, 5, 4) * 3
     last = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     c, d = normal(6, seed=5), normal(6, seed=6)
-    row, beside = normal(3, 700) * 4, normal(2, 9, 70) * 4
+    row, beside, short = normal(3, 700) * 4, normal(2, 9, 70) * 4, normal(3, 70, 11) * 4
     gamma, beta = normal(700, seed=7), normal(700, seed=8)
     lrn = {"size": 5, "alpha": 0.01, "beta": 0.75, "bias": 1.0}
     return [
@@ -362,6 +362,8 @@ def nn_cases() -> list[Case]:
         Case("nn.bias_add", [last, c], lambda: last + c, {"axis": -1}, label="last"),
         Case("nn.prelu", [x, c], lambda: np.where(x > 0, x, x * c[:, None, None])),
         Case("nn.softmax", [row], ort("Softmax", row), relative=1e-6),
+        Case("nn.softmax", [short], ort("Softmax", short), relative=1e-6, label="short"),
+        Case("nn.log_softmax", [short], ort("LogSoftmax", short), relative=1e-6, label="short"),
         Case("nn.softmax", [x], ort("Softmax", x, axis=1), {"axis": 1}, relative=1e-6, label="axis1"),
         Case("nn.log_softmax", [row], ort("LogSoftmax", row), relative=1e-6),
         Case("nn.softmax", [beside], ort("Softmax", beside, axis=1), {"axis": 1}, relative=1e-6, label="side-by-side"),

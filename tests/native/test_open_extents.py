@@ -76,6 +76,11 @@ def conv(
     return ir.call("nn.relu", [ir.call("nn.bias_add", [call, floats(filters)], axis=3)]), [x]
 
 
+def scaled_softmax(rows: Any, length: Any, operator: str = "nn.softmax") -> Made:
+    x = var("x", 3, rows, length)
+    return ir.call(operator, [ir.call("multiply", [x, ir.const(np.float32(3.3))])]), [x]
+
+
 def transposed(shape: Sequence[Any], filters: int) -> Made:
     x = var("x", *shape)
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
@@ -194,7 +199,12 @@ CASES = {
     "causal attention": Case(lambda n, m: attention(n, n + m, right=0, offset=m), QUERIES[1:4]),
     "attention with shared keys": Case(lambda n, m: attention(n, m, groups=1, softcap=3.0), QUERIES[:2]),
     "softmax": Case(
-        lambda n, m: rows("nn.softmax", n, m), [*PAIRS, *of("nm", [2, 600], [1, 8192], [2, 8200])]
+        lambda n, m: rows("nn.softmax", n, m),
+        [*PAIRS, *of("nm", [2, 600], [1, 8192], [2, 8200], [16, 16], [70, 7], [130, 2], [3, 8], [40, 17])],
+    ),
+    "softmax of scaled rows": Case(lambda n: scaled_softmax(n, 11), ROWS),
+    "log softmax of scaled rows": Case(
+        lambda n, m: scaled_softmax(n, m, "nn.log_softmax"), of("nm", [2, 7], [40, 10], [70, 16], [20, 20])
     ),
     "softmax, side by side": Case(
         lambda n, m: rows("nn.softmax", 2, n, m, axis=1), [*PAIRS, {"n": 3, "m": 65}, {"n": 600, "m": 1}]

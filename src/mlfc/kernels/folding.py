@@ -101,6 +101,21 @@ class Fold:
     rounds: bool = False  # each step rounds, so long folds are made of short ones
 
 
+def in_pairs(parts: Sequence[Expr], step: Callable[[Expr, Expr, int], Expr]) -> Expr:
+    """Return neighbours folded until one is left; the last argument of `step` is the place of the second one's first.
+
+    It is the order in which one result's accumulators are folded.
+    """
+    parts, apart = list(parts), 1
+    while len(parts) > 1:
+        parts = [
+            step(parts[at], parts[at + 1], (at + 1) * apart) if at + 1 < len(parts) else parts[at]
+            for at in range(0, len(parts), 2)
+        ]
+        apart *= 2
+    return parts[0]
+
+
 @contextmanager
 def serial_loops(ctx: Context, extents: Sequence[Extent | Expr], prefix: str) -> Iterator[list[Expr]]:
     """Open one serial loop an extent."""
@@ -116,6 +131,16 @@ def kept_loops(ctx: Context, axes: Axes) -> Iterator[dict[int, Expr]]:
         yield dict(zip(looped, indices, strict=True))
 
 
+def tiles_of(ctx: Context, extent: Extent) -> Iterator[tuple[Expr, Extent]]:
+    """Open each tile of a range in turn: its first place and its width."""
+    whole = extent // COLUMNS
+    if not _is_zero(whole):
+        with ctx.stmts.loop(whole, "tile") as tile:
+            yield tile * COLUMNS, COLUMNS
+    if not _is_zero(extent % COLUMNS):
+        yield tb.as_expr(whole * COLUMNS), extent % COLUMNS
+
+
 @contextmanager
 def kept_tiles(ctx: Context, axes: Axes) -> Iterator[Callable[[], Iterator[tuple[dict[int, Expr], Extent]]]]:
     """Open loops over the kept axes; the yielded function opens each tile of results in turn."""
@@ -125,13 +150,8 @@ def kept_tiles(ctx: Context, axes: Axes) -> Iterator[Callable[[], Iterator[tuple
             if axes.tiled is None:
                 yield kept, 1
                 return
-            extent = axes.shape[axes.tiled]
-            whole = extent // COLUMNS
-            if not _is_zero(whole):
-                with ctx.stmts.loop(whole, "tile") as tile:
-                    yield {**kept, axes.tiled: tile * COLUMNS}, COLUMNS
-            if not _is_zero(extent % COLUMNS):
-                yield {**kept, axes.tiled: tb.as_expr(whole * COLUMNS)}, extent % COLUMNS
+            for first, width in tiles_of(ctx, axes.shape[axes.tiled]):
+                yield {**kept, axes.tiled: first}, width
 
         yield tiles
 
@@ -303,15 +323,8 @@ class _FoldTile:
                 both = self.fold.step(tb.load(total, [lane]), tb.load(total, [lane + LANES]))
                 stmts.store(total, [lane], both)
             room = LANES
-        parts, apart = [tb.load(total, [lane]) for lane in range(room)], 1
-        while len(parts) > 1:
-            parts = [
-                self._folded(parts[at], parts[at + 1], (at + 1) * apart if is_short else None)
-                if at + 1 < len(parts) else parts[at]
-                for at in range(0, len(parts), 2)
-            ]  # fmt: skip
-            apart *= 2
-        return parts[0]
+        parts = [tb.load(total, [lane]) for lane in range(room)]
+        return in_pairs(parts, lambda one, other, lane: self._folded(one, other, lane if is_short else None))
 
     def _folded(self, one: Expr, other: Expr, lane: int | None) -> Expr:
         """Return two lanes as one, by name where a step reads them more than once: steps of steps would double.

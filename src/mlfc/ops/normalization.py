@@ -12,7 +12,18 @@ from functools import partial
 from math import inf, prod
 
 from mlfc.errors import TypeCheckError
-from mlfc.kernels.folding import COLUMNS, Axes, Fold, emit_fold, kept_tiles, serial_loops, shifted
+from mlfc.kernels.folding import (
+    COLUMNS,
+    LANES,
+    Axes,
+    Fold,
+    emit_fold,
+    in_pairs,
+    kept_tiles,
+    serial_loops,
+    shifted,
+    tiles_of,
+)
 from mlfc.kernels.functions import exp_below
 from mlfc.kernels.rows import PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT
@@ -28,6 +39,8 @@ At = Callable[[Sequence[Expr]], list[Expr]]
 
 # A row computed on the fly is kept in scratch up to this many elements, and computed again beyond.
 _ROW_LIMIT = 4096
+# Rows beside each other that fill a vector.
+_FEWEST_ROWS = 16
 
 
 def _wide(dtype: str) -> str:
@@ -67,8 +80,11 @@ def _emit_softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Out
 def _softmax_of(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool, shape: Shape) -> None:
     """Emit rows one after another, or side by side where there is an axis behind theirs; `shape` may know more ones."""
     axes = Axes(shape, (axis,), keepdims=True)
-    if ctx.features.gpu or not ctx.features.vector_bytes or axes.tiled is None:
+    if ctx.features.gpu or not ctx.features.vector_bytes:
         _softmax_in_rows(ctx, data, axis, out, logarithm)
+        return
+    if axes.tiled is None:
+        _softmax_of_last(ctx, data, axis, out, logarithm)
         return
     behind = shape[axes.tiled]
     if isinstance(behind, int) or bounds(behind)[0] > 1:
@@ -79,6 +95,69 @@ def _softmax_of(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: b
     with ctx.stmts.otherwise():
         single = (*shape[: axes.tiled], 1, *shape[axes.tiled + 1 :])
         _softmax_of(ctx, data, axis, out, logarithm, single)
+
+
+def _softmax_of_last(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool) -> None:
+    """Emit rows one after another, or short ones side by side where there are several: both give the same bits."""
+    length, others = data.shape[axis], [other for other in range(len(data.shape)) if other != axis]
+    is_short = isinstance(length, int) and 1 < length <= LANES and not ctx.small
+    many = [other for other in reversed(others) if bounds(data.shape[other])[1] >= _FEWEST_ROWS]
+    known = [other for other in many if bounds(data.shape[other])[0] >= _FEWEST_ROWS]
+    if not is_short or not many:
+        _softmax_in_rows(ctx, data, axis, out, logarithm)
+    elif known:
+        _softmax_of_short(ctx, data, (axis, known[0]), out, logarithm)
+    else:
+        with ctx.stmts.when(tb.binary("ge", tb.as_expr(data.shape[many[0]]), _FEWEST_ROWS)):
+            _softmax_of_short(ctx, data, (axis, many[0]), out, logarithm)
+        with ctx.stmts.otherwise():
+            _softmax_in_rows(ctx, data, axis, out, logarithm)
+
+
+def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Output, logarithm: bool) -> None:
+    """Emit rows along the first of two axes side by side along the second: transposed, so that compilers find vectors.
+
+    The few elements of a row are added in pairs, as the accumulators are of a row alone.
+    """
+    stmts, dtype, (axis, beside) = ctx.stmts, _wide(data.dtype), axes
+    length, rows = int(data.shape[axis]), data.shape[beside]
+    others = [other for other in range(len(data.shape)) if other not in axes]
+    kept = ctx.scratch("rows", (length, COLUMNS), dtype)
+
+    def tile(outer: Sequence[Expr], first: Expr, width: Extent) -> None:
+        def at(place: Expr, lane: Expr) -> list[Expr]:
+            every = {**dict(zip(others, outer, strict=True)), axis: place, beside: first + lane}
+            return [every[other] for other in range(len(data.shape))]
+
+        def read(place: Expr, lane: Expr) -> Expr:
+            return tb.cast(data.read(at(place, lane)), dtype)
+
+        def column(lane: Expr) -> list[Expr]:
+            return [tb.load(kept, [place, lane]) for place in range(length)]
+
+        tops, totals = stmts.local("tops", (COLUMNS,), dtype), stmts.local("totals", (COLUMNS,), dtype)
+        with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
+            stmts.store(kept, [place, lane], read(place, lane))
+        with stmts.loop(width, "c", "vectorized") as lane:
+            stmts.store(tops, [lane], in_pairs(column(lane), lambda a, b, _: tb.maximum(a, b)))
+        with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
+            # what is computed is computed again, as for a row alone: a product is fused with the difference there too
+            element = tb.load(kept, [place, lane]) if data.buffer is not None else read(place, lane)
+            below = stmts.let("below", element - tb.load(tops, [lane]))
+            stmts.store(kept, [place, lane], below if logarithm else exp_below(ctx, below))
+        with stmts.loop(width, "c", "vectorized") as lane:
+            powers = [exp_below(ctx, value) if logarithm else value for value in column(lane)]
+            total = in_pairs(powers, lambda a, b, _: a + b)
+            stmts.store(totals, [lane], tb.intrinsic("log", total) if logarithm else 1 / total)
+        with stmts.loop(width, "c") as lane, stmts.loop(length, "o", "vectorized") as place:
+            value, by = tb.load(kept, [place, lane]), tb.load(totals, [lane])
+            out.store(at(place, lane), tb.cast(value - by if logarithm else value * by, out.dtype))
+
+    with serial_loops(ctx, [data.shape[other] for other in others], "i") as outer:
+        for first, width in tiles_of(ctx, rows):
+            stmts.refill(kept)
+            with stmts.refilling(kept):
+                tile(outer, first, width)
 
 
 def _softmax_side_by_side(ctx: Context, data: Tensor, axes: Axes, out: Output, logarithm: bool) -> None:

@@ -24,6 +24,8 @@ from mlfc.tir.ir import Buffer, Const, Expr, Select
 # A tile of results, and the accumulators of one result; both fill whole vectors of every target.
 COLUMNS = 64
 LANES = 16
+# Lanes that the narrowest vectors have.
+VECTOR = 4
 # Additions into one accumulator before a partial sum is closed: its rounding errors stay near 1e-6 of the sum.
 CLOSE_AFTER = 512
 
@@ -101,19 +103,17 @@ class Fold:
     rounds: bool = False  # each step rounds, so long folds are made of short ones
 
 
-def in_pairs(parts: Sequence[Expr], step: Callable[[Expr, Expr, int], Expr]) -> Expr:
-    """Return neighbours folded until one is left; the last argument of `step` is the place of the second one's first.
+def in_halves(parts: Sequence[Expr], step: Callable[[Expr, Expr, int], Expr]) -> Expr:
+    """Return parts folded into half as many until one is left; the last argument of `step` is the second one's place.
 
-    It is the order in which one result's accumulators are folded.
+    It is the order in which one result's accumulators are folded: a part that is not there changes nothing.
     """
-    parts, apart = list(parts), 1
-    while len(parts) > 1:
-        parts = [
-            step(parts[at], parts[at + 1], (at + 1) * apart) if at + 1 < len(parts) else parts[at]
-            for at in range(0, len(parts), 2)
-        ]
-        apart *= 2
-    return parts[0]
+    left, apart = list(parts), LANES // 2
+    while apart:
+        upper = left[apart:]
+        left = [step(one, upper[at], at + apart) if at < len(upper) else one for at, one in enumerate(left[:apart])]
+        apart //= 2
+    return left[0]
 
 
 @contextmanager
@@ -205,14 +205,20 @@ class _FoldTile:
         self.room = COLUMNS if isinstance(self.lanes, Dim) else self.lanes
         # elements of the innermost folded axis that are added before a partial sum is closed
         self.stretch = CLOSE_AFTER if self.across else CLOSE_AFTER * LANES
+        # of short loops: compilers find vectors in sums that are spelled out, but not in conditions
+        self.kind = "rolled" if self._compares() else "vectorized"
 
     def _most_lanes(self) -> int:
         """Return the lanes of a long row; more for comparisons, in whatever order: gcc spells out loops of few lanes.
 
         It finds no vectors in conditions that are spelled out.
         """
+        return 2 * LANES if self._compares() else LANES
+
+    def _compares(self) -> bool:
+        """Tell whether floats are compared, by vectors."""
         compares = dtypes.is_float(self.fold.dtype) and not self.fold.rounds and self.fold.neutral in (-inf, inf)
-        return 2 * LANES if compares and self.ctx.features.vector_bytes else LANES
+        return compares and bool(self.ctx.features.vector_bytes)
 
     def emit(self, out: Output) -> None:
         total = self._accumulators("total")
@@ -283,7 +289,7 @@ class _FoldTile:
         with stmts.loop(whole, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
             self._add(into, lane, self.first, [*outer, start + step * self.lanes + lane])
         if not _is_zero(length % self.lanes):
-            with stmts.loop(length % self.lanes, "c", "vectorized") as lane:
+            with stmts.loop(length % self.lanes, "c", self.kind) as lane:
                 self._add(into, lane, self.first, [*outer, start + whole * self.lanes + lane])
 
     def _add(self, into: Buffer, lane: Expr, kept: dict[int, Expr], folded: list[Expr]) -> None:
@@ -316,17 +322,28 @@ class _FoldTile:
         return tb.load(result, [0])
 
     def _tree(self, total: Buffer, *, is_short: bool) -> Expr:
-        """Return pairs of lanes folded until one is left."""
-        room, stmts = self.room, self.ctx.stmts
-        if room > LANES:
-            with stmts.loop(room - LANES, "c", "vectorized") as lane:
-                both = self.fold.step(tb.load(total, [lane]), tb.load(total, [lane + LANES]))
-                stmts.store(total, [lane], both)
-            room = LANES
-        parts = [tb.load(total, [lane]) for lane in range(room)]
-        return in_pairs(parts, lambda one, other, lane: self._folded(one, other, lane if is_short else None))
+        """Return the lanes folded into half as many until one is left, in vectors while they fill some."""
+        stmts, room, apart = self.ctx.stmts, self.room, LANES
 
-    def _folded(self, one: Expr, other: Expr, lane: int | None) -> Expr:
+        def fold(lane: Expr) -> None:
+            other = lane + apart
+            value = self._folded(tb.load(total, [lane]), tb.load(total, [other]), other if is_short else None)
+            stmts.store(total, [lane], value)
+
+        while room > VECTOR:
+            while apart >= room:
+                apart //= 2
+            if room - apart >= VECTOR:
+                with stmts.loop(room - apart, "c", self.kind) as lane:
+                    fold(lane)
+            else:
+                for place in range(room - apart):
+                    fold(tb.const(place))
+            room = apart
+        parts = [tb.load(total, [lane]) for lane in range(room)]
+        return in_halves(parts, lambda one, other, lane: self._folded(one, other, lane if is_short else None))
+
+    def _folded(self, one: Expr, other: Expr, lane: Expr | int | None) -> Expr:
         """Return two lanes as one, by name where a step reads them more than once: steps of steps would double.
 
         `lane` is the number of the second where that may not be in use: then a largest element that is NaN must stay.

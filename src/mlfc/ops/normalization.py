@@ -18,7 +18,7 @@ from mlfc.kernels.folding import (
     Axes,
     Fold,
     emit_fold,
-    in_pairs,
+    in_halves,
     kept_tiles,
     serial_loops,
     shifted,
@@ -39,7 +39,8 @@ At = Callable[[Sequence[Expr]], list[Expr]]
 
 # A row computed on the fly is kept in scratch up to this many elements, and computed again beyond.
 _ROW_LIMIT = 4096
-# Rows beside each other that fill a vector.
+# Rows of so many elements are transposed, 64 at a time, if there are enough of them to fill a vector.
+_SHORT_ROW = 23
 _FEWEST_ROWS = 16
 
 
@@ -100,7 +101,7 @@ def _softmax_of(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: b
 def _softmax_of_last(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool) -> None:
     """Emit rows one after another, or short ones side by side where there are several: both give the same bits."""
     length, others = data.shape[axis], [other for other in range(len(data.shape)) if other != axis]
-    is_short = isinstance(length, int) and 1 < length <= LANES and not ctx.small
+    is_short = isinstance(length, int) and 1 < length <= _SHORT_ROW and not ctx.small
     many = [other for other in reversed(others) if bounds(data.shape[other])[1] >= _FEWEST_ROWS]
     known = [other for other in many if bounds(data.shape[other])[0] >= _FEWEST_ROWS]
     if not is_short or not many:
@@ -117,12 +118,13 @@ def _softmax_of_last(ctx: Context, data: Tensor, axis: int, out: Output, logarit
 def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Output, logarithm: bool) -> None:
     """Emit rows along the first of two axes side by side along the second: transposed, so that compilers find vectors.
 
-    The few elements of a row are added in pairs, as the accumulators are of a row alone.
+    The few elements of a row are added in the order in which the accumulators of a row alone are.
     """
     stmts, dtype, (axis, beside) = ctx.stmts, _wide(data.dtype), axes
     length, rows = int(data.shape[axis]), data.shape[beside]
     others = [other for other in range(len(data.shape)) if other not in axes]
     kept = ctx.scratch("rows", (length, COLUMNS), dtype)
+    powers = ctx.scratch("powers", (length, COLUMNS), dtype) if logarithm else kept
 
     def tile(outer: Sequence[Expr], first: Expr, width: Extent) -> None:
         def at(place: Expr, lane: Expr) -> list[Expr]:
@@ -132,31 +134,35 @@ def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Ou
         def read(place: Expr, lane: Expr) -> Expr:
             return tb.cast(data.read(at(place, lane)), dtype)
 
-        def column(lane: Expr) -> list[Expr]:
-            return [tb.load(kept, [place, lane]) for place in range(length)]
+        def total(lane: Expr) -> Expr:
+            column = [tb.load(powers, [place, lane]) for place in range(length)]
+            parts = [sum(column[place + LANES :: LANES], column[place]) for place in range(min(length, LANES))]
+            return in_halves(parts, lambda a, b, _: a + b)
 
         tops, totals = stmts.local("tops", (COLUMNS,), dtype), stmts.local("totals", (COLUMNS,), dtype)
+        with stmts.loop(width, "c", "vectorized") as lane:
+            stmts.store(tops, [lane], -inf)
         with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
             stmts.store(kept, [place, lane], read(place, lane))
-        with stmts.loop(width, "c", "vectorized") as lane:
-            stmts.store(tops, [lane], in_pairs(column(lane), lambda a, b, _: tb.maximum(a, b)))
+        with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
+            stmts.store(tops, [lane], tb.maximum(tb.load(tops, [lane]), tb.load(kept, [place, lane])))
         with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
             # what is computed is computed again, as for a row alone: a product is fused with the difference there too
             element = tb.load(kept, [place, lane]) if data.buffer is not None else read(place, lane)
             below = stmts.let("below", element - tb.load(tops, [lane]))
-            stmts.store(kept, [place, lane], below if logarithm else exp_below(ctx, below))
+            if logarithm:
+                stmts.store(kept, [place, lane], below)
+            stmts.store(powers, [place, lane], exp_below(ctx, below))
         with stmts.loop(width, "c", "vectorized") as lane:
-            powers = [exp_below(ctx, value) if logarithm else value for value in column(lane)]
-            total = in_pairs(powers, lambda a, b, _: a + b)
-            stmts.store(totals, [lane], tb.intrinsic("log", total) if logarithm else 1 / total)
+            stmts.store(totals, [lane], tb.intrinsic("log", total(lane)) if logarithm else 1 / total(lane))
         with stmts.loop(width, "c") as lane, stmts.loop(length, "o", "vectorized") as place:
             value, by = tb.load(kept, [place, lane]), tb.load(totals, [lane])
             out.store(at(place, lane), tb.cast(value - by if logarithm else value * by, out.dtype))
 
     with serial_loops(ctx, [data.shape[other] for other in others], "i") as outer:
         for first, width in tiles_of(ctx, rows):
-            stmts.refill(kept)
-            with stmts.refilling(kept):
+            stmts.refill(kept, powers)
+            with stmts.refilling(kept, powers):
                 tile(outer, first, width)
 
 

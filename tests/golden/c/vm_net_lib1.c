@@ -139,7 +139,7 @@ static int32_t tvmgen_net_fused_nn_softmax(const float *restrict p0, float *rest
     for (int32_t c_1 = 0; c_1 < 4; ++c_1) {
       total[c_1] = mlf_max_f32(total[c_1], p0[row0 * 4 + c_1]);
     }
-    top[0] = mlf_max_f32(mlf_max_f32(total[0], total[1]), mlf_max_f32(total[2], total[3]));
+    top[0] = mlf_max_f32(mlf_max_f32(total[0], total[2]), mlf_max_f32(total[1], total[3]));
     float total_1[1];
     float total_2[4];
     for (int32_t c_2 = 0; c_2 < 4; ++c_2) {
@@ -151,7 +151,7 @@ static int32_t tvmgen_net_fused_nn_softmax(const float *restrict p0, float *rest
       row[c_3] = power;
       total_2[c_3] += power;
     }
-    total_1[0] = total_2[0] + total_2[1] + (total_2[2] + total_2[3]);
+    total_1[0] = total_2[0] + total_2[2] + (total_2[1] + total_2[3]);
     const float scale = 1.0f / total_1[0];
     for (int32_t o0 = 0; o0 < 4; ++o0) {
       output[row0 * 4 + o0] = row[o0] * scale;

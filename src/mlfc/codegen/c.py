@@ -31,6 +31,7 @@ from mlfc.tir.visitor import loads, walk, walk_expr
 
 _WORKSPACE = "workspace"
 _VALUES = Var("values", "int32")
+_PIECES = ("rounds_even", "doubles", "independent_loops", "scalar_loops", "rolled_loops", "fences", "prefetches")
 # not for local names: parameters of every function, and names of the headers that are used
 _RESERVED = frozenset(
     {
@@ -110,7 +111,7 @@ def preamble(needs: Needs) -> list[str]:
     lines += ["#include <stdint.h>", "#include <string.h>"]
     lines += [f"#include <{HEADERS[name]}>" for name in sorted(needs.parallel)]
     body = render(needs.helpers, needs.vectors)
-    for need in ("rounds_even", "doubles", "independent_loops", "scalar_loops", "rolled_loops", "fences"):
+    for need in _PIECES:
         if getattr(needs, need):
             lines += ["", PIECES[need]]
     return [*lines, "", *body] if body else lines
@@ -233,6 +234,10 @@ class _FunctionPrinter(StatementPrinter):
         elif isinstance(stmt, ir.Fence):
             self._needs.fences = True
             self._writer.line(f"MLF_FENCE /* {comment_text(stmt.text)} */")
+        elif isinstance(stmt, ir.Prefetch):
+            self._needs.prefetches = True
+            place = f"&{self._read_name(stmt.buffer)}[{self._exprs.expr(stmt.offset)}]"
+            self._writer.line(f"MLF_PREFETCH({place}); /* {comment_text(stmt.text)} */")
         elif isinstance(stmt, ir.Parallel):
             self._parallel(stmt)
         else:

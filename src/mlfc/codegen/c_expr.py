@@ -74,6 +74,7 @@ class Needs:
     scalar_loops: bool = False
     rolled_loops: bool = False
     fences: bool = False
+    prefetches: bool = False
     doubles: bool = False
     rounds_even: bool = False
     parallel: set[str] = field(default_factory=set)  # the functions that share out pieces

@@ -94,6 +94,14 @@ typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
 #define MLF_FENCE
 #endif
 
+//: prefetches
+/* brings what is at an address to the second-level cache */
+#if defined(__GNUC__)
+#define MLF_PREFETCH(address) __builtin_prefetch(address, 0, 2)
+#else
+#define MLF_PREFETCH(address) ((void)(address))
+#endif
+
 //: hidden
 /* constants are addressed without the global offset table */
 #if defined(_WIN32)

@@ -19,11 +19,11 @@ from mlfc.target.features import (
 )
 
 for _name in ("x86-64", "x86-64-v2"):
-    CPUS.add(_name, Cpu(Features(winograd=True)))
-CPUS.add("x86-64-v3", Cpu(Features(winograd=True, fixed_point_lanes=8)))
-_WIDE = Features(vector_registers=32, winograd=True, fixed_point_lanes=16, pushes_bytes=True)
-_NARROW = Features(packing_registers=32, winograd=True)
-_EIGHT = Features(packing_registers=32, winograd=True, fixed_point_lanes=8)
+    CPUS.add(_name, Cpu(Features(winograd=True, prefetches=True)))
+CPUS.add("x86-64-v3", Cpu(Features(winograd=True, prefetches=True, fixed_point_lanes=8)))
+_WIDE = Features(vector_registers=32, winograd=True, prefetches=True, fixed_point_lanes=16, pushes_bytes=True)
+_NARROW = Features(packing_registers=32, winograd=True, prefetches=True)
+_EIGHT = Features(packing_registers=32, winograd=True, prefetches=True, fixed_point_lanes=8)
 _TILES = with_tiles(_WIDE)
 CPUS.add("x86-64-v4", Cpu(_WIDE))
 CPUS.add("sapphirerapids", Cpu(_TILES, base="x86-64-v4"))

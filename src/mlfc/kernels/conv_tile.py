@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,12 +22,13 @@ from mlfc.kernels.plain import PIECE, is_long, no_sum, piece
 from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Form, Source
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
+from mlfc.kernels.weight_stream import Part, Share, WeightStream
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
-from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.ir import Buffer, Const, Expr
 
 LARGE_WEIGHTS = 1024 * 1024  # bytes that the second-level cache does not hold beside the data
 SHARED_VECTORS = (1, 2)  # of output channels of a tile then: more of them leave compilers too few registers
@@ -49,6 +50,10 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     assert how is not None  # _accepts has seen to it
     seen = frame_of(len(conv.spatial))
     TiledConv(ctx, conv.planar(), how, (data, seen), out).emit()
+
+
+# place of a step in the packed weights, in its piece, and its (ky, kx, c)
+_Step: TypeAlias = "tuple[Expr, Expr, tuple[Expr, Expr, Expr]]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,11 +328,13 @@ class TiledConv:
         with stmts.loop(totals.shape[0], "pixel") as pixel, stmts.loop(vectors * LANES, "c", "vectorized") as c:
             stmts.store(totals, [pixel, c], no_sum(totals.dtype, self.steps))
         at = [packed.place(band[1], number, vector) for vector in range(vectors)]
-        with self._large_pieces() as steps:
+        with self._large_pieces() as (piece_at, steps):
             for place in self._tiles(band):
                 sums = self._sums(len(place.pixels) * vectors)
                 read = self.reader(place)
-                with steps() as (position, tap):
+                ahead = self._ahead(place, packed, at[0], weights, piece_at)
+                with steps() as (position, offset, tap):
+                    ahead.step(offset)
                     factors = [tb.load(weights, [own, position, v * LANES], lanes=LANES) for own, v in at]
                     add_products(stmts, sums, [read(y, x, tap) for y, x in place.pixels], factors, how.accumulate)
                 for index in range(sums.size):
@@ -363,8 +370,8 @@ class TiledConv:
         return [pixel, index % vectors * LANES]
 
     @contextmanager
-    def _large_pieces(self) -> Iterator[Callable[[], AbstractContextManager[tuple[Expr, tuple[Expr, Expr, Expr]]]]]:
-        """Open the loops over pieces, which are those of `_steps`; yield what opens the loops inside one."""
+    def _large_pieces(self) -> Iterator[tuple[tuple[Expr, int], Callable[[], AbstractContextManager[_Step]]]]:
+        """Open the loops over pieces, which are those of `_steps`; yield the place of one, and what opens its loops."""
         stmts = self.ctx.stmts
         taps, steps = self.run
         by_row = taps * steps <= PIECE
@@ -372,18 +379,20 @@ class TiledConv:
         @contextmanager
         def inside(
             ky: Expr, kx: Expr | None, first: Expr, extent: Any
-        ) -> Iterator[tuple[Expr, tuple[Expr, Expr, Expr]]]:
+        ) -> Iterator[_Step]:
             with stmts.loop(taps, "kx") if kx is None else nullcontext(kx) as column:
                 with stmts.loop(extent, "k") as offset:
                     k = first + offset
-                    yield (ky * taps + column) * steps + k, (ky, column, k * self.how.step)
+                    inside = column * steps + offset if kx is None else offset
+                    yield (ky * taps + column) * steps + k, inside, (ky, column, k * self.how.step)
 
         with stmts.loop(self.conv.kernel[0], "ky") as ky:
             if by_row:
-                yield lambda: inside(ky, None, tb.const(0), steps)
+                yield (ky * (taps * steps), taps * steps), lambda: inside(ky, None, tb.const(0), steps)
                 return
             with stmts.loop(taps, "kx") as kx, piece(self.ctx, steps, whole=False) as (first, extent):
-                yield lambda: inside(ky, kx, first, extent)
+                most = int(extent.value) if isinstance(extent, Const) else PIECE
+                yield ((ky * taps + kx) * steps + first, most), lambda: inside(ky, kx, first, extent)
 
     def _together(self, block: PackedBlock, wide: int) -> int:
         """Return how many blocks are computed together for a piece of `wide` pixels.
@@ -433,7 +442,7 @@ class TiledConv:
     ) -> None:
         """Write the sums of a tile of pixels and a block of channels, or several blocks `together` from `number` on."""
         stmts, how, vectors = self.ctx.stmts, self.how, block.vectors * together
-        at = [block.place(place.group, number, vector) for vector in range(vectors)]
+        at = [self.weights_at(block, place.group, number, vector) for vector in range(vectors)]
         count = len(place.pixels) * vectors
         sums = stmts.local("sums", (count,), how.vector)
         for index in range(count):
@@ -445,12 +454,30 @@ class TiledConv:
             stmts.store(sums, [index], begin)
         pieces = _Pieces(self.ctx, sums, self.steps) if self.long else None
         read = self.reader(place)
+        ahead = self._ahead(place, block, at[0], weights, (tb.const(0), self.steps))
         with self._steps(pieces) as (position, tap):
+            ahead.step(position)
             width = LANES * how.step
             factors = [tb.load(weights, [own, position, v * width], lanes=width) for own, v in at]
             values = [read(y, x, tap) for y, x in place.pixels]
             add_products(stmts, sums, values, factors, how.accumulate)
         self.finish(place, block, number, pieces.totals if pieces else sums, together)
+
+    def weights_at(self, block: PackedBlock, group: Expr, number: Expr, vector: int) -> tuple[Any, Any]:
+        """Return the panel of a block's vector, and which of it the vector is."""
+        return block.place(group, number, vector)
+
+    def _ahead(
+        self, place: TilePosition, block: PackedBlock, at: tuple[Any, Any], weights: Buffer, part: tuple[Expr, Any]
+    ) -> WeightStream:
+        """Return what writes the prefetches of a tile that reads so many steps of a panel, from one on."""
+        width = self.conv.output[1]
+        before = place.band_row * width + place.column * place.tall
+        readers = 1 if block.panel is None else block.panel.vectors // block.vectors
+        reader = 0 if block.panel is None else at[1] // block.vectors
+        rows = self.stage.rows if self.stage else self.conv.output[0]
+        share = Share(before, len(place.pixels), rows * width)
+        return WeightStream(self.ctx, weights, Part(at[0], *part, readers, reader), share)
 
     def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""

@@ -92,6 +92,17 @@ class _Products(TiledConv):
         super().__init__(ctx, conv, how, (inputs, planar), replace(out, bias=None))
         self.sums = ctx.scratch("sums", (conv.groups, conv.output[1], self.tile.vectors * LANES), "float32")
 
+    def packed(self, block: PackedBlock) -> tuple[Array, Array | None]:
+        """Return the weights of a block in the order in which they are read: places inside of blocks."""
+        weights, start = super().packed(block)
+        by_place = weights.reshape(self.conv.groups, -1, *weights.shape[1:])
+        return np.ascontiguousarray(by_place.swapaxes(0, 1)).reshape(weights.shape), start
+
+    def weights_at(self, block: PackedBlock, group: Expr, number: Expr, vector: int) -> tuple[Any, Any]:
+        """Return the panel of a block's vector, and which of it the vector is."""
+        panel, own = block.place(tb.const(0), number, vector)
+        return panel * self.conv.groups + group, own
+
     def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the transformed input of a tile."""
         return lambda _, x, at: tb.load(self.data, [place.group, place.column + x, at[2]])

@@ -86,6 +86,7 @@ class Features:
     gpu: bool = False  # kernels are launched over a grid of work-groups; templates bind loops to groups and their items
     group_items: int = 256  # most work-items of a group
     shared_bytes: int = 32768  # most bytes that the work-items of a group may have together
+    prefetches: bool = False  # kernels ask for weights before they need them
     winograd: bool = False  # float32 convolutions may be computed by transforms, in which rounding errors grow
     wide_double: bool = True  # C's double has 64 bits
     float_unit: bool = True  # float32 is compared and added by instructions, mostly: cores may come without the unit

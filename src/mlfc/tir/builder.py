@@ -234,6 +234,10 @@ class StmtBuilder:
         """Keep what comes after from being loaded before; `text` tells the reader why."""
         self.append(ir.Fence(text))
 
+    def prefetch(self, buffer: Buffer, offset: Expr, text: str) -> None:
+        """Bring the element at a place in row-major order nearer; `text` tells the reader why."""
+        self.append(ir.Prefetch(text, buffer, offset))
+
     @contextmanager
     def _block(self) -> Iterator[list[Stmt]]:
         self._blocks.append([])

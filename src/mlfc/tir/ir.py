@@ -257,6 +257,17 @@ class Fence(Comment):
 
 
 @dataclass(frozen=True, eq=False)
+class Prefetch(Comment):
+    """A comment that processors read too: they bring an element of a buffer to their second-level cache.
+
+    `offset` is its place in row-major order. Results are the same without.
+    """
+
+    buffer: Buffer
+    offset: Expr
+
+
+@dataclass(frozen=True, eq=False)
 class External:
     """What an external code generator wrote in the place of loops; the whole body of a function."""
 

@@ -99,6 +99,8 @@ class _Verifier:
             self._allocate(stmt)
         elif isinstance(stmt, ir.Launch):
             self._launch(stmt)
+        elif isinstance(stmt, ir.Prefetch):
+            self._prefetch(stmt)
         elif isinstance(stmt, ir.Barrier):
             self._require(self._launched, "a barrier stands outside every launch")
         else:
@@ -166,6 +168,14 @@ class _Verifier:
         self._expr(stmt.value)
         self._require(id(stmt.buffer) not in self._readonly, f"{stmt.buffer.name} is an input and is written")
         self._access(stmt.buffer, stmt.indices, stmt.value.dtype)
+
+    def _prefetch(self, stmt: ir.Prefetch) -> None:
+        buffer, offset = stmt.buffer, stmt.offset
+        self._require(id(buffer) in self._buffers, f"buffer {buffer.name} is used outside its scope")
+        self._expr(offset)
+        self._require(offset.dtype == "int32", f"the place of a prefetch of {buffer.name} is {offset.dtype}, not int32")
+        inside = self._ranges.is_index(offset, buffer.size - 1)
+        self._require(inside, f"a prefetch at {expr_text(offset)} is not proven to be inside of {buffer.name}")
 
     # expressions ----------------------------------------------------------------------------------------
 

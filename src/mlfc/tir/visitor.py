@@ -63,6 +63,8 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
         return replace(stmt, value=expr(stmt.value), body=change(stmt.body))
     if isinstance(stmt, ir.Store):
         return ir.Store(stmt.buffer, tuple(map(expr, stmt.indices)), expr(stmt.value))
+    if isinstance(stmt, ir.Prefetch):
+        return replace(stmt, offset=expr(stmt.offset))
     if isinstance(stmt, ir.If):
         condition, then = expr(stmt.condition), change(stmt.then)
         return ir.If(condition, then, None if stmt.otherwise is None else change(stmt.otherwise))
@@ -120,7 +122,7 @@ def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
         return (stmt.value,)
     if isinstance(stmt, ir.Parallel):
         return (stmt.count,) if isinstance(stmt.work, float) else (stmt.count, stmt.work)
-    return ()
+    return (stmt.offset,) if isinstance(stmt, ir.Prefetch) else ()
 
 
 def loads(stmt: Stmt) -> Iterator[ir.Load]:
@@ -174,6 +176,8 @@ class _Signature:
         exprs = ",".join(map(self.expr, own_exprs(node)))
         if isinstance(node, ir.Seq):
             return "".join(map(self.stmt, node.stmts))
+        if isinstance(node, ir.Prefetch):
+            return f"prefetch {self.buffer(node.buffer)} {exprs};"
         if isinstance(node, ir.Comment):
             return ""
         if isinstance(node, ir.External):

@@ -58,6 +58,11 @@ class Context:
             values.append(ll.Constant(ll.IntType(1), flag))
         return self.builder.call(self.declared(full, kind, types), values)
 
+    def prefetch(self, address: Value) -> None:
+        """Bring data to read to the second-level cache."""
+        values = [address, *(ll.Constant(INT32, number) for number in (0, 2, 1))]
+        self.builder.call(self.declared("llvm.prefetch.p0", ll.VoidType(), [value.type for value in values]), values)
+
     def opaque(self, value: Value) -> Value:
         """Return a value of which LLVM knows no more than its type, and that it computes here and not before."""
         kind = ll.FunctionType(value.type, [value.type])

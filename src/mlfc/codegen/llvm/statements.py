@@ -52,6 +52,8 @@ class StmtEmitter:
             self._parts.call(self._context, stmt)
         elif isinstance(stmt, ir.Fence):
             self._context.builder.fence("seq_cst", "singlethread")  # orders the compiler, not the processor
+        elif isinstance(stmt, ir.Prefetch):
+            self._context.prefetch(self._context.address(stmt.buffer, self._exprs.value(stmt.offset)))
         elif not isinstance(stmt, ir.Comment):
             raise InternalError(f"LLVM code of a host has no '{type(stmt).__name__}'")
 

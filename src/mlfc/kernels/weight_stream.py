@@ -1,0 +1,84 @@
+"""Prefetches of weights: while tiles use some, those that come next are brought to the second-level cache.
+
+Weights are read in the order of their addresses, a part of them by all tiles before the next part. The first tile would
+wait for memory, the others would not use it. So each tile asks for its share of the next part, evenly over its steps:
+processors have few places for data on its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mlfc.kernels.tiling import LANES
+from mlfc.support import dtypes
+from mlfc.support.dims import Dim
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context
+from mlfc.tir.ir import Buffer, Expr
+
+LEAST_BYTES = 128 * 1024  # of weights that caches may not hold from one run to the next
+MOST_PART_BYTES = 512 * 1024  # of a part: with the next one, it fits in the second-level cache
+MOST_TILES = 64  # of a part: to more of them the wait of the first hardly matters
+LINE = 64  # bytes
+AHEAD = 64  # lines, where one tile reads all
+_WHY = "weights that come next"
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """The pixels of a tile, which follow others; all of them use the same weights."""
+
+    before: Expr
+    pixels: int
+    all: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of the weights (panels, steps, elements) that is read before the next: steps of a panel."""
+
+    panel: Expr
+    first: Any  # step
+    steps: int
+    readers: int = 1  # blocks of channels that read a panel, each its own vectors
+    reader: Any = 0  # which of them
+
+
+class WeightStream:
+    """Writes the prefetches of a tile."""
+
+    def __init__(self, ctx: Context, weights: Buffer, part: Part, share: Share) -> None:
+        self._stmts, self._weights, self._start = ctx.stmts, weights, None
+        if not ctx.features.prefetches or ctx.small or not _is_worthwhile(weights, part, share):
+            return
+        _, steps, elements = weights.shape
+        tiles = share.all * part.readers  # in pixels
+        self._each = -(-elements * share.pixels // tiles)  # elements to ask for in a step
+        length, at = part.steps * elements, (part.panel * steps + part.first) * elements
+        if share.pixels == tiles:
+            next_part: Any = at + AHEAD * LINE // dtypes.nbytes(weights.dtype)
+        else:
+            done = part.reader * share.all + share.before
+            next_part = at + length + done * -(-length // tiles)
+        last = weights.size - part.steps * self._each
+        self._start = ctx.stmts.let("ahead", tb.minimum(next_part, last))
+
+    def step(self, index: Expr) -> None:
+        """Write the prefetches of a step of the part."""
+        if self._start is None:
+            return
+        line = LINE // dtypes.nbytes(self._weights.dtype)
+        for offset in range(0, self._each, line):
+            self._stmts.prefetch(self._weights, self._start + (index * self._each + offset), _WHY)
+
+
+def _is_worthwhile(weights: Buffer, part: Part, share: Share) -> bool:
+    if any(isinstance(extent, Dim) for extent in (share.all, *weights.shape)):
+        return False
+    panels, steps, _ = weights.shape
+    part_bytes = weights.nbytes // (panels * steps) * part.steps
+    tiles = share.all * part.readers / share.pixels
+    if weights.nbytes < LEAST_BYTES or tiles > MOST_TILES:
+        return False
+    return tiles == 1 or part_bytes <= min(MOST_PART_BYTES, weights.nbytes // 2)

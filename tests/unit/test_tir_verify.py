@@ -191,3 +191,17 @@ def variable_bound_twice(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> N
 def test_ill_formed_functions_are_refused(body: Body, message: str) -> None:
     with pytest.raises(InternalError, match=message):
         verify(function(body))
+
+
+def test_prefetches_stay_inside() -> None:
+    def body(most: int) -> Body:
+        def write(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
+            copy_all(b, source, output)
+            with b.loop(10, "i") as i:
+                b.prefetch(source, tb.minimum(i * 12, most), "soon")
+
+        return write
+
+    verify(function(body(79)))
+    with pytest.raises(InternalError, match="prefetch at min"):
+        verify(function(body(80)))

@@ -377,9 +377,7 @@ class TiledConv:
         by_row = taps * steps <= PIECE
 
         @contextmanager
-        def inside(
-            ky: Expr, kx: Expr | None, first: Expr, extent: Any
-        ) -> Iterator[_Step]:
+        def inside(ky: Expr, kx: Expr | None, first: Expr, extent: Any) -> Iterator[_Step]:
             with stmts.loop(taps, "kx") if kx is None else nullcontext(kx) as column:
                 with stmts.loop(extent, "k") as offset:
                     k = first + offset

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mlfc.kernels.tiling import LANES
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim
 from mlfc.tir import builder as tb
@@ -19,7 +18,7 @@ from mlfc.tir.ir import Buffer, Expr
 
 LEAST_BYTES = 128 * 1024  # of weights that caches may not hold from one run to the next
 MOST_PART_BYTES = 512 * 1024  # of a part: with the next one, it fits in the second-level cache
-MOST_TILES = 64  # of a part: to more of them the wait of the first hardly matters
+MOST_TILES = 128  # of a part: to more of them the wait of the first hardly matters
 LINE = 64  # bytes
 AHEAD = 64  # lines, where one tile reads all
 _WHY = "weights that come next"
@@ -77,8 +76,8 @@ def _is_worthwhile(weights: Buffer, part: Part, share: Share) -> bool:
     if any(isinstance(extent, Dim) for extent in (share.all, *weights.shape)):
         return False
     panels, steps, _ = weights.shape
-    part_bytes = weights.nbytes // (panels * steps) * part.steps
+    nbytes = int(weights.nbytes)
+    part_bytes = nbytes // (panels * steps) * part.steps
     tiles = share.all * part.readers / share.pixels
-    if weights.nbytes < LEAST_BYTES or tiles > MOST_TILES:
-        return False
-    return tiles == 1 or part_bytes <= min(MOST_PART_BYTES, weights.nbytes // 2)
+    fits = tiles == 1 or part_bytes <= MOST_PART_BYTES
+    return nbytes >= max(LEAST_BYTES, 2 * part_bytes) and fits and bool(tiles <= MOST_TILES)

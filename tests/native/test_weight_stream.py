@@ -95,7 +95,7 @@ def test_weights_are_asked_for_before_they_are_read(name: str) -> None:
     lines = asked.reshape(-1, FLOATS).min(axis=1), read.reshape(-1, FLOATS).min(axis=1)
     assert (lines[1] < 1 << 23).all(), "each line is read"
     ahead = lines[0] < lines[1]
-    panels, steps, elements = weights.shape
+    _, steps, elements = weights.shape
     first = ahead.argmax() * FLOATS  # a part of a panel, or the first few lines
     assert first <= steps * elements
     assert ahead[ahead.argmax() :].mean() > 0.99

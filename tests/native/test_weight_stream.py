@@ -32,8 +32,7 @@ CASES = {
     "1x1, weights of more registers": (Case((1, 4, 4, 24), (1, 1), 256), NARROW),
     "3x3": (Case((1, 8, 8, 5), (3, 3), 256, padding=SAME, strides=(2, 2)), WIDE),
     "pieces": (Case((1, 4, 4, 1100), (1, 1), 64), WIDE),
-    "transforms": (Case((1, 6, 6, 16), (3, 3), 64, padding=SAME), WIDE),
-    "one pixel": (Case((1, 1, 1, 32), (1, 1), 448), WIDE),
+    "transforms": (Case((1, 9, 13, 16), (3, 3), 64, padding=SAME), WIDE),
 }
 
 
@@ -41,7 +40,6 @@ CASES = {
 def _small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat layers of a few kilobytes as those of megabytes."""
     monkeypatch.setattr(weight_stream, "LEAST_BYTES", 0)
-    monkeypatch.setattr(weight_stream, "AHEAD", 4)
     monkeypatch.setattr(conv_tile, "LARGE_WEIGHTS", 0)
     monkeypatch.setattr(winograd, "LARGE_WEIGHTS", 1 << 40)
 
@@ -96,7 +94,7 @@ def test_weights_are_asked_for_before_they_are_read(name: str) -> None:
     assert (lines[1] < 1 << 23).all(), "each line is read"
     ahead = lines[0] < lines[1]
     _, steps, elements = weights.shape
-    first = ahead.argmax() * FLOATS  # a part of a panel, or the first few lines
+    first = ahead.argmax() * FLOATS  # a panel or a piece of one
     assert first <= steps * elements
     assert ahead[ahead.argmax() :].mean() > 0.99
 
@@ -127,6 +125,7 @@ def test_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has("c -mcpu=cortex-m4", case)
     assert not has("c -mcpu=x86-64-v4", case, "size")
     assert not has("c -mcpu=x86-64-v4", replace(case, data=(1, 56, 56, 24)))  # a part has many tiles
+    assert not has("c -mcpu=x86-64-v4", replace(case, data=(1, 1, 1, 24)))  # and here one
     assert not has("c -mcpu=x86-64-v4", replace(case, filters=64))  # all weights are one part
     monkeypatch.setattr(weight_stream, "LEAST_BYTES", 1 << 20)
     assert not has("c -mcpu=x86-64-v4", case)

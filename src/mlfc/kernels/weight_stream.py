@@ -20,7 +20,6 @@ LEAST_BYTES = 128 * 1024  # of weights that caches may not hold from one run to 
 MOST_PART_BYTES = 512 * 1024  # of a part: with the next one, it fits in the second-level cache
 MOST_TILES = 128  # of a part: to more of them the wait of the first hardly matters
 LINE = 64  # bytes
-AHEAD = 64  # lines, where one tile reads all
 _WHY = "weights that come next"
 
 
@@ -55,13 +54,9 @@ class WeightStream:
         tiles = share.all * part.readers  # in pixels
         self._each = -(-elements * share.pixels // tiles)  # elements to ask for in a step
         length, at = part.steps * elements, (part.panel * steps + part.first) * elements
-        if share.pixels == tiles:
-            next_part: Any = at + AHEAD * LINE // dtypes.nbytes(weights.dtype)
-        else:
-            done = part.reader * share.all + share.before
-            next_part = at + length + done * -(-length // tiles)
+        done = part.reader * share.all + share.before
         last = weights.size - part.steps * self._each
-        self._start = ctx.stmts.let("ahead", tb.minimum(next_part, last))
+        self._start = ctx.stmts.let("ahead", tb.minimum(at + length + done * -(-length // tiles), last))
 
     def step(self, index: Expr) -> None:
         """Write the prefetches of a step of the part."""
@@ -79,5 +74,5 @@ def _is_worthwhile(weights: Buffer, part: Part, share: Share) -> bool:
     nbytes = int(weights.nbytes)
     part_bytes = nbytes // (panels * steps) * part.steps
     tiles = share.all * part.readers / share.pixels
-    fits = tiles == 1 or part_bytes <= MOST_PART_BYTES
-    return nbytes >= max(LEAST_BYTES, 2 * part_bytes) and fits and bool(tiles <= MOST_TILES)
+    fits = part_bytes <= min(MOST_PART_BYTES, nbytes // 2)
+    return nbytes >= LEAST_BYTES and fits and bool(1 < tiles <= MOST_TILES)  # one tile reads as fast as memory gives

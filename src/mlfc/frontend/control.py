@@ -399,6 +399,15 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
     return found[: len(kinds)], found[len(kinds) : -2], found[-2]
 
 
+def stacked(dynamic: Dynamic, rows: Expr, count: Any, name: str) -> Expr:
+    """Return a list of rows as one tensor; `count` is how many there are."""
+    assert isinstance(rows.type, ListType)
+    shape = (count, *element_shape(dynamic, rows.type.element, name))
+    found = ir.call("list_stack", [rows], shape=shape, span=Span((name,)))
+    dynamic.noted(found, shape)
+    return found
+
+
 def _apart(
     dynamic: Dynamic, name: str, params: Sequence[Var], after: Sequence[Expr], captured: Sequence[Expr], own: Needs,
     span: Span,

@@ -25,7 +25,7 @@ Late: TypeAlias = "Callable[[Node, Convert], Results | None]"
 _LATE: dict[str, Late] = {}
 _LARGEST_LIST = 64  # elements of a list of extents that comes late
 # what is asked of these are numbers of any sign, or floats: no extents
-_NO_EXTENTS = {"Slice", "Pad", "Range", "CumSum", "CumProd", "DFT", "Col2Im", "SplitToSequence"}
+_NO_EXTENTS = {"Slice", "Pad", "Range", "CumSum", "CumProd", "Col2Im", "SplitToSequence"}
 
 _REDUCTIONS = {
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")

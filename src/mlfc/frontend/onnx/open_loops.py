@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from mlfc.errors import ModelError
-from mlfc.frontend.control import Loop, as_list, looped, taken_out
+from mlfc.frontend.control import Loop, as_list, looped, stacked, taken_out
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, ListType, Span, TensorType, Tuple
@@ -137,15 +137,8 @@ class Loops:
         return [*after, *(self._stacked(item, ran, turns) for item in lists)]
 
     def _stacked(self, item: Expr, ran: Expr, turns: Any) -> Expr:
-        assert isinstance(item.type, ListType)
         count = self.dynamic.defined(ran, self.name) if turns is None else turns
-        shape = [
-            self.dynamic.symbol(self.name).dim if self.dynamic.is_varying(extent) else extent
-            for extent in item.type.element.shape
-        ]
-        found = self._call("list_stack", item, shape=(count, *shape))
-        self.dynamic.noted(found, found.type.shape)  # type: ignore[union-attr]  # a tensor
-        return found
+        return stacked(self.dynamic, item, count, self.name)
 
     # SequenceMap
 

@@ -7,32 +7,31 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfc.frontend.onnx.conv import WindowAttributes, pool_window, pooled, window
 from mlfc.frontend.onnx.node import Node, dtype_of
+from mlfc.frontend.onnx.run_tables import allow, as_expr, counted, places_of, where
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
-from mlfc.support import cost, dtypes
-
-Ints = npt.NDArray[np.int64]
+from mlfc.support import dtypes
+from mlfc.support.dims import Extent, is_static
 
 _SIZE_LIMIT = 1 << 30
 
 
-def _positions(node: Node, image: Sequence[int], shape: WindowAttributes) -> Ints:
-    """Return the position in the image of every tap of every window, -1 outside: shape (windows, taps)."""
-    cost.require("constants", 16 * prod(shape.out) * prod(shape.kernel), node.name)
+def _positions(node: Node, image: Sequence[Extent], shape: WindowAttributes) -> tuple[Any, Any]:
+    """Return the position in the image of every tap of every window, and whether it is inside: (windows, taps)."""
+    allow(node, *shape.out, each=16 * prod(shape.kernel))
     found: Any = np.zeros((1, 1), np.int64)
     inside: Any = np.ones((1, 1), bool)
-    for axis, extent in enumerate(image):
-        starts = np.arange(shape.out[axis]) * shape.strides[axis] - shape.begin[axis]
+    for axis, (steps, extent) in enumerate(zip(counted(node, *shape.out), image, strict=True)):
+        starts = steps * shape.strides[axis] - shape.begin[axis]
         at = starts[:, None] + np.arange(shape.kernel[axis]) * shape.dilations[axis]
-        windows, taps = len(found) * at.shape[0], found.shape[1] * at.shape[1]
+        windows, taps = found.shape[0] * at.shape[0], found.shape[1] * at.shape[1]
         found = (found[:, None, :, None] * extent + at[None, :, None, :]).reshape(windows, taps)
         lies = (at >= 0) & (at < extent)
         inside = (inside[:, None, :, None] & lies[None, :, None, :]).reshape(windows, taps)
-    return np.where(inside, found, -1)
+    return found, inside
 
 
 def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
@@ -44,29 +43,47 @@ def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
     if order not in (0, 1):
         node.wrong(f"expected storage_order 0 or 1, got {order}")
     x, (batch, channels, *image) = node.input(0), node.shape(0)
-    table = _positions(node, image, shape)
-    if (table < 0).all(axis=1).any() or 0 in (batch, channels):
+    table, inside = _positions(node, image, shape)
+    _require_elements(node, inside, shape)
+    if 0 in (batch, channels):
         node.unsupported("with Indices of windows without elements is not supported")
     images = node.reshape(x, (batch * channels, prod(image)))
     # what lies outside repeats the first element inside, which then wins
-    first = table[np.arange(len(table)), (table >= 0).argmax(axis=1)]
-    read = node.constant(np.where(table < 0, first[:, None], table), "int32")
+    size, (windows, taps) = prod(image), table.shape
+    places = where(inside, table, where(inside, table, size).min(axis=1)[:, None])
+    # positions in images of known sizes take half the bytes
+    dtype = "int32" if isinstance(places, np.ndarray) else "int64"
+    read = as_expr(node, places, dtype)
     patches = node.call("take", images, read, axis=1)
-    tap = node.call("argmax", patches, axis=(2,), keepdims=False)
-    row = node.constant(np.arange(len(table)) * table.shape[1], "int32")
-    told = read if order == 0 else node.constant(_column_major(read.data, image), "int32")
-    place = node.call("take", node.reshape(told, (table.size,)), node.call("add", tap, row), axis=0)
-    start = node.constant(np.arange(batch * channels)[:, None] * prod(image), "int64")
+    tap = node.cast(node.call("argmax", patches, axis=(2,), keepdims=False), dtype)
+    rows, starts = places_of(node, *shape.out), places_of(node, batch, channels)
+    told = as_expr(node, places if order == 0 else _column_major(places, image), dtype)
+    chosen = node.call("add", tap, as_expr(node, rows * taps, dtype))
+    place = node.call("take", node.reshape(told, (windows * taps,)), chosen, axis=0)
+    start = as_expr(node, starts[:, None] * size, "int64")
     return node.reshape(node.call("add", node.cast(place, "int64"), start), (batch, channels, *shape.out))
 
 
-def _column_major(places: Ints, image: Sequence[int]) -> Ints:
+def _require_elements(node: Node, inside: Any, shape: WindowAttributes) -> None:
+    """Refuse windows in which only padding lies, or let the run do so where it decides that."""
+    if isinstance(inside, np.ndarray):
+        if not inside.any(axis=1).all():
+            node.unsupported("with Indices of windows without elements is not supported")
+        return
+    # padding that depends on extents is that of `auto_pad`, which is less than the kernel
+    pads = zip(shape.begin, shape.end, shape.kernel, shape.dilations, strict=True)
+    if all(gap == 1 and not (is_static(pad) and max(pad) >= taps) for *pad, taps, gap in pads):
+        return
+    flag = node.call("all", inside.any(axis=1).expr, axis=(0,), keepdims=False)
+    node.require(flag, f"whether every window of '{node.name}' has an element")
+
+
+def _column_major(places: Any, image: Sequence[Extent]) -> Any:
     """Return positions in an image whose axes lie the other way round."""
-    found, step = np.zeros_like(places), prod(image)
-    rest = 1
+    found, step, rest = places * 0, prod(image), 1
     for extent in image:
         step //= extent
-        found += places // step % extent * rest
+        found = found + places // step % extent * rest
         rest *= extent
     return found
 
@@ -117,9 +134,9 @@ def _col2im(node: Node) -> Expr:
         node.wrong(f"a tensor of shape {shape} does not hold {count} columns of blocks of {block}")
     if not dtypes.is_float(dtype_of(x)) and not dtypes.is_integer(dtype_of(x)):
         node.unsupported(f"of {dtype_of(x)} is not supported")
-    table, size = _positions(node, image, taps), prod(image)
+    (table, inside), size = _positions(node, image, taps), prod(image)
     # what lies outside is added up behind the image, and cut off
-    places = node.constant(np.where(table < 0, size, table).T.reshape(1, -1), "int32")
+    places = node.constant(np.where(inside, table, size).T.reshape(1, -1), "int32")
     channels = shape[0] * shape[1] // blocks
     columns = node.transpose(node.reshape(x, (channels, blocks * count)), (1, 0))
     start = node.call("zeros", shape=(size + 1, channels), dtype=dtype_of(x))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from mlfc.frontend.onnx.conv import WindowAttributes, conv_attributes, conv_window
 from mlfc.frontend.onnx.linear import matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.run_tables import Numbers, allow, as_expr, broadcast, counted, real, stacked
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
+from mlfc.support.dims import Extent, bounds, is_static, maximum
 
 _METHODS = {"linear": "bilinear", "cubic": "bicubic"}
 _LAYOUTS = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
@@ -33,26 +36,38 @@ def _grid_sample(node: Node) -> Expr:
 
 @importer("AffineGrid")
 def _affine_grid(node: Node) -> Expr:
-    """Multiply the coordinates of all places, which are known, by the matrices, which may come at run time."""
+    """Multiply the coordinates of all places, which follow from extents, by the matrices."""
     theta, size = node.shape(0), node.int_values(1, "size")
-    if len(size) not in (4, 5) or min(size) < 1 or theta != (size[0], len(size) - 2, len(size) - 1):
+    is_size = len(size) in (4, 5) and all(bounds(extent)[1] >= 1 for extent in size)
+    if not is_size or len(theta) != 3 or not node.has_shape(theta[1:], (len(size) - 2, len(size) - 1)):
         node.wrong(f"matrices of shape {theta} do not fit the size {size}")
+    if is_static((theta[0], size[0])) and theta[0] != size[0]:
+        node.wrong(f"matrices of shape {theta} do not fit the size {size}")
+    if theta[0] != size[0]:
+        batches = [node.constant(extent, "int64") for extent in (theta[0], size[0])]
+        node.require(node.call("equal", *batches), f"whether the size of '{node.name}' is that of its matrices")
     places, dtype = size[2:], node.dtype(0)
-    cost.require("constants", 8 * (len(places) + 1) * prod(places), node.name)
-    steps = [_steps(extent, corners=bool(node.integer("align_corners", 0))) for extent in places]
-    grid = np.meshgrid(*steps, indexing="ij")
+    allow(node, *places, each=8 * (len(places) + 1))
+    steps = counted(node, *places)
+    corners = bool(node.integer("align_corners", 0))
+    grid = [_coordinates(node, *pair, corners=corners) for pair in zip(steps, places, strict=True)]
+    spread = [
+        broadcast(part[tuple(slice(None) if at == axis else None for at in range(len(places)))], places)
+        for axis, part in enumerate(grid)
+    ]
+    ones = broadcast((grid[0] * 0.0 + 1.0).reshape(*(places[0], *[1] * (len(places) - 1))), places)
     # the first coordinate counts along the last axis
-    columns = np.stack([*(part.reshape(-1) for part in reversed(grid)), np.ones(grid[0].size)])
+    columns = stacked([*reversed(spread), ones], 0).reshape(len(places) + 1, prod(places))
     wide = dtype if dtype == "float64" else "float32"
-    moved = matmul(node, node.cast(node.input(0), wide), node.constant(columns, wide))
+    moved = matmul(node, node.cast(node.input(0), wide), as_expr(node, columns, wide))
     turned = node.transpose(moved, (0, 2, 1))
-    return node.cast(node.reshape(turned, (size[0], *places, shape_of(turned)[-1])), dtype)
+    return node.cast(node.reshape(turned, (theta[0], *places, shape_of(turned)[-1])), dtype)
 
 
-def _steps(extent: int, *, corners: bool) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    if corners:
-        return np.linspace(-1.0, 1.0, extent) if extent > 1 else np.zeros(1)
-    return (2.0 * np.arange(extent) + 1.0) / extent - 1.0
+def _coordinates(node: Node, steps: Numbers, extent: Extent, *, corners: bool) -> Any:
+    """Return where the elements of an axis lie from -1 to 1: their middles, or the first and the last at the ends."""
+    last = maximum(extent - 1, 1) if corners else extent
+    return (2 * steps + (1 - extent)).astype("float64") / real(node, last)
 
 
 @importer("DeformConv")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import sqrt
 
-import numpy as np
-
+from mlfc.frontend.control import Loop, looped, stacked
 from mlfc.frontend.onnx.attention import join_heads, per_batch, split_heads, wide
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Constant, Expr
-from mlfc.support.dims import Extent
+from mlfc.support.dims import Dim, Extent
 
-# each step of linear attention is code of its own
+# each step of linear attention is code of its own, unless the run decides how many there are
 _STEP_LIMIT = 64
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
@@ -193,7 +193,7 @@ def _causal_conv(node: Node) -> list[Expr]:
 
 @importer("LinearAttention")
 def _linear_attention(node: Node) -> list[Expr]:
-    """Unroll the steps of the recurrence, each a few operators over the whole state."""
+    """Compute the steps of the recurrence, each a few operators over the whole state: in a loop, or written out."""
     node.attribute("chunk_size")  # a hint
     rule = node.string("update_rule", "gated_delta")
     if rule not in _RULES:
@@ -204,8 +204,9 @@ def _linear_attention(node: Node) -> list[Expr]:
         if node.has(index) != wanted:
             node.wrong(f"update_rule '{rule}' {'requires' if wanted else 'forbids'} the input '{name}'")
     decay, beta = (steps.decay() if gated else None), (steps.beta() if corrected else None)
-    state, rows = steps.initial(), []
-    for index in range(steps.count):
+
+    def step(state: Expr, index: int | Expr) -> tuple[Expr, Expr]:
+        """Return the next state and what the queries of the step find in it."""
         key, value = steps.key(index), steps.value(index)
         if decay is not None:
             state = node.call("multiply", state, steps.column(decay, index))
@@ -213,9 +214,20 @@ def _linear_attention(node: Node) -> list[Expr]:
             seen = node.call("sum", node.call("multiply", state, key), axis=(2,), keepdims=True)
             value = node.call("multiply", steps.row(beta, index), node.call("subtract", value, seen))
         state = node.call("add", state, node.call("multiply", key, value))
-        rows.append(steps.read(state, index))
-    result = node.cast(node.concatenate(rows, 2), node.dtype(0))
-    return [join_heads(node, result), node.cast(state, node.dtype(3) if node.has(3) else node.dtype(0))]
+        return state, steps.read(state, index)
+
+    if steps.is_long:
+        state, result = steps.looped(step, [part for part in (decay, beta) if part is not None])
+    else:
+        state, rows = steps.initial(), []
+        for index in range(steps.count):
+            state, row = step(state, index)
+            rows.append(row)
+        result = node.concatenate(rows, 2)
+    return [
+        join_heads(node, node.cast(result, node.dtype(0))),
+        node.cast(state, node.dtype(3) if node.has(3) else node.dtype(0)),
+    ]
 
 
 class _Steps:
@@ -230,7 +242,8 @@ class _Steps:
         queries, self.groups = node.integer("q_num_heads"), node.integer("kv_num_heads")
         if self.groups < 1 or queries < 1 or queries % self.groups:
             node.wrong(f"q_num_heads {queries} must be a multiple of kv_num_heads {self.groups}")
-        if self.count > _STEP_LIMIT:
+        self.is_long = isinstance(self.count, Dim) or self.count > _STEP_LIMIT
+        if self.is_long and node.dynamic is None:
             node.unsupported(f"of {self.count} steps is not supported", f"Run at most {_STEP_LIMIT} steps at once")
         heads = zip(range(3), ("query", "key", "value"), (queries, self.groups, self.groups), strict=True)
         self.q, self.k, self.v = (
@@ -238,7 +251,7 @@ class _Steps:
         )
         self.shared = queries // self.groups
         self.size, self.width = shape_of(self.k)[3], shape_of(self.v)[3]
-        if shape_of(self.q)[3] != self.size:
+        if not node.has_shape(shape_of(self.q)[3:], (self.size,)):
             node.wrong(f"query and key of shapes {shapes[0]} and {shapes[1]} have heads of different sizes")
         self.scale = node.real("scale", 0.0) or 1 / sqrt(self.size)
 
@@ -246,43 +259,63 @@ class _Steps:
         """Return the state before the first step, (batch, heads, size, width)."""
         node, shape = self.node, (self.batch, self.groups, self.size, self.width)
         if not node.has(3):
-            return node.constant(np.zeros(shape), dtype_of(self.q))
-        if node.shape(3) != shape:
+            return node.filled(shape, 0, dtype_of(self.q))
+        if not node.has_shape(node.shape(3), shape):
             node.wrong(f"expected past_state of shape {shape}, got {node.shape(3)}")
         return node.cast(node.input(3), dtype_of(self.q))
+
+    def looped(self, step: Callable[[Expr, Expr], tuple[Expr, Expr]], others: Sequence[Expr]) -> tuple[Expr, Expr]:
+        """Return the state behind all steps, and what each found, (batch, heads, steps, width), by a loop."""
+        node, dynamic = self.node, self.node.dynamic
+        assert dynamic is not None  # else long recurrences are refused
+
+        def turn(number: Expr, _go: Expr, states: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
+            state, row = step(states[0], number)
+            return None, [state], [row]
+
+        outer = {part for part in (self.q, self.k, self.v, *others) if not isinstance(part, Constant)}
+        limit = node.constant(self.count, "int64")
+        (state,), (rows,), _ = looped(dynamic, Loop(node.name, [self.initial()], None, limit, turn, outer))
+        found = stacked(dynamic, rows, self.count, node.name)
+        shape = shape_of(found)  # steps, batch, heads, 1, width
+        return state, node.transpose(node.reshape(found, (*shape[:3], shape[4])), (1, 2, 0, 3))
 
     def decay(self) -> Expr:
         """Return the factors of each step, (batch, heads, steps, size or 1)."""
         node, shape = self.node, self.node.shape(4)
-        if shape not in [(self.batch, self.count, self.groups * size) for size in (1, self.size)]:
-            node.wrong(f"decay of shape {shape} does not fit {self.groups} heads of {self.size}")
+        self._check_of_steps(shape, "decay", [self.groups * size for size in (1, self.size)])
         return node.call("exp", wide(node, split_heads(node, node.input(4), self.groups, "decay")))
 
     def beta(self) -> Expr:
         """Return the rates of each step, (batch, heads or 1, steps, 1)."""
         node, shape = self.node, self.node.shape(5)
-        if shape not in [(self.batch, self.count, heads) for heads in (1, self.groups)]:
-            node.wrong(f"beta of shape {shape} does not fit {self.groups} heads")
+        self._check_of_steps(shape, "beta", [1, self.groups])
         return wide(node, split_heads(node, node.input(5), shape[2], "beta"))
 
-    def row(self, part: Expr, index: int) -> Expr:
-        """Return a step of a tensor by heads, (batch, heads, 1, size)."""
-        return self.node.cut(part, 2, index, index + 1)
+    def _check_of_steps(self, shape: Sequence[Extent], what: str, widths: Sequence[int]) -> None:
+        if len(shape) != 3 or shape[2] not in widths or not self.node.has_shape(shape[:2], (self.batch, self.count)):
+            self.node.wrong(f"{what} of shape {shape} does not fit {self.groups} heads of {self.size}")
 
-    def column(self, part: Expr, index: int) -> Expr:
+    def row(self, part: Expr, index: int | Expr) -> Expr:
+        """Return a step of a tensor by heads, (batch, heads, 1, size)."""
+        if isinstance(index, int):
+            return self.node.cut(part, 2, index, index + 1)
+        return self.node.call("expand_dims", self.node.call("take", part, index, axis=2), axis=2)
+
+    def column(self, part: Expr, index: int | Expr) -> Expr:
         """Return a step of a tensor by heads, (batch, heads, size, 1)."""
         batch, heads, _, size = shape_of(part)
         return self.node.reshape(self.row(part, index), (batch, heads, size, 1))
 
-    def key(self, index: int) -> Expr:
+    def key(self, index: int | Expr) -> Expr:
         """Return the key of a step as a column."""
         return self.column(self.k, index)
 
-    def value(self, index: int) -> Expr:
+    def value(self, index: int | Expr) -> Expr:
         """Return the value of a step as a row."""
         return self.row(self.v, index)
 
-    def read(self, state: Expr, index: int) -> Expr:
+    def read(self, state: Expr, index: int | Expr) -> Expr:
         """Return what the queries of a step find in the state, (batch, heads, 1, width)."""
         node = self.node
         query = node.call("multiply", self.row(self.q, index), node.like(self.scale, self.q))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.frontend.onnx.run_tables import RunTable, as_expr, where
 from mlfc.frontend.onnx.symbolic import Quotient
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
@@ -267,12 +268,23 @@ def _center_crop_pad(node: Node) -> Expr:
     pads = [0] * 2 * rank
     for axis, size in zip(axes, sizes, strict=True):
         missing = size - node.shape(0)[axis]
+        if bounds(missing)[0] < 0 < bounds(missing)[1]:
+            x = _centered(node, x, axis, size)
+            continue
         # cropping drops the smaller half in front, padding adds it there
         before = missing // 2 if bounds(missing)[0] >= 0 else -(-missing // 2)
-        if bounds(missing)[0] < 0 < bounds(missing)[1]:
-            before = maximum(missing, 0) // 2 - maximum(-missing, 0) // 2
         pads[axis], pads[rank + axis] = before, missing - before
     return pad(node, x, pads, node.like(0, x), "constant")
+
+
+def _centered(node: Node, x: Expr, axis: int, size: Extent) -> Expr:
+    """Return `x` with `size` elements along an axis, cropped or padded as the run decides."""
+    shape = shape_of(x)
+    steps, missing = RunTable(node, node.counted(size)), RunTable(node, node.constant(size - shape[axis], "int64"))
+    at = steps - where(missing < 0, -(-missing // 2), missing // 2)
+    inside = as_expr(node, (at >= 0) & (at < shape[axis]), "bool")
+    column = node.reshape(inside, (size, *[1] * (len(shape) - 1 - axis)))
+    return node.call("where", column, node.call("take", x, as_expr(node, at, "int64"), axis=axis), node.like(0, x))
 
 
 @importer("DepthToSpace", "SpaceToDepth")

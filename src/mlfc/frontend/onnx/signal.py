@@ -6,17 +6,18 @@ turn, so that they are exact to the last bit of their dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.run_tables import Numbers, allow, as_expr, cos, counted, equal, real, sin, stacked, where
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Expr
-from mlfc.support import cost, dtypes
+from mlfc.support import cost
+from mlfc.support.dims import Dim, Extent, bounds, maximum, minimum
 
 Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
 
@@ -32,11 +33,11 @@ def _dft_axis_attribute(node: Node) -> Expr:
 def _dft(node: Node) -> Expr:
     axis = -2
     if node.has(2):
-        (axis,) = _one(node, 2, "axis")
+        (axis,) = node.value(2, "axis").reshape(-1).tolist()
     return _transformed(node, axis)
 
 
-def _one(node: Node, index: int, what: str) -> tuple[int]:
+def _one(node: Node, index: int, what: str) -> tuple[Any]:
     values = node.int_values(index, what)
     if len(values) != 1:
         node.wrong(f"'{what}' must be one number, not {len(values)}")
@@ -59,9 +60,7 @@ def _transformed(node: Node, axis: int) -> Expr:
     if 0 in shape:
         node.unsupported("of a tensor without elements is not supported")
     table = (_real_back if inverse and onesided else _forward_or_back)(node, length, shape[axis], inverse, onesided)
-    parts = table.shape[3]
-    table = table[:, : shape[-1]]
-    taken = table.shape[0]
+    given, parts, taken, _ = table.shape
     # the axis comes last but one, beside the parts of its numbers
     order = (*(other for other in range(rank - 1) if other != axis), axis, rank - 1)
     rows = node.transpose(node.cut(x, axis, 0, taken), order)
@@ -69,46 +68,50 @@ def _transformed(node: Node, axis: int) -> Expr:
     dtype = dtype_of(x)
     wide = dtype if dtype == "float64" else "float32"
     rows = node.reshape(node.cast(rows, wide), (*leading, taken * shape[-1]))
-    weights = node.constant(np.ascontiguousarray(table.reshape(taken * shape[-1], -1).T), wide)
-    result = node.call("nn.dense", rows, weights, units=shape_of(weights)[0])
-    result = node.reshape(node.cast(result, dtype), (*leading, table.shape[2], parts))
+    weights = node.reshape(node.cut(as_expr(node, table, wide), 3, 0, shape[-1]), (given * parts, taken * shape[-1]))
+    result = node.call("nn.dense", rows, weights, units=given * parts)
+    result = node.reshape(node.cast(result, dtype), (*leading, given, parts))
     return node.transpose(result, np.argsort(order).tolist())
 
 
-def _check_length(node: Node, length: int) -> None:
-    if not 1 <= length < _LONGEST:
+def _check_length(node: Node, length: Extent) -> None:
+    low, high = bounds(length)
+    if high < 1 or low >= _LONGEST:
         node.wrong(f"a transform of {length} elements is not possible")
 
 
-def _angles(node: Node, length: int, taken: int, given: int, parts: int) -> Floats:
-    """Return the angle of each pair of a taken and a given element; `parts` is what becomes of one of the pairs."""
-    cost.require("constants", 8 * taken * given * parts, node.name)
-    turns = np.outer(np.arange(taken, dtype=np.int64), np.arange(given, dtype=np.int64)) % length
-    return turns * (2.0 * np.pi / length)
+def _angles(node: Node, length: Extent, taken: Extent, given: Extent, parts: int) -> Numbers:
+    """Return the angle of each pair of a given and a taken element; `parts` is what becomes of one of the pairs."""
+    allow(node, taken, given, each=8 * parts)
+    rows, columns = counted(node, given, taken)
+    turns = rows[:, None] * columns[None, :] % length
+    angles: Numbers = turns.astype("float64") * (2.0 * np.pi / real(node, length))
+    return angles
 
 
-def _forward_or_back(node: Node, length: int, extent: int, inverse: bool, onesided: bool) -> Floats:
-    """Return the table (elements taken, parts of each, elements given, parts of each)."""
-    taken, given = min(length, extent), length // 2 + 1 if onesided else length
+def _forward_or_back(node: Node, length: Extent, extent: Extent, inverse: bool, onesided: bool) -> Any:
+    """Return the table (elements given, parts of each, elements taken, parts of each)."""
+    taken, given = minimum(length, extent), length // 2 + 1 if onesided else length
     angles = _angles(node, length, taken, given, 6)
-    real, imaginary = np.cos(angles), np.sin(angles)
+    real_parts, imaginary = cos(angles), sin(angles)
     if inverse:
-        real, imaginary = real / length, imaginary / length
+        size = real(node, length)
+        real_parts, imaginary = real_parts / size, imaginary / size
     else:
         imaginary = -imaginary
-    return np.stack([np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)], 1)
+    return stacked([stacked([real_parts, -imaginary], 2), stacked([imaginary, real_parts], 2)], 1)
 
 
-def _real_back(node: Node, length: int, extent: int, _inverse: bool, _onesided: bool) -> Floats:
+def _real_back(node: Node, length: Extent, extent: Extent, _inverse: bool, _onesided: bool) -> Any:
     """Return the table that gives real elements from half of the frequencies: the other half are their conjugates."""
-    taken = min(length // 2 + 1, extent)
+    taken = minimum(length // 2 + 1, extent)
     angles = _angles(node, length, taken, length, 4)
-    here = np.arange(taken)
-    alone = (here == 0) | (2 * here == length)
-    weights = np.where(alone, 1.0, 2.0)[:, None] / length
+    here, _ = counted(node, taken, length)
+    alone = (equal(here, 0) | equal(here + here, length))[None, :]
+    weights = (alone.astype("float64") * -1.0 + 2.0) / real(node, length)
     # of the frequencies that are alone, the imaginary parts count for nothing
-    imaginary = np.where(alone[:, None], 0.0, -np.sin(angles))
-    return np.stack([weights * np.cos(angles), weights * imaginary], 1)[..., None]
+    imaginary = where(alone, 0.0, -sin(angles))
+    return stacked([weights * cos(angles), weights * imaginary], 2).reshape(length, 1, taken, 2)
 
 
 @importer("STFT", since=17)
@@ -122,10 +125,13 @@ def _stft(node: Node) -> Expr:
         node.wrong(f"{node.shape(0)} is not the shape of signals")
     (step,) = _one(node, 1, "frame_step")
     length = _frame_length(node, shape[1])
-    if not 1 <= length <= shape[1] or step < 1:
+    if isinstance(length, Dim):
+        node.unsupported("of frames whose length the run decides is not supported", "Give frame_length, or a window")
+    if not 1 <= length <= bounds(shape[1])[1] or step < 1:
         node.wrong(f"frames of {length} elements every {step} do not fit signals of {shape[1]}")
     onesided = bool(node.integer("onesided", 1))
-    table = _forward_or_back(node, length, length, inverse=False, onesided=onesided)[:, : shape[2]]
+    table = _forward_or_back(node, length, length, inverse=False, onesided=onesided)
+    table = table[..., : shape[2]].transpose(2, 3, 0, 1)
     bins, dtype = table.shape[2], dtype_of(x)
     wide = dtype if dtype == "float64" else "float32"
     kernel = _windowed(node, table.reshape(length, shape[2], -1), wide)
@@ -158,31 +164,29 @@ def _windowed(node: Node, table: Floats, dtype: str) -> Expr:
     return node.call("multiply", node.constant(table, dtype), column)
 
 
-Window: TypeAlias = "Callable[[Floats], Floats]"
-# by the phase of each element, which goes once around
-_WINDOWS: dict[str, Window] = {
-    "HannWindow": lambda phase: np.sin(phase / 2) ** 2,
-    "HammingWindow": lambda phase: 25 / 46 - 21 / 46 * np.cos(phase),
-    "BlackmanWindow": lambda phase: 0.42 - 0.5 * np.cos(phase) + 0.08 * np.cos(2 * phase),
-}
+# the value at both ends, and what is added of the squared sines of half a turn and of a whole one
+_WINDOWS = {"HannWindow": (0.0, 1.0, 0.0), "HammingWindow": (4 / 46, 42 / 46, 0.0), "BlackmanWindow": (0.0, 1.0, -0.16)}
 
 
 @importer(*_WINDOWS, since=17)
 def _window(node: Node) -> Expr:
     (size,) = _one(node, 0, "size")
-    if not 0 <= size < _LONGEST:
+    if bounds(size)[1] < 0 or bounds(size)[0] >= _LONGEST:
         node.wrong(f"a window of {size} elements is not possible")
-    cost.require("constants", 32 * size, node.name)
+    allow(node, size, each=32)
     around = size if node.integer("periodic", 1) else size - 1
+    (steps,) = counted(node, size)
     # of a symmetric window of one element ONNX's formula divides by zero; its middle is 1, as in PyTorch
-    phase = np.arange(size) * (2 * np.pi / around) if around > 0 else np.full(size, np.pi)
-    return _output(node, _WINDOWS[node.operator](phase))
+    halves = steps * 2 + maximum(1 - around, 0)
+    phase = halves.astype("float64") * (np.pi / real(node, maximum(2 * around, 2)))
+    ends, half, whole = _WINDOWS[node.operator]
+    middle, sides = sin(phase), sin(phase * 2.0)
+    return _output(node, middle * middle * half + sides * sides * whole + ends)
 
 
-def _output(node: Node, values: npt.NDArray[Any]) -> Expr:
-    dtype = dtype_name(node.integer("output_datatype", 1), node.name)
+def _output(node: Node, values: Numbers) -> Expr:
     # the values of windows and filters are from 0 to 1, up to rounding
-    return node.constant(values.astype(dtypes.to_numpy(dtype)), dtype)
+    return as_expr(node, values, dtype_name(node.integer("output_datatype", 1), node.name))
 
 
 @importer("MelWeightMatrix", since=17)

@@ -1,0 +1,191 @@
+"""Tables of numbers that follow from extents: constants where these are known, else computed by the run.
+
+What is written of numpy's operators and of the functions here holds for both: `counted` begins one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.relay.ir import Expr
+from mlfc.support import cost
+from mlfc.support.dims import Dim, Extent, is_static
+
+Numbers: TypeAlias = "npt.NDArray[Any] | RunTable"
+
+
+class RunTable:
+    """A table that the run computes."""
+
+    __array_ufunc__ = None  # numpy's arrays leave operators to this class
+
+    def __init__(self, node: Node, expr: Expr) -> None:
+        self.node = node
+        self.expr = expr
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Its extents."""
+        return shape_of(self.expr)
+
+    def reshape(self, *shape: Extent) -> RunTable:
+        """Return the same numbers in another shape, of which every extent is given."""
+        return RunTable(self.node, self.node.reshape(self.expr, shape))
+
+    def transpose(self, *axes: int) -> RunTable:
+        """Return the table with its axes in another order."""
+        return RunTable(self.node, self.node.transpose(self.expr, axes))
+
+    def astype(self, dtype: str) -> RunTable:
+        """Return the numbers in another dtype."""
+        return RunTable(self.node, self.node.cast(self.expr, dtype))
+
+    def min(self, axis: int) -> RunTable:
+        """Return the smallest numbers along an axis."""
+        return self._call("min", self.expr, axis=(axis,), keepdims=False)
+
+    def any(self, axis: int) -> RunTable:
+        """Return whether any along an axis holds."""
+        return self._call("any", self.expr, axis=(axis,), keepdims=False)
+
+    def __getitem__(self, places: tuple[slice | None, ...]) -> RunTable:
+        """Return the table with axes of one element where `places` has None; it has the whole of all others."""
+        rest = iter(self.shape)
+        return self.reshape(*(1 if place is None else next(rest) for place in places))
+
+    def __add__(self, other: Any) -> RunTable:
+        return self._with("add", other)
+
+    def __sub__(self, other: Any) -> RunTable:
+        return self._with("subtract", other)
+
+    def __mul__(self, other: Any) -> RunTable:
+        return self._with("multiply", other)
+
+    def __truediv__(self, other: Any) -> RunTable:
+        return self._with("divide", other)
+
+    def __floordiv__(self, other: Any) -> RunTable:
+        return self._with("floor_divide", other)
+
+    def __mod__(self, other: Any) -> RunTable:
+        return self._with("floor_mod", other)
+
+    def __and__(self, other: Any) -> RunTable:
+        return self._with("logical_and", other)
+
+    def __or__(self, other: Any) -> RunTable:
+        return self._with("logical_or", other)
+
+    def __lt__(self, other: Any) -> RunTable:
+        return self._with("less", other)
+
+    def __ge__(self, other: Any) -> RunTable:
+        return self._with("greater_equal", other)
+
+    def __rtruediv__(self, other: Any) -> RunTable:
+        return RunTable(self.node, _expr(self.node, other, dtype_of(self.expr)))._with("divide", self)
+
+    def equals(self, other: Any) -> RunTable:
+        """Return where it has the same numbers as another one."""
+        return self._with("equal", other)
+
+    def __neg__(self) -> RunTable:
+        return self._call("negative", self.expr)
+
+    __radd__, __rmul__, __rand__ = __add__, __mul__, __and__
+
+    def _call(self, operator: str, *args: Expr, **attrs: Any) -> RunTable:
+        return RunTable(self.node, self.node.call(operator, *args, **attrs))
+
+    def _with(self, operator: str, other: Any) -> RunTable:
+        return self._call(operator, self.expr, _expr(self.node, other, dtype_of(self.expr)))
+
+
+def counted(node: Node, *counts: Extent) -> list[Numbers]:
+    """Return 0, 1, ... for each of some extents, all of them constants or all computed by the run."""
+    if is_static(counts):
+        return [np.arange(count) for count in counts]  # type: ignore[arg-type]  # all are numbers
+    return [RunTable(node, _numbers(node, count)) for count in counts]
+
+
+def _numbers(node: Node, count: Extent) -> Expr:
+    return node.counted(count) if isinstance(count, Dim) else node.constant(np.arange(count), "int64")
+
+
+def places_of(node: Node, *shape: Extent) -> Any:
+    """Return 0, 1, ... for all elements of a tensor, the last axis first."""
+    found, *others = counted(node, *shape)
+    for steps in others:
+        (count,), (extent,) = found.shape, steps.shape
+        found = (found[:, None] * extent + steps[None, :]).reshape(count * extent)
+    return found
+
+
+def allow(node: Node, *extents: Extent, each: int) -> None:
+    """Raise LimitError if constants of `each` bytes for all elements are too many for the file that states them."""
+    if is_static(extents):
+        cost.require("constants", each * prod(extents), node.name)
+
+
+def real(node: Node, value: Extent) -> Any:
+    """Return an extent as a number of float64."""
+    return RunTable(node, node.constant(value, "float64")) if isinstance(value, Dim) else float(value)
+
+
+def cos(angles: Numbers) -> Any:
+    """Return cosines."""
+    return angles._call("cos", angles.expr) if isinstance(angles, RunTable) else np.cos(angles)
+
+
+def sin(angles: Numbers) -> Any:
+    """Return sines."""
+    return angles._call("sin", angles.expr) if isinstance(angles, RunTable) else np.sin(angles)
+
+
+def where(holds: Numbers, one: Any, other: Any) -> Any:
+    """Return `one` where something holds, else `other`; one of them is a table."""
+    if not isinstance(holds, RunTable):
+        return np.where(holds, one, other)
+    dtype = next(dtype_of(item.expr) for item in (one, other) if isinstance(item, RunTable))
+    node = holds.node
+    return holds._call("where", holds.expr, _expr(node, one, dtype), _expr(node, other, dtype))
+
+
+def equal(one: Numbers, other: Any) -> Any:
+    """Return where two tables have the same numbers."""
+    return one.equals(other) if isinstance(one, RunTable) else one == other
+
+
+def stacked(parts: Sequence[Numbers], axis: int) -> Any:
+    """Return tables of one shape along a new axis, which is not negative."""
+    first = parts[0]
+    if not isinstance(first, RunTable):
+        return np.stack(parts, axis)  # type: ignore[arg-type]  # all are arrays
+    node = first.node
+    exprs = [node.call("expand_dims", _expr(node, part, dtype_of(first.expr)), axis=axis) for part in parts]
+    return RunTable(node, node.concatenate(exprs, axis))
+
+
+def broadcast(table: Numbers, shape: Sequence[Extent]) -> Any:
+    """Return a table broadcast to a shape."""
+    if isinstance(table, RunTable):
+        return RunTable(table.node, table.node.broadcast(table.expr, shape))
+    return np.broadcast_to(table, tuple(shape))  # type: ignore[arg-type]  # numbers, as those of the table
+
+
+def as_expr(node: Node, table: Numbers, dtype: str) -> Expr:
+    """Return a table as a tensor."""
+    if isinstance(table, RunTable):
+        return node.cast(table.expr, dtype)
+    return node.constant(np.ascontiguousarray(table), dtype)
+
+
+def _expr(node: Node, value: Any, dtype: str) -> Expr:
+    return value.expr if isinstance(value, RunTable) else node.constant(value, dtype)

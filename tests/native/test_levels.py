@@ -247,15 +247,26 @@ def test_processors_of_aarch64(model: Path, tmp_path: Path) -> None:
     assert list(sizes) == (ARM[:3] if model is MODEL else [ARM[0], ARM[3]])
 
 
-def test_levels_have_the_kernels_that_they_make_faster() -> None:
-    """SVE with 256 bits multiplies as many bytes as NEON, and no kernel of floats has products of bytes."""
-    for model, kinds in ((MODEL, ("dotprod", "i8mm")), (FLOATS, ("sve256",))):
-        factory = build("c -mcpu=auto -mtriple=aarch64", model)
-        files = {path: bytes(data).decode() for path, data in factory.code.files.items()}
-        assert {path for path in files if "_lib1_" in path} == {f"src/digits_lib1_{kind}.c" for kind in kinds}
-        assert set(factory.code.levels) >= {f"src/digits_lib1_{kind}.c" for kind in kinds}
-        vectors = [text for path, text in files.items() if path.endswith("_sve256.c")]
-        assert all("#if defined(__aarch64__) && defined(__linux__)" in text for text in vectors)
+@pytest.mark.parametrize(
+    ("arch", "model", "levels"),
+    [
+        ("aarch64", MODEL, ["dotprod", "i8mm"]),
+        ("aarch64", FLOATS, ["sve256"]),
+        ("x86_64", MODEL, ["x86_64_v3", "x86_64_v4", "sapphirerapids"]),
+        ("x86_64", FLOATS, ["x86_64_v3", "x86_64_v4"]),
+    ],
+)
+def test_levels_have_the_kernels_that_they_make_faster(arch: str, model: Path, levels: list[str]) -> None:
+    """With 256 bits SVE multiplies as many bytes as NEON; floats have no products of bytes, and no tiles."""
+    with mock.patch("mlfc.isa.amx.templates.Plan.pays", True):
+        factory = build(f"c -mcpu=auto -mtriple={arch}", model)
+    files = {path: bytes(data).decode() for path, data in factory.code.files.items()}
+    assert {path for path in files if "_lib1_" in path} == {f"src/digits_lib1_{level}.c" for level in levels}
+    for level in levels:
+        text = files[f"src/digits_lib1_{level}.c"]
+        assert ("defined(__aarch64__) && defined(__linux__)" in text) == (level == "sve256")
+        # the softmax of the last layer has neither products nor tiles
+        assert (f"softmax_{level}(" in text) == (level != "sapphirerapids")
 
 
 @pytest.mark.parametrize("triple", ["thumbv7em-none-eabi", "riscv32-unknown-elf", "nonsense"])

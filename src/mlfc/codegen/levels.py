@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from string import Template
 
 from mlfc.codegen.c import arguments, signature
@@ -11,6 +12,7 @@ from mlfc.support import dtypes
 from mlfc.support.levels import LEVEL_SECTION, LEVEL_VARIABLE, level_function
 from mlfc.target.features import Level, Levels
 from mlfc.tir.ir import PrimFunc
+from mlfc.tir.visitor import signature as signature_of
 
 OF_LEVEL = "MLF_OF_LEVEL"
 """The macro that puts a function into the section of its level."""
@@ -18,8 +20,17 @@ _TEXTS = pieces_beside(__file__, "levels.h")
 _BYTES = ("int8", "uint8")
 
 
-def serves(level: Level, prim: PrimFunc) -> bool:
-    """Tell whether a kernel has a function of its own at a level."""
+def served(levels: Levels, prim: PrimFunc) -> list[Level]:
+    """Return the levels at which a kernel has a function of its own: the first, and those that serve it."""
+    pairs = pairwise(levels.levels)
+    return [levels.levels[0], *(level for before, level in pairs if _serves(level, before, prim))]
+
+
+def _serves(level: Level, before: Level, kernel: PrimFunc) -> bool:
+    """Tell whether a level has a faster function of a kernel than the level before it."""
+    prim = kernel.at(level.name)
+    if level.serves == "templates":
+        return signature_of(prim) != signature_of(kernel.at(before.name))
     kinds = {buffer.dtype for buffer in (*prim.params, *prim.scratch)}
     has_bytes = not kinds.isdisjoint(_BYTES)
     if level.serves == "floats":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from mlfc.codegen.c import CFunction, preamble, print_function, print_shared, signature
 from mlfc.codegen.c_expr import Needs
 from mlfc.codegen.kernel_values import KernelValues
-from mlfc.codegen.levels import OF_LEVEL, dispatcher, guarded, placed, serves
+from mlfc.codegen.levels import OF_LEVEL, dispatcher, guarded, placed, served
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.target.features import Level, Levels
@@ -52,8 +52,7 @@ class OperatorsFile:
     ) -> None:
         """Define the kernel `prim` for each level that serves it, and `name`, which calls that of the processor."""
         assert self.levels is not None
-        served = [level for level in self.levels.levels if serves(level, prim.at(level.name))]
-        own = {level.name: f"{name}_{level.symbol}" for level in (self.levels.levels[0], *served)}
+        own = {level.name: f"{name}_{level.symbol}" for level in served(self.levels, prim)}
         for level, file in self.higher.items():
             if level not in own:
                 continue

@@ -45,6 +45,7 @@ _LEVELS = (
         _TILES,
         ("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
         "x86_64_v4+avx512vnni+amx_tile+amx_int8+amx_bf16",
+        serves="templates",
     ),
 )
 _HERE = Path(__file__).parent

@@ -151,8 +151,8 @@ class Level:
     flags: tuple[str, ...]  # of gcc and clang
     zig: str  # behind zig's ``-mcpu=``, without which it compiles for the processor it runs on
     both: tuple[str, ...] = ()  # flags of every compiler
-    # the kernels that are faster than those of the level before: ``bytes``, those that read or write any, ``floats``,
-    # those that have floats and no bytes; empty: all
+    # the kernels that are faster than those of the level before: ``bytes``, those that read or write any; ``floats``,
+    # those that have floats and no bytes; ``templates``, those that templates write for it alone; empty: all
     serves: str = ""
     condition: str = ""  # of the preprocessor, where systems can have the level, if not all of the architecture's
 

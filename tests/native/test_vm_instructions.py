@@ -243,6 +243,35 @@ def test_memory_is_limited(library: LibraryModule) -> None:
     assert fault_of(both(program.build(4096), library, memory_limit=4095)) == ("MEMORY", (4096, 4095, 0))
 
 
+def test_memory_that_is_missing_before_the_first_instruction_is_named(library: LibraryModule) -> None:
+    program = Program(1, 0)
+    rows = program.symbol("rows", 1, 8)
+    program.input("x", "int8", (rows, program.symbol("columns")))
+    program.main.move(program.main.parameters[0])
+    program.main.return_([])
+    x = np.zeros((2, 2), np.int8)
+
+    def message(arena: int, limit: int) -> str:
+        found = both(program.build(arena), library, x, memory_limit=limit).fault
+        assert found is not None
+        return str(found[-1])
+
+    said = message(4096, 4095)
+    assert said.startswith("arena of module 'vmtest' for rows up to 8: 4,096 bytes more exceed")
+    said = message(-1, 255)
+    assert said.startswith("registers of function 'main': 256 bytes more exceed the memory limit of 255")
+    assert "--memory-limit" in said
+    calling = Program(0, 0)
+    other = calling.function("deep", 0, 0)
+    other.integer(1)
+    other.return_([])
+    calling.main.call(other, [])
+    calling.main.return_([])
+    found = both(calling.build(), library, memory_limit=127).fault
+    assert found is not None
+    assert "function 'main', instruction 0, 'deep'" in found[-1]
+
+
 def test_an_arena_is_enough_for_bounded_models(library: LibraryModule) -> None:
     program = Program()
     main = program.main

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from mlfc.errors import ArchiveError, DeviceError, InputError, LimitError, MlfcError, RunError
 from mlfc.support.bytecode.executable import Executable
-from mlfc.support.bytecode.instructions import DTYPES
+from mlfc.support.bytecode.instructions import DTYPES, OPEN
 from mlfc.support.dims import LARGEST
 from mlfc.support.text import printable, shortened
 
@@ -78,7 +78,7 @@ _MESSAGES = {
     Code.INDEX: "expected a position in a list of {1} tensors, got {0}",
 }
 _NEXT_STEPS = {
-    Code.MEMORY: "Raise memory_limit (mlfc run: --memory-limit)",
+    Code.MEMORY: "Raise memory_limit (mlfc run: --memory-limit), or give smaller extents or bounds",
     Code.TURNS: "Raise turn_limit (mlfc run: --turn-limit) if the model is to run this long",
     Code.DEPTH: "Raise depth_limit if the model is to call this deep",
     Code.RANGE: "Check the shapes of the inputs, and the values that decide shapes",
@@ -91,6 +91,7 @@ _ERRORS: dict[Code, type[MlfcError]] = {
 }  # fmt: skip
 _AXIS_DTYPE, _AXIS_RANK, _AXIS_ALIGNMENT = -1, -2, -3
 NO_VALUES = (0, 0, 0)
+_SHOWN = 6  # bounds of an arena
 
 
 class Fault(Exception):  # noqa: N818  (not an error of its own: the interpreter adds the place)
@@ -118,6 +119,8 @@ def run_error(executable: Executable, fault: Fault, place: tuple[int, int] | Non
         cause = ("expected {1}, got {0}" if is_one else _MESSAGES[code]).format(*fault.values, dtype=dtype)
     cause = f"{text}: {cause}" if text and code in (Code.RANGE, Code.EQUAL, Code.FAILED) else cause
     where = text if text and code not in (Code.RANGE, Code.EQUAL, Code.FAILED) else None
+    if place is None and code is Code.MEMORY:  # before the first instruction
+        where = f"registers of function '{text}'" if text else _arena(executable)
     if place is not None and code not in (Code.BAD_INPUT, Code.BAD_CALL):
         name = printable(shortened(executable.functions[place[0]].name))
         where = f"function '{name}', instruction {place[1]}" + (f", '{where}'" if where else "")
@@ -127,6 +130,14 @@ def run_error(executable: Executable, fault: Fault, place: tuple[int, int] | Non
     error = _ERRORS.get(code, RunError)(cause, place=where, next_step=next_step)
     error.__dict__.update(fault=fault, where=place)
     return error
+
+
+def _arena(executable: Executable) -> str:
+    """Return what takes the memory of all storages at once, with the bounds that decide how much that is."""
+    bounded = [f"{symbol.name} up to {symbol.high}" for symbol in executable.symbols if symbol.high < OPEN]
+    shown = [printable(shortened(text)) for text in bounded[:_SHOWN]] + ["..."] * (len(bounded) > _SHOWN)
+    name = printable(shortened(executable.name))
+    return f"arena of module '{name}'" + (f" for {', '.join(shown)}" if shown else "")
 
 
 def _value_cause(executable: Executable, fault: Fault) -> str:

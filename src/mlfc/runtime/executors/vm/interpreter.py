@@ -90,7 +90,7 @@ class Run:
         decoded = self._program.decoded[function]
         if self._limits.depth and depth > self._limits.depth:
             raise Fault(Code.DEPTH, self._limits.depth)
-        self.account.take(decoded.cost)
+        self.account.take(decoded.cost, self._program.executable.functions[function].name)
         registers = decoded.registers.copy()
         registers[0] = self
         registers[1 : 1 + len(arguments)] = arguments

@@ -53,10 +53,10 @@ class Account:
         self.limit = limit  # 0: none
         self.used = 0
 
-    def take(self, nbytes: int) -> None:
-        """Count memory; raise Fault if the limit is reached."""
+    def take(self, nbytes: int, text: str | None = None) -> None:
+        """Count memory; raise Fault if the limit is reached, about the function `text` if that takes it."""
         if self.limit and self.used + nbytes > self.limit:
-            raise Fault(Code.MEMORY, nbytes, self.limit)
+            raise Fault(Code.MEMORY, nbytes, self.limit, text=text)
         self.used += nbytes
 
 

@@ -73,7 +73,10 @@ int32_t vm_enter(struct vm_machine* machine, uint32_t function) {
   int32_t status;
   if (limit != 0 && machine->depth >= limit) return vm_fail(machine, MLFC_VM_DEPTH, limit, 0, 0);
   status = vm_count_memory(machine, frame_cost(record));
-  if (status != MLFC_VM_OK) return status;
+  if (status != MLFC_VM_OK) {
+    machine->error->text = mlfc_vm_string(vm, mlfc_vm_u32(record + VM_FUNCTION_NAME));
+    return status;
+  }
   if (bytes > (size_t)(machine->end - machine->top)) {
     machine->used -= frame_cost(record);
     return vm_fail(machine, MLFC_VM_WORK, 0, 0, 0);

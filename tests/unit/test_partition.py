@@ -160,7 +160,10 @@ def test_generators_of_no_use_are_not_added(key: str, name: str, cause: str) -> 
         (External("other", "return 0;"), "returned code of 'other'"),
         (External("test"), "neither statements nor a runtime module"),
         (External("test", module=b"x"), "has no module_bytes"),
-        (External("test", "${outputs}[0] = 1;"), "unknown buffer 'outputs' .*known: input0, output, one, tmp"),
+        (
+            External("test", "${outputs}[0] = 1;"),
+            "unknown buffer or number 'outputs' .*known: input0, output, one, tmp",
+        ),
         (External("test", "/* $1 */"), "dollar sign"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from string import Template
 from typing import Any
@@ -18,8 +18,9 @@ from mlfc.registry import Registry
 from mlfc.relay import ir as relay
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
-from mlfc.support.dims import symbols_of
+from mlfc.support.dims import Extent, symbols_of
 from mlfc.target.features import Features
+from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Buffer, External
 
 
@@ -65,6 +66,7 @@ class Subgraph:
     output: Buffer
     constants: list[tuple[Buffer, npt.NDArray[Any]]] = field(default_factory=list)
     scratch_buffers: list[Buffer] = field(default_factory=list)
+    extents: dict[str, Extent] = field(default_factory=dict)
 
     def calls(self, *names: str) -> list[relay.Call]:
         """Return the calls of these operators in order of execution; of all operators without a name."""
@@ -83,9 +85,19 @@ class Subgraph:
         self.constants.append((buffer, np.ascontiguousarray(array).reshape(array.shape)))
         return buffer
 
-    def scratch(self, name: str, nbytes: int) -> Buffer:
+    def extent(self, name: str, value: Extent) -> None:
+        """Let ``${name}`` in the text stand for a number, which is an int64: an extent, or what follows from several.
+
+        Raises OptionError as `constant` does, and for a number that does not follow from those of the part's tensors.
+        """
+        self._check_name(name)
+        self._check_known(name, value)
+        self.extents[name] = value
+
+    def scratch(self, name: str, nbytes: Extent) -> Buffer:
         """Add memory of the workspace that the function has while it runs; raise OptionError as `constant` does."""
         self._check_name(name)
+        self._check_known(name, nbytes)
         buffer = Buffer(name, (nbytes,), "int8", "scratch")
         self.scratch_buffers.append(buffer)
         return buffer
@@ -95,11 +107,21 @@ class Subgraph:
         """All that the text may name: inputs, output, constants and scratch."""
         return (*self.inputs, self.output, *(buffer for buffer, _ in self.constants), *self.scratch_buffers)
 
+    def _check_known(self, name: str, value: Extent) -> None:
+        known = symbols_of(extent for buffer in (*self.inputs, self.output) for extent in buffer.shape)
+        unknown = [symbol for symbol in symbols_of([value]) if symbol not in known]
+        if unknown:
+            raise OptionError(
+                f"the number '{name}' needs {unknown[0].name}, which is in no extent of its tensors",
+                place=f"the generator's part '{self.name}'",
+                next_step="This is a fault of the generator",
+            )
+
     def _check_name(self, name: str) -> None:
-        taken = [buffer.name for buffer in self.buffers]
+        taken = [*(buffer.name for buffer in self.buffers), *self.extents]
         if name in taken or re.fullmatch(Template.idpattern, name, re.ASCII) is None:
             raise OptionError(
-                f"a buffer cannot have the name '{name}'",
+                f"a buffer, or a number, cannot have the name '{name}'",
                 place=f"the generator's part '{self.name}'",
                 next_step=f"Use letters, digits and underscores, and none of: {', '.join(taken)}",
             )
@@ -124,7 +146,7 @@ class Generator:
     module_bytes : callable ``(symbol, payload) -> bytes``, optional
         For results that are runtime modules of the kind `name`: their stored form with one function of that name.
     takes_open : bool
-        Whether parts may have extents that only the run knows; only runtime modules can.
+        Whether parts may have extents that only the run knows. Statements name them by `Subgraph.extent`.
     supply : str
         What users must add to build the code, in one sentence; empty for nothing.
     """
@@ -207,7 +229,8 @@ def generated(generator: Generator, subgraph: Subgraph) -> External:
             place=f"its part '{subgraph.name}', {', '.join(nodes)}" if nodes else f"its part '{subgraph.name}'",
             next_step="This is a fault of the generator",
         )
-    return found
+    extents = tuple((name, as_index(value, "int64")) for name, value in subgraph.extents.items())
+    return replace(found, extents=extents) if extents else found
 
 
 def _fault(generator: Generator, subgraph: Subgraph, found: object) -> str | None:
@@ -220,17 +243,15 @@ def _fault(generator: Generator, subgraph: Subgraph, found: object) -> str | Non
         if generator.module_bytes is None:
             return "returned a runtime module, and has no module_bytes to store it"
         return "returned both text or objects and a runtime module" if found.text or found.objects else None
-    if any(symbols_of(buffer.shape) for buffer in (*subgraph.inputs, subgraph.output)):
-        return "returned statements for a part with open extents, which only runtime modules compute"
     if not found.text.strip():
         return "returned neither statements nor a runtime module"
-    known = [buffer.name for buffer in subgraph.buffers]
+    known = [*(buffer.name for buffer in subgraph.buffers), *subgraph.extents]
     for match in Template.pattern.finditer(found.text):
         name = match["named"] or match["braced"]
         if match["invalid"] is not None:
             return "has a dollar sign in its text that names nothing; $$ stands for one"
         if name is not None and name not in known:
-            return f"names an unknown buffer '{name}' in its text; known: {', '.join(known)}"
+            return f"names an unknown buffer or number '{name}' in its text; known: {', '.join(known)}"
     return None
 
 

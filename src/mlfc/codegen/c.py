@@ -265,6 +265,7 @@ class _FunctionPrinter(StatementPrinter):
     def _external(self, stmt: ir.External) -> None:
         buffers = (*self._prim.params, *self._prim.scratch)
         names = {buffer.name: self._names.get(buffer) for buffer in buffers}
+        names |= {name: self._exprs.expr(value, ATOM) for name, value in stmt.extents}
         for line in Template(stmt.text).substitute(names).splitlines():
             self._writer.line(line)
 

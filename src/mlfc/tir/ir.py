@@ -279,6 +279,8 @@ class External:
     declarations: tuple[str, ...] = ()
     objects: tuple[bytes, ...] = ()  # relocatable objects that are linked with it
     module: bytes | None = None  # what the generator makes a runtime module of, which then has the function
+    # numbers that ``${name}`` stands for, too: of int64, as what the run decides may be any of them
+    extents: tuple[tuple[str, Expr], ...] = ()
 
 
 MOST_GROUPS, MOST_GROUPS_ACROSS = (1 << 31) - 1, 65535

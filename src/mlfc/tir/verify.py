@@ -103,8 +103,11 @@ class _Verifier:
             self._prefetch(stmt)
         elif isinstance(stmt, ir.Barrier):
             self._require(self._launched, "a barrier stands outside every launch")
+        elif isinstance(stmt, ir.External):
+            for value in own_exprs(stmt):
+                self._expr(value)
         else:
-            self._require(isinstance(stmt, (ir.Comment, ir.External)), f"a {type(stmt).__name__} is no statement")
+            self._require(isinstance(stmt, ir.Comment), f"a {type(stmt).__name__} is no statement")
 
     def _allocate(self, stmt: ir.Allocate) -> None:
         allowed = ("local", "shared") if self._launched else ("local",)

@@ -71,6 +71,8 @@ def rebuilt_stmt(stmt: Stmt, change: Callable[[Stmt], Stmt], expr: Callable[[Exp
     if isinstance(stmt, ir.Parallel):
         work = stmt.work if isinstance(stmt.work, float) else expr(stmt.work)
         return replace(stmt, count=expr(stmt.count), work=work, body=change(stmt.body))
+    if isinstance(stmt, ir.External):
+        return replace(stmt, extents=tuple((name, expr(value)) for name, value in stmt.extents))
     return replace(stmt, body=change(stmt.body)) if isinstance(stmt, (ir.Allocate, ir.Launch)) else stmt
 
 
@@ -122,6 +124,8 @@ def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
         return (stmt.value,)
     if isinstance(stmt, ir.Parallel):
         return (stmt.count,) if isinstance(stmt.work, float) else (stmt.count, stmt.work)
+    if isinstance(stmt, ir.External):
+        return tuple(value for _, value in stmt.extents)
     return (stmt.offset,) if isinstance(stmt, ir.Prefetch) else ()
 
 
@@ -182,7 +186,8 @@ class _Signature:
             return ""
         if isinstance(node, ir.External):
             stored = [sha256(data).hexdigest() for data in (*node.objects, node.module or b"")]
-            return f"{node.generator}{{{node.text}}}{node.declarations}{stored}"
+            names = [name for name, _ in node.extents]
+            return f"{node.generator}{{{node.text}}}{node.declarations}{stored}{names}{exprs}"
         if isinstance(node, ir.Barrier):
             return "barrier;"
         if isinstance(node, ir.Launch):

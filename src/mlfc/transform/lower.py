@@ -20,6 +20,7 @@ from mlfc.support import dtypes
 from mlfc.support.dims import bounds
 from mlfc.target.features import Features, without_transforms
 from mlfc.tir import visitor
+from mlfc.tir.extents import symbols_of
 from mlfc.tir.ir import COPY, KernelCall, PrimFunc, Program, StateValue, Value
 from mlfc.transform.device_placement import DevicePlacement
 from mlfc.transform.lower_group import LoweredGroup, lower_group
@@ -309,6 +310,8 @@ def lower_external(function: relay.Function, features: Features) -> LoweredGroup
         scratch=tuple(subgraph.scratch_buffers),
         body=body,
         macs=sum(map(macs_of, subgraph.calls())),
+        # a runtime module reads extents from its arguments
+        symbols=() if body.module is not None else symbols_of((*subgraph.inputs, subgraph.output), body),
     )
     used = tuple(range(len(subgraph.inputs)))
     return LoweredGroup(prim, subgraph.name, used, tuple(array for _, array in subgraph.constants))

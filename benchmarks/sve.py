@@ -1,0 +1,197 @@
+"""Vectors of 256 bits (SVE) beside NEON's, without a processor that has them: instructions, and cycles by a model.
+
+Instructions are counted under QEMU. Cycles are what LLVM's model of Neoverse V1 says of each piece of straight code, as
+often as it ran: data is in the nearest cache, and branches are foreseen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from shutil import which
+from typing import TypeAlias
+
+from rich.table import Table
+
+import mlfc
+from benchmarks.models import Model
+from mlfc.archive.describe.inspect_library import inspect_library
+from mlfc.factory import Factory
+from tests.native.foreign_libraries import without_c_library
+from tests.native.foreign_programs import emulator_of, link_program
+
+MODELS = [
+    "digits", "kws_ref_model_float32", "pretrainedResnet", "squeezenet",
+    "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8",
+]  # fmt: skip
+AARCH64 = "aarch64-linux-gnu"
+NEON = ("-mcpu=generic+v8_2a+dotprod+i8mm",)
+SVE = (f"{NEON[0]}+sve", "-msve-vector-bits=256")
+_CPU = "max,sve-default-vector-length=32"
+_TARGET = "c -mcpu=neoverse-v1"
+_MODEL = ("-mtriple=aarch64", "-mcpu=neoverse-v1", "-mattr=+sve,+i8mm", "-iterations=50", "-instruction-info=0")
+_OLDEST = 17  # LLVM with a model of this processor
+_MAIN = """\
+#include <stdint.h>
+#include <stdlib.h>
+#include "tvmgen_model.h"
+{arrays}
+int main(void) {{
+  struct tvmgen_model_inputs inputs = {{{inputs}}};
+  struct tvmgen_model_outputs outputs = {{{outputs}}};
+  const int runs = getenv("TWICE") == NULL ? 1 : 2;
+  int failed = 0;
+  for (int run = 0; run < runs; ++run) {{
+    failed |= tvmgen_model_run(&inputs, &outputs);
+  }}
+  return failed != 0;
+}}
+"""
+_ENDS = re.compile(r"\s*(b|bl|br|blr|ret|cbn?z|tbn?z|svc|b\.\w+)\s")
+
+Code: TypeAlias = "tuple[str, ...]"
+"""Instructions that run one behind the other, as hexadecimal words."""
+
+
+def _main_text(factory: Factory) -> str:
+    interface = factory.interface()
+    groups = (("in", interface.inputs), ("out", interface.outputs))
+    arrays = [
+        f"static uint8_t {kind}{place}[{tensor.nbytes}] __attribute__((aligned(64)));"
+        for kind, tensors in groups
+        for place, tensor in enumerate(tensors)
+    ]
+    given, made = (", ".join(f"(void *){kind}{place}" for place in range(len(tensors))) for kind, tensors in groups)
+    return _MAIN.format(arrays="\n".join(arrays), inputs=given, outputs=made)
+
+
+def _program(factory: Factory, flags: tuple[str, ...], folder: Path) -> list[str]:
+    """Build a library and a program that runs it; return the command."""
+    folder.mkdir()
+    with without_c_library():
+        factory.export_library(folder / "model.so", target_triple=AARCH64, options=flags)
+    (folder / "main.c").write_text(_main_text(factory))
+    (folder / "tvmgen_model.h").write_bytes(bytes(factory.code.files["include/tvmgen_model.h"]))
+    link_program(AARCH64, "main.c", ["model.so"], folder / "main", "-I.")
+    return [*emulator_of(AARCH64), "-E", f"LD_LIBRARY_PATH={folder}", "-cpu", _CPU, str(folder / "main")]
+
+
+def _trace(command: list[str], place: Path, **variables: str) -> Counter[tuple[int, Code]]:
+    """Return how often pieces of code ran, by address."""
+    tracing = ["-d", "in_asm,exec,nochain", "-D", str(place)]
+    subprocess.run([command[0], *tracing, *command[1:]], check=True, env=os.environ | variables)
+    code: dict[int, list[str]] = {}
+    found: Counter[int] = Counter()
+    words: list[str] = []
+    with place.open() as lines:
+        for line in lines:
+            if line.startswith("Trace"):
+                found[int(line.split("/", 2)[1], 16)] += 1
+            elif line.startswith("IN:"):
+                words = []
+            elif line.startswith("0x"):
+                address, word = line.split()[:2]
+                if not words:
+                    code[int(address.rstrip(":"), 16)] = words
+                words.append(word)
+    place.unlink()
+    return Counter({(address, tuple(code[address])): count for address, count in found.items()})
+
+
+def run_once(command: list[str], place: Path) -> Counter[Code]:
+    """Return how often pieces of code run when the model runs once."""
+    pieces = _trace(command, place, TWICE="1")
+    pieces.subtract(_trace(command, place))
+    starts = {address: code for (address, code), count in pieces.items() if count > 0}
+    rest = {address: pieces[address, code] for address, code in starts.items()}
+    found: Counter[Code] = Counter()
+    for address, code in sorted(starts.items()):
+        # QEMU cuts code where a page ends
+        behind = address + 4 * len(code)
+        if behind % 4096 == 0 and behind in starts and not _ENDS.match(disassembled(code[-1:])[0] + " "):
+            both = min(rest[address], rest[behind])
+            found[(*code, *starts[behind])] += both
+            rest[address] -= both
+            rest[behind] -= both
+        found[code] += rest[address]
+    return +found
+
+
+def disassembled(words: tuple[str, ...]) -> list[str]:
+    """Return instructions as text."""
+    text = "\n".join(" ".join(f"0x{word[place : place + 2]}" for place in (6, 4, 2, 0)) for word in words)
+    command = [_tool("llvm-mc"), "--disassemble", "--triple=aarch64", "--mattr=+all"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return [line.strip() for line in done.stdout.splitlines() if line.strip() and ".text" not in line]
+
+
+def _tool(name: str) -> str:
+    """Return a program of LLVM, of a version that has the model."""
+    names = [name, *(f"{name}-{version}" for version in range(30, _OLDEST - 1, -1))]
+    for path in filter(None, map(which, names)):
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+        if (version := re.search(r"version (\d+)", said)) and int(version[1]) >= _OLDEST:
+            return path
+    raise SystemExit(f"{name} of LLVM {_OLDEST} or later is missing")
+
+
+def cycles(pieces: Counter[Code]) -> float:
+    """Return the cycles of all pieces on Neoverse V1."""
+    order = list(pieces)
+    texts = iter(disassembled(tuple(word for code in order for word in code)))
+    lines = []
+    for number, code in enumerate(order):
+        lines += [f"# LLVM-MCA-BEGIN {number}", *(next(texts) for _ in code), "# LLVM-MCA-END"]
+    done = subprocess.run(
+        [_tool("llvm-mca"), *_MODEL], input="\n".join([*lines, ""]), capture_output=True, text=True, check=True
+    )
+    found = [int(number) for number in re.findall(r"^Total Cycles: +(\d+)", done.stdout, re.MULTILINE)]
+    assert len(found) == len(order)
+    return sum(pieces[code] * each / 50 for code, each in zip(order, found, strict=True))
+
+
+def measure(model: Model, folder: Path) -> tuple[str, ...]:
+    """Return the table row of one model."""
+    module, params = mlfc.import_model(model.path)
+    one = mlfc.build(module, _TARGET, params, module_name="model")
+    counts, times = [], []
+    for name, flags in (("neon", NEON), ("sve", SVE)):
+        pieces = run_once(_program(one, flags, folder / f"{model.name}-{name}"), folder / "trace")
+        counts.append(sum(len(code) * count for code, count in pieces.items()))
+        times.append(cycles(pieces))
+    several = mlfc.build(module, "c -mcpu=auto -mtriple=aarch64", params, module_name="model")
+    path = folder / f"{model.name}.so"
+    with without_c_library():
+        several.export_library(path, target_triple=AARCH64)
+    levels = inspect_library(path)["library"]["levels"]
+    alone = folder / f"{model.name}-neon" / "model.so"
+    sizes = [place.stat().st_size - made.code.sizes.constants for place, made in ((path, several), (alone, one))]
+    return (
+        model.name,
+        *(f"{count:,}" for count in counts), f"{counts[1] / counts[0]:.2f}",
+        *(f"{time:,.0f}" for time in times), f"{times[1] / times[0]:.2f}",
+        ", ".join(f"{level} {nbytes:,}" for level, nbytes in levels.items()), f"{sizes[0] / sizes[1]:.2f}",
+    )  # fmt: skip
+
+
+def table(models: list[Model], folder: Path) -> Table:
+    """Return the table, which takes minutes, and LLVM's tools."""
+    found = Table(title="kernels for Neoverse V1 with vectors of 256 bits (SVE), and with NEON")
+    columns = (
+        "instructions, NEON",
+        "SVE",
+        "ratio",
+        "cycles, NEON",
+        "SVE",
+        "ratio",
+        "bytes of -mcpu=auto",
+        "/ one level's",
+    )
+    for name in ("model", *columns):
+        found.add_column(name, justify="left" if name == "model" else "right")
+    for model in models:
+        found.add_row(*measure(model, folder))
+    return found

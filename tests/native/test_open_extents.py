@@ -182,6 +182,7 @@ CASES = {
     "conv, width": Case(lambda w: conv((1, 3, w, 20), 72), WIDTHS),
     "depthwise, width": Case(lambda w: conv((1, 3, w, 20), 20, groups=20), WIDTHS),
     "transposed, sides": Case(lambda h, w: transposed((1, h, w, 4), 20), IMAGES),
+    "transposed to few, sides": Case(lambda h, w: transposed((2, h, w, 9), 3), IMAGES),
     "dense": Case(lambda n: dense((n, 40), 150), ROWS),
     "dense of two": Case(lambda n, m: dense((n, m, 40), 50), PAIRS),
     "dense of a few": Case(lambda n: dense((n, 4, 40), 20), BATCHES),

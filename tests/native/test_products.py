@@ -144,22 +144,28 @@ TRANSPOSED = {
     ),
     "dilated_groups": ((1, 6, 4, 3), (6, 2, 3, 2), {"dilations": [2, 1], "group": 3}),
     "wide": ((1, 8, 5, 5), (8, 33, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "few": ((2, 20, 9, 5), (20, 3, 3, 3), {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1]}),
+    "few, kernel_is_stride": ((1, 24, 5, 4), (24, 1, 2, 2), {"strides": [2, 2]}),
+    "few, borders_cut_off": ((1, 9, 7, 6), (9, 2, 5, 4), {"strides": [2, 3], "pads": [3, 4, 0, 2]}),
+    "few, without_taps": ((1, 8, 4, 3), (8, 3, 2, 2), {"strides": [3, 3], "output_padding": [1, 0]}),
+    "few, dilated": ((1, 10, 4, 6), (10, 3, 3, 2), {"strides": [2, 1], "dilations": [3, 2], "pads": [1, 0, 2, 1]}),
+    "few, line": ((2, 12, 9), (12, 2, 5), {"strides": [3], "pads": [1, 2]}),
 }  # fmt: skip
 
 
 def transposed_convolution(shape: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any]) -> Product:
     data, weights = floats(1, *shape), floats(2, *kernel)
     expected = onnx_runtime("ConvTranspose", data, weights, **attributes)
-    last = np.ascontiguousarray(data.transpose(0, 2, 3, 1))
-    x = var("x", last)
+    rank, last = len(shape) - 2, np.ascontiguousarray(np.moveaxis(data, 1, -1))
+    letters, x = "DHW"[-rank:], var("x", last)
     call = ir.call(
-        "nn.conv2d_transpose", [x, ir.const(weights)], data_layout="NHWC", kernel_layout="IOHW",
-        strides=attributes.get("strides", (1, 1)), padding=attributes.get("pads", (0, 0, 0, 0)),
-        dilation=attributes.get("dilations", (1, 1)), groups=attributes.get("group", 1),
-        output_padding=attributes.get("output_padding", (0, 0)),
+        f"nn.conv{rank}d_transpose", [x, ir.const(weights)], data_layout=f"N{letters}C", kernel_layout=f"IO{letters}",
+        strides=attributes.get("strides", (1,) * rank), padding=attributes.get("pads", (0,) * 2 * rank),
+        dilation=attributes.get("dilations", (1,) * rank), groups=attributes.get("group", 1),
+        output_padding=attributes.get("output_padding", (0,) * rank),
     )  # fmt: skip
     assert call.op.macs([x.type, call.args[1].type], call.attrs, call.type) == data.size * weights[0].size
-    return Product(call, [x], [last], expected.transpose(0, 2, 3, 1))
+    return Product(call, [x], [last], np.moveaxis(expected, 1, -1))
 
 
 def quantized_transposed() -> Product:

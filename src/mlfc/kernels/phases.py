@@ -16,6 +16,8 @@ from mlfc.kernels.geometry import Conv
 from mlfc.support.dims import Extent, bounds
 from mlfc.tir.ir import Expr
 
+MOST_PHASES = 16  # each is code of its own
+
 
 @dataclass(frozen=True)
 class Phase:

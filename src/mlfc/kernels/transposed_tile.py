@@ -12,19 +12,17 @@ import numpy as np
 from mlfc.kernels import arithmetic
 from mlfc.kernels.conv_tile import TiledConv
 from mlfc.kernels.geometry import Conv, Frame, frame_of
-from mlfc.kernels.phases import Phase, phases, places, windows
+from mlfc.kernels.phases import MOST_PHASES, Phase, phases, places, windows
 from mlfc.kernels.plain import bias_values
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
-_MOST_PHASES = 16  # each is code of its own
-
 
 def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     how = arithmetic.choose(data.dtype, weights, ctx.features)
-    few = len(conv.spatial) <= 2 and prod(conv.strides) <= _MOST_PHASES and not ctx.small
+    few = len(conv.spatial) <= 2 and prod(conv.strides) <= MOST_PHASES and not ctx.small
     return few and how is not None and how.accumulator == out.dtype
 
 

@@ -14,8 +14,9 @@ _FAMILIES = (
     "weight_only",
 )  # fmt: skip
 _TEMPLATES = (
-    "plain", "conv_tile", "winograd", "depthwise", "product_tile", "transposed_tile", "gpu_fold", "gpu_product",
-    "gpu_transposed", "packed_tile", "gpu_depthwise", "attention", "attention_tile", "attention_rows",
+    "plain", "conv_tile", "winograd", "depthwise", "product_tile", "transposed_columns", "transposed_tile",
+    "gpu_fold", "gpu_product", "gpu_transposed", "packed_tile", "gpu_depthwise", "attention", "attention_tile",
+    "attention_rows",
 )  # fmt: skip
 for _name in (*(f"ops.{name}" for name in _FAMILIES), *(f"kernels.{name}" for name in _TEMPLATES)):
     import_module(f"mlfc.{_name}")

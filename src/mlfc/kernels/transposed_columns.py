@@ -170,4 +170,5 @@ class _Columns:
                 value = part if at == 0 else value + part
             if self.bias is not None:
                 value = value + tb.load(self.bias, [channel])
-            self.out.store(self.seen(image, *places(self.conv, phase, [index, x]), channel), value)
+            y_out, x_out = places(self.conv, phase, [index, x])
+            self.out.store(self.seen(image, y_out, x_out, channel), value)

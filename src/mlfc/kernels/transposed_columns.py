@@ -64,9 +64,9 @@ class _Reach:
 
 
 def _reach(axes: Sequence[Phase]) -> _Reach:
-    reached = [axis for axis in axes if axis.taps]
-    first = min(axis.start for axis in reached)
-    last = max(axis.start + (len(axis.taps) - 1) * axis.dilation for axis in reached)
+    used = [axis for axis in axes if axis.taps]
+    first = min(axis.start for axis in used)
+    last = max(axis.start + (len(axis.taps) - 1) * axis.dilation for axis in used)
     return _Reach(first, last - first, reduce(maximum, (axis.count for axis in axes)))
 
 

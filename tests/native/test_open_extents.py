@@ -14,11 +14,12 @@ import pytest
 
 from mlfc.codegen.c import print_file, print_function
 from mlfc.kernels import winograd
+from mlfc.ops import normalization
 from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.support.dims import Symbol, maximum
 from mlfc.target.features import Features
-from mlfc.tir.ir import Const, For, PrimFunc
+from mlfc.tir.ir import Const, For, Prefetch, PrimFunc
 from mlfc.tir.specialize import with_numbers
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
@@ -30,7 +31,7 @@ from tests.shared_library import compile_shared
 Array = npt.NDArray[Any]
 Made = tuple[ir.Expr, list[ir.Var]]
 TARGETS = {"default": Features(), "wide": Features(vector_registers=32), "plain": Features(vector_bytes=0, dot4=False),
-           "transforms": Features(vector_registers=32, winograd=True)}  # fmt: skip
+           "transforms": Features(vector_registers=32, winograd=True), "far": Features(prefetches=True)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ def conv(
 def scaled_softmax(rows: Any, length: Any, operator: str = "nn.softmax") -> Made:
     x = var("x", 3, rows, length)
     return ir.call(operator, [ir.call("multiply", [x, ir.const(np.float32(3.3))])]), [x]
+
+
+def relu_of(made: Made) -> Made:
+    body, params = made
+    return ir.call("nn.relu", [body]), params
 
 
 def transposed(shape: Sequence[Any], filters: int) -> Made:
@@ -284,6 +290,7 @@ def assert_same_bits(case: Case, target: str, load: Callable[[dict[str, PrimFunc
         numbers = [sizes[symbol.name] for symbol in is_open.prim.symbols]
         prim = with_numbers(is_open.prim, numbers)
         verify(prim)
+        verify(group.prim)
         ours = result(library.open_, is_open, prim, numbers)
         assert ours == result(getattr(library, f"static{place}"), group, group.prim, ()), (sizes, target)
 
@@ -304,6 +311,19 @@ def test_convolutions_by_transforms_do_so_too(large: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(winograd, "LARGE_WEIGHTS", large)
     case = Case(lambda h, w: conv((2, h, w, 16), 24), [*IMAGES, {"h": 19, "w": 22}])
     assert_same_bits(case, "transforms", lambda prims: beside_c(prims, FUSING, optimizes=False))
+
+
+def test_rows_beyond_near_caches_do_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(normalization, "_FAR_BYTES", 0)
+    sizes = of("nm", [1, 40], [3, 77], [17, 40])
+    for operator in ("nn.softmax", "nn.log_softmax"):
+        case = Case(lambda n, m, name=operator: rows(name, n, m, 1, axis=1), sizes)
+        assert_same_bits(case, "far", lambda prims: beside_c(prims, FUSING, optimizes=False))
+        static = lowered(case, "far", sizes[1]).prim
+        assert not static.scratch
+        assert any(isinstance(stmt, Prefetch) for stmt in walk(static.body))
+    fused = Case(lambda n, m: relu_of(rows("nn.softmax", n, m)), sizes)
+    assert lowered(fused, "far", sizes[1]).prim.scratch
 
 
 @pytest.mark.parametrize("name", IN_C)

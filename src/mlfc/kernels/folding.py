@@ -101,6 +101,8 @@ class Fold:
     step: Callable[[Expr, Expr], Expr]  # (accumulator, element) -> accumulator
     finish: Callable[[Expr], Expr]  # accumulator -> result
     rounds: bool = False  # each step rounds, so long folds are made of short ones
+    # what is written before the elements of a row from a place on are read, if no axis is beside the row
+    ahead: Callable[[Expr], None] | None = None
 
 
 def in_halves(parts: Sequence[Expr], step: Callable[[Expr, Expr, int], Expr]) -> Expr:
@@ -286,8 +288,11 @@ class _FoldTile:
                 self._add(into, lane, shifted(self.first, self.axes, lane), [*outer, start + step])
             return
         whole = length // self.lanes
-        with stmts.loop(whole, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
-            self._add(into, lane, self.first, [*outer, start + step * self.lanes + lane])
+        with stmts.loop(whole, "r") as step:
+            if self.fold.ahead is not None:
+                self.fold.ahead(start + step * self.lanes)
+            with stmts.loop(self.lanes, "c", "vectorized") as lane:
+                self._add(into, lane, self.first, [*outer, start + step * self.lanes + lane])
         if not _is_zero(length % self.lanes):
             with stmts.loop(length % self.lanes, "c", self.kind) as lane:
                 self._add(into, lane, self.first, [*outer, start + whole * self.lanes + lane])

@@ -25,12 +25,13 @@ from mlfc.kernels.folding import (
     tiles_of,
 )
 from mlfc.kernels.functions import exp_below
-from mlfc.kernels.rows import PlainRows, Rows, rows_of
+from mlfc.kernels.rows import Kept, PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT
 from mlfc.ops.rules import check_dtype, declare, divided, normalized_axes, normalized_axis, same_types
 from mlfc.relay.ir import Attrs, TensorType, TupleType
 from mlfc.relay.op import REQUIRED, Attr, Kind
-from mlfc.support.dims import Extent, Shape, bounds
+from mlfc.support import dtypes
+from mlfc.support.dims import Extent, Shape, bounds, is_static
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Buffer, Expr
@@ -39,6 +40,8 @@ At = Callable[[Sequence[Expr]], list[Expr]]
 
 # A row computed on the fly is kept in scratch up to this many elements, and computed again beyond.
 _ROW_LIMIT = 4096
+# Data that the second-level cache does not hold beside the result.
+_FAR_BYTES = 512 * 1024
 # Rows of so many elements are transposed, 64 at a time, if there are enough of them to fill a vector.
 _SHORT_ROW = 23
 _FEWEST_ROWS = 16
@@ -61,10 +64,18 @@ def _over_rows(rows: Rows, shape: tuple[int, ...], axes: Sequence[int]) -> Itera
         yield at
 
 
-def _total(rows: Rows, name: str, shape: tuple[int, ...], read: Reader, dtype: str, count: int = 1) -> Expr:
+def _total(
+    rows: Rows,
+    name: str,
+    shape: tuple[int, ...],
+    read: Reader,
+    dtype: str,
+    count: int = 1,
+    ahead: Callable[[Expr], None] | None = None,
+) -> Expr:
     """Emit the sum of a row divided by `count`."""
     finish = (lambda total: total) if count == 1 else (lambda total: total / count)
-    return rows.folded(name, shape, read, Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True))
+    return rows.folded(name, shape, read, Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True, ahead=ahead))
 
 
 def _infer_float(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -211,7 +222,10 @@ def _softmax_in_rows(ctx: Context, data: Tensor, axis: int, out: Output, logarit
     shape = (data.shape[axis],)
     rows = rows_of(ctx, *shape)
     with _over_rows(rows, data.shape, (axis,)) as at:
-        kept = rows.keep("row", shape, dtype)
+        if _is_far(ctx, data) and out.buffer is not None and out.dtype == dtype:
+            kept = _in_place(out, out.buffer, at)  # what is written last is then at hand already
+        else:
+            kept = rows.keep("row", shape, dtype)
 
         def element(row: Indices) -> Expr:
             return tb.cast(data.read(at(row)), dtype)
@@ -224,11 +238,39 @@ def _softmax_in_rows(ctx: Context, data: Tensor, axis: int, out: Output, logarit
             kept.store(row, below if logarithm else power)
             return power
 
-        total = _total(rows, "total", shape, exponential, dtype)
+        total = _total(rows, "total", shape, exponential, dtype, ahead=_next_row(ctx, data, at, shape[0]))
         scale = stmts.let("scale", tb.intrinsic("log", total) if logarithm else 1 / total)
         with rows.elements(shape, "o") as row:
             value = kept.read(row)
             out.store(at(row), tb.cast(value - scale if logarithm else value * scale, out.dtype))
+
+
+def _is_far(ctx: Context, data: Tensor) -> bool:
+    """Tell whether caches that are near do not hold the data of a host's kernel, which reads them twice."""
+    source = data.buffer
+    if source is None or ctx.features.gpu or not ctx.features.vector_bytes or ctx.small or not is_static(data.shape):
+        return False
+    return bool(_FAR_BYTES <= source.nbytes <= dtypes.limits("int32")[1])
+
+
+def _in_place(out: Output, buffer: Buffer, at: At) -> Kept:
+    """Return a row of the result as memory for what it is computed of."""
+    return Kept(lambda row, value: out.store(at(row), value), lambda row: tb.load(buffer, at(row)))
+
+
+def _next_row(ctx: Context, data: Tensor, at: At, length: Extent) -> Callable[[Expr], None] | None:
+    """Return what asks for the same elements of the row behind, whose largest is sought before anything is computed."""
+    source, shape = data.buffer, data.shape
+    if source is None or not ctx.features.prefetches or not _is_far(ctx, data):
+        return None
+
+    def ahead(element: Expr) -> None:
+        place = tb.const(0)
+        for index, extent in zip(at([element]), shape, strict=True):
+            place = place * extent + index
+        ctx.stmts.prefetch(source, tb.minimum(place + length, source.size - 1), "the next row")
+
+    return ahead
 
 
 def _infer_affine(name: str, attrs: Attrs, data: TensorType, *channel: TensorType) -> TensorType:

@@ -76,6 +76,8 @@ class Output:
     store: Callable[[Indices, Expr], None]
     # for operators with `takes_bias`: what accumulators of each last-axis index start with
     bias: npt.NDArray[Any] | None = None
+    # where `store` puts values as they are, if no consumer is fused: what is stored can be read there, and stored again
+    buffer: Buffer | None = None
 
 
 @dataclass(eq=False)

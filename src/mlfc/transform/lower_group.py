@@ -249,7 +249,8 @@ class _GroupLowering:
 
         args = [self._tensor(arg) for arg in flat_args(emitter)]
         assert operator.emit is not None
-        operator.emit(self.ctx, args, emitter.attrs, Output(kind.shape, kind.dtype, store, bias))
+        plain = output if emitter is self.function.body and output.dtype == kind.dtype else None
+        operator.emit(self.ctx, args, emitter.attrs, Output(kind.shape, kind.dtype, store, bias, plain))
 
     def _absorbed_bias(self, emitter: relay.Call) -> tuple[relay.Call, npt.NDArray[Any] | None]:
         """Return the expression that the emitter computes once it takes the bias, and that bias."""

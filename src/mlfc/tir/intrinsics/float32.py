@@ -101,9 +101,12 @@ def exp_f32(steps: Steps, x: Expr) -> Expr:
 def exp_below_f32(steps: Steps, x: Expr) -> Expr:
     """Return e**x of what is not above zero, within 1.1 ULP; 0 where that is less than 2**-126."""
     limited = steps.let("limited", _limited(x, "lt", _EXP_LOWEST_NORMAL))
-    n = steps.let("n", nearest_exponent(limited))
-    power = steps.let("power", (tb.const(1.0, "float32") + expm1_rest(limited, n)) * power_of_two(n))
-    return tb.select(tb.binary("lt", x, _EXP_LOWEST_NORMAL), tb.const(0.0, "float32"), power)
+    rounded = steps.let("rounded", limited * _LOG2_E + _ROUNDER, "its low bits hold the integer nearest to x / ln(2)")
+    count = steps.let("count", rounded - _ROUNDER)
+    r = steps.let("r", limited - count * _LN2_HIGH - count * _LN2_LOW)
+    rest = steps.let("rest", r + r * r * _polynomial(_EXPM1_TAIL, r))
+    power = steps.let("power", float_of_bits(shl(bits_of_float(rounded) - (_ROUNDER_BITS - 127), 23)))
+    return tb.select(tb.binary("lt", x, _EXP_LOWEST_NORMAL), tb.const(0.0, "float32"), power * rest + power)
 
 
 @defined(x="float32")

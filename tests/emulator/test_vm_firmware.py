@@ -20,7 +20,7 @@ from mlfc.micro.firmware.planned_memory import plan_table, planned_table
 from mlfc.micro.memory.memory_table import IO, WORKSPACE, differences
 from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.project.generate import generate_project
-from mlfc.micro.run.emulator import emulated_archive, emulated_factory
+from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlfc.micro.run.project_run import build_project, run_selftest
 from tests import open_models
 from tests.conftest import need
@@ -179,10 +179,32 @@ def test_a_kernel_that_is_deeper_than_the_interpreter_counts(tmp_path: Path) -> 
     assert stacks[1].path[2].function.endswith("_launch")
 
 
-def test_errors_before_a_run_and_of_a_run_are_those_of_the_virtual_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def looping() -> EmulatedModule:
+    """Return firmware of a loop that counts the instructions of each operator."""
     module, params = mlfc.import_model(open_models.looping(), shapes=SHAPES["looping"])
     board = find_board(BOARD)
-    made = emulated_factory(mlfc.build(module, board.target, params, module_name="net"), board, cflags="-O1")
+    factory = mlfc.build(module, board.target, params, module_name="net")
+    return emulated_factory(factory, board, cflags="-O1", profile=True)
+
+
+def test_operators_are_counted_in_each_turn_of_a_loop(looping: EmulatedModule) -> None:
+    x = np.zeros((2, 4), np.float32)
+    runs = [looping.measure({"n": np.array(count), "x": x}) for count in (0, 1, 4)]
+    functions = [item.function for item in looping.operators]
+    turn = next(index for index, name in enumerate(functions) if "multiply" in name)
+    assert [run.calls[turn] for run in runs] == [0, 1, 4]
+    assert [run.operators[turn] > 0 for run in runs] == [False, True, True]
+    assert runs[1].operators[turn] < runs[2].operators[turn] < 5 * runs[1].operators[turn]
+    assert all(sum(run.operators) < run.instructions for run in runs)
+    with pytest.raises(OptionError, match="does not transfer the outputs of operators"):
+        emulated_factory(mlfc.build(two_layers(4)[0], executor="vm"), find_board(BOARD), trace=True)
+
+
+def test_errors_before_a_run_and_of_a_run_are_those_of_the_virtual_machine(
+    looping: EmulatedModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = looping
     with pytest.raises(InputError, match="its dtype is float64"):
         made.run({"n": np.array(1), "x": np.zeros((2, 4))})
     said = r"'batch' \(1 to 4, the same wherever it is\) on axis 0, got "
@@ -199,9 +221,14 @@ def test_command_line_runs_an_open_model_on_a_board(archive: Path, tmp_path: Pat
     told = json.loads(succeeded(*options, "--shape", "x=3,8", cwd=tmp_path))
     assert told["outputs"][0]["shape"] == [3, 4]
     assert told["stack_bytes"] <= told["memory"]["linked"]["stack"]["bytes"] + 108
-    refused = run_mlfc(*options[:-2], "--profile", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "is for the virtual machine, so its firmware cannot be profiled per operator" in refused.stderr
+    counted = json.loads(succeeded(*options[:3], BOARD, "--profile", "--json", "--shape", "x=3,8", cwd=tmp_path))
+    known = mlfc.inspect(archive)["modules"]["net"]["operators"]
+    rows = counted["operators"]
+    assert sorted(row["function"] for row in rows) == sorted(item["function"] for item in known)
+    assert all(row["instructions"] > 0 for row in rows)
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    # what the hooks take beside reading the counter is not in it
+    assert sum(row["instructions"] for row in rows) < counted["instructions"] < 1.05 * told["instructions"]
 
 
 def test_a_standalone_project_is_made_and_runs(archive: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import mlfc
@@ -42,6 +43,20 @@ def test_an_archive_traces_out_of_the_box(compiler: str, models: Path, tmp_path:
     sums = {zlib.crc32(np.ascontiguousarray(array).tobytes()) for array in tensors.values()}
     assert all(int(checksum, 16) in sums for _, checksum, _ in lines)
     assert len({checksum for _, checksum, _ in lines}) > len(lines) / 2
+
+
+def test_the_virtual_machine_traces_calls_of_kernels(tmp_path: Path) -> None:
+    body = "a = Constant <value = int64[1] {0}> () s = ReduceSum (x, a) y = Sub (x, s)"
+    graph = f"(int32[n, 3] x) => (int32[n, 3] y) {{ {body} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> g {graph}')
+    module, params = mlfc.import_model(model, shapes={"x": (mlfc.Dim("n", 1, 4), 3)})
+    folder = extracted(mlfc.build(module, "c", params, module_name="net"), tmp_path, test_vectors=2)
+    lines = LINE.findall(make(folder, "test", "CPPFLAGS=-DMLFC_TRACE=1", f"CFLAGS={WARNINGS}"))
+    assert [int(index) for index, _, _ in lines] == [0, 1, 0, 1]
+    loaded = mlfc.load(tmp_path / "archive.tar")
+    for seed, rows in enumerate((1, 4)):  # vectors have the least extents, then the largest
+        (y,) = loaded.run(fill([info.at({"n": rows}) for info in loaded.inputs], seed=seed)).values()
+        assert int(lines[2 * seed + 1][1], 16) == zlib.crc32(y.tobytes())
 
 
 def test_outputs_of_operators_are_seen_as_they_were(models: Path, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def run_firmware(
             tables = memory()
     found = [info.of_shape(run.outputs[info.name].shape) or info for info in firmware.outputs]
     tensors = summaries(found, run.outputs, 0 if run.operators else top)
-    rows = instruction_rows(firmware.operators, run.operators, top)
+    rows = instruction_rows(firmware.operators_of(run), run.operators, top)
     sizes = {"flash_bytes": run.flash_bytes, "ram_bytes": run.ram_bytes, "stack_bytes": run.stack_bytes}
     counts = {"instructions": run.instructions, "startup_instructions": run.startup_instructions}
     if run.cycles is not None:

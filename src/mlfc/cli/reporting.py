@@ -47,7 +47,7 @@ def _costs_on(archive: Path, module: str, board: Board) -> Costs:
 
     with stage(f"counting the instructions of {module} on {board.name}"):
         firmware = emulated_archive(archive, board, module, profile=True)
-        run = firmware.measure(given_inputs(None, "random", 0, firmware.inputs))
+        run = firmware.measure(given_inputs(None, "random", 0, firmware.inputs, firmware.extents))
     return Costs(board.name, INSTRUCTIONS, tuple(map(float, run.operators)))
 
 

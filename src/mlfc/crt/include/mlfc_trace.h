@@ -3,7 +3,8 @@
  *
  *   trace <index> <checksum> <ticks>
  *
- * index     the operator's place in the order of execution, from 0, as in `mlfc inspect`
+ * index     the operator's place in the order of execution, from 0, as in `mlfc inspect`. In the virtual machine, where
+ *           an operator may run in each turn of a loop or not at all, the place of its call in the bytecode
  * checksum  the CRC-32 of its output's bytes at the moment when it ended, eight hexadecimal digits
  * ticks     what it took, by the C library's clock(); printing and the checksum are not in it
  *
@@ -22,11 +23,12 @@
 #include <stdint.h>
 
 #define MLFC_TRACE_BEGIN(index) (mlfc_trace_started = MLFC_TRACE_TICKS())
-#define MLFC_TRACE_END(index, data, nbytes) \
-  MLFC_TRACE_RECORD(index, data, nbytes, MLFC_TRACE_TICKS() - mlfc_trace_started)
+#define MLFC_TRACE_END(index, data, nbytes)                      \
+  (mlfc_trace_passed = MLFC_TRACE_TICKS() - mlfc_trace_started, \
+   MLFC_TRACE_RECORD(index, data, nbytes, mlfc_trace_passed))
 
 /* operators run one after another, so one start is enough */
-static uint64_t mlfc_trace_started;
+static uint64_t mlfc_trace_started, mlfc_trace_passed;
 
 #ifdef MLFC_TRACE_TICKS
 uint64_t MLFC_TRACE_TICKS(void);

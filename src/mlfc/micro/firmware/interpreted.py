@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mlfc.archive.templates.subject import described_subject
-from mlfc.crt import crt_files
+from mlfc.crt import TRACE_HEADER, crt_files
 from mlfc.errors import MlfcError, OptionError, RunError
 from mlfc.memory.pools import STATE_SECTION
 from mlfc.micro.firmware.bare_metal import Firmware
@@ -51,7 +51,9 @@ def interpreter_files() -> dict[str, bytes]:
 
 def interpreter_part() -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Return the interpreter as files of a project, and the folders of its headers."""
-    files = {f"crt/{name}": data for name, data in interpreter_files().items()}
+    # firmware has a header of its own for what a trace does
+    found = {name: data for name, data in interpreter_files().items() if Path(name).name != TRACE_HEADER}
+    files = {f"crt/{name}": data for name, data in found.items()}
     return files, ("crt/include", f"crt/{INTERPRETER_FOLDER}")
 
 

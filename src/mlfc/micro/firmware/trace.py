@@ -24,6 +24,14 @@ class TracedOperator:
     ticks: int  # of the board's counter
 
 
+@dataclass(frozen=True)
+class CalledOperator:
+    """What an operator of the virtual machine did in a run, which may call it in each turn of a loop, or never."""
+
+    calls: int
+    ticks: int  # of the board's counter, all calls together
+
+
 def traces(board: Board) -> bool:
     """Tell whether a board's firmware has files of the host to write what operators computed to."""
     return board.arch != "avr"
@@ -40,17 +48,31 @@ def check_traces(board: Board) -> None:
 
 def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
     """Return what a run wrote of each operator; raise RunError if there is not one line for each."""
-    path = folder / LINES
-    text = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
     found: list[TracedOperator] = []
-    for line in text.splitlines():
-        match = _LINE.fullmatch(line)
+    for match in _lines(folder):
         if match is None or int(match[1]) != len(found):
             break
         found.append(TracedOperator(int(match[2], 16), int(match[3])))
     if len(found) != operators:
         raise RunError(f"expected {operators} operators from the firmware, got {len(found)}", place=LINES)
     return tuple(found)
+
+
+def read_calls(folder: Path, operators: int) -> tuple[CalledOperator, ...]:
+    """Return what a run of the virtual machine wrote of each operator; raise RunError for a line that tells nothing."""
+    counts, ticks = [0] * operators, [0] * operators
+    for number, match in enumerate(_lines(folder), 1):
+        if match is None or int(match[1]) >= operators:
+            raise RunError(f"line {number} names none of {operators} operators", place=LINES)
+        counts[int(match[1])] += 1
+        ticks[int(match[1])] += int(match[3])
+    return tuple(map(CalledOperator, counts, ticks))
+
+
+def _lines(folder: Path) -> list[re.Match[str] | None]:
+    path = folder / LINES
+    text = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
+    return [_LINE.fullmatch(line) for line in text.splitlines()]
 
 
 def choose(folder: Path, sizes: Mapping[int, int], operators: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from mlfc.micro.firmware.makefile import MAP, optimization_level
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
 from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details, graph_firmware, tvm_firmware
 from mlfc.micro.firmware.standalone import INPUTS
-from mlfc.micro.firmware.trace import CHOSEN, choose, read_tensors, read_trace
+from mlfc.micro.firmware.trace import CHOSEN, choose, read_calls, read_tensors, read_trace
 from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
 from mlfc.micro.memory.memory_table import MemoryTable
 from mlfc.micro.run.firmware_build import build, section_sizes
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from mlfc.factory import Factory
 
 _AOT = "Compile the model with --executor aot, or run a graph with --host-driven"
-_INTERPRETED = "is for the virtual machine"
-_FIXED = "Fix the open dimensions: --shape NAME=1,3,224,224"
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,8 @@ class BoardRun:
     cycles: int | None  # of the inference, where the board's counter counts these
     operators: tuple[int, ...]  # instructions of each operator in order; empty unless they were asked for
     checksums: tuple[int, ...]  # the CRC-32 of each operator's output; empty unless the firmware traces
+    # how often each operator ran; empty where each runs once, or nothing was counted
+    calls: tuple[int, ...]
     # code, constants and initial data of the whole firmware; None on a machine with an operating system
     flash_bytes: int | None
     ram_bytes: int | None  # data, workspace, inputs and outputs, and the stack that the inference took
@@ -89,6 +89,12 @@ class BuiltFirmware:
         self._place, self._elf, self._timeout, self._is_traced = folder, elf, timeout, is_traced
         self.flash_bytes, self._static_ram = section_sizes(folder / elf)
 
+    def operators_of(self, run: BoardRun) -> list[OperatorInfo]:
+        """Return the operators with the multiply-accumulates of a run, 0 where they depend on extents."""
+        calls = run.calls or [1] * len(self.operators)
+        known = [0 if item.run_macs else item.macs * count for item, count in zip(self.operators, calls, strict=True)]
+        return [replace(item, macs=macs) for item, macs in zip(self.operators, known, strict=True)]
+
     @property
     def extents(self) -> Mapping[str, tuple[int, int]]:
         """The least and the largest value of each open extent."""
@@ -107,7 +113,10 @@ class BuiltFirmware:
         """
         folder = self._emulated(inputs)
         report = read_report(folder)
-        traced = read_trace(folder, len(self.operators)) if self._is_traced else ()
+        count = len(self.operators) if self._is_traced else 0
+        traced = read_trace(folder, count) if count and not self._executable else ()
+        called = read_calls(folder, count) if count and self._executable else ()
+        spent = [operator.ticks for operator in traced] or [operator.ticks for operator in called]
         emulator, stack, ticks = self.board.emulator, report["stack"], report["ticks"]
         rate = emulator.instructions_per_tick if emulator else None
         cycles = emulator.cycles_per_tick if emulator else None
@@ -118,8 +127,9 @@ class BuiltFirmware:
             _counted(ticks, rate),
             _counted(report["startup"], rate),
             _counted(ticks, cycles),
-            tuple(round(operator.ticks * rate) for operator in traced) if rate else (),
+            tuple(round(each * rate) for each in spent) if rate else (),
             tuple(operator.checksum for operator in traced),
+            tuple(operator.calls for operator in called),
             self.flash_bytes if has_sizes else None,
             self._static_ram + stack if has_sizes else None,
             stack,
@@ -196,7 +206,7 @@ class EmulatedModule(BuiltFirmware):
             check_fit(plan_table(details, board), details)
             firmware = interpreted.interpreted_firmware(name, details) if executable else None
         is_traced = profile or trace
-        if is_traced:
+        if is_traced and executable is None:  # the virtual machine calls the hook itself
             check_traceable(name, code)
         self._module, self._cflags = (name, code, details), cflags or optimization_level(details)
         self._temporary = tempfile.TemporaryDirectory(prefix="mlfc-board-")
@@ -234,7 +244,7 @@ def emulated_factory(factory: Factory, board: Board, **options: Any) -> Emulated
         source = graph_of_factory(factory)
         options |= {"firmware": _graph_firmware(source, board, options)}
     if factory.unit.executable is not None:
-        _refuse_operators(factory.module_name, _INTERPRETED, options, _FIXED)
+        _refuse_outputs(factory.module_name, options)
         require_code_alone(factory.module_name, factory.lib.imported_modules)
         options |= {"executable": factory.unit.executable}
     return EmulatedModule(factory.module_name, factory.code.built_files, details, board, **options)
@@ -257,7 +267,7 @@ def emulated_archive(
         details = aot_details(parts)
         options |= {"firmware": tvm_firmware(parts.record.name, details)}
     if parts.bytecode is not None:
-        _refuse_operators(parts.record.name, _INTERPRETED, options, _FIXED)
+        _refuse_outputs(parts.record.name, options)
         require_code_alone(parts.record.name, parts.imports)
         options |= {"executable": decode(parts.bytecode, place=parts.place)}
     if parts.executor is None or details is None:
@@ -274,12 +284,21 @@ def _graph_firmware(source: GraphSource, board: Board, options: Mapping[str, Any
     return graph_firmware(source, board)
 
 
-def _refuse_operators(name: str, reason: str, options: Mapping[str, Any], next_step: str = _AOT) -> None:
+def _refuse_operators(name: str, reason: str, options: Mapping[str, Any]) -> None:
     """Raise OptionError if single operators are asked for of a module whose code has no hook around them."""
     if options.get("profile") or options.get("trace"):
         raise OptionError(
             f"module '{name}' {reason}, so its firmware cannot be profiled per operator",
-            next_step=next_step,
+            next_step=_AOT,
+        )
+
+
+def _refuse_outputs(name: str, options: Mapping[str, Any]) -> None:
+    """Raise OptionError if outputs of operators are asked for of a module of the virtual machine."""
+    if options.get("trace"):
+        raise OptionError(
+            f"module '{name}' is for the virtual machine, whose firmware does not transfer the outputs of operators",
+            next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
         )
 
 

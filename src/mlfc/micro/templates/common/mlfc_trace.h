@@ -8,15 +8,19 @@
 #include "counter.h"
 
 #define MLFC_TRACE_BEGIN(index) (trace_started = counter_ticks())
-#define MLFC_TRACE_END(index, data, nbytes) trace_operator(index, data, nbytes, counter_ticks() - trace_started)
+#define MLFC_TRACE_END(index, data, nbytes) (trace_ended = counter_ticks(), trace_operator(index, data, nbytes))
+#define MLFC_TRACE_RUN() trace_run()
 
-extern uint64_t trace_started;
+extern uint64_t trace_started, trace_ended;
 
 /* Ticks that tracing itself took in the last run. */
 extern uint64_t trace_spent;
 
+/* Says that a run begins. Who does not say it begins one with each operator of index 0. */
+void trace_run(void);
+
 /* Prints a line `trace <index> <checksum> <ticks>` to the console, and writes it to the host's file trace.txt. Where
  * the host has a file chosen.bin, of a byte for each operator, outputs of those that have a 1 go to tensors.bin. */
-void trace_operator(int32_t index, const void *data, size_t nbytes, uint64_t ticks);
+void trace_operator(int32_t index, const void *data, size_t nbytes);
 
 #endif /* MLFC_TRACE_H_ */

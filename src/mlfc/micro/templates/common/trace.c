@@ -10,7 +10,9 @@
 #define MLFC_TRACE_PRINT trace_print
 #include "mlfc_trace_line.h"
 
-uint64_t trace_started, trace_spent;
+uint64_t trace_started, trace_ended, trace_spent;
+
+static int is_told = 0; /* when runs begin */
 
 /* files of the host; what cannot be opened is not written */
 static int lines = -1, chosen = -1, tensors = -1;
@@ -29,22 +31,32 @@ static void reopen(int *handle, const char *path, int for_writing) {
   *handle = host_open(path, for_writing);
 }
 
-void trace_operator(int32_t index, const void *data, size_t nbytes, uint64_t ticks) {
-  const uint64_t ended = counter_ticks();
-  uint8_t is_chosen = 0;
-  if (index == 0) { /* another run begins */
-    trace_spent = 0;
-    reopen(&lines, "trace.txt", 1);
-    reopen(&chosen, "chosen.bin", 0);
-    if (chosen != -1) {
-      reopen(&tensors, "tensors.bin", 1);
-    }
+static void begin_run(void) {
+  trace_spent = 0;
+  reopen(&lines, "trace.txt", 1);
+  reopen(&chosen, "chosen.bin", 0);
+  if (chosen != -1) {
+    reopen(&tensors, "tensors.bin", 1);
   }
-  mlfc_trace_line(index, data, nbytes, ticks);
+}
+
+void trace_run(void) {
+  const uint64_t started = counter_ticks();
+  is_told = 1;
+  begin_run();
+  trace_spent += counter_ticks() - started;
+}
+
+void trace_operator(int32_t index, const void *data, size_t nbytes) {
+  uint8_t is_chosen = 0;
+  if (index == 0 && !is_told) {
+    begin_run();
+  }
+  mlfc_trace_line(index, data, nbytes, trace_ended - trace_started);
   if (chosen != -1 && host_read(chosen, &is_chosen, 1) == 0 && is_chosen == 1) {
     (void)host_write(tensors, data, nbytes);
   }
-  trace_spent += counter_ticks() - ended;
+  trace_spent += counter_ticks() - trace_ended;
 }
 #else
 typedef int trace_is_off; /* C files are not empty */

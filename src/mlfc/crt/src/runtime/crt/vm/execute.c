@@ -11,6 +11,26 @@
     if (tried != MLFC_VM_OK) return tried;       \
   } while (0)
 
+#ifdef MLFC_TRACE
+#include "mlfc_trace.h"
+
+/* The place of a call of a kernel among those of the bytecode, from 0. */
+static int32_t place_of(const struct vm_machine* machine, const uint8_t* call) {
+  int32_t place = 0;
+  for (const uint8_t* at = machine->vm->tables[VM_CODE]; at < call; at += (size_t)(mlfc_vm_u32(at) >> 8) * 4) {
+    if ((mlfc_vm_u32(at) & 0xFF) == VM_INVOKE) ++place;
+  }
+  return place;
+}
+#else
+#define MLFC_TRACE_BEGIN(index) ((void)0)
+#define MLFC_TRACE_END(index, data, nbytes) ((void)0)
+#endif
+/* what a header may define beside the others: a run begins */
+#ifndef MLFC_TRACE_RUN
+#define MLFC_TRACE_RUN() ((void)0)
+#endif
+
 int32_t vm_fail(struct vm_machine* machine, int32_t code, int64_t a, int64_t b, int64_t c) {
   mlfc_vm_fail(machine->error, code, a, b, c);
   if (machine->frame != NULL) {
@@ -298,8 +318,14 @@ static int32_t do_invoke(struct vm_machine* machine, const uint8_t* at) {
   for (uint32_t i = 0; i < kernel->numbers; ++i) {
     TRY(get_integer(machine, WORD((size_t)2 + kernel->buffers + i), &machine->numbers[i]));
   }
+  MLFC_TRACE_BEGIN(place_of(machine, at));
   status = kernel->launch(machine->buffers, machine->numbers);
-  if (status == 0) return MLFC_VM_OK;
+  if (status == 0) {
+    /* its output is the first that it does not only read */
+    MLFC_TRACE_END(place_of(machine, at), machine->buffers[kernel->reads].data,
+                   (size_t)machine->buffers[kernel->reads].bytes);
+    return MLFC_VM_OK;
+  }
   return fail_about(machine, mlfc_vm_u32(mlfc_vm_record(machine->vm, VM_KERNELS, WORD(1), VM_KERNEL_BYTES)),
                     MLFC_VM_KERNEL, status, 0, 0);
 }
@@ -545,6 +571,7 @@ static int32_t do_plain(struct vm_machine* machine, const uint8_t* at, uint32_t 
 }
 
 int32_t vm_execute(struct vm_machine* machine) {
+  MLFC_TRACE_RUN();
   while (machine->frame != NULL) {
     const uint8_t* at = machine->at;
     const uint32_t word = WORD(0);

@@ -11,11 +11,13 @@ import pytest
 
 from mlfc.kernels import conv_tile, weight_stream, winograd
 from mlfc.relay import ir as relay
+from mlfc.support.dims import Symbol
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.interpreter import run
+from mlfc.tir.specialize import with_numbers
 from mlfc.tir.verify import verify
 from mlfc.tir.visitor import rebuilt_stmt, walk
 from mlfc.transform.lower_group import LoweredGroup, lower_group
@@ -51,8 +53,15 @@ def layer(case: Case, dtype: str = "float32") -> relay.Function:
     return group_of(relay.call("nn.conv2d", [x, relay.const(weights)], **attributes(case)), [x])
 
 
+def asked_before(group: LoweredGroup, weights: ir.Buffer) -> npt.NDArray[np.bool_]:
+    """Return of each line of the weights whether it is asked for before it is first read; all are read."""
+    asked, read = (times.reshape(-1, FLOATS).min(axis=1) for times in asked_and_read(group, weights))
+    assert (read < 1 << 23).all()
+    return np.asarray(asked < read)
+
+
 def asked_and_read(group: LoweredGroup, weights: ir.Buffer) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return at which step each element of the weights is first asked for, and first read; NaN for never."""
+    """Return at which step each element of the weights is first asked for, and first read; 2**23 for never."""
     marks, clock = ir.Buffer("marks", (2, weights.size), "float32"), ir.Buffer("clock", (1,), "float32", "local")
     now = tb.load(clock, [0])
 
@@ -89,14 +98,25 @@ def test_weights_are_asked_for_before_they_are_read(name: str) -> None:
     verify(group.prim)
     asks = [stmt for stmt in walk(group.prim.body) if isinstance(stmt, ir.Prefetch)]
     (weights,) = {stmt.buffer for stmt in asks}
-    asked, read = asked_and_read(group, weights)
-    lines = asked.reshape(-1, FLOATS).min(axis=1), read.reshape(-1, FLOATS).min(axis=1)
-    assert (lines[1] < 1 << 23).all(), "each line is read"
-    ahead = lines[0] < lines[1]
+    ahead = asked_before(group, weights)
     _, steps, elements = weights.shape
     first = ahead.argmax() * FLOATS  # a panel or a piece of one
     assert first <= steps * elements
     assert ahead[ahead.argmax() :].mean() > 0.99
+
+
+@pytest.mark.parametrize(("rows", "share"), [(20, 0.45), (40, 0.85)])
+def test_so_are_those_of_open_rows(rows: int, share: float) -> None:
+    """Two or three tiles ask for every second line; of the last panel's, one tile asks for its share."""
+    x = relay.Var("x", relay.TensorType((Symbol("rows").dim, 24), "float32"))
+    weights = np.random.default_rng(1).standard_normal((448, 24)).astype(np.float32)
+    group = lower_group(group_of(relay.call("nn.dense", [x, relay.const(weights)], units=448), [x]), WIDE)
+    prim = with_numbers(group.prim, [rows])
+    verify(prim)
+    (buffer,) = {stmt.buffer for stmt in walk(prim.body) if isinstance(stmt, ir.Prefetch)}
+    ahead = asked_before(replace(group, prim=prim), buffer)
+    panels, steps, elements = buffer.shape
+    assert ahead.reshape(panels, steps * elements // FLOATS)[1:-1].mean() > share
 
 
 def test_results_are_the_same_without() -> None:

@@ -452,9 +452,12 @@ class TiledConv:
             stmts.store(sums, [index], begin)
         pieces = _Pieces(self.ctx, sums, self.steps) if self.long else None
         read = self.reader(place)
-        ahead = self._ahead(place, block, at[0], weights, (tb.const(0), self.steps))
+        part = (tb.const(0), self.steps)
+        is_alone = together == 1 and self.packs_once  # what was packed just now is in caches
+        ahead = self._ahead(place, block, at[0], weights, part) if is_alone else None
         with self._steps(pieces) as (position, tap):
-            ahead.step(position)
+            if ahead:
+                ahead.step(position)
             width = LANES * how.step
             factors = [tb.load(weights, [own, position, v * width], lanes=width) for own, v in at]
             values = [read(y, x, tap) for y, x in place.pixels]
@@ -474,7 +477,7 @@ class TiledConv:
         readers = 1 if block.panel is None else block.panel.vectors // block.vectors
         reader = 0 if block.panel is None else at[1] // block.vectors
         rows = self.stage.rows if self.stage else self.conv.output[0]
-        share = Share(before, len(place.pixels), rows * width)
+        share = Share(before, len(place.pixels), rows * width, self._is_row())
         return WeightStream(self.ctx, weights, Part(at[0], *part, readers, reader), share)
 
     def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:

@@ -30,6 +30,7 @@ class Share:
     before: Expr
     pixels: int
     all: Any
+    is_row: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,28 +52,39 @@ class WeightStream:
         if not ctx.features.prefetches or ctx.small or not _is_worthwhile(weights, part, share):
             return
         _, steps, elements = weights.shape
-        tiles = share.all * part.readers  # in pixels
-        self._each = -(-elements * share.pixels // tiles)  # elements to ask for in a step
         length, at = part.steps * elements, (part.panel * steps + part.first) * elements
-        done = part.reader * share.all + share.before
-        last = weights.size - part.steps * self._each
-        self._start = ctx.stmts.let("ahead", tb.minimum(at + length + done * -(-length // tiles), last))
+        pixels: Any = share.all
+        if isinstance(pixels, Dim):
+            # a share of a line or less a step: of two tiles each asks for every second line, and processors read pairs
+            pixels = tb.maximum(tb.as_expr(pixels), 1)
+            self._each: Any = ctx.stmts.let("each", tb.minimum(elements * share.pixels // pixels + 1, elements))
+            self._offsets, last, ahead = [0], weights.size - length, length // pixels + 1
+        else:
+            tiles = pixels * part.readers  # in pixels
+            self._each = -(-elements * share.pixels // tiles)  # elements to ask for in a step
+            self._offsets = list(range(0, self._each, LINE // dtypes.nbytes(weights.dtype)))
+            last, ahead = weights.size - part.steps * self._each, -(-length // tiles)
+        done = part.reader * pixels + share.before
+        start = at + length + done * ahead
+        start = tb.maximum(start, 0) if isinstance(share.all, Dim) else start
+        self._start = ctx.stmts.let("ahead", tb.minimum(start, last))
 
     def step(self, index: Expr) -> None:
         """Write the prefetches of a step of the part."""
-        if self._start is None:
-            return
-        line = LINE // dtypes.nbytes(self._weights.dtype)
-        for offset in range(0, self._each, line):
-            self._stmts.prefetch(self._weights, self._start + (index * self._each + offset), _WHY)
+        if self._start is not None:
+            for offset in self._offsets:
+                self._stmts.prefetch(self._weights, self._start + (index * self._each + offset), _WHY)
 
 
 def _is_worthwhile(weights: Buffer, part: Part, share: Share) -> bool:
-    if any(isinstance(extent, Dim) for extent in (share.all, *weights.shape)):
+    if any(isinstance(extent, Dim) for extent in weights.shape):
         return False
     panels, steps, _ = weights.shape
     nbytes = int(weights.nbytes)
     part_bytes = nbytes // (panels * steps) * part.steps
+    if nbytes < LEAST_BYTES or part_bytes > min(MOST_PART_BYTES, nbytes // 2):
+        return False
+    if isinstance(share.all, Dim):
+        return share.is_row  # images mostly have many tiles
     tiles = share.all * part.readers / share.pixels
-    fits = part_bytes <= min(MOST_PART_BYTES, nbytes // 2)
-    return nbytes >= LEAST_BYTES and fits and bool(1 < tiles <= MOST_TILES)  # one tile reads as fast as memory gives
+    return bool(1 < tiles <= MOST_TILES)  # one tile reads as fast as memory gives

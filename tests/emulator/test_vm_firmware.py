@@ -13,10 +13,11 @@ import onnxruntime
 import pytest
 
 import mlfc
-from mlfc.errors import InputError, OptionError
+from mlfc.errors import InputError, OptionError, RunError
 from mlfc.micro.board.board import find_board
 from mlfc.micro.firmware import interpreted
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
+from mlfc.micro.firmware.trace import LINES, CalledOperator, read_calls
 from mlfc.micro.memory.memory_table import IO, WORKSPACE, differences
 from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.project.generate import generate_project
@@ -201,6 +202,17 @@ def test_operators_are_counted_in_each_turn_of_a_loop(looping: EmulatedModule) -
         emulated_factory(mlfc.build(two_layers(4)[0], executor="vm"), find_board(BOARD), trace=True)
 
 
+@pytest.mark.parametrize(
+    "text", ["trace 2 00000000 1\nnumbers\n", "trace 1 00000000 1\n", "numbers 1\n", "trace 0 0 1\n"]
+)
+def test_lines_that_name_no_call_are_an_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / LINES).write_text("trace 1 00000000 5\nnumbers 3 4\n" + text)
+    with pytest.raises(RunError, match="line 3 names no call of 2 operators"):
+        read_calls(tmp_path, 2)
+    (tmp_path / LINES).write_text("trace 1 00000000 5\nnumbers 3 4\ntrace 1 00000000 6\nnumbers\n")
+    assert read_calls(tmp_path, 2) == (CalledOperator((), 0), CalledOperator(((3, 4), ()), 11))
+
+
 def test_errors_before_a_run_and_of_a_run_are_those_of_the_virtual_machine(
     looping: EmulatedModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +238,8 @@ def test_command_line_runs_an_open_model_on_a_board(archive: Path, tmp_path: Pat
     rows = counted["operators"]
     assert sorted(row["function"] for row in rows) == sorted(item["function"] for item in known)
     assert all(row["instructions"] > 0 for row in rows)
+    # three rows through layers of 8 to 16 and 16 to 4 numbers
+    assert sorted(row["macs"] for row in rows) == [0, 3 * 16 * 4, 3 * 8 * 16]
     assert sum(row["share"] for row in rows) == pytest.approx(1)
     # what the hooks take beside reading the counter is not in it
     assert sum(row["instructions"] for row in rows) < counted["instructions"] < 1.05 * told["instructions"]

@@ -14,6 +14,7 @@ LINES, CHOSEN, TENSORS = "trace.txt", "chosen.bin", "tensors.bin"
 """Files that traced firmware writes, and the one of a byte for each operator that says whose outputs are written."""
 
 _LINE = re.compile(r"trace ([0-9]{1,10}) ([0-9a-f]{8}) ([0-9]{1,20})")
+_NUMBERS = re.compile(r"numbers((?: [0-9]{1,20})*)")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class TracedOperator:
 class CalledOperator:
     """What an operator of the virtual machine did in a run, which may call it in each turn of a loop, or never."""
 
-    calls: int
+    calls: tuple[tuple[int, ...], ...]  # the numbers of each call of its kernel
     ticks: int  # of the board's counter, all calls together
 
 
@@ -49,7 +50,7 @@ def check_traces(board: Board) -> None:
 def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
     """Return what a run wrote of each operator; raise RunError if there is not one line for each."""
     found: list[TracedOperator] = []
-    for match in _lines(folder):
+    for match in map(_LINE.fullmatch, _lines(folder)):
         if match is None or int(match[1]) != len(found):
             break
         found.append(TracedOperator(int(match[2], 16), int(match[3])))
@@ -60,19 +61,22 @@ def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
 
 def read_calls(folder: Path, operators: int) -> tuple[CalledOperator, ...]:
     """Return what a run of the virtual machine wrote of each operator; raise RunError for a line that tells nothing."""
-    counts, ticks = [0] * operators, [0] * operators
-    for number, match in enumerate(_lines(folder), 1):
-        if match is None or int(match[1]) >= operators:
-            raise RunError(f"line {number} names none of {operators} operators", place=LINES)
-        counts[int(match[1])] += 1
+    calls: list[list[tuple[int, ...]]] = [[] for _ in range(operators)]
+    ticks = [0] * operators
+    lines = _lines(folder)
+    for number in range(0, len(lines), 2):
+        match, *numbers = _LINE.fullmatch(lines[number]), *map(_NUMBERS.fullmatch, lines[number + 1 : number + 2])
+        if match is None or int(match[1]) >= operators or not numbers or numbers[0] is None:
+            raise RunError(f"line {number + 1} names no call of {operators} operators", place=LINES)
+        calls[int(match[1])].append(tuple(map(int, numbers[0][1].split())))
         ticks[int(match[1])] += int(match[3])
-    return tuple(map(CalledOperator, counts, ticks))
+    return tuple(map(CalledOperator, map(tuple, calls), ticks))
 
 
-def _lines(folder: Path) -> list[re.Match[str] | None]:
+def _lines(folder: Path) -> list[str]:
     path = folder / LINES
     text = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
-    return [_LINE.fullmatch(line) for line in text.splitlines()]
+    return text.splitlines()
 
 
 def choose(folder: Path, sizes: Mapping[int, int], operators: int) -> None:

@@ -30,6 +30,7 @@ from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode import Executable, decode
+from mlfc.support.call_shapes import counted
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, OperatorInfo
 
@@ -50,8 +51,9 @@ class BoardRun:
     cycles: int | None  # of the inference, where the board's counter counts these
     operators: tuple[int, ...]  # instructions of each operator in order; empty unless they were asked for
     checksums: tuple[int, ...]  # the CRC-32 of each operator's output; empty unless the firmware traces
-    # how often each operator ran; empty where each runs once, or nothing was counted
+    # how often each operator ran, and its multiply-accumulates then; empty where each runs once, or nothing was counted
     calls: tuple[int, ...]
+    macs: tuple[int, ...]
     # code, constants and initial data of the whole firmware; None on a machine with an operating system
     flash_bytes: int | None
     ram_bytes: int | None  # data, workspace, inputs and outputs, and the stack that the inference took
@@ -90,10 +92,9 @@ class BuiltFirmware:
         self.flash_bytes, self._static_ram = section_sizes(folder / elf)
 
     def operators_of(self, run: BoardRun) -> list[OperatorInfo]:
-        """Return the operators with the multiply-accumulates of a run, 0 where they depend on extents."""
-        calls = run.calls or [1] * len(self.operators)
-        known = [0 if item.run_macs else item.macs * count for item, count in zip(self.operators, calls, strict=True)]
-        return [replace(item, macs=macs) for item, macs in zip(self.operators, known, strict=True)]
+        """Return the operators with the multiply-accumulates of a run."""
+        macs = run.macs or [item.macs for item in self.operators]
+        return [replace(item, macs=count) for item, count in zip(self.operators, macs, strict=True)]
 
     @property
     def extents(self) -> Mapping[str, tuple[int, int]]:
@@ -129,7 +130,8 @@ class BuiltFirmware:
             _counted(ticks, cycles),
             tuple(round(each * rate) for each in spent) if rate else (),
             tuple(operator.checksum for operator in traced),
-            tuple(operator.calls for operator in called),
+            tuple(len(operator.calls) for operator in called),
+            tuple(_macs(known, operator.calls) for known, operator in zip(self.operators, called, strict=False)),
             self.flash_bytes if has_sizes else None,
             self._static_ram + stack if has_sizes else None,
             stack,
@@ -300,6 +302,13 @@ def _refuse_outputs(name: str, options: Mapping[str, Any]) -> None:
             f"module '{name}' is for the virtual machine, whose firmware does not transfer the outputs of operators",
             next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
         )
+
+
+def _macs(operator: OperatorInfo, calls: Sequence[Sequence[int]]) -> int:
+    """Return the multiply-accumulates of calls with these numbers, 0 where that is not known."""
+    if operator.run_macs is None:
+        return operator.macs * len(calls)
+    return sum(max(0, counted(operator.run_macs, numbers) or 0) for numbers in calls)
 
 
 def _counts(board: Board) -> bool:

@@ -58,6 +58,22 @@ void trace_operator(int32_t index, const void *data, size_t nbytes) {
   }
   trace_spent += counter_ticks() - trace_ended;
 }
+
+void trace_numbers(const int64_t *numbers, uint32_t count) {
+  const uint64_t started = counter_ticks();
+  char text[24];
+  char *const end = text + sizeof text;
+  if (lines != -1) {
+    (void)host_write(lines, "numbers", 7);
+    for (uint32_t i = 0; i < count; ++i) {
+      char *at = mlfc_trace_number(end, (uint64_t)numbers[i], 10, 1);
+      *--at = ' ';
+      (void)host_write(lines, at, (size_t)(end - at));
+    }
+    (void)host_write(lines, "\n", 1);
+  }
+  trace_spent += counter_ticks() - started;
+}
 #else
 typedef int trace_is_off; /* C files are not empty */
 #endif

@@ -26,9 +26,10 @@ static int32_t place_of(const struct vm_machine* machine, const uint8_t* call) {
 #define MLFC_TRACE_BEGIN(index) ((void)0)
 #define MLFC_TRACE_END(index, data, nbytes) ((void)0)
 #endif
-/* what a header may define beside the others: a run begins */
+/* what a header may define beside the others: a run begins, and the numbers that the kernel was called with */
 #ifndef MLFC_TRACE_RUN
 #define MLFC_TRACE_RUN() ((void)0)
+#define MLFC_TRACE_NUMBERS(numbers, count) ((void)0)
 #endif
 
 int32_t vm_fail(struct vm_machine* machine, int32_t code, int64_t a, int64_t b, int64_t c) {
@@ -324,6 +325,7 @@ static int32_t do_invoke(struct vm_machine* machine, const uint8_t* at) {
     /* its output is the first that it does not only read */
     MLFC_TRACE_END(place_of(machine, at), machine->buffers[kernel->reads].data,
                    (size_t)machine->buffers[kernel->reads].bytes);
+    MLFC_TRACE_NUMBERS(machine->numbers, kernel->numbers);
     return MLFC_VM_OK;
   }
   return fail_about(machine, mlfc_vm_u32(mlfc_vm_record(machine->vm, VM_KERNELS, WORD(1), VM_KERNEL_BYTES)),

@@ -202,7 +202,8 @@ class _FoldTile:
         self.outer = [axes.shape[axis] for axis in axes.folded[:-1]]
         self.across = axes.tiled is not None
         # lanes beyond those that an extent would have keep the neutral element, which changes nothing
-        alone = LANES if isinstance(self.inner, Dim) else max(1, min(self._most_lanes(), self.inner))
+        most = self._most_lanes()
+        alone = most if isinstance(self.inner, Dim) else max(1, min(most, self.inner))
         self.lanes: Extent = self.width if self.across else alone
         self.room = COLUMNS if isinstance(self.lanes, Dim) else self.lanes
         # elements of the innermost folded axis that are added before a partial sum is closed
@@ -291,7 +292,7 @@ class _FoldTile:
         with stmts.loop(whole, "r") as step:
             if self.fold.ahead is not None:
                 self.fold.ahead(start + step * self.lanes)
-            with stmts.loop(self.lanes, "c", "vectorized") as lane:
+            with stmts.loop(self.lanes, "c", self.kind if whole == 1 else "vectorized") as lane:
                 self._add(into, lane, self.first, [*outer, start + step * self.lanes + lane])
         if not _is_zero(length % self.lanes):
             with stmts.loop(length % self.lanes, "c", self.kind) as lane:

@@ -1,4 +1,4 @@
-"""Single float32 operators beside ONNX Runtime, one thread, interleaved: softmax, pools, reductions, ConvTranspose.
+"""Single float32 operators beside ONNX Runtime, one thread, interleaved: softmax, norms, reductions, pools, ConvTranspose.
 
 Inputs are NCHW as in ONNX, so what is windowed includes two changes of layout, which models need at their ends alone;
 the column without them has the operator's own time over all of ONNX Runtime's.
@@ -51,6 +51,8 @@ CASES = (
     _Case("Softmax", (8, 128, 64), {"axis": 1}),
     _Case("Softmax", (1, 64, 56, 56), {"axis": 1}),
     _Case("LogSoftmax", (1, 21, 64, 64), {"axis": 1}),
+    _Case("LayerNormalization", (128, 768), {"axis": -1}, [(768,), (768,)]),
+    _Case("InstanceNormalization", (1, 32, 56, 56), {}, [(32,), (32,)]),
     _Case("ReduceMax", (1000, 1000), {"keepdims": 0}, axes=(1,)),
     _Case("ReduceMax", (1, 256, 32, 32), {"keepdims": 0}, axes=(1,)),
     _Case("ReduceSum", (64, 4096), {"keepdims": 0}, axes=(1,)),

@@ -128,7 +128,7 @@ def attention(queries: Any, keys: Any, groups: int = 2, **attrs: Any) -> Made:
 
 def rows(operator: str, *shape: Any, axis: int = -1) -> Made:
     x = var("x", *shape)
-    more = [floats(shape[-1]), floats(shape[-1])] if operator == "nn.layer_norm" else []
+    more = [floats(shape[-1]), floats(shape[-1])] if operator.endswith("norm") else []
     return ir.call(operator, [x, *more], axis=axis), [x]
 
 
@@ -225,6 +225,9 @@ CASES = {
         lambda n, m: rows("nn.softmax", 2, 5, n, m, axis=1), [*PAIRS, {"n": 3, "m": 65}, {"n": 70, "m": 1}]
     ),
     "layer norm": Case(lambda n, m: rows("nn.layer_norm", n, m, 70), PAIRS),
+    "instance norm": Case(
+        lambda h, w: rows("nn.instance_norm", 2, h, w, 70, axis=3), [*IMAGES, {"h": 1, "w": 1}, {"h": 40, "w": 700}]
+    ),
     "channels first": Case(lambda h, w: turned((2, h, w, 5), (0, 3, 1, 2)), IMAGES),
     "channels last": Case(lambda h, w: turned((1, 3, h, w), (0, 2, 3, 1), "int8"), IMAGES),
     "rows become columns": Case(lambda n, m: turned((n, m), (1, 0)), [*PAIRS, {"n": 21, "m": 19}, {"n": 32, "m": 8}]),

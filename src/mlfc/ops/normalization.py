@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf, prod
+from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import (
@@ -325,6 +326,52 @@ def _normalize_row(
         out.store(place, tb.cast(value, out.dtype))
 
 
+def _normalize_channels(
+    ctx: Context,
+    inputs: Sequence[Tensor],
+    attrs: Attrs,
+    out: Output,
+    axes: Axes,
+    tile: tuple[dict[int, Expr], Any],
+) -> None:
+    """Emit neighbouring channels of an image side by side, each as `_normalize_row` does a row."""
+    data, gamma, beta = inputs
+    stmts, dtype, (first, width) = ctx.stmts, _wide(data.dtype), tile
+    row = tuple(data.shape[axis] for axis in axes.folded_axes)
+
+    def at(place: Indices) -> list[Expr]:
+        every = {**shifted(first, axes, place[-1]), **dict(zip(axes.folded_axes, place[:-1], strict=True))}
+        return [every[axis] for axis in range(len(data.shape))]
+
+    def folded(name: str, read: Reader, finish: Callable[[Expr], Expr]) -> Buffer:
+        results = stmts.local(name, (COLUMNS,), dtype)
+        store = Output((width,), dtype, lambda lane, value: stmts.store(results, lane, value))
+        fold = Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True)
+        emit_fold(ctx, read, Axes((*row, width), tuple(range(len(row))), keepdims=False), fold, store)
+        return results
+
+    def element(place: Indices) -> Expr:
+        return tb.cast(data.read(at(place)), dtype)
+
+    def squared_distance(place: Indices) -> Expr:
+        distance = stmts.let("distance", element(place) - tb.load(means, place[-1:]))
+        return distance * distance
+
+    count = prod(row)
+    means = folded("means", element, lambda total: total / count)
+    scales = folded(
+        "scales", squared_distance, lambda total: 1 / tb.intrinsic("sqrt", total / count + attrs["epsilon"])
+    )
+    with ctx.loops((*row, width), "o") as place:
+        channel = at(place)[-1]
+        value = (element(place) - tb.load(means, place[-1:])) * tb.load(scales, place[-1:])
+        if attrs["scale"]:
+            value = value * tb.cast(gamma(channel), dtype)
+        if attrs["center"]:
+            value = value + tb.cast(beta(channel), dtype)
+        out.store(at(place), tb.cast(value, out.dtype))
+
+
 def _copied(rows: Rows, shape: tuple[int, ...], read: Reader, dtype: str) -> Reader:
     """Emit the copy of a row into memory, so that what computes it runs once."""
     kept = rows.keep("row", shape, dtype)
@@ -344,6 +391,12 @@ def _emit_layer_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: 
 def _emit_instance_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     shape = inputs[0].shape
     axes = [axis for axis in range(1, len(shape)) if axis != attrs["axis"] % len(shape)]
+    beside = Axes(shape, tuple(axes), keepdims=True)
+    if ctx.features.vector_bytes and not ctx.features.gpu and beside.tiled is not None:
+        with kept_tiles(ctx, beside) as tiles:
+            for first, width in tiles():
+                _normalize_channels(ctx, inputs, attrs, out, beside, (first, width))
+        return
     row = tuple(shape[axis] for axis in axes)
     rows = rows_of(ctx, prod(row))
     with _over_rows(rows, shape, axes) as at:

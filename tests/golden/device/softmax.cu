@@ -20,23 +20,39 @@ typedef unsigned long long uint64_t;
 #include <stdint.h>
 #endif
 
+/* expm1(x - n * ln(2)), where n is the nearest exponent of x */
+static __device__ __forceinline__ float mlf_expm1_rest(float x, int32_t n) {
+  const float count = (float)n;
+  const float r = x - count * 0.6933594f - count * (-0.00021219444f);
+  return r + r * r * ((((0.00139506f * r + 0.008368954f) * r + 0.041666206f) * r + 0.16666518f) * r + 0.5f);
+}
+
 static __device__ __forceinline__ uint32_t mlf_bits_of_float(float x) {
   return __float_as_uint(x);
+}
+
+/* the integer nearest to x / ln(2) */
+static __device__ __forceinline__ int32_t mlf_nearest_exponent(float x) {
+  /* its low bits hold the integer */
+  const float rounded = x * 1.442695f + 12582912.0f;
+  return (int32_t)(mlf_bits_of_float(rounded) - 0x4b400000U);
 }
 
 static __device__ __forceinline__ float mlf_float_of_bits(uint32_t bits) {
   return __uint_as_float(bits);
 }
 
+/* 2**exponent, for exponents of normal floats */
+static __device__ __forceinline__ float mlf_power_of_two(int32_t exponent) {
+  return mlf_float_of_bits(((uint32_t)exponent + 127U) << 23);
+}
+
 /* e**x of what is not above zero, within 1.1 ULP; 0 where that is less than 2**-126 */
 static __device__ __forceinline__ float mlf_exp_below_f32(float x) {
   const float limited = x < (-87.336f) ? (-87.336f) : x;
-  /* its low bits hold the integer nearest to x / ln(2) */
-  const float rounded = limited * 1.442695f + 12582912.0f;
-  const float count = rounded - 12582912.0f;
-  const float r = limited - count * 0.6933594f - count * (-0.00021219444f);
-  const float rest = r + r * r * ((((0.00139506f * r + 0.008368954f) * r + 0.041666206f) * r + 0.16666518f) * r + 0.5f);
-  const float power = mlf_float_of_bits((mlf_bits_of_float(rounded) - 0x4b3fff81U) << 23);
+  const int32_t n = mlf_nearest_exponent(limited);
+  const float rest = mlf_expm1_rest(limited, n);
+  const float power = mlf_power_of_two(n);
   return x < (-87.336f) ? 0.0f : power * rest + power;
 }
 

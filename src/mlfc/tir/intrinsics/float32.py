@@ -101,11 +101,9 @@ def exp_f32(steps: Steps, x: Expr) -> Expr:
 def exp_below_f32(steps: Steps, x: Expr) -> Expr:
     """Return e**x of what is not above zero, within 1.1 ULP; 0 where that is less than 2**-126."""
     limited = steps.let("limited", _limited(x, "lt", _EXP_LOWEST_NORMAL))
-    rounded = steps.let("rounded", limited * _LOG2_E + _ROUNDER, "its low bits hold the integer nearest to x / ln(2)")
-    count = steps.let("count", rounded - _ROUNDER)
-    r = steps.let("r", limited - count * _LN2_HIGH - count * _LN2_LOW)
-    rest = steps.let("rest", r + r * r * _polynomial(_EXPM1_TAIL, r))
-    power = steps.let("power", float_of_bits(shl(bits_of_float(rounded) - (_ROUNDER_BITS - 127), 23)))
+    n = steps.let("n", nearest_exponent(limited))
+    rest = steps.let("rest", expm1_rest(limited, n))
+    power = steps.let("power", power_of_two(n))
     return tb.select(tb.binary("lt", x, _EXP_LOWEST_NORMAL), tb.const(0.0, "float32"), power * rest + power)
 
 

@@ -1,4 +1,4 @@
-"""Single float32 operators beside ONNX Runtime, one thread, interleaved: softmax, norms, reductions, pools, ConvTranspose.
+"""Single float32 operators beside ONNX Runtime, one thread, interleaved: softmax, norms, reductions, pools and more.
 
 Inputs are NCHW as in ONNX, so what is windowed includes two changes of layout, which models need at their ends alone;
 the column without them has the operator's own time over all of ONNX Runtime's.

@@ -186,7 +186,7 @@ def _window(graph: Graph) -> None:
     if kind == 0:
         if "pads" in attrs:
             attrs["ceil_mode"] = graph.number(0, 1)
-        graph.add("MaxPool", [x.name], **attrs)
+        graph.add("MaxPool", [x.name], outputs=graph.number(1, 2), **attrs)
     elif kind == 1:
         graph.add("AveragePool", [x.name], exact=False, count_include_pad=graph.number(0, 1), **attrs)
     elif kind == 2:
@@ -440,6 +440,21 @@ def _sequence(graph: Graph) -> None:
     graph.add("If", [flag.name], then_branch=then, else_branch=other)
 
 
+def _spectrum(graph: Graph) -> None:
+    x = graph.value(lambda value: _has_rank(1, 3)(value) and all(array.size for array in value.arrays))
+    (numbers,) = graph.add("Unsqueeze", [x.name, graph.constant([-1])])
+    length = graph.pick(("", graph.constant(graph.number(1, 6))))
+    graph.add("DFT", [numbers.name, length], exact=False, axis=graph.number(0, x.rank - 1), onesided=graph.number(0, 1))
+
+
+def _crop(graph: Graph) -> None:
+    x = graph.value(_has_rank(1, 3))
+    axis = graph.number(0, x.rank - 1)
+    other = graph.value(_has_rank(1, 3))
+    size = graph.pick((graph.constant([graph.number(1, 6)]), _extent(graph, other, graph.number(0, other.rank - 1))))
+    graph.add("CenterCropPad", [x.name, size], axes=[axis])
+
+
 def _recurrent(graph: Graph) -> None:
     x = graph.value(_has_rank(3, 3))
     hidden, size = graph.number(1, 3), x.extent(2)
@@ -453,4 +468,5 @@ STEPS: tuple[Callable[[Graph], None], ...] = (
     _dimensions, _dimensions, _reduce, _reduce, _position, _window, _window, _window, _product, _product, _gemm,
     _normalize, _normalize, _concat, _concat, _pad, _pad, _resize, _resize, _counted, _counted, _fill, _choose, _split,
     _sum_along, _triangle, _sum_of_products, _branch, _loop, _scan, _sequence, _recurrent,
+    _spectrum, _crop, _crop,
 )  # fmt: skip

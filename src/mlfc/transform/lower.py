@@ -27,6 +27,7 @@ from mlfc.transform.lower_group import LoweredGroup, lower_group
 from mlfc.transform.matching import macs_of, storage_owner
 from mlfc.transform.rounding import is_rounding_sensitive
 from mlfc.transform.row_tiling import TiledChain, TiledLowering
+from mlfc.transform.share_kernels import share_kernels
 
 _MAX_ELEMENTS = dtypes.limits("int32")[1]
 
@@ -93,6 +94,8 @@ class ProgramBuilder:
                 self._visit(expr, claims.get(id(expr)))
         outputs = tuple(self._output(head, title, claims) for title, head in results.items())
         states = self._states([(state, declared[state.input], head) for state, head in next_heads.items()])
+        shared = self._shared_calls(self._calls)
+        self._calls = [shared.get(call, call) for call in self._calls]
         read = {value.root for call in self._calls for value in (*call.inputs, *call.constants)}
         constants = tuple(value for value in self._constants.values() if value in read)
         return Program(
@@ -101,6 +104,15 @@ class ProgramBuilder:
             overlaps=not self._features.vector_bytes and self._placement is None,
             states=states,
         )  # fmt: skip
+
+    def _shared_calls(self, calls: Sequence[KernelCall]) -> dict[KernelCall, KernelCall]:
+        """Return what calls become whose kernels differ from others in single numbers alone; know their kernels."""
+        # with --optimize size, printers share more: functions that differ in sizes, too
+        shared = share_kernels(calls, self._constant) if self._features.optimize != "size" else {}
+        instead = {call.kernel: other.kernel for call, other in shared.items()}
+        kernels = (instead.get(kernel, kernel) for kernel in self._kernels.values())
+        self._kernels = {kernel.name: kernel for kernel in kernels}
+        return shared
 
     def _declare_param(self, param: relay.Var, *, is_state: bool) -> Value:
         device = self._placement.device_of(param) if self._placement else None

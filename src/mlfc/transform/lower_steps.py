@@ -20,7 +20,7 @@ from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, dims_in, symbols_of
 from mlfc.target.features import Features
-from mlfc.tir.ir import Program, StateValue, Value
+from mlfc.tir.ir import KernelCall, Program, StateValue, Value
 from mlfc.tir.steps import (
     Assign,
     Define,
@@ -131,6 +131,7 @@ class _StepBuilder(ProgramBuilder):
         self._module = general
         written = self._function("main", inputs, _Tail())
         outputs = self._declared(main, written)
+        self._share(self._shared_calls([step.call for step in self._steps if isinstance(step, Invoke)]))
         calls = tuple(step.call for step in self._steps if isinstance(step, Invoke))
         read = {value.root for call in calls for value in (*call.inputs, *call.constants)}
         read |= {value.root for step in self._steps for value in _passed(step)}
@@ -145,6 +146,12 @@ class _StepBuilder(ProgramBuilder):
             states=states,
         )  # fmt: skip
         return SteppedProgram(program, tuple(self._steps), tuple(first.get(state) for state in states))
+
+    def _share(self, shared: Mapping[KernelCall, KernelCall]) -> None:
+        """Let steps make other calls."""
+        self._steps = [
+            Invoke(shared.get(step.call, step.call)) if isinstance(step, Invoke) else step for step in self._steps
+        ]
 
     def _declared(self, main: relay.Function, written: Sequence[Value]) -> tuple[Value, ...]:
         """Return the outputs with the extents of their types: those of one branch alone are not the model's.

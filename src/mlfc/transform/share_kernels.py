@@ -1,0 +1,216 @@
+"""One kernel for layers that differ in single numbers alone: zero points, multipliers of tensors, limits.
+
+Layers of equal shapes are one kernel that is called with other weights. Numbers of a whole tensor are literals in a
+kernel's loops, though, and would make it another kernel. Where kernels differ in such literals alone, these become
+elements of one more constant, which the kernel loads before its loops: what differs is in arguments then, so every
+executor and printer shares the function without knowing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.support import dtypes
+from mlfc.tir import builder as tb
+from mlfc.tir import ir, visitor
+from mlfc.tir.ir import Buffer, Expr, KernelCall, PrimFunc, Stmt, Value, Var
+
+FEWEST_NODES = 64
+"""Nodes of expressions of a function that is worth sharing: less code is not larger than what loads the numbers."""
+
+_DTYPES = ("int32", "int8", "uint8", "float32")
+_PROVEN = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr"})
+_LIMIT = "limit"  # in place of a dtype: of the values of an expression, which any larger one is, too
+_LARGEST = (1 << 31) - 1
+
+Number: TypeAlias = "int | float"
+Give: TypeAlias = "Callable[[ir.Const, str], Expr]"
+"""Returns what takes the place of a literal, given its dtype or `_LIMIT`."""
+Constants: TypeAlias = "Callable[[str, npt.NDArray[Any]], Value]"
+
+
+def share_kernels(calls: Sequence[KernelCall], constant: Constants) -> dict[KernelCall, KernelCall]:
+    """Return what calls become whose kernels can be shared.
+
+    Parameters
+    ----------
+    calls : sequence of KernelCall
+    constant : callable
+        Makes a constant of the program of its name and elements.
+    """
+    families: dict[object, dict[PrimFunc, _Member]] = {}
+    for kernel in _similar(list(dict.fromkeys(call.kernel for call in calls))):
+        member = _Member(kernel)
+        families.setdefault(member.key, {})[kernel] = member
+    shared: dict[PrimFunc, tuple[PrimFunc, tuple[Value, ...]]] = {}
+    for family in families.values():
+        if len(family) > 1:
+            shared.update(_shared(list(family.values()), constant))
+    return {
+        call: replace(call, kernel=kernel, constants=(*call.constants, *values))
+        for call in calls
+        if call.kernel in shared
+        for kernel, values in [shared[call.kernel]]
+    }
+
+
+def _similar(kernels: Sequence[PrimFunc]) -> list[PrimFunc]:
+    """Return the kernels beside which there is another one of its tensors."""
+    kinds: dict[object, list[PrimFunc]] = {}
+    for kernel in kernels:
+        if kernel.device is None and kernel.external is None and not kernel.symbols and _is_large(kernel):
+            buffers = (*kernel.params, *kernel.scratch)
+            kinds.setdefault(tuple((buffer.dtype, buffer.shape) for buffer in buffers), []).append(kernel)
+    return [kernel for alike in kinds.values() if len(alike) > 1 for kernel in alike]
+
+
+def _is_large(kernel: PrimFunc) -> bool:
+    count = 0
+    for stmt in visitor.walk(kernel.body):
+        for expr in visitor.own_exprs(stmt):
+            count += sum(1 for _ in visitor.walk_expr(expr))
+            if count >= FEWEST_NODES:
+                return True
+    return False
+
+
+class _Member:
+    """A kernel, the literals of its bodies, and a text that is the same for kernels that differ in these alone."""
+
+    def __init__(self, kernel: PrimFunc) -> None:
+        self.kernel = kernel
+        self.literals: list[list[tuple[Number, str]]] = []
+        bodies = []
+        for prim in (kernel, *(variant for _, variant in kernel.variants)):
+            found: list[tuple[Number, str]] = []
+            self.literals.append(found)
+
+            def noted(const: ir.Const, kind: str, found: list[tuple[Number, str]] = found) -> Expr:
+                found.append((const.value, kind))
+                return ir.Const(0, const.dtype)
+
+            bodies.append(replace(prim, body=_Literals(prim.body, noted).stmt(prim.body), variants=()))
+        levels = tuple(level for level, _ in kernel.variants)
+        self.key = (levels, tuple(map(visitor.signature, bodies)))
+
+
+def _shared(family: Sequence[_Member], constant: Constants) -> dict[PrimFunc, tuple[PrimFunc, tuple[Value, ...]]]:
+    """Return the kernel that takes the place of those of a family, and the further constants of each of them."""
+    first, numbers = family[0].kernel, _Numbers(family)
+    prims = [first, *(variant for _, variant in first.variants)]
+    whole = [
+        replace(prim, body=numbers.body(prim.body, place), constants=(*prim.constants, *numbers.buffers.values()))
+        for place, prim in enumerate(prims)
+    ]
+    variants = tuple((level, prim) for (level, _), prim in zip(first.variants, whole[1:], strict=True))
+    kernel = replace(whole[0], variants=variants)
+    return {
+        member.kernel: (kernel, tuple(constant("numbers", array) for array in numbers.arrays(place)))
+        for place, member in enumerate(family)
+    }
+
+
+class _Numbers:
+    """The numbers in which the kernels of a family differ: one array a dtype, in which each is once."""
+
+    def __init__(self, family: Sequence[_Member]) -> None:
+        # by body, its literals in order, each as in all kernels
+        self._rows = [list(zip(*literals, strict=True)) for literals in zip(*(m.literals for m in family), strict=True)]
+        self._columns: dict[str, dict[tuple[str, ...], tuple[Number, ...]]] = {}
+        for row in self._rows:
+            for literals in row:
+                kind = literals[0][1]
+                values = tuple(value for value, _ in literals)
+                if kind != _LIMIT and len(set(map(repr, values))) > 1:
+                    self._columns.setdefault(kind, {})[tuple(map(repr, values))] = values
+        self.buffers = {kind: Buffer("numbers", (len(held),), kind) for kind, held in self._columns.items()}
+
+    def arrays(self, member: int) -> list[npt.NDArray[Any]]:
+        """Return the elements of the arrays for one kernel."""
+        return [
+            np.array([values[member] for values in held.values()], dtypes.to_numpy(kind))
+            for kind, held in self._columns.items()
+        ]
+
+    def body(self, body: Stmt, place: int) -> Stmt:
+        """Return a body that takes the numbers from these arrays, each once."""
+        rows = iter(self._rows[place])
+        used: dict[tuple[str, tuple[str, ...]], Var] = {}
+
+        def given(const: ir.Const, kind: str) -> Expr:
+            values = tuple(value for value, _ in next(rows))
+            if kind == _LIMIT:
+                return ir.Const(max(values), const.dtype)
+            key = tuple(map(repr, values))
+            return used.setdefault((kind, key), Var("number", kind)) if len(set(key)) > 1 else const
+
+        result = _Literals(body, given).stmt(body)
+        for (kind, key), var in reversed(used.items()):
+            result = ir.Let(var, self._number(kind, key), result)
+        return result
+
+    def _number(self, kind: str, key: tuple[str, ...]) -> Expr:
+        columns = self._columns[kind]
+        number = tb.load(self.buffers[kind], [list(columns).index(key)])
+        most = max(abs(value) for value in columns[key])
+        if kind == "int32" and most <= _LARGEST:
+            return tb.intrinsic("within", number, tb.const(most))
+        return number
+
+
+class _Literals:
+    """Replaces the literals of a function that its values are computed with.
+
+    Those of indices, extents and conditions stay, and what is divided or shifted by: proofs rest on them.
+    """
+
+    def __init__(self, body: Stmt, give: Give) -> None:
+        self._give = give
+        self._placing = _placing(body)
+
+    def stmt(self, stmt: Stmt) -> Stmt:
+        """Return a statement with other literals."""
+        if isinstance(stmt, ir.Store):
+            return ir.Store(stmt.buffer, stmt.indices, self._value(stmt.value))
+        if isinstance(stmt, ir.Let):
+            value = stmt.value if stmt.var in self._placing else self._value(stmt.value)
+            return replace(stmt, value=value, body=self.stmt(stmt.body))
+        return visitor.rebuilt_stmt(stmt, self.stmt)
+
+    def _value(self, expr: Expr) -> Expr:
+        if isinstance(expr, ir.Const):
+            return self._give(expr, expr.dtype) if expr.dtype in _DTYPES else expr
+        if isinstance(expr, (ir.Load, Var)):
+            return expr
+        if isinstance(expr, ir.Call) and expr.name == "within":
+            limit = expr.args[1]
+            value = self._value(expr.args[0])
+            return replace(expr, args=(value, self._give(limit, _LIMIT) if isinstance(limit, ir.Const) else limit))
+        if isinstance(expr, ir.Binary) and expr.op in _PROVEN:
+            return replace(expr, a=self._value(expr.a))
+        return visitor.rebuilt(expr, self._value)
+
+
+def _placing(body: Stmt) -> set[Var]:
+    """Return the variables on which it depends which elements are accessed, and how often."""
+    found: set[Var] = set()
+    bound: list[ir.Let] = []
+    for stmt in visitor.walk(body):
+        exprs = visitor.own_exprs(stmt)
+        if isinstance(stmt, ir.Let):
+            bound.append(stmt)
+        elif not isinstance(stmt, ir.Store):
+            found.update(node for expr in exprs for node in visitor.walk_expr(expr) if isinstance(node, Var))
+        if isinstance(stmt, ir.Store):
+            found.update(node for expr in stmt.indices for node in visitor.walk_expr(expr) if isinstance(node, Var))
+        for load in (node for expr in exprs for node in visitor.walk_expr(expr) if isinstance(node, ir.Load)):
+            found.update(node for expr in load.indices for node in visitor.walk_expr(expr) if isinstance(node, Var))
+    for let in reversed(bound):
+        if let.var in found:
+            found.update(node for node in visitor.walk_expr(let.value) if isinstance(node, Var))
+    return found

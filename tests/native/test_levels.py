@@ -190,6 +190,17 @@ def test_the_size_of_each_level_is_told(x86: Path) -> None:
     assert found["modules"]["digits"]["levels"] == X86
 
 
+def test_long_bodies_stay_in_loops_for_older_processors() -> None:
+    files = {name: bytes(data).decode() for name, data in build("c -mcpu=auto -mtriple=x86_64").code.files.items()}
+    rolled = {name: text.count("MLF_ROLLED") for name, text in files.items() if "_lib1" in name}
+    old, new = (rolled[f"src/digits_lib1_{level}.c"] for level in ("x86_64_v3", "x86_64_v4"))
+    assert old > new
+    pixels = r"MLF_ROLLED\n *for \(int32_t px"  # around the channels of a pixel, which are requantized
+    assert re.search(pixels, files["src/digits_lib1_x86_64_v3.c"])
+    assert re.search(pixels, files["src/digits_lib1.c"])
+    assert not re.search(pixels, files["src/digits_lib1_x86_64_v4.c"])
+
+
 def test_levels_share_weights_and_the_plan() -> None:
     """Tiles of different numbers of registers read the same packed weights, within the memory that is planned."""
     one, several = build("c"), build("c -mcpu=auto -mtriple=x86_64")

@@ -12,6 +12,7 @@ from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
 from mlfc.codegen.c_parallel import Part, part_of, pointer_type, struct_text, task_text
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
+from mlfc.codegen.long_bodies import keeps_rolled
 from mlfc.codegen.prelude import render
 from mlfc.codegen.statements import StatementPrinter, accumulated
 from mlfc.codegen.writer import PIECES, Writer, comment_text
@@ -57,21 +58,22 @@ def print_function(
     *,
     parallel: str = "",
     mark: str = "",
+    compact: bool = False,
 ) -> CFunction:
     """Print a function, under the C name `name` if that is not its own.
 
     `aliased` are positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see
     `tir.inplace_overlap`. `parallel` is the function by which it shares its work among threads, if it does, and `mark`
-    a macro before the functions of its parts.
+    a macro before the functions of its parts. A `compact` one has loops of long bodies that compilers keep.
     """
     prim = Unroll(keeps_begins=bool(parallel))(prim)
     title = name or sanitize(prim.name)
     if parallel:  # whose parts are functions of their own
-        return _FunctionPrinter(parallelize(prim, aliased), title, aliased, mark=mark, parallel=parallel).run()
+        return _FunctionPrinter(parallelize(prim, aliased), title, aliased, None, mark, parallel, compact).run()
     unread: set[str] = set()
     while True:
         named = named_extents(prim, unread)
-        printer = _FunctionPrinter(bind_names(prim, named), title, aliased, mark=mark, named=named)
+        printer = _FunctionPrinter(bind_names(prim, named), title, aliased, None, mark, "", compact, named)
         printed = printer.run()
         # what the order of sums in indices leaves nothing of
         if not (found := {var.name for var, _ in named.values() if not printer.reads(var)}):
@@ -134,6 +136,7 @@ class _FunctionPrinter(StatementPrinter):
         values: KernelValues | None = None,
         mark: str = "",
         parallel: str = "",
+        compact: bool = False,
         named: Mapping[Dim, tuple[Var, Expr]] = MappingProxyType({}),
     ) -> None:
         super().__init__(prim.body, _RESERVED, prim.name)
@@ -147,7 +150,7 @@ class _FunctionPrinter(StatementPrinter):
         self._ranges.know_buffers((*prim.params, *prim.scratch))
         self._words = {var for name in C_FORMS for var in C_FORMS.get(name).words(prim.body)}
         self._parts: list[str] = []
-        self._mark, self._parallel_for = mark, parallel
+        self._mark, self._parallel_for, self._compact = mark, parallel, compact
 
     def run(self) -> CFunction:
         with self._writer.block(self.head()):
@@ -306,7 +309,7 @@ class _FunctionPrinter(StatementPrinter):
         elif stmt.kind == "vectorized" and self._may_overlap(stmt) and self._independence.holds(stmt):
             self._needs.independent_loops = True
             hints.append("MLF_INDEPENDENT")
-        if stmt.kind == "rolled":
+        if stmt.kind == "rolled" or (self._compact and keeps_rolled(stmt)):
             self._needs.rolled_loops = True
             hints.append("MLF_ROLLED")
         return " ".join(hints)
@@ -344,7 +347,7 @@ class _PartPrinter(_FunctionPrinter):
     def __init__(self, whole: _FunctionPrinter, part: Part) -> None:
         prim = replace(whole._prim, body=part.stmt.body)
         super().__init__(prim, part.name, frozenset(), None)
-        self._part, self._whole = part, whole
+        self._part, self._whole, self._compact = part, whole, whole._compact
         self._aliased, self._independence, self._words = whole._aliased, whole._independence, whole._words
         self._ranges = whole._ranges
         self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges)

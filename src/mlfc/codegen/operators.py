@@ -34,11 +34,13 @@ class OperatorsFile:
     functions: list[str] = field(default_factory=list)
     levels: Levels | None = None  # of processors, with kernels of their own in files of their own
     higher: dict[str, OperatorsFile] = field(default_factory=dict)  # these files, by level
+    compact: bool = False  # compilers keep loops of long bodies
 
     def __post_init__(self) -> None:
+        self.compact = self.compact or (self.levels is not None and self.levels.levels[0].compact)
         for level in self.levels.higher if self.levels else ():
             first = [PIECES["hidden"], placed(level)]
-            self.higher[level.name] = OperatorsFile(self.contracts, declarations=first)
+            self.higher[level.name] = OperatorsFile(self.contracts, declarations=first, compact=level.compact)
 
     def add_levels(
         self,
@@ -77,7 +79,7 @@ class OperatorsFile:
         mark: str = "",
     ) -> None:
         """Define the kernel `prim` under the C name `name`; for the rest see `codegen.c.print_function`."""
-        printed = print_function(prim, name, aliased, parallel=parallel, mark=mark)
+        printed = print_function(prim, name, aliased, parallel=parallel, mark=mark, compact=self.compact)
         self.needs.merge(printed.needs)
         self.functions += printed.parts
         self.functions.append(_documented(prim, calls, printed, static=static))

@@ -155,6 +155,7 @@ class Level:
     # those that have floats and no bytes; ``templates``, those that templates write for it alone; empty: all
     serves: str = ""
     condition: str = ""  # of the preprocessor, where systems can have the level, if not all of the architecture's
+    compact: bool = False  # loops with long bodies are not spelled out: older processors are served in fewer bytes
 
     @property
     def symbol(self) -> str:

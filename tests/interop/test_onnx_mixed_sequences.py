@@ -68,9 +68,9 @@ def test_tensors_of_several_ranks_are_kept_in_loops_and_taken_out(tmp_path: Path
             same(items, wanted[0])
             assert n == wanted[1]
             np.testing.assert_array_equal(y, wanted[2])
-        with pytest.raises(InputError, match=r"dimensions of 'y'.*2.*1"):
+        with pytest.raises(InputError, match="dimensions of 'y': expected 1, got 2"):
             machine.invoke("main", x, np.asarray(2), np.asarray(-1))
-        with pytest.raises(InputError, match=r"dimensions of 'y'.*0.*1"):
+        with pytest.raises(InputError, match="dimensions of 'y': expected 1, got 0"):
             machine.invoke("main", x, np.asarray(0), np.asarray(0))
     found = run_dynamic(module, params, {"x": x, "turns": np.asarray(2), "at": np.asarray(0)})
     np.testing.assert_array_equal(found[0], [[1, -1], [-1, -1], [1, 1], [1, 2]])

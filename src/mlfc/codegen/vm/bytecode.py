@@ -387,8 +387,8 @@ class _Assembler:
         self._forget_copies(register)
         self._main.get(self._list(step.inputs[0]), self._main.element(self._here(step.inputs[1]), 0), register)
         if len(step.ranks) > 1:
-            what = f"dimensions of '{step.output.name}'"
-            self._main.require_equal(self._main.rank(register), len(step.output.shape), what)
+            wanted = len(step.output.shape)
+            self._main.require_range(self._main.rank(register), wanted, wanted, f"dimensions of '{step.output.name}'")
         for axis, extent in enumerate(step.output.shape):
             symbol = extent.symbol if isinstance(extent, Dim) else None
             if symbol is not None and symbol in step.fresh:

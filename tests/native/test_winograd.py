@@ -14,6 +14,9 @@ from mlfc.kernels import winograd, winograd_form
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
+from mlfc.tir import ir as tir
+from mlfc.tir.parallel import parallelize
+from mlfc.tir.visitor import walk
 from mlfc.transform.lower_group import lower_group
 from tests.native.kernel_runner import Kernels, group_of
 from tests.native.test_kernels import Case, attributes, reference
@@ -125,3 +128,15 @@ def test_models_to_which_the_last_bit_matters_have_none(monkeypatch: pytest.Monk
         factory = mlfc.build(module, "c -mcpu=x86-64-v4")
         names = {buffer.name for call in factory.program.calls for buffer in call.kernel.scratch}
         assert ("inputs" in names) != sensitive
+
+
+@pytest.mark.parametrize(("side", "channels", "parts"), [(56, 64, [7]), (14, 256, [64, 8]), (28, 128, [98, 252, 49])])
+def test_threads_take_bands_or_blocks_whole(side: int, channels: int, parts: list[int]) -> None:
+    """Seven bands, or eight blocks of channels behind the transform: nobody waits between one and the next.
+
+    Only of fewer blocks are products and transforms shared one after another.
+    """
+    case = Case((1, side, side, channels), (3, 3), channels, padding=SAME)
+    prim = parallelize(lower_group(layer(case)[0], TARGETS["wide"]).prim)
+    shared = [stmt.count for stmt in walk(prim.body) if isinstance(stmt, tir.Parallel)]
+    assert [count.value for count in shared if isinstance(count, tir.Const)] == parts

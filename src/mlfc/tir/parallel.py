@@ -29,8 +29,8 @@ from mlfc.tir.work import GRAIN, Work, as_number, trips, work_of
 
 PIECES = 64
 """Pieces that suffice: more would only cost."""
-FEW_PIECES = 12
-"""Fewer pieces share badly among threads; parts inside may do better."""
+FEW_PIECES = 7
+"""Fewer pieces share badly among threads; parts inside may do better, although what one wrote another reads."""
 _INNER_SHARE = 0.7
 _RESTART_SHARE = 0.25
 """What filling carried scratch may cost of the least range that begins with it."""

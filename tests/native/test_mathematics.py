@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import mlfc.ops  # noqa: F401  (registers the operators)
+from mlfc.codegen.c import print_file, print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay.ir import TensorType
 from mlfc.relay.op import OPERATORS
@@ -21,6 +24,7 @@ from mlfc.tir.context import Context, from_buffer
 from mlfc.tir.interpreter import evaluate_expr
 from mlfc.tir.intrinsics import INTRINSICS, float32
 from mlfc.tir.ir import Buffer, Call, PrimFunc, Var
+from tests.conftest import need
 from tests.native.c_functions import EXACT, Functions
 
 Array = npt.NDArray[Any]
@@ -115,3 +119,23 @@ def test_cores_without_vectors_keep_math_h(vector_bytes: int, suffix: str) -> No
         element = compute(Context(Features(vector_bytes=vector_bytes)), [source], {}, TensorType((4,), "float32"))
         called = [node.name for node in visitor.walk_expr(element([tb.const(0)])) if isinstance(node, Call)]
         assert called == [name + suffix]
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86 compiler")
+def test_gcc_takes_the_widest_vectors_for_exponentials_alone(tmp_path: Path) -> None:
+    source, result = Buffer("x", (1000,), "float32"), Buffer("y", (1000,), "float32")
+    texts = {}
+    for name in ("exp_f32", "exp_below_f32", "tanh_f32", "erf_f32", "sqrt"):
+        stmts = tb.StmtBuilder()
+        with stmts.loops((1000,)) as indices:
+            stmts.store(result, indices, tb.intrinsic(name, tb.load(source, indices)))
+        texts[name] = print_file([print_function(PrimFunc("kernel", (source,), (), result, (), stmts.finish()))])
+        (tmp_path / f"{name}.c").write_text(texts[name])
+    assert {name for name, text in texts.items() if "MLF_WIDE int32_t kernel(" in text} == {*texts} - {"sqrt"}
+    flags = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O3", "-fno-math-errno", "-fno-trapping-math")
+    command = [need("gcc", "gcc"), *flags, "-march=sapphirerapids", "-S", *(f"{name}.c" for name in texts)]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    for name in texts:
+        assembly = (tmp_path / f"{name}.s").read_text()
+        assert ("%zmm" in assembly) is (name != "sqrt"), name
+        assert "call\tmlf_" not in assembly

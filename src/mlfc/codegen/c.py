@@ -32,7 +32,12 @@ from mlfc.tir.visitor import loads, walk, walk_expr
 
 _WORKSPACE = "workspace"
 _VALUES = Var("values", "int32")
-_PIECES = ("rounds_even", "doubles", "independent_loops", "scalar_loops", "rolled_loops", "fences", "prefetches")
+_PIECES = (
+    "rounds_even", "doubles", "independent_loops", "scalar_loops", "rolled_loops", "fences", "wide_vectors",
+    "prefetches",
+)  # fmt: skip
+# of so many steps that gcc is asked for the widest vectors; loops of few steps are better off with its own choice
+_LONG_HELPERS = frozenset({"exp_f32", "exp_below_f32", "tanh_f32", "erf_f32"})
 # not for local names: parameters of every function, and names of the headers that are used
 _RESERVED = frozenset(
     {
@@ -173,7 +178,14 @@ class _FunctionPrinter(StatementPrinter):
                 if id(var) not in self._read:
                     self._writer.line(f"(void){self._names.get(var)};")
             self._writer.line("return 0;")
-        return CFunction(self._writer.text(), self._needs, tuple(self._parts))
+        return CFunction(self._widened(self._writer.text()), self._needs, tuple(self._parts))
+
+    def _widened(self, text: str) -> str:
+        """Return the text of a function, which asks for the widest vectors if it computes exponentials and the like."""
+        if self._needs.helpers.isdisjoint(_LONG_HELPERS):
+            return text
+        self._needs.wide_vectors = True
+        return f"MLF_WIDE {text}"
 
     def reads(self, var: Var) -> bool:
         """Tell whether the function that was printed reads a variable."""
@@ -367,7 +379,7 @@ class _PartPrinter(_FunctionPrinter):
                 if id(var) not in self._read:
                     self._writer.line(f"(void){self._names.get(var)};")
             self._writer.line("return 0;")
-        body, self._writer = self._writer.text(), writer
+        body, self._writer = self._widened(self._writer.text()), writer
         task = task_text(part, names, output)
         first = f"static {self._whole._mark} {body}" if self._whole._mark else f"static {body}"
         return self._needs, [struct_text(part, names, output), first, task]

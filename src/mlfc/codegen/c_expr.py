@@ -75,6 +75,7 @@ class Needs:
     rolled_loops: bool = False
     fences: bool = False
     prefetches: bool = False
+    wide_vectors: bool = False
     doubles: bool = False
     rounds_even: bool = False
     parallel: set[str] = field(default_factory=set)  # the functions that share out pieces

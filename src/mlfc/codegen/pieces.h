@@ -77,7 +77,7 @@ typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
 #endif
 
 //: rolled_loops
-/* before loops that compilers would spell out, although their bodies fill the registers */
+/* before loops that compilers would spell out, although their bodies fill the registers or compare */
 #if defined(__clang__)
 #define MLF_ROLLED _Pragma("clang loop unroll(disable)")
 #elif defined(__GNUC__)
@@ -92,6 +92,14 @@ typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
 #define MLF_FENCE __asm__ volatile("" ::: "memory");
 #else
 #define MLF_FENCE
+#endif
+
+//: wide_vectors
+/* before functions of exponentials, which take so many steps that the widest vectors pay */
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
+#define MLF_WIDE __attribute__((target("prefer-vector-width=512")))
+#else
+#define MLF_WIDE
 #endif
 
 //: prefetches

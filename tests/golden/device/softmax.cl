@@ -41,13 +41,19 @@ static inline float mlf_power_of_two(int32_t exponent) {
   return mlf_float_of_bits(((uint32_t)exponent + 127U) << 23);
 }
 
+/* e**x within 1.1 ULP, of what gives a normal float */
+static inline float mlf_exp_normal_f32(float x) {
+  const int32_t n = mlf_nearest_exponent(x);
+  const float rest = mlf_expm1_rest(x, n);
+  const float power = mlf_power_of_two(n);
+  return power * rest + power;
+}
+
 /* e**x of what is not above zero, within 1.1 ULP; 0 where that is less than 2**-126 */
 static inline float mlf_exp_below_f32(float x) {
   const float limited = x < (-87.336f) ? (-87.336f) : x;
-  const int32_t n = mlf_nearest_exponent(limited);
-  const float rest = mlf_expm1_rest(limited, n);
-  const float power = mlf_power_of_two(n);
-  return x < (-87.336f) ? 0.0f : power * rest + power;
+  const float power = mlf_exp_normal_f32(limited);
+  return x < (-87.336f) ? 0.0f : power;
 }
 
 static inline float mlf_max_f32(float a, float b) {

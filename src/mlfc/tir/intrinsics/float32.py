@@ -92,19 +92,28 @@ def exp_f32(steps: Steps, x: Expr) -> Expr:
     above = steps.let("above", _limited(x, "lt", _EXP_LOWEST))
     limited = steps.let("limited", _limited(above, "gt", _EXP_HIGHEST))
     n = steps.let("n", nearest_exponent(limited))
+    rest = steps.let("rest", expm1_rest(limited, n))
     first = steps.let("first", shr(n, 1), "in two steps: neither factor leaves the normal floats, where the power may")
     second = steps.let("second", tb.cast(tb.cast(n, "uint32") - tb.cast(first, "uint32"), "int32"))
-    return (tb.const(1.0, "float32") + expm1_rest(limited, n)) * power_of_two(first) * power_of_two(second)
+    power = steps.let("power", power_of_two(first))
+    return (power * rest + power) * power_of_two(second)
+
+
+@defined(x="float32")
+def exp_normal_f32(steps: Steps, x: Expr) -> Expr:
+    """Return e**x within 1.1 ULP, of what gives a normal float."""
+    n = steps.let("n", nearest_exponent(x))
+    rest = steps.let("rest", expm1_rest(x, n))
+    power = steps.let("power", power_of_two(n))
+    return power * rest + power
 
 
 @defined(x="float32")
 def exp_below_f32(steps: Steps, x: Expr) -> Expr:
     """Return e**x of what is not above zero, within 1.1 ULP; 0 where that is less than 2**-126."""
     limited = steps.let("limited", _limited(x, "lt", _EXP_LOWEST_NORMAL))
-    n = steps.let("n", nearest_exponent(limited))
-    rest = steps.let("rest", expm1_rest(limited, n))
-    power = steps.let("power", power_of_two(n))
-    return tb.select(tb.binary("lt", x, _EXP_LOWEST_NORMAL), tb.const(0.0, "float32"), power * rest + power)
+    power = steps.let("power", exp_normal_f32(limited))
+    return tb.select(tb.binary("lt", x, _EXP_LOWEST_NORMAL), tb.const(0.0, "float32"), power)
 
 
 @defined(x="float32")
@@ -126,5 +135,5 @@ def erf_f32(steps: Steps, x: Expr) -> Expr:
     limited = steps.let("limited", _limited(size, "gt", _ERF_HIGHEST))
     square = steps.let("square", limited * limited)
     inner = steps.let("inner", limited + limited * _polynomial(_ERF_NEAR, square))
-    outer = steps.let("outer", tb.const(1.0, "float32") - exp_f32(_polynomial(_ERF_FAR, limited)))
+    outer = steps.let("outer", tb.const(1.0, "float32") - exp_normal_f32(_polynomial(_ERF_FAR, limited)))
     return with_sign(tb.select(tb.binary("lt", limited, _ERF_CUT), inner, outer), x)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 import mlfc
 from benchmarks import (
+    aarch64,
     archive_size,
     attention,
     call_overhead,
@@ -36,7 +37,6 @@ from benchmarks import (
     prefetches,
     recurrent,
     report_pages,
-    sve,
     threads,
     tiles,
     transforms,
@@ -74,7 +74,10 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
         "call": lambda: [call_overhead.table(folder)],
         "library": lambda: [library_load.table(folder)],
         "levels": lambda: [levels.table(find(models), folder, seconds)],
-        "sve": lambda: [sve.table(find(models or sve.MODELS), folder)],
+        "aarch64": lambda: [
+            aarch64.dots(find(models or aarch64.BYTES), folder),
+            aarch64.vectors(find(models or [*aarch64.FLOATS, *aarch64.BYTES]), folder),
+        ],
         "llvm": lambda: [llvm.table(find(models), seconds), llvm.firmware(find(models))],
         "limits": lambda: [limits.table(find(models or COUNTED), folder)],
         "recurrent": lambda: [recurrent.table(seconds)],

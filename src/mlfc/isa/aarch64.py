@@ -30,12 +30,12 @@ _NEVER = "(?!)"  # LLVM's code has vectors of NEON
 _WIDER = tuple(VectorWidth(bits // 8, _NEVER, _SVE.format(bits)) for bits in (512, 256))
 VECTORS.add("aarch64", Vectors("aarch64", (*_WIDER, VectorWidth(16, r"\bmul\s+v\d+\.8h"))))
 
-# by instruction sets: what has dot products is at least of Armv8.2
+# by instruction sets: what has dot products is at least of Armv8.2, and multiplies matrices of bytes by these
 _PRODUCTS, _MATRICES = "dotprod", "i8mm"
 _WITH_MATRICES = Features(instruction_sets=(_MATRICES,))
 _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic"),
-    Level(_PRODUCTS, Features(), ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod", serves="bytes"),
+    Level(_PRODUCTS, _WITH_MATRICES, ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod", serves="bytes"),
     Level(_MATRICES, _WITH_MATRICES, ("-march=armv8.2-a+dotprod+i8mm",), "generic+v8_2a+dotprod+i8mm", serves="bytes"),
     # of bytes, processors with SVE multiply as many with NEON
     Level(

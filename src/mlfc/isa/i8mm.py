@@ -2,7 +2,8 @@
 
 A tile is eight pixels times eight filters. What its pixels see is copied first, two pixels side by side by eight bytes
 of the reduction; weights alike, four pairs of filters in a vector. The zero point of the data is folded into what
-the sums start with.
+the sums start with. Dot products of signed bytes take two instructions for one of these, and both factors are put in
+order for them once a step.
 """
 
 from __future__ import annotations
@@ -71,6 +72,14 @@ _HELPER = """\
 #if defined(__ARM_FEATURE_MATMUL_INT8) && MLF_PARTS == 4
 #define mlf_mmla_s8(sums, rows, weights) \\
   ((mlf_i32x16_part)vmmlaq_s32((int32x4_t)(sums), vld1q_s8(rows), (int8x16_t)(weights)))
+#elif defined(__ARM_FEATURE_DOTPROD) && MLF_PARTS == 4
+#define mlf_mmla_s8(sums, rows, weights) __extension__({ \\
+  const int32x4_t mlf_row = vreinterpretq_s32_s8(vld1q_s8(rows)), mlf_filters = (int32x4_t)(weights); \\
+  const int8x16_t mlf_a = vreinterpretq_s8_s32(vtrn1q_s32(mlf_row, mlf_row)); \\
+  const int8x16_t mlf_c = vreinterpretq_s8_s32(vtrn2q_s32(mlf_row, mlf_row)); \\
+  const int8x16_t mlf_b = vreinterpretq_s8_s32(vuzp1q_s32(mlf_filters, mlf_filters)); \\
+  const int8x16_t mlf_d = vreinterpretq_s8_s32(vuzp2q_s32(mlf_filters, mlf_filters)); \\
+  (mlf_i32x16_part)vdotq_s32(vdotq_s32((int32x4_t)(sums), mlf_a, mlf_b), mlf_c, mlf_d); })
 #elif defined(__ARM_FEATURE_SVE_MATMUL_INT8) && MLF_PARTS * __ARM_FEATURE_SVE_BITS == 512
 #define mlf_mmla_s8(sums, rows, weights) __extension__({ \\
   typedef svint32_t mlf_words __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_BITS))); \\

@@ -1,6 +1,6 @@
-"""Vectors of 256 bits (SVE) beside NEON's, without a processor that has them: instructions, and cycles by a model.
+"""Code for AArch64 processors that are not here: instructions, and cycles by models of LLVM.
 
-Instructions are counted under QEMU. Cycles are what LLVM's model of Neoverse V1 says of each piece of straight code, as
+Instructions are counted under QEMU. Cycles are what LLVM's model of a processor says of each piece of straight code, as
 often as it ran: data is in the nearest cache, and branches are foreseen.
 """
 
@@ -10,6 +10,8 @@ import os
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 from typing import TypeAlias
@@ -23,17 +25,15 @@ from mlfc.factory import Factory
 from tests.native.foreign_libraries import without_c_library
 from tests.native.foreign_programs import emulator_of, link_program
 
-MODELS = [
-    "digits", "kws_ref_model_float32", "pretrainedResnet", "squeezenet",
-    "kws_ref_model", "pretrainedResnet_quant", "vww_96_int8",
-]  # fmt: skip
+FLOATS = ["digits", "kws_ref_model_float32", "pretrainedResnet", "squeezenet"]
+BYTES = ["kws_ref_model", "pretrainedResnet_quant", "vww_96_int8"]
 AARCH64 = "aarch64-linux-gnu"
-NEON = ("-mcpu=generic+v8_2a+dotprod+i8mm",)
-SVE = (f"{NEON[0]}+sve", "-msve-vector-bits=256")
+_DOTS = "-mcpu=generic+v8_2a+dotprod"
+_TILES = "c -mcpu=neoverse-n2"  # templates with products of matrices of bytes
 _CPU = "max,sve-default-vector-length=32"
-_TARGET = "c -mcpu=neoverse-v1"
-_MODEL = ("-mtriple=aarch64", "-mcpu=neoverse-v1", "-mattr=+sve,+i8mm", "-iterations=50", "-instruction-info=0")
-_OLDEST = 17  # LLVM with a model of this processor
+_TURNS = 50
+_ANALYZED = ("-mtriple=aarch64", "-mattr=+dotprod,+i8mm,+sve", f"-iterations={_TURNS}", "-instruction-info=0")
+_OLDEST = 17  # LLVM with a model of Neoverse V1
 _MAIN = """\
 #include <stdint.h>
 #include <stdlib.h>
@@ -138,60 +138,87 @@ def _tool(name: str) -> str:
     raise SystemExit(f"{name} of LLVM {_OLDEST} or later is missing")
 
 
-def cycles(pieces: Counter[Code]) -> float:
-    """Return the cycles of all pieces on Neoverse V1."""
+def cycles(pieces: Counter[Code], processor: str) -> float:
+    """Return the cycles of all pieces on a processor of which LLVM has a model."""
     order = list(pieces)
     texts = iter(disassembled(tuple(word for code in order for word in code)))
     lines = []
     for number, code in enumerate(order):
         lines += [f"# LLVM-MCA-BEGIN {number}", *(next(texts) for _ in code), "# LLVM-MCA-END"]
-    done = subprocess.run(
-        [_tool("llvm-mca"), *_MODEL], input="\n".join([*lines, ""]), capture_output=True, text=True, check=True
-    )
+    command = [_tool("llvm-mca"), *_ANALYZED, f"-mcpu={processor}"]
+    done = subprocess.run(command, input="\n".join([*lines, ""]), capture_output=True, text=True, check=True)
     found = [int(number) for number in re.findall(r"^Total Cycles: +(\d+)", done.stdout, re.MULTILINE)]
     assert len(found) == len(order)
-    return sum(pieces[code] * each / 50 for code, each in zip(order, found, strict=True))
+    return sum(pieces[code] * each / _TURNS for code, each in zip(order, found, strict=True))
 
 
-def measure(model: Model, folder: Path) -> tuple[str, ...]:
-    """Return the table row of one model."""
+@dataclass(frozen=True, eq=False)
+class _Build:
+    """A library for one processor."""
+
+    factory: Factory
+    flags: tuple[str, ...]
+    folder: Path
+
+    @property
+    def size(self) -> int:
+        """The bytes of the library but constants."""
+        return (self.folder / "model.so").stat().st_size - self.factory.code.sizes.constants
+
+
+def _compared(builds: Sequence[_Build], processor: str) -> list[str]:
+    """Return the columns of two builds: instructions, their ratio, cycles and their ratio."""
+    ran = [run_once(_program(build.factory, build.flags, build.folder), build.folder / "trace") for build in builds]
+    counts = [sum(len(code) * count for code, count in pieces.items()) for pieces in ran]
+    times = [cycles(pieces, processor) for pieces in ran]
+    columns = []
+    for first, second in (counts, times):
+        columns += [f"{first:,.0f}", f"{second:,.0f}", f"{second / first:.2f}"]
+    return columns
+
+
+def _of_vectors(model: Model, folder: Path) -> list[str]:
     module, params = mlfc.import_model(model.path)
-    one = mlfc.build(module, _TARGET, params, module_name="model")
-    counts, times = [], []
-    for name, flags in (("neon", NEON), ("sve", SVE)):
-        pieces = run_once(_program(one, flags, folder / f"{model.name}-{name}"), folder / "trace")
-        counts.append(sum(len(code) * count for code, count in pieces.items()))
-        times.append(cycles(pieces))
+    one = mlfc.build(module, _TILES, params, module_name="model")
+    neon = _Build(one, (f"{_DOTS}+i8mm",), folder / f"{model.name}-neon")
+    sve = _Build(one, (f"{_DOTS}+i8mm+sve", "-msve-vector-bits=256"), folder / f"{model.name}-sve")
+    columns = _compared((neon, sve), "neoverse-v1")
     several = mlfc.build(module, "c -mcpu=auto -mtriple=aarch64", params, module_name="model")
-    path = folder / f"{model.name}.so"
+    (folder / f"{model.name}-auto").mkdir()
     with without_c_library():
-        several.export_library(path, target_triple=AARCH64)
+        path = several.export_library(folder / f"{model.name}-auto" / "model.so", target_triple=AARCH64)
     levels = inspect_library(path)["library"]["levels"]
-    alone = folder / f"{model.name}-neon" / "model.so"
-    sizes = [place.stat().st_size - made.code.sizes.constants for place, made in ((path, several), (alone, one))]
-    return (
-        model.name,
-        *(f"{count:,}" for count in counts), f"{counts[1] / counts[0]:.2f}",
-        *(f"{time:,.0f}" for time in times), f"{times[1] / times[0]:.2f}",
-        ", ".join(f"{level} {nbytes:,}" for level, nbytes in levels.items()), f"{sizes[0] / sizes[1]:.2f}",
-    )  # fmt: skip
+    ratio = _Build(several, (), path.parent).size / neon.size
+    return [*columns, ", ".join(f"{level} {nbytes:,}" for level, nbytes in levels.items()), f"{ratio:.2f}"]
 
 
-def table(models: list[Model], folder: Path) -> Table:
-    """Return the table, which takes minutes, and LLVM's tools."""
-    found = Table(title="kernels for Neoverse V1 with vectors of 256 bits (SVE), and with NEON")
-    columns = (
-        "instructions, NEON",
-        "SVE",
-        "ratio",
-        "cycles, NEON",
-        "SVE",
-        "ratio",
-        "bytes of -mcpu=auto",
-        "/ one level's",
-    )
-    for name in ("model", *columns):
-        found.add_column(name, justify="left" if name == "model" else "right")
-    for model in models:
-        found.add_row(*measure(model, folder))
+def _of_dots(model: Model, folder: Path) -> list[str]:
+    module, params = mlfc.import_model(model.path)
+    builds = [
+        _Build(mlfc.build(module, target, params, module_name="model"), (_DOTS,), folder / f"{model.name}-{name}")
+        for name, target in (("columns", "c"), ("tiles", _TILES))
+    ]
+    return _compared(builds, "neoverse-n1")
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> Table:
+    found = Table("model", title=title)
+    for name in columns:
+        found.add_column(name, justify="right")
+    for name, row in rows:
+        found.add_row(name, *row)
     return found
+
+
+def vectors(models: Sequence[Model], folder: Path) -> Table:
+    """Return the table of vectors of 256 bits."""
+    columns = ("instructions, NEON", "SVE", "ratio", "cycles, NEON", "SVE", "ratio", "bytes of -mcpu=auto", "/ one's")
+    title = "kernels for Neoverse V1 with vectors of 256 bits (SVE), and with NEON"
+    return _table(title, columns, ((model.name, _of_vectors(model, folder)) for model in models))
+
+
+def dots(models: Sequence[Model], folder: Path) -> Table:
+    """Return the table of dot products."""
+    columns = ("instructions, usual", "by i8mm's tile", "ratio", "cycles, usual", "by i8mm's tile", "ratio")
+    title = "kernels for Neoverse N1 with dot products of bytes, and with those of bytes with a sign"
+    return _table(title, columns, ((model.name, _of_dots(model, folder)) for model in models))

@@ -300,6 +300,27 @@ def test_last_bits_move_and_nothing_else() -> None:
     np.testing.assert_array_equal(other[:2], values[:2])
     counts = np.arange(5)
     assert nudged(counts, rng) is counts
+    ends = np.array([np.finfo(np.float32).min, -np.inf, np.nan, np.finfo(np.float32).max], np.float32)
+    for most in (1, 256):
+        np.testing.assert_array_equal(nudged(ends, rng, most), ends)
+
+
+def test_exact_numbers_have_no_last_bits_to_move(tmp_path: Path) -> None:
+    """With another exponent and another 1 in ``1 - mask``, the reference would have NaN for its own rounding."""
+    nodes = [
+        helper.make_node("Pow", ["x", "two"], ["squares"]),
+        helper.make_node("Sub", ["one", "mask"], ["hidden"]),
+        helper.make_node("Mul", ["hidden", "lowest"], ["bias"]),
+        helper.make_node("Add", ["squares", "bias"], ["scores"]),
+        helper.make_node("Mul", ["scores", "third"], ["y"]),
+    ]
+    numbers = {"two": 2.0, "one": 1.0, "lowest": np.finfo(np.float32).min, "third": 1 / 3}
+    constants = {name: np.array(value, np.float32) for name, value in numbers.items()}
+    path = model_of(tmp_path / "m.onnx", nodes, (4, 8), {**constants, "mask": np.ones(8, np.float32)})
+    x = {"x": np.linspace(-2, 2, 32, dtype=np.float32).reshape(4, 8)}
+    last_bits = OwnRounding(path, "ONNX Runtime", layers=False).of("y", "random", x)
+    steps = OwnRounding(path, "ONNX Runtime", layers=False, is_stepped=True).of("y", "random", x)
+    assert 1e-7 < last_bits < 1e-6 < steps < 1e-3
 
 
 def test_rounding_inside_of_branches_is_seen(ill_conditioned: Path, tmp_path: Path) -> None:

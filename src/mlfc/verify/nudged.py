@@ -27,6 +27,8 @@ _VARIANTS = 3
 _STORED_STEP = 2.0**13
 # last places, about what floats may differ by: enough for codes to round the other way, as they do now and then
 _COARSE = 256
+# whole numbers up to here, and numbers with no more bits than that, count as exact
+_FEW = 2**11
 # ONNX operators that take floats as sizes and places: a last bit more may be an element more
 _SIZES = ("Resize", "Upsample", "Range", "NonMaxSuppression")
 
@@ -70,12 +72,17 @@ class OwnRounding:
 
 
 def nudged(array: Array, random: np.random.Generator, most: int = 1) -> Array:
-    """Return an array whose floats are up to `most` units in the last place lower, or higher; zeros stay."""
-    if array.dtype.kind != "f":
+    """Return an array whose floats are up to `most` units in the last place lower, or higher; zeros stay.
+
+    So do infinities, NaN and what lies at the ends of a dtype's range, which masks are made of: one unit more is none.
+    An array of numbers that are exact stays as it is.
+    """
+    if array.dtype.kind != "f" or _is_exact(array):
         return array
     steps = random.integers(-most, most + 1, array.shape)
-    sizes = np.abs(np.where(np.isfinite(array), np.spacing(array), 0))
-    return np.where(array == 0, array, array + steps * sizes).astype(array.dtype)
+    kept = (array == 0) | ~(np.abs(array) < np.finfo(array.dtype).max / 2)
+    moved = np.where(kept, 0, array)
+    return np.where(kept, array, moved + steps * np.abs(np.spacing(moved))).astype(array.dtype)
 
 
 def _nudged(value: Any, random: np.random.Generator, most: int) -> Any:
@@ -83,6 +90,17 @@ def _nudged(value: Any, random: np.random.Generator, most: int) -> Any:
     if isinstance(value, list):
         return [nudged(item, random, most) for item in value]
     return None if value is None else nudged(value, random, most)
+
+
+def _is_exact(values: Array) -> bool:
+    """Tell whether floats are meant as they stand: all of them whole numbers, or a single one of few bits as 0.5.
+
+    With an exponent that is not quite 2, negative numbers have no power; with a 1 that is not quite one, ``1 - mask``
+    hides what was to be seen.
+    """
+    if values.size == 1:
+        values = np.frexp(values)[0] * _FEW
+    return bool(np.all((np.abs(values) <= _FEW) & (values == np.round(values))))
 
 
 def _runs(variants: list[Reference], inputs: Mapping[str, Array], most: int) -> list[dict[str, Array]]:

@@ -18,8 +18,10 @@ from mlfc.tir.visitor import rebuilt_stmt, walk_expr
 
 TILE = 4
 """Elements of a row that are written at once: as many as the narrowest vectors hold."""
-ROWS = 8
-"""Rows that are written in turns: fewer than a cache keeps whose addresses are a power of two apart."""
+ROWS = 4
+"""Rows that are written in turns: of squares, compilers hold all in registers and shuffle them."""
+FEWEST = 8
+"""Rows for which tiles are worth it."""
 LONG = 16
 """Elements beyond which compilers do not spell a loop out."""
 
@@ -47,7 +49,7 @@ def _nest(loop: For) -> tuple[list[For], Var, Store] | None:
     last = loops[-1].var
     if stmt.indices[-1] is not last or any(_reads(index, last) for index in stmt.indices[:-1]):
         return None
-    outer = {id(item.var) for item in loops[:-1] if not _is_at_most(item.extent, ROWS - 1)}
+    outer = {id(item.var) for item in loops[:-1] if not _is_at_most(item.extent, FEWEST - 1)}
     loads = [node for node in walk_expr(stmt.value) if isinstance(node, ir.Load)]
     if any(load.buffer is stmt.buffer for load in loads):
         return None

@@ -46,6 +46,8 @@ def _turned(shape: tuple[int, ...], filters: int, kernel: int, stride: int, pad:
 
 
 CASES = (
+    _Case("Exp", (64, 1000), {}),
+    _Case("Erf", (64, 1000), {}),
     _Case("Softmax", (512, 1000), {"axis": -1}),
     _Case("Softmax", (4096, 7), {"axis": -1}),
     _Case("Softmax", (8, 128, 64), {"axis": 1}),

@@ -13,6 +13,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
+from mlfc.archive.read.load import load_factory
+from mlfc.compiler import build
+from mlfc.frontend import import_for_run
+from mlfc.relay.ir import If
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.verify import compare, verify
 from mlfc.verify.float64 import float64_model, in_float64
@@ -284,6 +288,54 @@ def test_in_float64_a_model_computes_the_same(name: str) -> None:
         scale = np.abs(array.astype(np.float64)).max()
         step = 0.0 if array.dtype.kind == "f" else 1.0
         np.testing.assert_allclose(exact.run(inputs)[title], array, rtol=0, atol=1e-5 * scale + step)
+
+
+def decided_model(path: Path) -> Path:
+    """Write a model whose run decides a branch, and how often a loop runs."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node(name, ["p"], [name])],
+            name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, (8,))],
+        )
+        for name in ("Sigmoid", "Tanh")
+    ]  # fmt: skip
+    body = helper.make_graph(
+        [helper.make_node("Mul", ["before", "x"], ["m"]), helper.make_node("Add", ["m", "third"], ["after"]),
+         helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [helper.make_tensor_value_info("at", TensorProto.INT64, ()),
+         helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
+         helper.make_tensor_value_info("before", TensorProto.FLOAT, (8,))],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
+         helper.make_tensor_value_info("after", TensorProto.FLOAT, (8,))],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Mul", ["most", "times"], ["turns"]),
+        helper.make_node("Cast", ["turns"], ["count"], to=TensorProto.INT64),
+        helper.make_node("Loop", ["count", "", "x"], ["looped"], body=body),
+        helper.make_node("Greater", ["most", "third"], ["large"]),
+        helper.make_node("If", ["large"], ["chosen"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("Concat", ["looped", "chosen"], ["y"], axis=0),
+    ]
+    w = np.random.default_rng(1).uniform(-1, 1, (8, 8)).astype(np.float32)
+    return model_of(path, nodes, (8,), {"third": np.array(1 / 3, np.float32), "times": np.array(5, np.float32), "w": w})
+
+
+def test_in_float64_branches_and_loops_compute_the_same(tmp_path: Path) -> None:
+    module, params = import_for_run(decided_model(tmp_path / "decided.onnx"), dynamic=True)
+    assert len(module.functions) > 3
+    exact, _ = float64_model(module, params, "c")
+    narrow = load_factory(build(module, "llvm", params))
+    x = np.random.default_rng(2).uniform(-1, 1, 8).astype(np.float32)
+    for factor in (1.0, 0.25):
+        (ours,), (truth,) = narrow.run({"x": x * factor}).values(), exact.run({"x": x * factor}).values()
+        assert truth.dtype == np.float64
+        assert 0 < np.abs(ours - truth).max() < 1e-6
+    chosen = module.main.body.args[0].fields[1]
+    assert isinstance(chosen, If)
+    assert range_of(chosen) == 0.0
+    assert range_of(chosen, module.functions) == 1.0
 
 
 def outputs_of(module: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from mlfc.archive.read.load import load_factory
 from mlfc.compiler import build
 from mlfc.errors import MlfcError
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, Tuple, Var
+from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, TensorType, Tuple, Var
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.runtime.modules.runnable import Runnable
@@ -53,21 +53,32 @@ def in_float64(module: IRModule, more: Sequence[Expr] = ()) -> tuple[IRModule, t
     defined = body.fields[len(heads) :] if isinstance(body, Tuple) else ()
     wide = _widened(Tuple((*heads, *more, *defined)))
     names = tuple(f"{index} of float64" for index in range(len(more)))
-    main = replace(module.main, body=wide)
-    return replace(module.with_main(main), output_names=(*module.output_names, *names)), names
+    functions = {name: _function(function) for name, function in module.functions.items() if name != "main"}
+    functions["main"] = replace(module.main, body=wide)
+    return replace(module, functions=functions, output_names=(*module.output_names, *names)), names
+
+
+def _function(function: Function) -> Function:
+    """Return what a branch or a loop runs, with parameters in float64, too."""
+    params = [Var(param.name, _wide_data(param.type), param.span) for param in function.params]
+    return Function(
+        tuple(params),
+        _widened(function.body, dict(zip(function.params, params, strict=True))),
+        function.attrs,
+        function.span,
+    )
 
 
 def _is_narrow(kind: ir.Type) -> bool:
     return isinstance(kind, TensorType) and dtypes.is_float(kind.dtype) and kind.dtype != WIDE
 
 
-def _widened(body: Tuple) -> Tuple:
-    done: dict[Expr, Expr] = {}
+def _widened(body: Expr, params: Mapping[Expr, Expr] | None = None) -> Expr:
+    done: dict[Expr, Expr] = {**(params or {})}
     for node in post_order(body):
-        done[node] = _wide_node(node, [done[child] for child in children(node)])
-    result = done[body]
-    assert isinstance(result, Tuple)
-    return result
+        if node not in done:
+            done[node] = _wide_node(node, [done[child] for child in children(node)])
+    return done[body]
 
 
 def _wide_node(node: Expr, args: list[Expr]) -> Expr:
@@ -75,8 +86,14 @@ def _wide_node(node: Expr, args: list[Expr]) -> Expr:
         return Constant(node.data.astype(WIDE), node.name, node.span) if _is_narrow(node.type) else node
     if isinstance(node, Var):
         return ir.call("cast", [node], dtype=WIDE) if _is_narrow(node.type) else node
+    if isinstance(node, If):
+        then, otherwise = _wide_reference(node.then), _wide_reference(node.otherwise)
+        kind = _wide_type(node.type)
+        return replace(node, condition=args[0], args=tuple(args[1:]), then=then, otherwise=otherwise, type=kind)
     if not isinstance(node, Call):
         return with_children(node, args)
+    if isinstance(node.op, GlobalVar):
+        return ir.call_function(_wide_reference(node.op), args, type=_wide_type(node.type), span=node.span)
     if isinstance(node.op, Operator):
         try:
             wide = ir.call(node.op.name, args, _wide_attrs(node), span=node.span)
@@ -92,6 +109,17 @@ def _wide_attrs(node: Call) -> dict[str, Any]:
         name: WIDE if name in _DTYPE_ATTRS and value in dtypes.SCALARS and dtypes.is_float(value) else value
         for name, value in node.attrs.items()
     }
+
+
+def _wide_reference(reference: GlobalVar) -> GlobalVar:
+    kind = reference.type
+    return replace(reference, type=ir.FuncType(tuple(map(_wide_type, kind.params)), _wide_type(kind.result)))
+
+
+def _wide_data(kind: TensorType | ir.TupleType | ir.ListType) -> TensorType | ir.TupleType | ir.ListType:
+    wide = _wide_type(kind)
+    assert not isinstance(wide, ir.FuncType)
+    return wide
 
 
 def _wide_type(kind: ir.Type) -> ir.Type:

@@ -69,7 +69,8 @@ class Judge:
             return self._by_scores(item, decision, inputs, ours, theirs)
         if not is_real(ours.dtype) and ours.dtype.itemsize > 2:
             return item  # a count, a place, a label whose scores nobody knows
-        return self._by_rounding(item, 0.0 if expr is None else range_of(expr), inputs, ours, theirs)
+        functions = self._imported[0].functions if self._imported else {}
+        return self._by_rounding(item, 0.0 if expr is None else range_of(expr, functions), inputs, ours, theirs)
 
     @cached_property
     def _imported(self) -> tuple[IRModule, Mapping[str, Array]] | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr
+from mlfc.relay.ir import Call, Constant, Expr, Function, If
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
@@ -68,14 +68,32 @@ def _is(expr: Expr, holds: Callable[[str], bool]) -> bool:
     return isinstance(expr.type, ir.TensorType) and holds(expr.type.dtype)
 
 
-def range_of(expr: Expr) -> float:
-    """Return the largest magnitude that a tensor can have by the operator that computes it; 0 if it has no such."""
+def range_of(
+    expr: Expr, functions: Mapping[str, Function] | None = None, given: Mapping[Expr, Expr] | None = None
+) -> float:
+    """Return the largest magnitude that a tensor can have by the operator that computes it; 0 if it has no such.
+
+    `functions`: of the module, for what branches give.
+    `given`: the arguments of branches, by their parameters.
+    """
+    functions, given = functions or {}, given or {}
     last = _same_elements(expr)[-1]
     name = ir.op_name(last)
+    sources: list[Expr] = []
     if isinstance(last, Call) and name in _WITHIN_RANGE:
-        return range_of(last.args[0])
-    if isinstance(last, Call) and name == "where":
-        ranges = [range_of(arg) for arg in last.args[1:]]
+        sources = [last.args[0]]
+    elif isinstance(last, Call) and name == "where":
+        sources = list(last.args[1:])
+    elif last in given:
+        sources = [given[last]]
+    elif isinstance(last, If) and {last.then.name, last.otherwise.name} <= functions.keys():
+        for branch in (functions[last.then.name], functions[last.otherwise.name]):
+            sources.append(branch.body)
+            given = {**given, **dict(zip(branch.params, last.args, strict=True))}
+        # a loop is a branch that runs itself again
+        functions = {known: it for known, it in functions.items() if known not in (last.then.name, last.otherwise.name)}
+    if sources:
+        ranges = [range_of(source, functions, given) for source in sources]
         return max(ranges) if all(ranges) else 0.0
     return _RANGES.get(name or "", 0.0)
 

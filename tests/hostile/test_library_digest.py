@@ -138,7 +138,7 @@ def test_constants_are_left_out_and_their_damage_does_no_harm(
 
 def test_every_way_to_a_library_gives_it_a_digest(models: Path, tmp_path: Path) -> None:
     factory = imported(models / "hello_world_int8.tflite", "hello")
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
 
     def link(file: str, files: list[str], options: list[str]) -> None:
         subprocess.run([need("gcc", "gcc"), "-shared", "-fPIC", "-o", file, *files, *options], check=True)

@@ -84,7 +84,7 @@ def link_program(zig_target: str, main: str, objects: Sequence[str], path: Path,
     It gets the C library that the emulator has, as a shared library, WebAssembly Debian's: zig would compile its own of
     each system first. All but WebAssembly's keep their symbols, by which an emulator names what it runs.
     """
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
     compiler, folder = (*ZIG, "-target", zig_target), path.parent
     toolchain.run_tool([*compiler, "-O1", *flags, "-c", main, "-o", "main.o"], folder)
     if zig_target == ZIG_WASI:
@@ -112,7 +112,7 @@ def linked(runs: Sequence[KernelRun], target: str, zig_target: str, path: Path) 
 
 def linked_c(runs: Sequence[KernelRun], flags: Sequence[str], zig_target: str, path: Path) -> None:
     """Write the program `path` of kernels in C, which zig compiles with these flags and without a warning."""
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
     functions = [print_function(run.prim, f"kernel{number}") for number, run in enumerate(runs)]
     (path.parent / "kernels.c").write_text(print_file(functions))
     warnings = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")

@@ -66,7 +66,7 @@ def test_a_language_model_writes_on_a_board(
 def test_a_page_reads_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
     need("node", "nodejs")
     run("browser", monkeypatch, tmp_path / "digits.html")
     assert capsys.readouterr().out == GALLERY["printed"]("browser")

@@ -40,7 +40,7 @@ POOLS = "  struct tvmgen_chain_v1_workspace_pools pools = {memory};"
 
 def compiler(name: str) -> list[str]:
     if name == "zig":
-        pytest.importorskip("ziglang")
+        pytest.importorskip("ziglang", reason="pip install ziglang")
         return [sys.executable, "-m", "ziglang", "cc"]
     need(name, name)
     return [name]

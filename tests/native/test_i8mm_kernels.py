@@ -123,7 +123,7 @@ def lowered_layers() -> list[tuple[KernelRun, Array]]:
 
 @pytest.mark.parametrize("printer", [*C_FLAGS, "llvm"])
 def test_emulated_processors_compute_the_same(printer: str, tmp_path: Path) -> None:
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
     runs = [run for run, _ in lowered_layers()]
     program, cpu = tmp_path / "program", "max"
     if printer == "llvm":
@@ -159,7 +159,7 @@ def counted(features: Features, target: str, place: Path) -> int:
 
 def test_the_instructions_save_instructions(tmp_path: Path) -> None:
     """295 thousand multiply-accumulates; the dot products of the same processor take twice as many instructions."""
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
     ours = counted(I8MM, TARGET, tmp_path / "i8mm")
     dots = counted(Features(), TARGET.replace("=+", "=+dotprod,+"), tmp_path / "dots")
     assert 1.5 * ours < dots

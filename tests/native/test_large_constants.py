@@ -34,7 +34,7 @@ int main(void) {{
 
 def compiler(name: str) -> list[str]:
     if name == "zig":
-        pytest.importorskip("ziglang")
+        pytest.importorskip("ziglang", reason="pip install ziglang")
         return [sys.executable, "-m", "ziglang", "cc"]
     return [need(name, "gcc-arm-none-eabi" if name.startswith("arm") else name)]
 

@@ -218,7 +218,7 @@ def test_levels_share_weights_and_the_plan() -> None:
 
 def arm_program(model: Path, folder: Path) -> list[str]:
     """Return the command that runs a model on an AArch64 processor, whose name comes next, and the program."""
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
     emulator = emulator_of(AARCH64)
     factory = build("c -mcpu=auto -mtriple=aarch64", model)
     with without_c_library():

@@ -121,7 +121,9 @@ def test_cores_without_vectors_keep_math_h(vector_bytes: int, suffix: str) -> No
         assert called == [name + suffix]
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86 compiler")
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="requires a processor of x86-64: run it on such a machine"
+)
 def test_gcc_takes_the_widest_vectors_for_exponentials_alone(tmp_path: Path) -> None:
     source, result = Buffer("x", (1000,), "float32"), Buffer("y", (1000,), "float32")
     texts = {}

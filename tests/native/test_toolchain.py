@@ -71,7 +71,7 @@ def test_cc_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch, command:
 
 
 def test_zig_wheel_serves_where_the_path_has_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("ziglang")
+    pytest.importorskip("ziglang", reason="pip install ziglang")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     assert find_compiler().command == (sys.executable, "-m", "ziglang", "cc")

@@ -2,8 +2,8 @@
 
 Results of integer layers are requantized in dozens of instructions each. With -O3, compilers spell out the loops over
 the few pixels of a tile and over the registers that hold its channels, in every kind of tile that a layer has, which
-was half of such a layer's code. Processors of the highest level, to whom speed matters most and whose vectors need the
-fewest instructions, keep that.
+was half of such a layer's code. Code of the highest level keeps that: its processors are chosen for speed, and their
+wide vectors need the fewest instructions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mlfc.tir.ir import For, Stmt
 from mlfc.tir.visitor import own_exprs, same_expr, walk_expr
 
 FEWEST = 8
-"""Iterations of a loop over single elements whose body may be long: fewer fill no register."""
+"""Iterations of a loop over single elements that may have a long body: fewer fill no register."""
 
 
 def keeps_rolled(loop: For) -> bool:

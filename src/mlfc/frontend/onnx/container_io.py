@@ -117,7 +117,7 @@ def with_ranks(
 ) -> Mapping[str, Sequence[Any]]:
     """Return shapes with numbers of dimensions for inputs that leave them open, if one alone can be imported.
 
-    `imports` tells whether shapes can be imported, and is told whether sequences may have tensors of several ranks.
+    `imports` tells whether shapes can be imported, and takes whether sequences may mix tensors of several ranks.
     """
     unknown = open_ranks(graph, shapes)
     if not unknown:

@@ -15,6 +15,7 @@ from mlfc import archive
 from mlfc.factory import Factory
 from mlfc.support import dtypes
 from mlfc.support.bytecode.instructions import DTYPES, MAX_RANK, NUMBERED_DTYPES
+from mlfc.support.content import Data, chunks_of
 from tests.native.sanitized import CHECKS
 
 Array = npt.NDArray[Any]
@@ -206,7 +207,7 @@ def _ran(raw: bytes) -> Iterator[Ran]:
 
 
 def _built(jobs: Sequence[VmJob], folder: Path, compiler: Sequence[str]) -> Path:
-    files: Mapping[str, bytes] = archive.source_folder([job.factory for job in jobs])
+    files: Mapping[str, Data] = archive.source_folder([job.factory for job in jobs])
     names = [job.factory.module_name for job in jobs]
     texts = {
         "includes": "\n".join(f'#include "tvmgen_{name}.h"' for name in names),
@@ -219,11 +220,12 @@ def _built(jobs: Sequence[VmJob], folder: Path, compiler: Sequence[str]) -> Path
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        with path.open("wb") as file:
+            file.writelines(chunks_of(content))
     main = folder / "main.c"
     main.write_text("#define _POSIX_C_SOURCE 200112L\n" + _MAIN % texts)
     vm = folder / "runtime/src/runtime/crt/vm"
-    sources = [main, *sorted((folder / "src").glob("*.c")), *sorted(vm.glob("*.c"))]
+    sources = [main, *sorted((folder / "src").glob("*.[cS]")), *sorted(vm.glob("*.c"))]
     includes = [f"-I{place}" for place in (folder / "include", folder / "runtime/include", vm)]
     program = folder / "models"
     subprocess.run([*compiler, *CHECKS, *includes, *map(str, sources), "-o", str(program), "-lm"], check=True)

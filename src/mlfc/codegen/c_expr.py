@@ -43,6 +43,8 @@ _OPERATORS = {
 }  # fmt: skip
 _ARITHMETIC = frozenset({_ADD, _MUL})
 _COMPARING = frozenset({_LESS, _EQUAL})
+# not sums and products: 4 * (n / 2) is another number than 4 * n / 2, and a + b may overflow where a + (b + c) does not
+_ASSOCIATIVE = frozenset({"and", "or", "xor", "land", "lor"})
 _PLAIN_UNDER = {
     _ADD: _ARITHMETIC, _MUL: _ARITHMETIC, _LESS: _ARITHMETIC, _EQUAL: _ARITHMETIC,
     _LAND: _ARITHMETIC | _COMPARING, _LOR: _ARITHMETIC | _COMPARING,
@@ -253,7 +255,7 @@ class ExprPrinter:
 
     def _infix(self, expr: ir.Binary) -> tuple[str, int]:
         symbol, level = _OPERATORS[expr.op]
-        right_level = level + 1 if expr.op in ("sub", "div", "shl", "shr") or dtypes.is_float(expr.dtype) else level
+        right_level = level if expr.op in _ASSOCIATIVE else level + 1
         return f"{self._operand(expr.a, level, level)} {symbol} {self._operand(expr.b, level, right_level)}", level
 
     def _operand(self, expr: Expr, outer: int, level: int) -> str:

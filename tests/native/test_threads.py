@@ -164,6 +164,37 @@ def _open_model() -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 
+def _open_images() -> Any:
+    """Return two convolutions of images with every extent open, the first depthwise with strides."""
+    rng = np.random.default_rng(0)
+    filters = {"d": (48, 1, 5, 5), "w": (24, 48, 3, 3)}
+    weights = [numpy_helper.from_array(rng.standard_normal(shape, np.float32), n) for n, shape in filters.items()]
+    wide = {"group": 48, "pads": [2] * 4, "strides": [2, 1]}
+    nodes = [
+        helper.make_node("Conv", ["x", "d"], ["y"], **wide),
+        helper.make_node("Conv", ["y", "w"], ["z"], pads=[1] * 4),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", 48, "h", "w"))]
+    result = [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "images", given, result, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_open_images(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extents decide while the program runs which loops are shared; code has no choices that they never make."""
+    monkeypatch.setattr(threads._process, "pool", _any_order)
+    serial, shared = (mlfc.compile(_open_images(), target, parallel=chosen) for chosen in (False, True))
+    assert shared.factory is not None
+    for kernel in map(Unroll(keeps_begins=True), shared.factory.unit.kernels_in_code):
+        assert len(list(walk(parallelize(kernel).body))) < 4 * len(list(walk(kernel.body))), kernel.name
+    rng = np.random.default_rng(1)
+    for shape in [(1, 48, 1, 1), (1, 48, 12, 5), (2, 48, 7, 16), (3, 48, 33, 3), (1, 48, 18, 40)]:
+        inputs = {"x": rng.standard_normal(shape, np.float32)}
+        assert shared.run(inputs)["z"].tobytes() == serial.run(inputs)["z"].tobytes()
+
+
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_libraries_of_the_virtual_machine(target: str, tmp_path: Path) -> None:
     inputs = {"x": np.random.default_rng(1).standard_normal((300, 64), np.float32)}

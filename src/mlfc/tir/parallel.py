@@ -13,14 +13,16 @@ what fills it, which one thread, whose range is the whole loop, does once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
+from mlfc.tir.extents import as_extent
 from mlfc.tir.independence import Independence, accessed, of_function
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.unroll import Unroll, with_values
@@ -61,12 +63,21 @@ class _Nest:
     inner: tuple[_Nest, ...] = ()  # of a loop its body, of a sequence its statements
     is_whole: bool = False  # a single piece, whatever the statement
     each: int = 1  # how many iterations of a loop that hand on scratch are a piece
+    source: Stmt | None = None  # the function's own statement, of which `stmt` may be another form
+
+    def sources(self) -> Iterator[Stmt]:
+        """Yield the function's statements whose pieces these are."""
+        if self.source is not None:
+            yield self.source
+        for nest in self.inner:
+            yield from nest.sources()
 
 
 class _Finder:
     def __init__(self, prim: PrimFunc, independence: Independence) -> None:
         self._prim, self._independence = prim, independence
         self._users = _users(prim.body)
+        self._in_few: set[Stmt] = set()  # statements whose pieces are among those of a part that has few
         # scratch that every statement with a use of it fills first
         self._refilled: set[Buffer] = set()
         for stmt in walk(prim.body):
@@ -79,30 +90,31 @@ class _Finder:
         work = work_of(stmt)
         if isinstance(work, float) and work < 2 * GRAIN:
             return stmt
-        part = self._part(stmt, work)
-        if part is None:
+        is_shareable = isinstance(stmt, (ir.For, ir.Seq)) or _is_carrying(stmt)
+        nest = self._nest(stmt, frozenset()) if is_shareable else None
+        part = None if nest is None else self._part(nest, work)
+        if nest is None or part is None:
             return self._below(stmt)
-        if isinstance(part.count, ir.Const):
-            if part.count.value >= FEW_PIECES:
-                return part
-            inner = self._below(stmt)
-            return inner if _shared_work(inner) >= _INNER_SHARE * as_number(work) else part
+        count = as_extent(part.count)
+        if count is not None and bounds(count)[0] >= FEW_PIECES:
+            return part
+        is_few = stmt in self._in_few
+        self._in_few.update(nest.sources())
         inner = self._below(stmt)
+        if isinstance(part.count, ir.Const):
+            return inner if _shared_work(inner) >= _INNER_SHARE * as_number(work) else part
         if not any(isinstance(item, ir.Parallel) for item in walk(inner)):
             return part
-        return ir.If(tb.binary("ge", part.count, FEW_PIECES), part, inner)
+        return inner if is_few else ir.If(tb.binary("ge", part.count, FEW_PIECES), part, inner)
 
     def _below(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, ir.For) and (stmt.until is not None or stmt.kind == "vectorized"):
             return stmt
         return rebuilt_stmt(stmt, self.found)
 
-    def _part(self, stmt: Stmt, work: Work) -> ir.Parallel | None:
-        """Return a statement as one part, None where it has no pieces or takes what other threads cannot have."""
-        if not isinstance(stmt, (ir.For, ir.Seq)) and not _is_carrying(stmt):
-            return None
-        nest = self._nest(stmt, frozenset())
-        if nest is None or nest.count == 1:
+    def _part(self, nest: _Nest, work: Work) -> ir.Parallel | None:
+        """Return pieces as one part, None where it is one piece or takes what other threads cannot have."""
+        if nest.count == 1:
             return None
         own = self._private(nest.stmt)
         if own is None:
@@ -134,16 +146,17 @@ class _Finder:
 
     def _nest(self, stmt: Stmt, bound: frozenset[Var]) -> _Nest | None:
         """Return a statement as pieces, None where it is none; `bound` are variables of the loops around it."""
-        if isinstance(stmt, ir.Let):
-            if stmt.carried:
-                return self._carrying(stmt, bound)
+        nest: _Nest | None = None
+        if isinstance(stmt, ir.Let) and stmt.carried:
+            nest = self._carrying(stmt, bound)
+        elif isinstance(stmt, ir.Let):
             inner = self._nest(stmt.body, bound | {stmt.var})
-            return inner and _Nest(inner.count, stmt, (inner,))
-        if isinstance(stmt, ir.For):
-            return self._loop(stmt, bound)
-        if isinstance(stmt, ir.Seq):
-            return self._sequence(stmt, bound)
-        return None
+            nest = inner and _Nest(inner.count, stmt, (inner,))
+        elif isinstance(stmt, ir.For):
+            nest = self._loop(stmt, bound)
+        elif isinstance(stmt, ir.Seq):
+            nest = self._sequence(stmt, bound)
+        return nest and replace(nest, source=stmt)
 
     def _loop(self, stmt: ir.For, bound: frozenset[Var]) -> _Nest | None:
         if stmt.until is not None or stmt.step != 1 or stmt.kind in ("vectorized", "unrolled"):

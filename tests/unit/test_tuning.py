@@ -16,8 +16,9 @@ import mlfc
 from mlfc.errors import InputError, OptionError, OutputError
 from mlfc.runtime.executors.aot_module import AotModule
 from mlfc.runtime.tensor.arrays import fill
+from mlfc.support.platforms import host_arch
 from mlfc.target.shipped import shipped_log
-from mlfc.target.target import host_arch, parse_target
+from mlfc.target.target import parse_target
 from mlfc.target.tuning_log import TuningLog, opened_log, values_key
 from mlfc.tuning import kernels
 from mlfc.tuning.bench import Batch, BatchResult
@@ -289,8 +290,8 @@ def test_misuse_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     log = tmp_path / "log.jsonl"
     if host_arch() == "x86_64":
         monkeypatch.setattr(kernels, "native_cpu", lambda: "x86-64-v3")
-        assert kernels.lower_level(parse_target("c -mcpu=x86-64")) == "x86-64"
-        assert kernels.lower_level(parse_target("c -mcpu=x86-64-v3")) is None
+        assert kernels.level_to_build(parse_target("c -mcpu=x86-64")) == "x86-64"
+        assert kernels.level_to_build(parse_target("c -mcpu=x86-64-v3")) is None
         with pytest.raises(OptionError, match="lacks 'x86-64-v4'"):
             tune(_network(), TARGET, output=log)
     with pytest.raises(OptionError, match="does not run here"):

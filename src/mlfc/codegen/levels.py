@@ -21,9 +21,13 @@ _BYTES = ("int8", "uint8")
 
 
 def served(levels: Levels, prim: PrimFunc) -> list[Level]:
-    """Return the levels at which a kernel has a function of its own: the first, and those that serve it."""
+    """Return the levels at which a kernel has a function of its own: the first, and those that serve it.
+
+    Of levels that are chosen already, the last of these.
+    """
     pairs = pairwise(levels.levels)
-    return [levels.levels[0], *(level for before, level in pairs if _serves(level, before, prim))]
+    found = [levels.levels[0], *(level for before, level in pairs if _serves(level, before, prim))]
+    return found[-1:] if levels.is_chosen else found
 
 
 def _serves(level: Level, before: Level, kernel: PrimFunc) -> bool:
@@ -45,6 +49,8 @@ def placed(level: Level) -> str:
 
 def choice(levels: Levels, module: str) -> str:
     """Return the text that chooses a level, and the function that names it."""
+    if levels.is_chosen:
+        return placed(levels.levels[0])
     here = "\n\n".join(path.read_text(encoding="utf-8").strip("\n") for path in levels.choice)
     names = ", ".join(c_string(level.name) for level in levels.levels)
     first = Template(_TEXTS["choice"]).substitute(
@@ -63,21 +69,27 @@ def dispatcher(
     writer, passed = Writer(), f"({', '.join(arguments(prim, aliased))})"
     head = signature(prim, name, aliased)
     with writer.block(f"static {head}" if static else head):
-        writer.line(f"#if {levels.condition}")
-        with writer.block("if (mlf_level < 0)"):
-            writer.line("return -1;")
-        for place, level in reversed(list(enumerate(levels.levels))[1:]):
-            if level.name not in own:
-                continue
-            if level.condition:
-                writer.line(f"#if {level.condition}")
-            with writer.block(f"if (mlf_level >= {place})"):
-                writer.line(f"return {own[level.name]}{passed};")
-            if level.condition:
-                writer.line("#endif")
-        writer.line("#endif")
-        writer.line(f"return {own[levels.levels[0].name]}{passed};")
+        if not levels.is_chosen:
+            _write_choice(writer, levels, own, passed)
+        writer.line(f"return {next(iter(own.values()))}{passed};")
     return writer.text().replace(f"\n  #{'if'} ", "\n#if ").replace("\n  #endif", "\n#endif")
+
+
+def _write_choice(writer: Writer, levels: Levels, own: Mapping[str, str], passed: str) -> None:
+    """Write the calls at all levels but the first."""
+    writer.line(f"#if {levels.condition}")
+    with writer.block("if (mlf_level < 0)"):
+        writer.line("return -1;")
+    for place, level in reversed(list(enumerate(levels.levels))[1:]):
+        if level.name not in own:
+            continue
+        if level.condition:
+            writer.line(f"#if {level.condition}")
+        with writer.block(f"if (mlf_level >= {place})"):
+            writer.line(f"return {own[level.name]}{passed};")
+        if level.condition:
+            writer.line("#endif")
+    writer.line("#endif")
 
 
 def guarded(text: str, levels: Levels, level: Level) -> str:

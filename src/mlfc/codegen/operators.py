@@ -62,9 +62,9 @@ class OperatorsFile:
             self.declarations.append(f"{head};")
             file.declarations.append(f"{head} MLF_HIDDEN {OF_LEVEL};")
             file.add_kernel(prim.at(level), own[level], calls, aliased=aliased, parallel=parallel, mark=OF_LEVEL)
-        first = own[self.levels.levels[0].name]
-        self.declarations.append(f"static {signature(prim, first, aliased)} {OF_LEVEL};")
-        self.add_kernel(prim, first, calls, aliased=aliased, static=True, parallel=parallel, mark=OF_LEVEL)
+        if (first := own.get(self.levels.levels[0].name)) is not None:
+            self.declarations.append(f"static {signature(prim, first, aliased)} {OF_LEVEL};")
+            self.add_kernel(prim, first, calls, aliased=aliased, static=True, parallel=parallel, mark=OF_LEVEL)
         self.functions.append(dispatcher(prim, name, aliased, self.levels, own, static=static))
 
     def add_kernel(
@@ -229,6 +229,6 @@ def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> Ke
 
 def printed_form(unit: Unit, kernel: PrimFunc) -> PrimFunc:
     """Return a kernel in the form in which it is printed: loops of one trip are there only to be shared."""
-    if unit.only_level is not None:
+    if unit.only_level is not None and unit.levels is None:
         return kernel.at(unit.only_level)
     return replace(kernel, body=without_single_trips(kernel.body)) if unit.small else kernel

@@ -68,8 +68,9 @@ class Unit:
 
     @property
     def levels(self) -> Levels | None:
-        """The levels of processors among which the code chooses, if it does."""
-        return self.target.levels if self.only_level is None else None
+        """The levels of processors that have kernels in files of their own, if there are any."""
+        levels = self.target.levels
+        return levels if levels is None or self.only_level is None else levels.chosen(self.only_level)
 
     @property
     def is_worth_threads(self) -> bool:

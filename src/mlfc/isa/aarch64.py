@@ -32,6 +32,7 @@ VECTORS.add("aarch64", Vectors("aarch64", (*_WIDER, VectorWidth(16, r"\bmul\s+v\
 
 # by instruction sets: what has dot products is at least of Armv8.2, and multiplies matrices of bytes by these
 _PRODUCTS, _MATRICES = "dotprod", "i8mm"
+_DOTS = "+v8.2a,+dotprod"  # LLVM's
 _WITH_MATRICES = Features(instruction_sets=(_MATRICES,))
 _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic"),
@@ -48,4 +49,7 @@ _LEVELS = (
         condition="defined(__linux__)",
     ),
 )
-LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, (Path(__file__).parent / "aarch64_levels.h",)))
+_CHOICE = (Path(__file__).parent / "aarch64_levels.h",)
+LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, _CHOICE, is_native=False))
+for _level, _llvm in zip(_LEVELS, ("", _DOTS, f"{_DOTS},+i8mm", f"{_DOTS},+i8mm"), strict=True):
+    CPUS.add(_level.name, Cpu(_level.features, llvm=_llvm))

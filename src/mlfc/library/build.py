@@ -52,17 +52,21 @@ _LINKED = (OBJECT_SUFFIX, *SOURCES)
 
 
 def build_library(
-    files: Mapping[str, Data], flags: Sequence[str] = (NATIVE,), *, digests: Mapping[str, str] | None = None
+    files: Mapping[str, Data],
+    flags: Sequence[str] = (NATIVE,),
+    *,
+    digests: Mapping[str, str] | None = None,
+    own_flags: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Return a shared library of a module's code, cached by content.
 
     `files` are those of archives under ``codegen/host``: ``src/...``, ``include/...`` and ``lib/....o``. Objects for
     this machine are linked as they are; else the C is compiled. Code that includes the C runtime's headers is built
-    with mlfc's runtime. `digests` holds the verified SHA-256 of files.
-    Raises ToolchainError if there is no code for this machine, no compiler, or it rejects the code.
+    with mlfc's runtime. `digests` holds the verified SHA-256 of files. `own_flags` are as for `compile_cached`. Raises
+    ToolchainError if there is no code for this machine, no compiler, or it rejects the code.
     """
     code = buildable(files)
-    return compile_cached(code.files, flags, includes=code.includes, digests=digests)
+    return compile_cached(code.files, flags, includes=code.includes, digests=digests, own_flags=own_flags)
 
 
 @dataclass(frozen=True)

@@ -368,6 +368,8 @@ def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tup
             return (f"-mcpu={cpu.replace('-', '_')}",)
         name, *more = cpu.split("+")
         return (f"-march={name}", *(f"-m{item}" for item in more)) if machine.arch == "x86_64" else (f"-mcpu={cpu}",)
+    if machine.arch in LEVELS and (named := [each for each in LEVELS.get(machine.arch).levels if each.name == cpu]):
+        return level_flags(compiler, named[0])
     here = this_platform()
     if compiler.target is None and (machine.arch, machine.system) == (here.arch, here.system):
         return (NATIVE,)

@@ -21,7 +21,7 @@ from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.platforms import this_platform
-from mlfc.target.features import LEVELS, Level, level_here
+from mlfc.target.features import LEVELS, Level, flagged_level, level_here
 
 
 class HostLibrary(Module):
@@ -94,13 +94,22 @@ class HostLibrary(Module):
     def path(self) -> Path:
         """The library, built if it is not in the cache."""
         files, flags = self.files, self._flags
+        own: dict[str, Sequence[str]] = {}
         if self.levels:
             # for this processor alone, which takes less time to compile
-            level, is_highest = level_here(LEVELS.get(this_platform().arch))
+            known = LEVELS.get(this_platform().arch)
+            level, is_native = level_here(known)
             files = self.files_at(level.name)
-            flags = flags if is_highest else level_flags(find_compiler(), level)
+            if known.chosen(level.name) is not None:  # kernels that lower levels serve are compiled for these
+                compiler, first = find_compiler(), known.levels[0]
+                own = {path: level_flags(compiler, self.levels.get(path, first)) for path in files}
+                flags = ()
+            elif not is_native:
+                flags = level_flags(find_compiler(), level)
+        elif self._flags == (NATIVE,) and (named := flagged_level(self.cpu)) is not None:
+            flags = level_flags(find_compiler(), named)
         with self._told_what_it_needs():
-            return build_library({**files, **self._external_files()}, flags, digests=self._digests)
+            return build_library({**files, **self._external_files()}, flags, digests=self._digests, own_flags=own)
 
     def _external(self) -> list[ExternalCode]:
         return [module for module in self.imported_modules if isinstance(module, ExternalCode)]

@@ -24,9 +24,9 @@ from mlfc.library.toolchain import NATIVE, compile_cached
 from mlfc.runtime.executors.aot_module import aligned
 from mlfc.runtime.executors.profile import OperatorTime
 from mlfc.support.call_shapes import dtype_of
+from mlfc.support.platforms import host_arch
 from mlfc.support.version import __version__
 from mlfc.target.features import LEVELS, native_cpu
-from mlfc.target.target import host_arch
 
 COMPUTE, MEMORY = "compute", "memory"
 _SIZES = tuple(1 << power for power in range(14, 27))

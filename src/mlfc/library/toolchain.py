@@ -21,7 +21,7 @@ from mlfc.errors import OptionError, OutputError, ToolchainError
 from mlfc.library.cache import cache_folder, find_entry, store_entry
 from mlfc.support.atomic import atomic_file, output_error, temporary_error
 from mlfc.support.content import Data, FileContent, sha256_of, write_data
-from mlfc.support.platforms import Platform, parse_platform
+from mlfc.support.platforms import Platform, host_arch, parse_platform
 from mlfc.support.tar import source_date
 from mlfc.support.text import first_lines
 
@@ -50,7 +50,7 @@ FLAGS = (
     "-fno-trapping-math",
     "-fvisibility=default",
 )
-NATIVE = "-march=native"
+NATIVE = "-mcpu=native" if host_arch() == "aarch64" else "-march=native"
 """For libraries that run where they are built."""
 
 
@@ -261,23 +261,26 @@ def compile_cached(
     *,
     includes: Sequence[str] | None = None,
     digests: Mapping[str, str] | None = None,
+    own_flags: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Return a shared library of `files` from the cache, built first if necessary.
 
     `files` are by relative path: ``.c`` and ``.S`` files are compiled, ``.o`` files linked. `includes` are folders of
-    `files` to search for headers, by default all. Raises ToolchainError with the compiler's first lines.
+    `files` to search for headers, by default all; `own_flags` are those of single files, behind `flags`. Raises
+    ToolchainError with the compiler's first lines.
 
     The key is a hash of the files (`digests` has known SHA-256s), the compiler, the flags and the processor. Processes
     may race: each builds in a folder of its own, and the last rename wins with the same content.
     """
     compiler = find_compiler()
     settings = (*compiler.command, compiler.version, *compiler.flags, *flags, *(includes or ()), processor_here())
+    settings += tuple(f"{path} {' '.join(own)}" for path, own in sorted((own_flags or {}).items()))
     key = cache_key(files, settings, digests or {})
     found = find_entry(key, ".so")
     if found is not None:
         return found
     with scratch(), tempfile.TemporaryDirectory(prefix="mlfc-build-") as folder:
-        objects = compile_objects(files, Path(folder), flags, includes=includes)
+        objects = compile_objects(files, Path(folder), flags, includes=includes, own_flags=own_flags)
         library = link_shared(objects, Path(folder) / "library.so", flags)
         return store_entry(key, ".so", FileContent(library))
 

@@ -113,6 +113,14 @@ def parse_platform(text: str) -> Platform:
     return Platform(arch, system, default if abi is None or not default else abi)
 
 
+def host_arch() -> str:
+    """Return the architecture of this process, if it is a known one; else what Python calls it."""
+    try:
+        return this_platform().arch
+    except OptionError:  # an unknown system
+        return python_platform.machine().lower()
+
+
 def this_platform() -> Platform:
     """Return the platform of this process; raise OptionError if it is unknown."""
     machine = python_platform.machine().lower()

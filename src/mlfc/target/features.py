@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.support.levels import LEVEL_VARIABLE
+from mlfc.support.platforms import host_arch
+from mlfc.support.processor import processor_flags
 from mlfc.target.tuned import Tuned
 
 LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
@@ -129,6 +131,8 @@ class Cpu:
     # the processor that it is but for one instruction set: what was measured for that one holds for the kernels that
     # are the same, and LLVM's code is for that one where LLVM's code has no such instructions
     base: str = ""
+    # features of LLVM's generic processor that make it this one, where LLVM has no name for it
+    llvm: str | None = None
 
 
 LIBRARY_CPUS: Registry[str] = Registry("processor that loads libraries", "mlfc.isa")
@@ -175,11 +179,23 @@ class Levels:
     # files of C: includes, and the function ``static int mlf_level_here(void)``, which returns the place of the
     # highest level that processor and operating system have
     choice: tuple[Path, ...]
+    # what compilers call native is at least the level of the processor; not so on AArch64, where they may leave out
+    # dot products, and know no size of vectors of SVE
+    is_native: bool = True
+    is_chosen: bool = False  # the processor has the last level, so there is no choice to make
 
     @property
     def higher(self) -> tuple[Level, ...]:
         """All but the first."""
         return self.levels[1:]
+
+    def chosen(self, name: str) -> Levels | None:
+        """Return the levels up to one that needs several files of C, each compiled for its own level; None for others.
+
+        That is so where a level does not serve all kernels, and compilers' native does not stand for it.
+        """
+        place = next((place for place, level in enumerate(self.levels) if level.name == name), 0)
+        return None if self.is_native or not place else replace(self, levels=self.levels[: place + 1], is_chosen=True)
 
 
 LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
@@ -188,7 +204,9 @@ LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
 
 def native_cpu() -> str:
     """Return the key of CPUS that fits the machine this runs on."""
-    flags = _processor_flags()
+    flags, arch = processor_flags(), host_arch()
+    if arch != "x86_64":
+        return _highest(LEVELS.get(arch).levels, flags) if arch in LEVELS else "generic"
     if {"avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"} <= flags:
         return "sapphirerapids"
     if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
@@ -196,24 +214,27 @@ def native_cpu() -> str:
     return "generic" if not flags else "x86-64-v3" if "avx2" in flags else "x86-64"
 
 
+def flagged_level(cpu: str) -> Level | None:
+    """Return the level of this processor that `cpu` names, if code for it needs flags beside compilers' native."""
+    known = LEVELS.get(host_arch()) if host_arch() in LEVELS else None
+    if known is None or known.is_native or cpu not in (names := [level.name for level in known.levels]):
+        return None
+    native = native_cpu()
+    return known.levels[names.index(cpu)] if names.index(cpu) <= names.index(native) else None
+
+
+def _highest(levels: tuple[Level, ...], flags: set[str]) -> str:
+    """Return the last level of those that a processor has, without a gap."""
+    return [levels[0], *takewhile(lambda level: level.name in flags, levels[1:])][-1].name
+
+
 def native_products() -> str:
     """Return the instruction set for products of bytes that the machine this runs on has beside those of its level."""
-    return "avx512vnni" if native_cpu() == "x86-64-v4" and "avx512_vnni" in _processor_flags() else ""
-
-
-def _processor_flags() -> set[str]:
-    """Return what Linux says of an x86-64 processor; nothing of others."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return set()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return set(next(line for line in lines if line.startswith("flags")).split())
-    except (OSError, StopIteration):
-        return set()
+    return "avx512vnni" if native_cpu() == "x86-64-v4" and "avx512_vnni" in processor_flags() else ""
 
 
 def level_here(levels: Levels) -> tuple[Level, bool]:
-    """Return the level of the processor this runs on, or that of `LEVEL_VARIABLE`; and whether it is the highest.
+    """Return the level of the processor this runs on, or that of `LEVEL_VARIABLE`; and whether it is compilers' native.
 
     Raises OptionError for a level that there is not, or that the processor lacks.
     """
@@ -227,4 +248,4 @@ def level_here(levels: Levels) -> tuple[Level, bool]:
             next_step=f"Set it to one of: {', '.join(names[: highest + 1])}. Or unset it",
         )
     place = names.index(asked) if asked else highest
-    return levels.levels[place], place == highest
+    return levels.levels[place], place == highest and levels.is_native

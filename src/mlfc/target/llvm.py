@@ -109,6 +109,10 @@ def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], 
     options[TRIPLE] = _triple(mcpu, options)
     triple = options[TRIPLE]
     find_target(triple)
+    if mcpu in CPUS and (features := CPUS.get(mcpu).llvm) is not None and architecture(triple) == "aarch64":
+        mcpu = GENERIC
+        if given := [part for part in (features, options.get(ATTRIBUTES, "")) if part]:
+            options[ATTRIBUTES] = ",".join(given)
     if ATTRIBUTES in options and not _ATTRIBUTES.fullmatch(options[ATTRIBUTES]):
         raise OptionError(
             f"expected features such as +avx2,-fma, got '{options[ATTRIBUTES][:80]}'",
@@ -125,8 +129,10 @@ def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], 
 
 def _native() -> tuple[str, str]:
     """Return the processor of this machine, and features beside those of its level."""
-    if architecture(host_triple()) != "x86_64":
-        return str(llvm.get_host_cpu_name()), ""
+    arch = architecture(host_triple())
+    if arch != "x86_64":
+        name = str(llvm.get_host_cpu_name())
+        return native_cpu() if (name, arch) == (GENERIC, "aarch64") else name, ""
     has = llvm.get_host_cpu_features()
     cpu = native_cpu()
     return CPUS.get(cpu).base or cpu, ",".join(f"+{name}" for name in _DOT_PRODUCTS if has.get(name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from functools import partial
 
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
-from mlfc.support.platforms import arch_named, parse_platform, this_platform
+from mlfc.support.platforms import arch_named, host_arch, parse_platform
 from mlfc.target.features import (
     AUTO,
     CPUS,
@@ -79,14 +78,6 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
             next_step="Leave it out, or compile with llvm",
         )
     return name, options, CPUS.get(name).features
-
-
-def host_arch() -> str:
-    """Return the architecture of this process, if it is a known one; else what Python calls it."""
-    try:
-        return this_platform().arch
-    except OptionError:  # an unknown system
-        return platform.machine().lower()
 
 
 def _library_arch(triple: str) -> str:
@@ -248,7 +239,7 @@ def llvm_here(target: Target) -> str:
     """
     if target.mcpu != AUTO:
         return str(target).replace("c", "llvm", 1) if target.kind == "c" else str(target)
-    known = LEVELS.get(target.options[TRIPLE]) if target.options[TRIPLE] in LEVELS else None
+    known = LEVELS.get(arch) if (arch := target.options[TRIPLE]) in LEVELS and arch == host_arch() else None
     words = ["llvm"]
     if known is not None:  # code for size has none but the first
         level = level_here(known)[0] if target.levels else known.levels[0]

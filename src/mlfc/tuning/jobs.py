@@ -24,8 +24,8 @@ from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.content import to_bytes
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import private_folder
+from mlfc.support.platforms import host_arch
 from mlfc.target.features import LEVELS
-from mlfc.target.target import host_arch
 
 # a sample repeats its kernel for so long, as clocks have a resolution and calls a cost
 _SAMPLE_SECONDS = 100e-6

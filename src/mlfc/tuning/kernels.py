@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,9 @@ from mlfc.relay import ir as relay
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.visitor import post_order
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.platforms import host_arch
 from mlfc.target.features import LEVELS, level_here, native_cpu, without_transforms
-from mlfc.target.target import Target, host_arch, parse_target
+from mlfc.target.target import TRIPLE, Target, parse_target
 from mlfc.target.tuned import Choices, Tuned, text_of
 from mlfc.target.tuning_log import KernelFacts
 from mlfc.transform.kernel_key import kernel_facts
@@ -71,9 +72,8 @@ class TunableKernel:
         return f"{self.facts.operator} {' x '.join(self.facts.inputs)}"
 
 
-def measured_target(text: str, optimize: str) -> Target:
+def measured_target(target: Target) -> Target:
     """Return the target whose code is measured: of several levels of processors, the one of this machine."""
-    target = parse_target(text, optimize)
     if target.device:
         raise OptionError(
             f"expected a target of hosts or microcontrollers, got the device '{target}'",
@@ -81,19 +81,41 @@ def measured_target(text: str, optimize: str) -> Target:
             next_step="Tune for c, 'c -mcpu=native' or a board",
         )
     if target.levels is not None:
+        if target.options[TRIPLE] != host_arch():
+            raise OptionError(
+                f"expected a target of this machine ({host_arch()}), got '{target}'",
+                place="--target",
+                next_step="Tune on a machine of that kind",
+            )
         level, _ = level_here(target.levels)
-        return parse_target(f"c -mcpu={level.name}", optimize)
+        return parse_target(f"c -mcpu={level.name}", target.features.optimize)
     return target
 
 
-def lower_level(target: Target) -> str | None:
-    """Return the level of a target that is lower than that of this machine; None for all other targets.
+def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
+    """Return the target whose level a library takes for kernels: of bytes none that serves floats alone."""
+    known = LEVELS.get(host_arch()).levels if host_arch() in LEVELS else ()
+    names = [level.name for level in known]
+    has_bytes = any("int8" in text for kernel in kernels for text in kernel.facts.inputs)
+    if not has_bytes or target.kind != "c" or target.mcpu not in names:
+        return target
+    place = names.index(target.mcpu)
+    while known[place].serves == "floats":
+        place -= 1
+    return parse_target(f"{target.kind} -mcpu={names[place]}", target.features.optimize)
+
+
+def level_to_build(target: Target) -> str | None:
+    """Return the level of a target to whose flags its code is compiled; None for compilers' native.
 
     Raises OptionError for a level that this machine lacks.
     """
-    names = [level.name for level in LEVELS.get(host_arch()).levels] if host_arch() in LEVELS else []
+    known = LEVELS.get(host_arch()) if host_arch() in LEVELS else None
+    names = [level.name for level in known.levels] if known else []
     native = native_cpu()
-    if target.kind != "c" or target.mcpu not in names or native not in names or target.mcpu == native:
+    if known is None or target.kind != "c" or target.mcpu not in names or native not in names:
+        return None
+    if target.mcpu == native and known.is_native:
         return None
     if names.index(target.mcpu) > names.index(native):
         raise OptionError(

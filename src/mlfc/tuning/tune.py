@@ -19,12 +19,19 @@ from mlfc.errors import OptionError
 from mlfc.frontend import Model, import_model, model_name
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, shortened
-from mlfc.target.target import Target
+from mlfc.target.target import Target, parse_target
 from mlfc.target.tuned import TEMPLATES, Choices
 from mlfc.target.tuning_log import FORM, Entry, TuningLog, processor_of, values_key
 from mlfc.tuning.bench import Bench, BoardBench, HostBench
 from mlfc.tuning.jobs import plain_code
-from mlfc.tuning.kernels import TunableKernel, interface_of, lower_level, measured_target, tunable_kernels
+from mlfc.tuning.kernels import (
+    TunableKernel,
+    interface_of,
+    level_to_build,
+    measured_target,
+    serving,
+    tunable_kernels,
+)
 from mlfc.tuning.log import LogFile, require_log_name
 from mlfc.tuning.search import LAST, KernelSearch, Trial
 
@@ -141,7 +148,8 @@ def tune(
     if trials < 1 or seed < 0 or (budget is not None and not budget > 0):
         raise OptionError("expected at least 1 trial, a budget above 0 and a seed of at least 0")
     require_log_name(output)
-    chosen = measured_target(target if board is None else board.target, optimize)
+    asked = parse_target(target if board is None else board.target, optimize)
+    chosen = measured_target(asked)
     if board is None and bench is None and chosen.features.is_microcontroller:
         raise OptionError(
             f"the target '{chosen}' does not run here", place="--target", next_step="Name a board: --board mps2-an386"
@@ -151,7 +159,10 @@ def tune(
         if any(not isinstance(extent, int) for extent in shape):
             raise OptionError(f"tuning requires fixed shapes, got an open one for '{name}'", place="--shape")
     module, params = import_model(model, target=str(chosen), **imported)
-    kernels = tunable_kernels(module, params, chosen, imported.get("limit_factor", 1.0))
+    factor = imported.get("limit_factor", 1.0)
+    kernels = tunable_kernels(module, params, chosen, factor)
+    if asked.levels is not None and (served := serving(chosen, kernels)) != chosen:
+        chosen, kernels = served, tunable_kernels(module, params, served, factor)
     limit = None if budget is None else clock() + budget
     tags = (BUILD,) if board is not None else (BUILD, MEASURE)
     with reported(progress, partial(_bar, f"tuning {model_name(model)}")) as report:
@@ -159,12 +170,12 @@ def tune(
             found = _Tuning(kernels, bench, LogFile(output), (chosen, optimize), trials, seed, report)
             return found.run(lambda: limit is not None and clock() >= limit, None)
         with opened_workers(scheduler, *tags) as workers:
-            host = None if board is not None else HostBench(workers, seed, lower_level(chosen))
+            host = None if board is not None else HostBench(workers, seed, level_to_build(chosen))
             used: Bench = (
                 host if host is not None else BoardBench(workers, _required(board), _required(board).name, seed)
             )
             found = _Tuning(kernels, used, LogFile(output), (chosen, optimize), trials, seed, report)
-            options = {"limit_factor": imported.get("limit_factor", 1.0), "optimize": optimize}
+            options = {"limit_factor": factor, "optimize": optimize}
 
             def whole(choices: Sequence[Entry]) -> float | None:
                 if host is None or not any(entry.values for entry in choices):

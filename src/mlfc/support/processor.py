@@ -1,0 +1,66 @@
+"""What the processor of this process has, as far as kernels for some processors need it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+from mlfc.support.platforms import host_arch
+
+# how systems tell of levels of AArch64 that a processor has them: as in `isa/aarch64_levels.h`, for libraries
+_HWCAP, _HWCAP2 = 16, 26  # of getauxval
+# CRC32, ATOMICS, ASIMDRDM, which come with Armv8.2, and ASIMDDP; I8MM
+_LINUX = {"dotprod": (_HWCAP, 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20), "i8mm": (_HWCAP2, 1 << 13)}
+_SVE, _PR_SVE_GET_VL = 1 << 22, 51
+_MACOS = {"dotprod": b"hw.optional.arm.FEAT_DotProd", "i8mm": b"hw.optional.arm.FEAT_I8MM"}
+_WINDOWS = {"dotprod": 43, "i8mm": 66}
+
+
+def processor_flags() -> set[str]:
+    """Return Linux's words for a processor of x86-64, and levels' names for one of AArch64; nothing for others."""
+    arch = host_arch()
+    if arch == "x86_64":
+        return _cpuinfo_flags()
+    if arch != "aarch64":
+        return set()
+    try:
+        return {"linux": _linux_flags, "darwin": _macos_flags, "win32": _windows_flags}[sys.platform]()
+    except (KeyError, OSError, AttributeError):  # another system, or one without these functions
+        return set()
+
+
+def _cpuinfo_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return set(next(line for line in lines if line.startswith("flags")).split())
+    except (OSError, StopIteration):
+        return set()
+
+
+def _linux_flags() -> set[str]:
+    system: Any = ctypes.CDLL(None)
+    system.getauxval.restype, system.getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    found = {name for name, (key, mask) in _LINUX.items() if system.getauxval(key) & mask == mask}
+    if system.getauxval(_HWCAP) & _SVE:
+        # the bytes of a vector that this thread has, and flags above 16 bits
+        length = system.prctl(_PR_SVE_GET_VL, *map(ctypes.c_ulong, (0, 0, 0, 0))) & 0xFFFF
+        found.add(f"sve{length * 8}")
+    return found
+
+
+def _macos_flags() -> set[str]:
+    system: Any = ctypes.CDLL(None)
+
+    def has(name: bytes) -> bool:
+        found, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+        status = system.sysctlbyname(name, ctypes.byref(found), ctypes.byref(size), None, ctypes.c_size_t())
+        return status == 0 and found.value != 0
+
+    return {level for level, name in _MACOS.items() if has(name)}
+
+
+def _windows_flags() -> set[str]:
+    kernel: Any = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined, unused-ignore]
+    return {level for level, number in _WINDOWS.items() if kernel.IsProcessorFeaturePresent(number)}

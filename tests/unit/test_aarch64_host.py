@@ -17,10 +17,10 @@ import pytest
 import mlfc
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
+from mlfc.isa import aarch64_processor as processor
 from mlfc.library import host
 from mlfc.library.export import processor_flags
 from mlfc.library.toolchain import Compiler
-from mlfc.support import processor
 from mlfc.support.platforms import parse_platform
 from mlfc.target import features
 from mlfc.target.features import LEVELS, native_cpu

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mlfc.isa.aarch64_processor import processor_flags
 from mlfc.target.features import (
     CPUS,
     LEVELS,
@@ -32,7 +33,7 @@ VECTORS.add("aarch64", Vectors("aarch64", (*_WIDER, VectorWidth(16, r"\bmul\s+v\
 
 # by instruction sets: what has dot products is at least of Armv8.2, and multiplies matrices of bytes by these
 _PRODUCTS, _MATRICES = "dotprod", "i8mm"
-_DOTS = "+v8.2a,+dotprod"  # LLVM's
+_WITH_PRODUCTS = "+v8.2a,+dotprod"  # LLVM's
 _WITH_MATRICES = Features(instruction_sets=(_MATRICES,))
 _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic"),
@@ -50,6 +51,8 @@ _LEVELS = (
     ),
 )
 _CHOICE = (Path(__file__).parent / "aarch64_levels.h",)
-LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, _CHOICE, is_native=False))
-for _level, _llvm in zip(_LEVELS, ("", _DOTS, f"{_DOTS},+i8mm", f"{_DOTS},+i8mm"), strict=True):
+LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, _CHOICE, is_native=False, flags=processor_flags))
+for _level, _llvm in zip(
+    _LEVELS, ("", _WITH_PRODUCTS, f"{_WITH_PRODUCTS},+i8mm", f"{_WITH_PRODUCTS},+i8mm"), strict=True
+):
     CPUS.add(_level.name, Cpu(_level.features, llvm=_llvm))

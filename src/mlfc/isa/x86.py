@@ -50,4 +50,15 @@ _LEVELS = (
 )
 _HERE = Path(__file__).parent
 _CHOICE = (_HERE / "amx" / "permission.h", _HERE / "x86_levels.h")
-LEVELS.add("x86_64", Levels("defined(__x86_64__)", _LEVELS, _CHOICE))
+
+
+def _flags() -> set[str]:
+    """Return Linux's words for what the processor has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return set(next(line for line in lines if line.startswith("flags")).split())
+    except (OSError, StopIteration):
+        return set()
+
+
+LEVELS.add("x86_64", Levels("defined(__x86_64__)", _LEVELS, _CHOICE, flags=_flags))

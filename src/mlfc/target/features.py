@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -12,7 +12,6 @@ from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.support.levels import LEVEL_VARIABLE
 from mlfc.support.platforms import host_arch
-from mlfc.support.processor import processor_flags
 from mlfc.target.tuned import Tuned
 
 LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
@@ -182,6 +181,8 @@ class Levels:
     # what compilers call native is at least the level of the processor; not so on AArch64, where they may leave out
     # dot products, and know no size of vectors of SVE
     is_native: bool = True
+    # of the processor of this process, what `native_cpu` asks for; of architectures but x86-64, names of levels
+    flags: Callable[[], set[str]] = set
     is_chosen: bool = False  # the processor has the last level, so there is no choice to make
 
     @property
@@ -200,6 +201,12 @@ class Levels:
 
 LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
 """By architecture, in `support.platforms.Platform`'s words."""
+
+
+def processor_flags() -> set[str]:
+    """Return what the system says of the processor this runs on; nothing where it says none."""
+    arch = host_arch()
+    return LEVELS.get(arch).flags() if arch in LEVELS else set()
 
 
 def native_cpu() -> str:

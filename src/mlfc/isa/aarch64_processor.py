@@ -1,15 +1,12 @@
-"""What the processor of this process has, as far as kernels for some processors need it."""
+"""Which levels of AArch64 the processor of this process has."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from pathlib import Path
 from typing import Any
 
-from mlfc.support.platforms import host_arch
-
-# how systems tell of levels of AArch64 that a processor has them: as in `isa/aarch64_levels.h`, for libraries
+# how systems tell that a processor has a level: as in `aarch64_levels.h`, for libraries
 _HWCAP, _HWCAP2 = 16, 26  # of getauxval
 # CRC32, ATOMICS, ASIMDRDM, which come with Armv8.2, and ASIMDDP; I8MM
 _LINUX = {"dotprod": (_HWCAP, 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20), "i8mm": (_HWCAP2, 1 << 13)}
@@ -19,23 +16,10 @@ _WINDOWS = {"dotprod": 43, "i8mm": 66}
 
 
 def processor_flags() -> set[str]:
-    """Return Linux's words for a processor of x86-64, and levels' names for one of AArch64; nothing for others."""
-    arch = host_arch()
-    if arch == "x86_64":
-        return _cpuinfo_flags()
-    if arch != "aarch64":
-        return set()
+    """Return the names of the levels that the system says the processor has; none where it says nothing."""
     try:
         return {"linux": _linux_flags, "darwin": _macos_flags, "win32": _windows_flags}[sys.platform]()
     except (KeyError, OSError, AttributeError):  # another system, or one without these functions
-        return set()
-
-
-def _cpuinfo_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return set(next(line for line in lines if line.startswith("flags")).split())
-    except (OSError, StopIteration):
         return set()
 
 

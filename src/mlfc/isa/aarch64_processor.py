@@ -46,5 +46,7 @@ def _macos_flags() -> set[str]:
 
 
 def _windows_flags() -> set[str]:
-    kernel: Any = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined, unused-ignore]
+    if sys.platform != "win32":  # where type checkers know no WinDLL
+        return set()
+    kernel: Any = ctypes.WinDLL("kernel32")
     return {level for level, number in _WINDOWS.items() if kernel.IsProcessorFeaturePresent(number)}

@@ -66,7 +66,7 @@ class _Nest:
     source: Stmt | None = None  # the function's own statement, of which `stmt` may be another form
 
     def sources(self) -> Iterator[Stmt]:
-        """Yield the function's statements whose pieces these are."""
+        """Yield the statements of the function that these pieces run."""
         if self.source is not None:
             yield self.source
         for nest in self.inner:
@@ -77,7 +77,7 @@ class _Finder:
     def __init__(self, prim: PrimFunc, independence: Independence) -> None:
         self._prim, self._independence = prim, independence
         self._users = _users(prim.body)
-        self._in_few: set[Stmt] = set()  # statements whose pieces are among those of a part that has few
+        self._in_few: set[Stmt] = set()  # what parts of few pieces consist of: it has few pieces too
         # scratch that every statement with a use of it fills first
         self._refilled: set[Buffer] = set()
         for stmt in walk(prim.body):

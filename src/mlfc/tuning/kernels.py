@@ -93,7 +93,7 @@ def measured_target(target: Target) -> Target:
 
 
 def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
-    """Return the target whose level a library takes for kernels: of bytes none that serves floats alone."""
+    """Return the target of the level that a library uses for these kernels: with bytes, not one for floats alone."""
     known = LEVELS.get(host_arch()).levels if host_arch() in LEVELS else ()
     names = [level.name for level in known]
     has_bytes = any("int8" in text for kernel in kernels for text in kernel.facts.inputs)
@@ -106,7 +106,7 @@ def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
 
 
 def level_to_build(target: Target) -> str | None:
-    """Return the level of a target to whose flags its code is compiled; None for compilers' native.
+    """Return the level whose compiler flags a target needs; None if the compiler's native flags will do.
 
     Raises OptionError for a level that this machine lacks.
     """

@@ -12,7 +12,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mlfc import cuda
 from mlfc.codegen.device import device_kernels, device_source
+from mlfc.codegen.host.launch import launch_extents
+from mlfc.library.device_modules import compile_cuda
+from mlfc.runtime import CudaModule, FunctionInfo
 from mlfc.support import dtypes
 from mlfc.tir.ir import Buffer, PrimFunc, Program, Value
 from tests.conftest import need_opencl
@@ -144,3 +148,45 @@ class CudaOnHost:
             call = getattr(self._library, f"on_host_call_{kernel.name}")
             assert self._library.on_host_run(call, three(*kernel.grid), three(*kernel.block), 0, values) == 0
         return memory[id(prim.output)]
+
+
+class OnCuda:
+    """Kernels of functions on the GPU, all of them compiled for it in one go.
+
+    Parameters
+    ----------
+    prims : sequence of PrimFunc
+    """
+
+    def __init__(self, prims: Sequence[PrimFunc], *, contracts: bool = True) -> None:
+        self._api: Any = cuda(0).api
+        self._kernels = {id(prim): device_kernels(prim, f"tested{number}") for number, prim in enumerate(prims)}
+        every = [kernel for made in self._kernels.values() for kernel in made]
+        table = {
+            kernel.name: FunctionInfo("", ("handle",) * len(kernel.arguments), tuple(launch_extents(kernel)))
+            for kernel in every
+        }
+        code = compile_cuda(device_source(every, "cuda", contracts=contracts), self._api.arch)
+        self._module = CudaModule(code.format, table, code.data)
+
+    def __call__(self, prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = ()) -> Array:
+        """Return the output of one of the functions."""
+        memory: dict[int, int] = {}
+
+        def place(buffer: Buffer, array: Array) -> None:
+            memory[id(buffer)] = self._api.allocate(array.nbytes)
+            self._api.copy_in(memory[id(buffer)], 0, array)
+
+        for buffer, array in zip((*prim.inputs, *prim.constants), (*inputs, *constants), strict=True):
+            place(buffer, _bytes(array))
+        for buffer in (*prim.scratch, prim.output):
+            place(buffer, np.full(max(buffer.nbytes, 1), 0x5A, np.uint8))
+        for kernel in self._kernels[id(prim)]:
+            handles = [memory[id(buffer)] for buffer in kernel.arguments]
+            self._module[kernel.name](*handles, *launch_extents(kernel).values())
+        result = np.empty(prim.output.shape, dtypes.to_numpy(prim.output.dtype))
+        if result.size:
+            self._api.copy_out(memory[id(prim.output)], 0, result.reshape(-1).view(np.uint8))
+        for handle in memory.values():
+            self._api.free(handle)
+        return result

@@ -13,6 +13,9 @@ from mlfc.support.c_names import bounded
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.ir import COPY, Program, Value
 
+NOP = "__nop"
+"""The function of a node that gives its input as another dtype."""
+
 # the C runtime keeps names of nodes and functions in 120 bytes, those of parameters in 80
 MAX_NODE_NAME = 119
 _HASH = 17
@@ -49,7 +52,9 @@ class _GraphBuilder:
         self.params: dict[str, Value] = {}
         self.states: list[int] = []  # the numbers of their nodes
         self.rows = [0]
+        self.heads: list[int] = []
         self._ids: dict[Value, int] = {}
+        self._reinterpreted: dict[tuple[Value, str], int] = {}
         self._names: set[str] = set()
         # a view that the model returns: its node has the shape that the caller is to see
         self._shapes = {value.root: value.shape for value in program.outputs}
@@ -72,16 +77,34 @@ class _GraphBuilder:
                     self.params[name] = value.root
                     self._null(value.root, name)
             function = COPY if call.is_copy else self._function_names[call.kernel.name]
-            inputs = [[self._ids[value.root], 0, 0] for value in sources]
+            inputs = [self._node_of(value) for value in sources]
             scratch = self._storages.scratch.get(call, ())
-            attrs = {
-                "num_outputs": str(1 + len(scratch)),
-                "num_inputs": str(len(inputs)),
-                "flatten_data": "0",
-                "func_name": function,
-            }
-            node = {"op": "tvm_op", "name": self._unique(function), "attrs": attrs, "inputs": inputs}
-            self._add(call.output.root, node, scratch)
+            self._add(call.output.root, self._operator(function, inputs, 1 + len(scratch)), scratch)
+        self.heads = [self._node_of(value) for value in self._program.outputs]
+
+    def _operator(self, function: str, inputs: Sequence[int], outputs: int = 1) -> dict[str, Any]:
+        attrs = {
+            "num_outputs": str(outputs),
+            "num_inputs": str(len(inputs)),
+            "flatten_data": "0",
+            "func_name": function,
+        }
+        name = self._unique(function)
+        return {"op": "tvm_op", "name": name, "attrs": attrs, "inputs": [[node, 0, 0] for node in inputs]}
+
+    def _node_of(self, value: Value) -> int:
+        """Return the node of what a value is a view of; of the view itself where its elements are of another dtype."""
+        source = self._ids[value.root]
+        if value.dtype == value.root.dtype:
+            return source
+        key = value.root, value.dtype
+        if key not in self._reinterpreted:
+            self._reinterpreted[key] = len(self.nodes)
+            self.nodes.append(self._operator(NOP, [source]))
+            root = self.entries[self.rows[source]]
+            self.entries.append(replace(root, shape=value.shape, dtype=value.dtype))
+            self.rows.append(len(self.entries))
+        return self._reinterpreted[key]
 
     def _null(self, value: Value, name: str) -> None:
         self._add(value, {"op": "null", "name": name, "inputs": []})
@@ -101,11 +124,10 @@ class _GraphBuilder:
         return candidate
 
     def document(self) -> dict[str, Any]:
-        heads = [[self._ids[value.root], 0, 0] for value in self._program.outputs]
         return {
             "nodes": self.nodes,
             "arg_nodes": [index for index, node in enumerate(self.nodes) if node["op"] == "null"],
-            "heads": heads,
+            "heads": [[node, 0, 0] for node in self.heads],
             "attrs": {
                 "dltype": ["list_str", [entry.dtype for entry in self.entries]],
                 "device_index": ["list_int", [entry.device_type for entry in self.entries]],
@@ -122,9 +144,9 @@ def build_graph(program: Program, function_names: Mapping[str, str], storages: S
 
     Inputs come first, in the model's order, then states: arguments whose blocks nodes write, too, so that they keep
     their values from run to run in any executor, and loading the parameters resets them. A constant's node precedes its
-    first use, as in TVM. A view has no node: operators get what it is a view of, and know the shape themselves. A
-    kernel on a device has its scratch as further outputs. `function_names` maps kernels to symbols of at most
-    `MAX_NODE_NAME` characters.
+    first use, as in TVM. A view has no node: operators get what it is a view of, and know the shape themselves; only
+    one whose elements are of another dtype has, since operators and callers look at that. A kernel on a device has its
+    scratch as further outputs. `function_names` maps kernels to symbols of at most `MAX_NODE_NAME` characters.
     """
     builder = _GraphBuilder(program, function_names, storages)
     builder.run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,9 @@ from mlfc.factory import Factory
 from mlfc.library import device_modules
 from mlfc.library.device_modules import CudaCode, compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
+from mlfc.runtime.devices.cuda_graph import CudaRecording
 from mlfc.runtime.drivers.cuda import CudaApi
+from mlfc.runtime.modules.module import find_global_func
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.c_abi import Described, to_capsule
 from mlfc.runtime.tensor.ndarray import array
@@ -246,6 +249,79 @@ def test_a_model_runs_and_takes_tensors_of_the_device(factory: Factory) -> None:
     executor.run()
     np.testing.assert_allclose(executor.get_output(0), EXPECTED, rtol=1e-4, atol=1e-6)
     assert len(executor.timed_run()) == len(list(executor.calls()))
+
+
+def test_launches_are_recorded_and_given_to_the_device_at_once(factory: Factory) -> None:
+    """From the second run on, until an argument lies elsewhere."""
+    executor = factory["default"](mlfc.cuda(0))
+    launched: list[str] = []
+    api = mlfc.cuda(0).api
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(CudaApi, "enqueue", counted(CudaApi.enqueue, launched, "kernel"))
+        monkeypatch.setattr(CudaRecording, "launch", counted(CudaRecording.launch, launched, "graph"))
+        kernels = len(list(executor.calls()))
+        assert kernels == 2
+        for factor in (1, 2, 3):
+            executor.run(x=factor * X)
+            np.testing.assert_allclose(executor.get_output(0), softmax(factor * X), rtol=1e-4, atol=1e-6)
+        assert launched == ["kernel"] * kernels + ["graph"] * 2
+        lent = array(X, mlfc.cuda(0))
+        executor.set_input_zero_copy("x", lent)
+        launched.clear()
+        for factor in (1, 2, 3):
+            lent.copyfrom(factor * X)
+            executor.run()
+            np.testing.assert_allclose(executor.get_output(0), softmax(factor * X), rtol=1e-4, atol=1e-6)
+        assert launched == ["kernel"] * kernels + ["graph"] * 2
+        times = executor.timed_run()
+        assert len(times) == kernels
+        assert all(time > 0 for time in times)
+        assert launched[-1] == "graph"
+        bound = factory.runtime.model.bind({"x": X})
+        launched.clear()
+        for _ in range(2):
+            assert bound() == 0
+        np.testing.assert_allclose(next(iter(bound.outputs.values())), EXPECTED, rtol=1e-4, atol=1e-6)
+        assert launched[-1] == "graph"
+    assert api.record([lambda: find_global_func("__tvm_set_device")(2, 0)]) is not None  # nothing to do
+
+
+def counted(method: Any, seen: list[str], word: str) -> Any:
+    def call(*args: Any) -> Any:
+        seen.append(word)
+        return method(*args)
+
+    return call
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x.astype(np.float64) @ WEIGHTS)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def test_branches_of_a_recording_wait_for_what_they_need(api: CudaApi) -> None:
+    """Of a graph's launches the device may begin any that need not wait."""
+    data = np.arange(1, 9, dtype=np.float32)
+    handles = [to_device(api, data) for _ in range(3)]
+    module = module_of(api, SUMS, SUMS_TABLE)
+    twice, sums = (module[name] for name in ("twice", "sums"))
+    out = api.allocate(12)
+    twice(handles[0], 8, 1, 1, 1)
+    steps = [
+        lambda: twice(handles[0], 8, 1, 1, 1),
+        lambda: twice(handles[1], 8, 1, 1, 1),
+        lambda: (twice(handles[2], 8, 1, 1, 1), twice(handles[2], 8, 1, 1, 1)),
+        lambda: sums(handles[0], out, 8, 1, 64),
+        lambda: sums(handles[1], out + 4, 8, 1, 64),
+        lambda: sums(handles[2], out + 8, 8, 1, 64),
+    ]
+    recording = api.record(steps, [(), (), (), (0,), (1,), (2,)])
+    assert recording is not None
+    for turn in (1, 2):
+        recording.launch()
+        expected = [data.sum() * factor for factor in (2 * 2**turn, 2**turn, 4**turn)]
+        assert from_device(api, out, np.zeros(3, np.float32)).tolist() == expected
+    assert recording.nanoseconds() == []
 
 
 def test_libraries_carry_kernels_and_parameters(factory: Factory, tmp_path: Path) -> None:

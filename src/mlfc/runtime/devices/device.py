@@ -11,8 +11,8 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -32,6 +32,7 @@ _KIND_OF_CODE = {code: kind for kind, code in TYPE_CODES.items()}
 # the words of target strings for code of the host
 _HOST_TARGETS = ("c", "llvm")
 _current = threading.local()
+_recorded = threading.local()
 ALIGNMENT = 64
 """Bytes; what generated code may take for granted of the start of a block."""
 
@@ -78,6 +79,16 @@ class Device(Displayed):
     def synchronize(self) -> None:
         """Wait until all work that was given to the device is done; raise DeviceError if it failed."""
         self.api.synchronize()
+
+
+class Recording(Protocol):
+    """Launches that a device takes as one piece of work."""
+
+    def launch(self) -> None:
+        """Put the launches into the device's queue."""
+
+    def nanoseconds(self) -> list[int]:
+        """Return the device's time for each step of the latest launch, once it is done; empty unless timed."""
 
 
 class DeviceApi(Displayed, ABC):
@@ -141,6 +152,27 @@ class DeviceApi(Displayed, ABC):
     @abstractmethod
     def nanoseconds(self, start: Any, end: Any) -> int:
         """Return the device's time between two marks, once it has passed both."""
+
+    def record(
+        self,
+        steps: Sequence[Callable[[], object]],  # noqa: ARG002  (devices that can override it)
+        after: Sequence[Collection[int]] | None = None,  # noqa: ARG002
+    ) -> Recording | None:
+        """Return the launches of steps as one piece of work, without doing it.
+
+        Parameters
+        ----------
+        steps : sequence of callable
+            Each launches kernels of this device, which are loaded.
+        after : sequence of collection of int, optional
+            For each step the earlier ones that must be done before it begins. Default: one after another, and timed.
+
+        Returns
+        -------
+        Recording or None
+            None where a step did anything else than launch, or the device takes launches only one by one.
+        """
+        return None
 
     def allocate(self, nbytes: int, alignment: int = ALIGNMENT) -> int:
         """Return the handle of a new uninitialized block; raise DeviceError if there is no room."""
@@ -360,6 +392,38 @@ def current_index(kind: str) -> int:
     """Return the device that `set_device` chose in this thread, by default 0."""
     index: int = getattr(_current, kind, 0)
     return index
+
+
+class RecordedStep:
+    """What a step does while it is recorded.
+
+    Attributes
+    ----------
+    launches : list
+        In the order in which they were asked for; what each is, the driver knows.
+    only_launches : bool
+        Whether nothing else was done, as far as this process can see.
+    """
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+        self.only_launches = True
+
+
+def recorded_step() -> RecordedStep | None:
+    """Return the step that this thread records; None where launches are to be launched."""
+    step: RecordedStep | None = getattr(_recorded, "step", None)
+    return step
+
+
+@contextmanager
+def recording_step() -> Iterator[RecordedStep]:
+    """Record what this thread launches."""
+    _recorded.step = step = RecordedStep()
+    try:
+        yield step
+    finally:
+        _recorded.step = None
 
 
 def _bytes_of(array: Array) -> Array:

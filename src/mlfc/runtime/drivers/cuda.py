@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import DeviceError, InputError
-from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers
+from mlfc.runtime.devices.cuda_graph import CudaLaunch, CudaMark, CudaRecording
+from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers, recorded_step, recording_step
 from mlfc.runtime.devices.kernel_launch import Launch, LoadedKernel
 from mlfc.runtime.devices.nvrtc import compute_arch, require_nvrtc
 from mlfc.runtime.modules.device_module import DeviceModule, register_device_module
@@ -88,9 +89,9 @@ class CudaApi(DeviceApi):
         self.device = device
         self.name = "GPU"
         self.capability = (0, 0)
-        self._cu = cu = _bindings()
+        self.bindings = cu = _bindings()
         # default stream: work of PyTorch and others before and behind ours stays in order
-        self._stream = cu.CUstream(0)
+        self.stream = cu.CUstream(0)
         number = self._call("finding the device", cu.cuDeviceGet, device.index)
         self.name = self._call("asking for its name", cu.cuDeviceGetName, 256, number).split(b"\0")[0].decode()
         attributes = cu.CUdevice_attribute
@@ -128,76 +129,80 @@ class CudaApi(DeviceApi):
             raise self._fault(doing, status)
         return results[0] if results else None
 
-    def _run(self, doing: str, function: Any, *args: Any) -> Any:
+    def run(self, doing: str, function: Any, *args: Any) -> Any:
         """Call the driver in the device's context, and restore the thread's own afterwards."""
-        current = int(self._call("taking the device", self._cu.cuCtxGetCurrent))
+        current = int(self._call("taking the device", self.bindings.cuCtxGetCurrent))
         if current == self._number:
             return self._call(doing, function, *args)
         if not current:
-            self._call("taking the device", self._cu.cuCtxSetCurrent, self._context)
+            self._call("taking the device", self.bindings.cuCtxSetCurrent, self._context)
             return self._call(doing, function, *args)
-        self._call("taking the device", self._cu.cuCtxPushCurrent, self._context)
+        self._call("taking the device", self.bindings.cuCtxPushCurrent, self._context)
         try:
             return self._call(doing, function, *args)
         finally:
-            self._cu.cuCtxPopCurrent()
+            self.bindings.cuCtxPopCurrent()
 
     def _allocate(self, nbytes: int, alignment: int) -> int:
         # the driver aligns to 256 bytes at least
         if alignment > 256:
             raise DeviceError(f"CUDA aligns blocks to 256 bytes, got {alignment}", place=str(self.device))
-        return int(self._run(f"allocating {nbytes:,} bytes", self._cu.cuMemAlloc, nbytes))
+        return int(self.run(f"allocating {nbytes:,} bytes", self.bindings.cuMemAlloc, nbytes))
 
     def _free(self, handle: int) -> None:
         # waits for the work that still has it
-        self._run("freeing memory", self._cu.cuMemFree, handle)
+        self.run("freeing memory", self.bindings.cuMemFree, handle)
 
     def _size_of(self, handle: int) -> int | None:
         own = super()._size_of(handle)
         if own is not None or handle <= 0:
             return own
-        base, size = self._run("looking for memory", self._range_of, handle)
+        base, size = self.run("looking for memory", self._range_of, handle)
         return int(base) + int(size) - handle if base else None
 
     def _range_of(self, handle: int) -> tuple[Any, tuple[Any, Any]]:
         """Return success, and the range of addresses around one; 0 where there is no memory."""
-        status, base, size = self._cu.cuMemGetAddressRange(handle)
-        return self._cu.CUresult.CUDA_SUCCESS, (0, 0) if status.value else (base, size)
+        status, base, size = self.bindings.cuMemGetAddressRange(handle)
+        return self.bindings.CUresult.CUDA_SUCCESS, (0, 0) if status.value else (base, size)
 
     def _copy_in(self, handle: int, offset: int, data: Array) -> None:
         what = f"copying {data.nbytes:,} bytes in"
-        self._run(what, self._cu.cuMemcpyHtoDAsync, handle + offset, data.ctypes.data, data.nbytes, self._stream)
-        self._run(what, self._cu.cuStreamSynchronize, self._stream)
+        self.run(what, self.bindings.cuMemcpyHtoDAsync, handle + offset, data.ctypes.data, data.nbytes, self.stream)
+        self.run(what, self.bindings.cuStreamSynchronize, self.stream)
 
     def _copy_out(self, handle: int, offset: int, data: Array) -> None:
         what = f"copying {data.nbytes:,} bytes out"
-        self._run(what, self._cu.cuMemcpyDtoHAsync, data.ctypes.data, handle + offset, data.nbytes, self._stream)
-        self._run(what, self._cu.cuStreamSynchronize, self._stream)
+        self.run(what, self.bindings.cuMemcpyDtoHAsync, data.ctypes.data, handle + offset, data.nbytes, self.stream)
+        self.run(what, self.bindings.cuStreamSynchronize, self.stream)
 
     def _copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
         to, at = target + target_offset, source + source_offset
-        self._run(f"copying {nbytes:,} bytes", self._cu.cuMemcpyDtoDAsync, to, at, nbytes, self._stream)
+        self.run(f"copying {nbytes:,} bytes", self.bindings.cuMemcpyDtoDAsync, to, at, nbytes, self.stream)
 
     def synchronize(self) -> None:
         """Wait until all work is done."""
-        self._run("waiting for the device", self._cu.cuStreamSynchronize, self._stream)
+        self.run("waiting for the device", self.bindings.cuStreamSynchronize, self.stream)
+
+    def new_mark(self) -> CudaMark:
+        """Return a mark that is not in the stream yet."""
+        return CudaMark(self.run("marking the stream", self.bindings.cuEventCreate, 0), self.bindings.cuEventDestroy)
 
     def mark(self) -> CudaMark:
         """Put a mark into the stream."""
-        mark = CudaMark(self._run("marking the stream", self._cu.cuEventCreate, 0), self._cu.cuEventDestroy)
-        self._run("marking the stream", self._cu.cuEventRecord, mark.event, self._stream)
+        mark = self.new_mark()
+        self.run("marking the stream", self.bindings.cuEventRecord, mark.event, self.stream)
         return mark
 
     def nanoseconds(self, start: CudaMark, end: CudaMark) -> int:
         """Return the device's time between two marks."""
-        self._run("waiting for a mark", self._cu.cuEventSynchronize, end.event)
+        self.run("waiting for a mark", self.bindings.cuEventSynchronize, end.event)
         events = (start.event, end.event)
-        milliseconds: float = self._run("reading the device's clock", self._cu.cuEventElapsedTime, *events)
+        milliseconds: float = self.run("reading the device's clock", self.bindings.cuEventElapsedTime, *events)
         return round(1e6 * milliseconds)
 
     def load(self, image: bytes, names: str) -> CudaImage:
         """Load PTX, which the driver compiles, or a binary; raise DeviceError with the compiler's log on failure."""
-        cu = self._cu
+        cu = self.bindings
         log = bytearray(_LOG_BYTES)
         options = (cu.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, cu.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
 
@@ -208,39 +213,45 @@ class CudaApi(DeviceApi):
                 raise self._fault(f"loading the kernels {names}", status, first_lines(text))
             return status, module
 
-        return CudaImage(self, self._run(f"loading the kernels {names}", load))
+        return CudaImage(self, self.run(f"loading the kernels {names}", load))
 
-    def unload(self, module: Any) -> None:
-        """Unload kernels, once none of them is running."""
+    def drop(self, doing: str, destroy: Any, thing: Any) -> None:
+        """Destroy something of the driver's, once no work has it any more."""
         # a device that is lost has lost this, too, and nobody waits for an error here
         with suppress(DeviceError):
             self.synchronize()
-            self._run("unloading kernels", self._cu.cuModuleUnload, module)
+            self.run(doing, destroy, thing)
 
     def kernel(self, image: CudaImage, name: str) -> CudaKernel:
         """Return a kernel of what `load` returned; raise DeviceError if it is not in it."""
-        function = self._run(f"looking for kernel {name}", self._cu.cuModuleGetFunction, image.module, name.encode())
+        function = self.run(
+            f"looking for kernel {name}", self.bindings.cuModuleGetFunction, image.module, name.encode()
+        )
         return CudaKernel(self, function, name, image)
 
     def allow_shared(self, function: Any, name: str, nbytes: int) -> None:
         """Let a kernel have more dynamic shared memory than any may have."""
-        attribute = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        attribute = self.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         doing = f"giving kernel {name} {nbytes:,} bytes of shared memory"
-        self._run(doing, self._cu.cuFuncSetAttribute, function, attribute, nbytes)
+        self.run(doing, self.bindings.cuFuncSetAttribute, function, attribute, nbytes)
 
-    def enqueue(self, function: Any, name: str, launch: Launch, parameters: int) -> None:
-        """Put a launch into the stream; `parameters` is the address of the addresses of its arguments."""
-        doing = f"launching kernel {name} over groups {launch.grid} of {launch.block} items"
-        sizes = (*launch.grid, *launch.block)
-        self._run(doing, self._cu.cuLaunchKernel, function, *sizes, launch.shared_bytes, self._stream, parameters, 0)
+    def enqueue(self, work: CudaLaunch) -> None:
+        """Put a launch into the stream."""
+        sizes = (*work.launch.grid, *work.launch.block, work.launch.shared_bytes)
+        self.run(work.doing, self.bindings.cuLaunchKernel, work.function, *sizes, self.stream, work.parameters, 0)
 
-
-class CudaMark:
-    """An event in the stream, destroyed with this object."""
-
-    def __init__(self, event: Any, destroy: Callable[[Any], Any]) -> None:
-        self.event = event
-        weakref.finalize(self, destroy, event).atexit = False
+    def record(
+        self, steps: Sequence[Callable[[], object]], after: Sequence[Collection[int]] | None = None
+    ) -> CudaRecording | None:
+        """Return the launches of steps as a CUDA graph; as `DeviceApi.record`."""
+        recorded = []
+        for step in steps:
+            with recording_step() as done:
+                step()
+            if not done.only_launches:
+                return None
+            recorded.append(done.launches)
+        return CudaRecording(self, recorded, after)
 
 
 class CudaImage:
@@ -249,7 +260,8 @@ class CudaImage:
     def __init__(self, api: CudaApi, module: Any) -> None:
         self.module = module
         # at the end of the process its driver may be gone before, and takes everything along
-        weakref.finalize(self, api.unload, module).atexit = False
+        destroy = api.bindings.cuModuleUnload
+        weakref.finalize(self, api.drop, "unloading kernels", destroy, module).atexit = False
 
 
 class CudaKernel:
@@ -276,7 +288,13 @@ class CudaKernel:
             with self._lock:
                 self._api.allow_shared(self._function, self._name, launch.shared_bytes)
                 self._shared = launch.shared_bytes
-        self._api.enqueue(self._function, self._name, launch, ctypes.addressof(places))
+        parameters = ctypes.addressof(places)
+        work = CudaLaunch(self._function, self._name, launch, parameters, (values, places, self._image))
+        step = recorded_step()
+        if step is None:
+            self._api.enqueue(work)
+        else:
+            step.launches.append(work)
 
 
 _SOURCE, _PTX = "cu", "ptx"

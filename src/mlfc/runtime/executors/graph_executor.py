@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from mlfc.errors import InputError, InternalError, OptionError, RunError
-from mlfc.runtime.devices.device import Device, timed_call
+from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph, Node, numpy_dtype, parse_graph
 from mlfc.runtime.executors.graph_memory import DeviceMemory, GraphMemory, HostMemory, array_shape, graph_devices
+from mlfc.runtime.executors.schedule import Call, CallFailed, Schedule
+from mlfc.runtime.ffi.native_code import NativeFunc
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.arrays import counts, require_readable
@@ -22,7 +24,6 @@ from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
 Key: TypeAlias = "str | int"
-Call: TypeAlias = Callable[[], int]
 
 
 class GraphExecutor(Displayed):
@@ -99,11 +100,10 @@ class GraphExecutor(Displayed):
             for index, entry in enumerate(self.graph.entries)
         ]
         self._flat: dict[int, c_abi.DLTensor] = {}
-        self._calls = [
-            (node, self._call(node, function))
-            for node, function in zip(self.graph.nodes, self._functions, strict=True)
-            if node.function not in (None, NOP)
-        ]
+        pairs = list(zip(self.graph.nodes, self._functions, strict=True))
+        calls = [(node, self._call(node, function)) for node, function in pairs if node.function not in (None, NOP)]
+        compiled = {node.function for node, function in pairs if isinstance(function, NativeFunc)}
+        self._schedule = Schedule(self.graph, self._memory, calls, compiled)
 
     def _call(self, node: Node, function: Function | None) -> Call:
         if node.function == COPY:
@@ -296,10 +296,19 @@ class GraphExecutor(Displayed):
         """
         if inputs:
             self.set_input(**inputs)
-        for node, call in self._calls:
-            if status := call():
-                raise self._failure(node, status)
+        try:
+            self._schedule.run()
+        except CallFailed as failed:
+            raise self._failure(failed.node, failed.status) from None
         self._memory.synchronize()
+
+    def try_calls(self) -> int:
+        """Run every operator, without waiting for devices; return the status of one that fails, else 0."""
+        try:
+            self._schedule.run()
+        except CallFailed as failed:
+            return failed.status
+        return 0
 
     def steps(self) -> Iterator[tuple[Node, dict[str, Array]]]:
         """Run operator after operator, and yield each with copies of its outputs.
@@ -311,7 +320,7 @@ class GraphExecutor(Displayed):
         RunError
             If an operator fails.
         """
-        for node, call in self._calls:
+        for node, call in self._schedule.calls:
             if status := call():
                 raise self._failure(node, status)
             single = len(node.outputs) == 1
@@ -325,13 +334,13 @@ class GraphExecutor(Displayed):
 
     def calls(self) -> Iterator[tuple[Node, Call]]:
         """Yield the operators in order with what runs each and returns its status."""
-        yield from self._calls
+        yield from self._schedule.calls
 
     def run_individual(self, number: int = 10, repeat: int = 1) -> list[list[float]]:
         """Return the seconds of each operator, in order, averaged over `number` runs of the graph, `repeat` times."""
         if number < 1 or repeat < 1:
             raise InputError("number and repeat count from 1")
-        times = [[0.0] * repeat for _ in self._calls]
+        times = [[0.0] * repeat for _ in self._schedule.calls]
         for turn in range(repeat):
             for _ in range(number):
                 for index, nanoseconds in enumerate(self.timed_run()):
@@ -345,21 +354,12 @@ class GraphExecutor(Displayed):
     def timed_calls(self) -> list[tuple[int, int]]:
         """Run, and return for each operator when it was called, by this process's clock, and its nanoseconds.
 
-        Operators here are timed by this process's clock, the call from Python included; those on a device by its own,
-        while the work before them is still running, as in any run.
+        Operators here are timed by this process's clock, the call from Python included; those on a device by its own.
         """
-        elapsed = []
-        for node, call in self._calls:
-            device = self._memory.device(node.outputs.start)
-            if device.kind == "cpu":
-                # waiting for a device is not the time of the operator that has to wait
-                self._memory.synchronize()
-            status, start, nanoseconds = timed_call(device, call)
-            if status:
-                raise self._failure(node, status)
-            elapsed.append((start, nanoseconds))
-        self._memory.synchronize()
-        return [(start, nanoseconds()) for start, nanoseconds in elapsed]
+        try:
+            return self._schedule.timed()
+        except CallFailed as failed:
+            raise self._failure(failed.node, failed.status) from None
 
     def _failure(self, node: Node, status: int) -> RunError:
         failure = getattr(self._functions[self.graph.nodes.index(node)], "failure", None)
@@ -424,6 +424,7 @@ class GraphExecutor(Displayed):
 
     def _update(self, argument: int) -> None:
         """Tell operators the new address of an argument and its views."""
+        self._schedule.moved()
         address = self._memory.address(argument)
         for entry, root in enumerate(self._roots):
             if root == argument:

@@ -52,10 +52,9 @@ class BoundGraph(Displayed):
     def __call__(self) -> int:
         """Run the model."""
         self._copy_inputs()
-        for call in self._calls:
-            status = call()
-            if status != 0:
-                return status
+        status = self._executor.try_calls()
+        if status != 0:
+            return status
         for index, out in enumerate(self._results):
             self._executor.get_output(index, out)
         return 0

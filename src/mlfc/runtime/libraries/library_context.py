@@ -24,8 +24,10 @@ from typing import Any
 
 from mlfc.errors import RunError
 from mlfc.objfile.write.elf import elf_machine_of
+from mlfc.runtime.devices.device import recorded_step, set_device
 from mlfc.runtime.ffi.call_values import argument_of, returned
 from mlfc.runtime.ffi.library_names import is_in_memory, library_in_memory
+from mlfc.runtime.modules.device_module import Kernel
 from mlfc.runtime.modules.module import Function, Module, find_global_func
 from mlfc.runtime.tensor import c_abi
 from mlfc.support.locks import ForkSafeLock
@@ -141,6 +143,9 @@ def _func_call(handle: int, values: int, codes: int, count: int, result: int, re
     function = _functions.get(handle)
     if function is None:
         raise RunError(f"{handle} is not the handle of a function")
+    step = recorded_step()
+    if step is not None and not isinstance(function, Kernel) and function is not set_device:
+        step.only_launches = False
     given = (ctypes.c_int64 * count).from_address(values) if count else ()
     kinds = (ctypes.c_int32 * count).from_address(codes) if count else ()
     value = function(*map(argument_of, given, kinds))

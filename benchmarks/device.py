@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -109,12 +110,12 @@ class Bench:
                 function(*arguments, *extents)
 
         step()
-        best = min(self._times(step)) / 1e9
+        best = min(self.times(step)) / 1e9
         for handle in handles.values():
             self.api.free(handle)
         return Timed(best, 2 * prim.macs, sum(buffer.nbytes for buffer in prim.params))
 
-    def _times(self, step: Callable[[], None]) -> list[int]:
+    def times(self, step: Callable[[], object]) -> list[int]:
         """Return the device's nanoseconds for each of several runs: without the host's, where it takes many at once."""
         recording = self.api.record([step] * _RUNS)
         if recording is not None:
@@ -144,22 +145,81 @@ class Bench:
         return CudaModule(code.format, table, code.data)
 
 
+def cudnn_us(layer: Layer, batch: int) -> float | None:
+    """Return the microseconds of PyTorch's fastest way to compute a layer without TF32; None where it has no GPU."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    best = float("inf")
+    for layout in (torch.contiguous_format, torch.channels_last):
+        data = torch.randn(batch, layer.channels, layer.side, layer.side, device="cuda").to(memory_format=layout)
+        first, second = layer.channels, layer.filters // layer.groups
+        if not layer.transposed:
+            first, second = layer.filters, layer.channels // layer.groups
+        weights = torch.randn(first, second, layer.kernel, layer.kernel, device="cuda").to(memory_format=layout)
+        bias = torch.randn(layer.filters, device="cuda")
+        strides, pads = (layer.stride,) * 2, (layer.pad,) * 2
+        if layer.transposed:
+            ways = [partial(torch.conv_transpose2d, data, weights, bias, strides, pads)]
+        else:
+            ways = [
+                partial(torch.conv2d, data, weights, bias, strides, pads, 1, layer.groups),
+                partial(torch.cudnn_convolution_relu, data, weights, bias, strides, pads, (1, 1), layer.groups),
+            ]
+        best = min(best, *(_graph_us(torch, way) for way in ways))
+    return best
+
+
+def _graph_us(torch: Any, way: Callable[[], object]) -> float:
+    """Return the microseconds of a call of PyTorch, without the host's."""
+    with torch.inference_mode():
+        try:
+            for _ in range(3):
+                way()
+        except RuntimeError:  # what cuDNN has no fused form for
+            return float("inf")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(_RUNS):
+                way()
+        best = float("inf")
+        for _ in range(5):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            best = min(best, 1e3 * start.elapsed_time(end) / _RUNS)
+    return best
+
+
 def measured(kind: str, batch: int) -> Table:
     """Return the table of layers and the device's limits."""
     bench = Bench(kind)
     flops, moved = bench.time(multiply_adds()), bench.time(copy())
     peak, bandwidth = flops.operations / flops.seconds, moved.nbytes / moved.seconds
     title = f"{bench.device.name}: {peak / 1e9:,.0f} GFLOP/s, {bandwidth / 1e9:,.0f} GB/s measured; batch {batch}"
-    table = Table("layer", "us", "GFLOP/s", "of peak", "GB/s", "of the limit that binds", title=title)
+    columns = ("layer", "us", "GFLOP/s", "of peak", "GB/s", "of the limit that binds", "PyTorch us", "of PyTorch")
+    table = Table(*columns, title=title)
     for name, layer in LAYERS.items():
         timed = bench.time(layer_function(layer, batch, kind))
         rate, traffic = timed.operations / timed.seconds, timed.nbytes / timed.seconds
         bound = max(timed.operations / peak, timed.nbytes / bandwidth) / timed.seconds
         table.add_row(
             name, f"{timed.seconds * 1e6:,.1f}", f"{rate / 1e9:,.1f}", f"{rate / peak:.1%}", f"{traffic / 1e9:,.1f}",
-            f"{bound:.1%}",
+            f"{bound:.1%}", *_beside(timed, cudnn_us(layer, batch) if kind == "cuda" else None),
         )  # fmt: skip
     return table
+
+
+def _beside(timed: Timed, peer: float | None) -> tuple[str, ...]:
+    return () if peer is None else (f"{peer:,.1f}", f"{timed.seconds * 1e6 / peer:.2f}")
 
 
 @dataclass(frozen=True)

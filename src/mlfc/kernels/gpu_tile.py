@@ -21,8 +21,8 @@ from mlfc.tir.ir import Buffer, Expr
 
 VECTOR = 4  # elements of 32 bits that one load moves
 _SKEW = 4  # elements between rows of the first slice beyond its own: columns are in different banks
-# of a large GPU: groups at a time, multiply-adds that one of them does a cycle, cycles of a launch, bytes moved a cycle
-_AT_A_TIME, _RATE, _LAUNCH, _BANDWIDTH = 264, 64, 5000, 2000
+# of a large GPU: processors, results that one of them ends in a nanosecond; nanoseconds of a launch, bytes moved in one
+_PROCESSORS, _ENDED, _LAUNCH, _BANDWIDTH = 132, 10, 1020, 17000
 _MOST_SPLITS, _LEAST_STEPS, _MOST_PARTIAL = 16, 4, 1 << 25
 
 
@@ -35,7 +35,9 @@ class Tile:
     depth: int  # elements of the reduction that a step takes
     tall: int  # rows of an item's tile
     wide: int  # columns of an item's tile
-    rate: float  # its speed beside the largest one where both have enough to do
+    # nanoseconds of a step on an H200, fitted to what `benchmarks.device_tiles` measures
+    latency: int  # of a group alone
+    share: int  # of each group of a processor that has enough of them
 
     @property
     def items(self) -> int:
@@ -49,9 +51,10 @@ class Tile:
 
 
 _TILES = (
-    Tile(128, 128, 8, 8, 8, 1.0), Tile(128, 64, 16, 8, 4, 0.85), Tile(64, 64, 16, 4, 4, 0.65),
-    Tile(64, 32, 16, 4, 2, 0.45), Tile(32, 64, 16, 2, 4, 0.45), Tile(128, 16, 16, 4, 2, 0.4),
-    Tile(32, 32, 16, 2, 2, 0.3), Tile(16, 16, 16, 2, 2, 0.2), Tile(16, 16, 8, 4, 4, 0.1),
+    Tile(128, 64, 16, 8, 8, 710, 900), Tile(64, 128, 16, 8, 8, 1152, 839), Tile(64, 64, 16, 8, 8, 1052, 463),
+    Tile(64, 64, 16, 4, 4, 593, 538), Tile(64, 64, 8, 8, 4, 528, 236), Tile(64, 32, 16, 4, 4, 431, 297),
+    Tile(32, 64, 16, 2, 4, 613, 436), Tile(128, 16, 16, 4, 2, 640, 442), Tile(32, 32, 16, 4, 2, 377, 189),
+    Tile(16, 16, 8, 4, 4, 387, 43),
 )  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def choose(features: Features, sizes: Sizes) -> Schedule:
         for splits in _splits(sizes, tile)
         if splits <= most_splits
     ]
-    return min(found, key=lambda schedule: _cycles(sizes, schedule))
+    return min(found, key=lambda schedule: _nanoseconds(sizes, schedule))
 
 
 def _splits(sizes: Sizes, tile: Tile) -> list[int]:
@@ -118,13 +121,15 @@ def _splits(sizes: Sizes, tile: Tile) -> list[int]:
     ]
 
 
-def _cycles(sizes: Sizes, schedule: Schedule) -> float:
+def _nanoseconds(sizes: Sizes, schedule: Schedule) -> float:
+    """Return the estimated time of a product on a large GPU, but for what all schedules have in common."""
     tile, splits = schedule.tile, schedule.splits
     steps = -(-sizes.depth // tile.depth) // splits
-    waves = -(-sizes.groups(tile) * splits // _AT_A_TIME)
-    working = waves * tile.rows * tile.columns * tile.depth * steps / (_RATE * tile.rate)
-    moved = 8 * splits * sizes.layers * sizes.rows * sizes.columns
-    return float(working + (_LAUNCH + moved / _BANDWIDTH if splits > 1 else 0))
+    each = -(-sizes.groups(tile) * splits // _PROCESSORS)
+    working = steps * max(tile.latency, each * tile.share) + each * tile.rows * tile.columns / _ENDED
+    if splits == 1:
+        return float(working)
+    return float(working + _LAUNCH + 8 * splits * sizes.layers * sizes.rows * sizes.columns / _BANDWIDTH)
 
 
 Store: TypeAlias = Callable[[Expr, Expr, Expr, Expr], None]

@@ -28,6 +28,7 @@ from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.specializing import SpecializingModel
 from mlfc.support.text import Displayed
+from mlfc.target.defaults import EVERY_CPU, PORTABLE
 from mlfc.target.target import llvm_here
 from mlfc.transform import specialized
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 
 AUTO = "auto"
-EVERY_CPU = f"c -mcpu={AUTO}"
 
 
 def compile(  # noqa: A001 (users write mlfc.compile)
@@ -199,7 +199,7 @@ class CompiledModel(Displayed, HasModel):
             return self.factory
         params = dict(self.factory.source_params)
         options = {name: value for name, value in self._built.items() if name != "tuned"}  # of this processor
-        return build(self.factory.module, "c", params, module_name=self.name, **options)
+        return build(self.factory.module, PORTABLE, params, module_name=self.name, **options)
 
     def _specialized(self, extents: Mapping[str, int]) -> Runnable:
         """Return the model for certain extents, in this process without a C compiler; the bits are the same."""

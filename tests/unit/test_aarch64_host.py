@@ -81,7 +81,7 @@ TOLD = {
 def on_aarch64(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """Pretend that this is an AArch64 machine with a processor of this level."""
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    monkeypatch.setattr(features, "processor_flags", lambda: set(LEVEL[1 : LEVEL.index(level) + 1]))
+    monkeypatch.setattr(features, "processor_abilities", lambda: set(LEVEL[1 : LEVEL.index(level) + 1]))
 
 
 @pytest.mark.parametrize("system", FAKES)

@@ -36,7 +36,7 @@ X86 = parse_platform("x86_64-linux-gnu")
 def test_native_keeps_the_products_of_bytes(
     flags: set[str], expected: str, gcc: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "processor_flags", lambda: flags)
+    monkeypatch.setattr(features, "processor_abilities", lambda: flags)
     target = parse_target("c -mcpu=native")
     assert str(target) == expected
     assert parse_target(str(target)) == target

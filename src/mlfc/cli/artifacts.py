@@ -41,7 +41,7 @@ def is_compiled(artifact: Path, module: str | None, given: Inputs, *, takes_shap
 def compiled_model(
     model: Path,
     given: Inputs,
-    target: str = "c",
+    target: str,
     executor: str | None = None,
     *,
     parallel: bool | None = None,

@@ -47,13 +47,14 @@ def check(
     """
     from mlfc.byoc import find_generators
     from mlfc.problems import examine
+    from mlfc.target.defaults import PORTABLE
 
     find_generators(byoc or ())
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
     asked = Inputs.of(shape, value, state, state_init).arguments()
     with stage(f"checking {model}"):
-        found = examine(model, **asked, byoc=byoc or (), target=chosen or "c", limit_factor=limit_factor)
+        found = examine(model, **asked, byoc=byoc or (), target=chosen or PORTABLE, limit_factor=limit_factor)
     if as_json:
         remedies = [_remedy(item) for item in found.remedies]
         print_json({"model": str(model), **_counts(found), "remedies": remedies, "left": _counts(found.left)})

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
 
 LIBRARIES = ("so", "a", "tar")
-EVERY_CPU = "c -mcpu=auto"
 EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
 _OF_ARCHIVES = (
@@ -87,6 +86,7 @@ def library_target(form: str, triple: str | None, cc: str | None) -> str | None:
     if form not in LIBRARIES or cc is not None:
         return None
     from mlfc.support.platforms import parse_platform
+    from mlfc.target.defaults import EVERY_CPU
 
     return EVERY_CPU if triple is None else f"{EVERY_CPU} -mtriple={parse_platform(triple).arch}"
 

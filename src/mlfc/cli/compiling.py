@@ -82,6 +82,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
     from mlfc.compiler import build
     from mlfc.frontend import import_for_run
     from mlfc.frontend.shapes import leaves_to_run
+    from mlfc.target.defaults import PORTABLE
     from mlfc.target.tuning_log import opened_log
 
     inputs = options.inputs.by_model(list(named))
@@ -96,7 +97,7 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
             mod, params = import_for_run(
                 path,
                 **given,
-                dynamic=leaves_to_run(executor, options.target or "c", given.get("shapes")),
+                dynamic=leaves_to_run(executor, options.target or PORTABLE, given.get("shapes")),
                 numerics=options.numerics or "litert",
                 byoc=options.byoc or (),
                 target=options.target,
@@ -107,9 +108,9 @@ def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Fact
             factories.append(
                 build(
                     mod,
-                    options.target or "c",
+                    options.target or PORTABLE,
                     params,
-                    target_host=options.target_host or "c",
+                    target_host=options.target_host or PORTABLE,
                     executor=executor,
                     module_name=name,
                     optimize=options.optimize or "speed",

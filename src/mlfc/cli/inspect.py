@@ -11,7 +11,7 @@ import typer
 
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.memory import planned_memory, print_memory
-from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.options import OF_ITS_ARCHIVE, Inputs, chosen_board, target_option
 from mlfc.cli.tables import LEVELS_TITLE, bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
 from mlfc.support.progress import stage
@@ -56,7 +56,7 @@ def inspect(
         ),
     ] = None,
     trust_board: bool = False,
-    target: Annotated[str | None, typer.Option(help="Of a model: what it is compiled for. Default: c.")] = None,
+    target: Annotated[str | None, target_option(OF_ITS_ARCHIVE)] = None,
     shape: list[str] | None = None,
     value: list[str] | None = None,
     state: list[str] | None = None,
@@ -69,6 +69,7 @@ def inspect(
     """
     from mlfc import archive
     from mlfc.archive.read.load import artifact_kind
+    from mlfc.target.defaults import PORTABLE
 
     on_board = chosen_board(board, trust_board)
     given = Inputs.of(shape, value, state, state_init)
@@ -93,7 +94,7 @@ def inspect(
             )
         _show_library(artifact, as_json)
         return
-    found = _of_model(artifact, given, target or "c") if kind == "model" else archive.inspect(artifact)
+    found = _of_model(artifact, given, target or PORTABLE) if kind == "model" else archive.inspect(artifact)
     if module is not None:
         found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}
     if picture is not None:

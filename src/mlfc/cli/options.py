@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
     from mlfc.support.arrays import Array
 
+OF_ITS_ARCHIVE = "Of a model: what it is compiled for. Default: c, as of the archive that mlfc compile writes."
 _FEW = 30
 _ZEROS = "zeros"
 
@@ -226,6 +227,11 @@ OPTIONS = {
 def size_option(text: str) -> Any:
     """Return typer's declaration of an option of one command that is a number of bytes."""
     return typer.Option(metavar="BYTES", parser=byte_count, help=text)
+
+
+def target_option(text: str) -> Any:
+    """Return typer's declaration of an option of one command that is a target."""
+    return typer.Option(help=text, autocompletion=_target_names)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

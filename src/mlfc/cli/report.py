@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.options import OF_ITS_ARCHIVE, Inputs, chosen_board, target_option
 from mlfc.cli.reporting import compared, costs_of, differences, require_one_to_measure
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
@@ -40,7 +40,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE.html", help="Default: <name>.html.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Of a model: what it is compiled for. Default: c.")] = None,
+    target: Annotated[str | None, target_option(OF_ITS_ARCHIVE)] = None,
     show_boards: Annotated[
         bool, typer.Option("--boards/--no-boards", help="Of a model: show which boards it fits (default).")
     ] = True,
@@ -68,6 +68,7 @@ def report(
     from mlfc.archive.read.load import artifact_kind
     from mlfc.cli.verify import require_equal
     from mlfc.support.atomic import write_bytes
+    from mlfc.target.defaults import PORTABLE
 
     kind = artifact_kind(artifact)
     chosen = chosen_board(board, trust_board)
@@ -79,7 +80,7 @@ def report(
         )
     asked = _Request(
         Inputs.of(shape, value, state, state_init),
-        (chosen.target if chosen else target) or "c",
+        (chosen.target if chosen else target) or PORTABLE,
         chosen,
         profile=profile,
         verify=verify,

@@ -49,7 +49,12 @@ _THIS_MACHINE = "host"
 
 
 def run_model(
-    artifact: Annotated[Path, typer.Argument(help="An archive or shared library; a model is compiled first.")],
+    artifact: Annotated[
+        Path,
+        typer.Argument(
+            help="An archive or shared library; a model is compiled first, for this processor or the level of MLFC_CPU."
+        ),
+    ],
     *,
     inputs: Path | None = None,
     outputs: Path | None = None,
@@ -262,10 +267,12 @@ def _devices(text: str | None, *, elsewhere: bool) -> tuple[Device, ...]:
     return (device(kind, int(index or 0)),)
 
 
-def _target(devices: Sequence[Device], compiling: Mapping[str, Any]) -> str:
-    """Return the target of a model that is to run on these devices; logs are of one processor."""
+def _target(devices: Sequence[Device]) -> str:
+    """Return the target of a model that is to run on these devices, and nowhere else."""
+    from mlfc.target.defaults import this_processor
+
     kinds = [device.kind for device in devices if device.kind != "cpu"]
-    return kinds[0] if kinds else "c" if compiling["tuned"] is None else "c -mcpu=auto"
+    return kinds[0] if kinds else this_processor()
 
 
 def _sizes(
@@ -297,12 +304,12 @@ def _load(
     if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load(artifact, module, devices), {}
     try:
-        factory = compiled_model(artifact, fixed, _target(devices, compiling), **compiling)
+        factory = compiled_model(artifact, fixed, _target(devices), **compiling)
     except MlfcError:
         shaped = None if inputs is None else fixed.with_shapes_of(inputs)
         if shaped is None:
             raise
-        factory = compiled_model(artifact, shaped, _target(devices, compiling), "aot", **compiling)
+        factory = compiled_model(artifact, shaped, _target(devices), "aot", **compiling)
     return load_factory(factory, devices), element_shapes(factory.module)
 
 
@@ -313,7 +320,7 @@ def _profiled(
 
     if is_compiled(artifact, module, fixed, takes_shapes=True):
         return load_profiled(artifact, module, devices)
-    return profiled_factory(compiled_model(artifact, fixed, _target(devices, compiling), **compiling), devices)
+    return profiled_factory(compiled_model(artifact, fixed, _target(devices), **compiling), devices)
 
 
 def _report(

@@ -11,7 +11,7 @@ import typer
 
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.options import Inputs, chosen_board, target_option
 from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.text import shortened
@@ -55,7 +55,13 @@ def verify(
         typer.Option("--layers", help="Compare every layer, too; name the first layer or fused group that differs."),
     ] = False,
     module: str | None = None,
-    target: str | None = None,
+    target: Annotated[
+        str | None,
+        target_option(
+            "Compile for: c, 'c -mcpu=native', ... Default: c, as of the archive that mlfc compile writes; to check a"
+            " library, name its file."
+        ),
+    ] = None,
     board: str | None = None,
     trust_board: bool = False,
     optimize: str | None = None,
@@ -78,21 +84,22 @@ def verify(
     With --numerics tflm the reference is LiteRT nevertheless. TensorFlow Lite Micro rounds fully connected layers in
     another way, so these may differ, and what follows from them too; that counts as different like anything else.
     """
+    from mlfc.target.defaults import PORTABLE
     from mlfc.verify import verify as compare
 
     settings: dict[str, Any] = {
-        "target": target or "c",
+        "target": target or PORTABLE,
         "optimize": optimize or "speed",
         "numerics": numerics or "litert",
     }
-    if artifact is not None and (shape or byoc or tuple(settings.values()) != ("c", "speed", "litert")):
+    if artifact is not None and (shape or byoc or tuple(settings.values()) != (PORTABLE, "speed", "litert")):
         raise OptionError(
             "options --target, --optimize, --numerics, --shape and --byoc have no effect on a compiled artifact",
             next_step="Remove the artifact or these options",
         )
     chosen = chosen_board(board, trust_board)
     if chosen is not None:
-        board_asks(chosen, None if target == "c" else target, None)
+        board_asks(chosen, None if target == PORTABLE else target, None)
     warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board), module)
     result = compare(
         model,

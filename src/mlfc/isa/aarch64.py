@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mlfc.isa.aarch64_processor import processor_flags
+from mlfc.isa.aarch64_processor import levels_here
 from mlfc.target.features import (
     CPUS,
     LEVELS,
@@ -51,7 +51,7 @@ _LEVELS = (
     ),
 )
 _CHOICE = (Path(__file__).parent / "aarch64_levels.h",)
-LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, _CHOICE, is_native=False, flags=processor_flags))
+LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, _CHOICE, is_native=False, flags=levels_here))
 for _level, _llvm in zip(
     _LEVELS, ("", _WITH_PRODUCTS, f"{_WITH_PRODUCTS},+i8mm", f"{_WITH_PRODUCTS},+i8mm"), strict=True
 ):

@@ -15,7 +15,7 @@ _MACOS = {"dotprod": b"hw.optional.arm.FEAT_DotProd", "i8mm": b"hw.optional.arm.
 _WINDOWS = {"dotprod": 43, "i8mm": 66}
 
 
-def processor_flags() -> set[str]:
+def levels_here() -> set[str]:
     """Return the names of the levels that the system says the processor has; none where it says nothing."""
     try:
         return {"linux": _linux_flags, "darwin": _macos_flags, "win32": _windows_flags}[sys.platform]()

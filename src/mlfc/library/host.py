@@ -20,8 +20,7 @@ from mlfc.runtime.modules.module import Function, Module
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.platforms import this_platform
-from mlfc.target.features import LEVELS, Level, flagged_level, level_here
+from mlfc.target.features import Level, flagged_level, level_here, levels_of_host
 
 
 class HostLibrary(Module):
@@ -93,23 +92,30 @@ class HostLibrary(Module):
     @property
     def path(self) -> Path:
         """The library, built if it is not in the cache."""
+        return self.built()
+
+    def built(self, beside: Mapping[str, Data] | None = None, more_flags: Sequence[str] = ()) -> Path:
+        """Return the library with the files `beside`, compiled with further flags, from the cache if it is there."""
         files, flags = self.files, self._flags
         own: dict[str, Sequence[str]] = {}
-        if self.levels:
+        known = levels_of_host()
+        if self.levels and known is None:
+            files = self.files_at(None)
+        elif self.levels and known is not None:
             # for this processor alone, which takes less time to compile
-            known = LEVELS.get(this_platform().arch)
             level, is_native = level_here(known)
             files = self.files_at(level.name)
             if known.chosen(level.name) is not None:  # kernels that lower levels serve are compiled for these
                 compiler, first = find_compiler(), known.levels[0]
-                own = {path: level_flags(compiler, self.levels.get(path, first)) for path in files}
+                own = {path: level_flags(compiler, self.levels.get(path, first)) for path in (*files, *(beside or ()))}
                 flags = ()
             elif not is_native:
                 flags = level_flags(find_compiler(), level)
         elif self._flags == (NATIVE,) and (named := flagged_level(self.cpu)) is not None:
             flags = level_flags(find_compiler(), named)
+        code = {**files, **self._external_files(), **(beside or {})}
         with self._told_what_it_needs():
-            return build_library({**files, **self._external_files()}, flags, digests=self._digests, own_flags=own)
+            return build_library(code, (*flags, *more_flags), digests=self._digests, own_flags=own)
 
     def _external(self) -> list[ExternalCode]:
         return [module for module in self.imported_modules if isinstance(module, ExternalCode)]

@@ -203,17 +203,23 @@ LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
 """By architecture, in `support.platforms.Platform`'s words."""
 
 
-def processor_flags() -> set[str]:
-    """Return what the system says of the processor this runs on; nothing where it says none."""
+def levels_of_host() -> Levels | None:
+    """Return the levels of this machine's architecture, if it has any."""
     arch = host_arch()
-    return LEVELS.get(arch).flags() if arch in LEVELS else set()
+    return LEVELS.get(arch) if arch in LEVELS else None
+
+
+def processor_abilities() -> set[str]:
+    """Return what the system says of the processor this runs on; nothing where it says none."""
+    levels = levels_of_host()
+    return set() if levels is None else levels.flags()
 
 
 def native_cpu() -> str:
     """Return the key of CPUS that fits the machine this runs on."""
-    flags, arch = processor_flags(), host_arch()
-    if arch != "x86_64":
-        return _highest(LEVELS.get(arch).levels, flags) if arch in LEVELS else "generic"
+    flags, levels = processor_abilities(), levels_of_host()
+    if host_arch() != "x86_64":
+        return "generic" if levels is None else _highest(levels.levels, flags)
     if {"avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"} <= flags:
         return "sapphirerapids"
     if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
@@ -222,12 +228,13 @@ def native_cpu() -> str:
 
 
 def flagged_level(cpu: str) -> Level | None:
-    """Return the level of this processor that `cpu` names, if code for it needs flags beside compilers' native."""
-    known = LEVELS.get(host_arch()) if host_arch() in LEVELS else None
-    if known is None or known.is_native or cpu not in (names := [level.name for level in known.levels]):
+    """Return the level that `cpu` names, if this processor has it and its code needs other flags than native ones."""
+    known, native = levels_of_host(), native_cpu()
+    name = cpu.partition("+")[0]
+    names = [level.name for level in known.levels] if known else []
+    if known is None or not {name, native} <= set(names) or names.index(name) > names.index(native):
         return None
-    native = native_cpu()
-    return known.levels[names.index(cpu)] if names.index(cpu) <= names.index(native) else None
+    return None if known.is_native and name == native else known.levels[names.index(name)]
 
 
 def _highest(levels: tuple[Level, ...], flags: set[str]) -> str:
@@ -237,7 +244,7 @@ def _highest(levels: tuple[Level, ...], flags: set[str]) -> str:
 
 def native_products() -> str:
     """Return the instruction set for products of bytes that the machine this runs on has beside those of its level."""
-    return "avx512vnni" if native_cpu() == "x86-64-v4" and "avx512_vnni" in processor_flags() else ""
+    return "avx512vnni" if native_cpu() == "x86-64-v4" and "avx512_vnni" in processor_abilities() else ""
 
 
 def level_here(levels: Levels) -> tuple[Level, bool]:

@@ -18,6 +18,7 @@ from mlfc.target.features import (
     Features,
     Levels,
     level_here,
+    levels_of_host,
     native_cpu,
     native_products,
     without_transforms,
@@ -239,7 +240,7 @@ def llvm_here(target: Target) -> str:
     """
     if target.mcpu != AUTO:
         return str(target).replace("c", "llvm", 1) if target.kind == "c" else str(target)
-    known = LEVELS.get(arch) if (arch := target.options[TRIPLE]) in LEVELS and arch == host_arch() else None
+    known = levels_of_host() if target.options[TRIPLE] == host_arch() else None
     words = ["llvm"]
     if known is not None:  # code for size has none but the first
         level = level_here(known)[0] if target.levels else known.levels[0]

@@ -16,7 +16,7 @@ from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.visitor import post_order
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.platforms import host_arch
-from mlfc.target.features import LEVELS, level_here, native_cpu, without_transforms
+from mlfc.target.features import level_here, levels_of_host, native_cpu, without_transforms
 from mlfc.target.target import TRIPLE, Target, parse_target
 from mlfc.target.tuned import Choices, Tuned, text_of
 from mlfc.target.tuning_log import KernelFacts
@@ -88,13 +88,14 @@ def measured_target(target: Target) -> Target:
                 next_step="Tune on a machine of that kind",
             )
         level, _ = level_here(target.levels)
-        return parse_target(f"c -mcpu={level.name}", target.features.optimize)
+        return _named(target, level.name)
     return target
 
 
 def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
     """Return the target of the level that a library uses for these kernels: with bytes, not one for floats alone."""
-    known = LEVELS.get(host_arch()).levels if host_arch() in LEVELS else ()
+    levels = levels_of_host()
+    known = levels.levels if levels else ()
     names = [level.name for level in known]
     has_bytes = any("int8" in text for kernel in kernels for text in kernel.facts.inputs)
     if not has_bytes or target.kind != "c" or target.mcpu not in names:
@@ -102,7 +103,13 @@ def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
     place = names.index(target.mcpu)
     while known[place].serves == "floats":
         place -= 1
-    return parse_target(f"{target.kind} -mcpu={names[place]}", target.features.optimize)
+    return _named(target, names[place])
+
+
+def _named(target: Target, cpu: str) -> Target:
+    """Return the target for one processor, with the other options that it has."""
+    options = [f"{name}={value}" for name, value in target.options.items() if name != TRIPLE]
+    return parse_target(" ".join([target.kind, f"-mcpu={cpu}", *options]), target.features.optimize)
 
 
 def level_to_build(target: Target) -> str | None:
@@ -110,7 +117,7 @@ def level_to_build(target: Target) -> str | None:
 
     Raises OptionError for a level that this machine lacks.
     """
-    known = LEVELS.get(host_arch()) if host_arch() in LEVELS else None
+    known = levels_of_host()
     names = [level.name for level in known.levels] if known else []
     native = native_cpu()
     if known is None or target.kind != "c" or target.mcpu not in names or native not in names:

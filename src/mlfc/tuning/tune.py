@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlfc.cluster import BUILD, MEASURE, opened_workers
-from mlfc.compiled_model import EVERY_CPU
 from mlfc.compiler import build
 from mlfc.errors import OptionError
 from mlfc.frontend import Model, import_model, model_name
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, shortened
+from mlfc.target.defaults import EVERY_CPU
 from mlfc.target.target import Target, parse_target
 from mlfc.target.tuned import TEMPLATES, Choices
 from mlfc.target.tuning_log import FORM, Entry, TuningLog, processor_of, values_key

@@ -10,8 +10,7 @@ from mlfc.archive.read.load import artifact_kind, host_library, load_graph, load
 from mlfc.archive.read.module_parts import read_parts
 from mlfc.crt import trace_headers
 from mlfc.errors import OptionError
-from mlfc.library.build import build_library, has_only_objects
-from mlfc.library.toolchain import NATIVE
+from mlfc.library.build import has_only_objects
 from mlfc.runtime.executors.aot_module import loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import TRACE_FLAGS, ProfiledModule, record_file
@@ -21,13 +20,13 @@ from mlfc.runtime.executors.vm.vm_module import VmModule
 from mlfc.runtime.libraries.library_module import LibraryModule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mlfc.factory import Factory
+    from mlfc.library.host import HostLibrary
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.modules.module import Module
-    from mlfc.support.content import Data
 
 
 def load_profiled(
@@ -93,7 +92,7 @@ def load_profiled(
         )
     if has_only_objects(parts.code):
         return profiled_factory(own_factory(path, parts.record.name), devices)
-    return ProfiledModule(_library(parts.code), details, loaded_pools(details, parts.code))
+    return ProfiledModule(_library(host_library(parts)), details, loaded_pools(details, parts.code))
 
 
 def _vm_of_library(root: Module) -> ProfiledVm:
@@ -126,10 +125,11 @@ def profiled_factory(
         from mlfc.library.llvm_library import traced_code
 
         return ProfiledModule(traced_code(factory.host_unit), details, loaded)
-    return ProfiledModule(_library(code, flags), details, loaded)
+    return ProfiledModule(_library(factory.lib, flags), details, loaded)
 
 
-def _library(code: Mapping[str, Data], flags: Sequence[str] = ()) -> Path:
-    files = {**code, "trace/operator_record.c": record_file()}
+def _library(code: HostLibrary, flags: Sequence[str] = ()) -> Path:
+    """Return the library of code that tells timers of every operator."""
+    files = {"trace/operator_record.c": record_file()}
     files.update({f"trace/{name}": data for name, data in trace_headers().items()})
-    return build_library(files, (NATIVE, *TRACE_FLAGS, *flags))
+    return code.built(files, (*TRACE_FLAGS, *flags))

@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 
 import mlfc
-from mlfc.runtime import VirtualMachine
 from mlfc.archive.read.load import load_factory
+from mlfc.runtime import VirtualMachine
 from mlfc.runtime.tensor.ndarray import NDArray, array
 from tests.conftest import SHARED
 from tests.harness import edge_inputs, seeded_inputs

@@ -161,7 +161,7 @@ def test_commands_about_archives_compile_what_archives_have(
         raise _AskedError(target)
 
     monkeypatch.setattr(import_module(place), "build", record)
-    with pytest.raises(_AskedError, match="^c$"):
+    with pytest.raises(_AskedError, match=r"^c$"):
         command(MODELS[1])
 
 

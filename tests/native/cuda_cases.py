@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from mlfc.library.device_modules import CudaCode, compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
 from mlfc.runtime.devices.cuda_graph import CudaRecording
 from mlfc.runtime.drivers.cuda import CudaApi
-from mlfc.runtime.modules.module import find_global_func
+from mlfc.runtime.libraries import library_context
+from mlfc.runtime.modules.module import find_global_func, register_global_func
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.c_abi import Described, to_capsule
 from mlfc.runtime.tensor.ndarray import array
@@ -322,6 +325,40 @@ def test_branches_of_a_recording_wait_for_what_they_need(api: CudaApi) -> None:
         expected = [data.sum() * factor for factor in (2 * 2**turn, 2**turn, 4**turn)]
         assert from_device(api, out, np.zeros(3, np.float32)).tolist() == expected
     assert recording.nanoseconds() == []
+
+
+def test_branches_of_a_model_run_in_any_order(api: CudaApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory of one branch is taken by another: the second run's graph must know who waits for whom."""
+    if IS_STAND_IN:
+        monkeypatch.setattr(device_modules, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
+    node, rng = helper.make_node, np.random.default_rng(5)
+    nodes, weights, wanted = [], [], 0
+    for branch in "abc":
+        held = rng.normal(size=(70, 30)).astype(np.float32)
+        weights.append(numpy_helper.from_array(held, f"w{branch}"))
+        nodes.append(node("MatMul", ["x", f"w{branch}"], [f"d{branch}"]))
+        nodes.append(node("Softmax", [f"d{branch}"], [f"s{branch}"], axis=-1))
+        powers = np.exp(X.astype(np.float64) @ held)
+        wanted = wanted + powers / powers.sum(axis=1, keepdims=True)
+    nodes += [node("Add", ["sa", "sb"], ["t"]), node("Add", ["t", "sc"], ["y"])]
+    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)], [helper.make_empty_tensor_value_info("y")]
+    graph = helper.make_graph(nodes, "branches", *infos, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    module, params = mlfc.import_model(model.SerializeToString())
+    executor = mlfc.build(module, target=f"cuda -arch={api.arch}", params=params)["default"](mlfc.cuda(0))
+    assert len(list(executor.calls())) >= 6
+    for _ in range(3):
+        executor.run(x=X)
+        np.testing.assert_allclose(executor.get_output(0), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_steps_that_do_more_than_launch_are_not_recorded(api: CudaApi) -> None:
+    """What a function of this process does would be left out of later runs."""
+    register_global_func("tests.other", lambda: None, override=True)
+    handle, code = library_context._handle_of(0, "tests.other"), ctypes.c_int32()
+    other = partial(library_context._func_call, handle, 0, 0, 0, 0, ctypes.addressof(code))
+    assert api.record([other]) is None
+    assert api.record([]) is not None
 
 
 def test_libraries_carry_kernels_and_parameters(factory: Factory, tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ _KIND_OF_CODE = {code: kind for kind, code in TYPE_CODES.items()}
 # the words of target strings for code of the host
 _HOST_TARGETS = ("c", "llvm")
 _current = threading.local()
-_recorded = threading.local()
 ALIGNMENT = 64
 """Bytes; what generated code may take for granted of the start of a block."""
 
@@ -410,10 +409,16 @@ class RecordedStep:
         self.only_launches = True
 
 
+class _Recorded(threading.local):
+    step: RecordedStep | None = None
+
+
+_recorded = _Recorded()
+
+
 def recorded_step() -> RecordedStep | None:
     """Return the step that this thread records; None where launches are to be launched."""
-    step: RecordedStep | None = getattr(_recorded, "step", None)
-    return step
+    return _recorded.step
 
 
 @contextmanager

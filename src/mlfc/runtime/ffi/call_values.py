@@ -15,6 +15,7 @@ from mlfc.runtime.tensor import c_abi
 # names of this module are found faster than those of others
 _NDARRAY, _TENSOR = np.ndarray, c_abi.TENSOR
 _BOOL = np.dtype(bool)
+_WHOLE = frozenset({c_abi.INT, c_abi.OPAQUE})
 _LEGACY_CAPSULE = b"dltensor"
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
@@ -120,6 +121,8 @@ def argument_of(value: int, code: int) -> Any:
 
     Raises InputError or OptionError for an unknown type code, element type or device.
     """
+    if code in _WHOLE:  # what nearly all arguments of kernels are
+        return value
     if code in (c_abi.TENSOR, c_abi.NDARRAY):
         return _tensor(c_abi.DLTensor.from_address(value)) if value else None
     if code == c_abi.DEVICE:

@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 TARGETS = {
     "wide": Features(vector_bytes=64, vector_registers=32, dot4=True),
     "default": Features(),
+    "compact": Features(packing_registers=32, fixed_point_lanes=8, compact=True),
     "no_dot4": Features(dot4=False),
     "plain": Features(vector_bytes=0, dot4=False),
     "mve": Features(vector_bytes=0, dot4=False, instruction_sets=("mve",)),
@@ -68,7 +69,7 @@ PAIRS = [
     (name, target)
     for name in CASES
     for target in TARGETS
-    if target in ("default", "plain", "mve")
+    if target in ("default", "compact", "plain", "mve")
     or name in ("1x1_tail_of_1", "3x3_same", "first_layer", "groups", "dilated")
 ]
 
@@ -132,7 +133,7 @@ def float_layer(case: Case) -> tuple[ir.Function, Array, Array]:
     return group_of(body, [x]), weights, bias
 
 
-FLOAT_PAIRS = [pair for pair in PAIRS if pair[1] != "no_dot4"]
+FLOAT_PAIRS = [pair for pair in PAIRS if pair[1] not in ("no_dot4", "compact")]
 
 
 @cache
@@ -162,7 +163,7 @@ INTEGERS = [(name, "int8", target) for name, target in PAIRS] + [
     (name, kind, target)
     for kind in KINDS
     for name in ("3x3_stride_asymmetric", "depthwise", "groups")
-    for target in ("default", "plain", "mve")
+    for target in ("default", "compact", "plain", "mve")
     # MVE has instructions for int16 data, which tests/emulator/test_halves_on_boards.py runs
     if kind != "int8" and (kind, target) != ("int16", "mve")
 ]

@@ -37,10 +37,10 @@ class OperatorsFile:
     compact: bool = False  # compilers keep loops of long bodies
 
     def __post_init__(self) -> None:
-        self.compact = self.compact or (self.levels is not None and self.levels.levels[0].compact)
+        self.compact = self.compact or (self.levels is not None and self.levels.levels[0].features.compact)
         for level in self.levels.higher if self.levels else ():
             first = [PIECES["hidden"], placed(level)]
-            self.higher[level.name] = OperatorsFile(self.contracts, declarations=first, compact=level.compact)
+            self.higher[level.name] = OperatorsFile(self.contracts, declarations=first, compact=level.features.compact)
 
     def add_levels(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mlfc.isa.amx import with_tiles
@@ -22,8 +23,8 @@ for _name in ("x86-64", "x86-64-v2"):
     CPUS.add(_name, Cpu(Features(winograd=True, prefetches=True)))
 CPUS.add("x86-64-v3", Cpu(Features(winograd=True, prefetches=True, fixed_point_lanes=8)))
 _WIDE = Features(vector_registers=32, winograd=True, prefetches=True, fixed_point_lanes=16, pushes_bytes=True)
-_NARROW = Features(packing_registers=32, winograd=True, prefetches=True)
-_EIGHT = Features(packing_registers=32, winograd=True, prefetches=True, fixed_point_lanes=8)
+_NARROW = Features(packing_registers=32, winograd=True, prefetches=True, compact=True)
+_EIGHT = replace(_NARROW, fixed_point_lanes=8)
 _TILES = with_tiles(_WIDE)
 CPUS.add("x86-64-v4", Cpu(_WIDE))
 CPUS.add("sapphirerapids", Cpu(_TILES, base="x86-64-v4"))
@@ -37,8 +38,8 @@ VECTORS.add("x86", Vectors("i386|i686", (_SSE,)))
 
 # processors with AVX-512 that lack VNNI are those of 2017 to 2019, which slow down for it
 _LEVELS = (
-    Level("x86-64", _NARROW, ("-march=x86-64",), "x86_64", compact=True),
-    Level("x86-64-v3", _EIGHT, ("-march=x86-64-v3",), "x86_64_v3", compact=True),
+    Level("x86-64", _NARROW, ("-march=x86-64",), "x86_64"),
+    Level("x86-64-v3", _EIGHT, ("-march=x86-64-v3",), "x86_64_v3"),
     Level("x86-64-v4", _WIDE, ("-march=x86-64-v4", "-mavx512vnni"), "x86_64_v4+avx512vnni"),
     Level(
         "sapphirerapids",

@@ -15,12 +15,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mlfc.kernels import arithmetic, tiling
+from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import Arithmetic, Array, add_products
-from mlfc.kernels.geometry import Conv, frame_of
+from mlfc.kernels.geometry import Conv
 from mlfc.kernels.plain import PIECE, is_long, no_sum, piece
 from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Form, Source
-from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
 from mlfc.kernels.weight_stream import Part, Share, WeightStream
 from mlfc.support import dtypes
@@ -36,20 +35,6 @@ FEWEST_PIXELS = 16  # for which weights are kept in the second-level cache
 
 # below this many channels a kernel row of pixels is read as one run, which needs the staged copy
 FEW_CHANNELS = 16
-
-
-def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    how = arithmetic.choose(data.dtype, weights, ctx.features)
-    return len(conv.spatial) <= 2 and how is not None and how.accumulator == out.dtype
-
-
-@template("convolution", "vector", _accepts)
-def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution over one or two dimensions."""
-    how = arithmetic.choose(data.dtype, weights, ctx.features)
-    assert how is not None  # _accepts has seen to it
-    seen = frame_of(len(conv.spatial))
-    TiledConv(ctx, conv.planar(), how, (data, seen), out).emit()
 
 
 # place of a step in the packed weights, in its piece, and its (ky, kx, c)

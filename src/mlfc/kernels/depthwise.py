@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mlfc.kernels.compact_depthwise import CompactDepthwise, is_compact
 from mlfc.kernels.depthwise_bytes import ROWS, DepthwiseBytes
 from mlfc.kernels.depthwise_strip import EXACT_LIMIT, Depthwise, largest_sum
 from mlfc.kernels.geometry import Conv
@@ -43,4 +44,5 @@ def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output
 @template("depthwise", "vector", _accepts)
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over one or two dimensions, with any channel multiplier."""
-    Depthwise(ctx, conv, data, weights, out).emit()
+    strips = CompactDepthwise if is_compact(ctx.features, conv, data) else Depthwise
+    strips(ctx, conv, data, weights, out).emit()

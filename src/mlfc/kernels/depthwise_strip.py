@@ -124,37 +124,44 @@ class Depthwise:
         multiplier = conv.filters // conv.channels
         first = number * block.width + block.first
         channels = Channels(block.width, lambda c: (first + c) // multiplier)
-        split = tiling.cut(conv.output[1], self.pixels)
         with window.output_rows(image, channels) if window else stmts.loop(conv.output[0], "row") as row:
-            place = Strip(image, row, tb.const(0), 0, block, number)
-            if isinstance(split, tiling.OpenSplit):
-                for piece in split.covering(self.ctx, "strip"):
-                    self.strip(replace(place, column=piece.start, size=piece.size, done=piece.done), window)
-                return
-            for start, count, size in split.pieces:
-                with stmts.loop(count, "strip") as index:
-                    self.strip(replace(place, column=index * size + start, size=size), window)
+            self.row(Strip(image, row, tb.const(0), 0, block, number), window)
+
+    def row(self, place: Strip, window: Any) -> None:
+        """Write the strips of a row."""
+        split = tiling.cut(self.conv.output[1], self.pixels)
+        if isinstance(split, tiling.OpenSplit):
+            for piece in split.covering(self.ctx, "strip"):
+                self.strip(replace(place, column=piece.start, size=piece.size, done=piece.done), window)
+            return
+        for start, count, size in split.pieces:
+            with self.ctx.stmts.loop(count, "strip") as index:
+                self.strip(replace(place, column=index * size + start, size=size), window)
 
     def strip(self, strip: Strip, window: Any) -> None:
         """Write one strip: the sums of each vector of channels, then the results of all."""
+        results = self.ctx.stmts.local("results", (strip.size, strip.block.vectors * LANES), "float32")
+        self.sum(strip, window, results)
+        self.finish(strip, results)
+
+    def sum(self, strip: Strip, window: Any, results: Buffer, first: Expr | int = 0) -> None:
+        """Write the sums of a strip, which are put into `results` from the pixel `first` on."""
         stmts = self.ctx.stmts
-        results = stmts.local("results", (strip.size, strip.block.vectors * LANES), "float32")
         with stmts.loop(strip.block.vectors, "v") as vector:
             sums = stmts.local("sums", (strip.size,), VECTOR)
             for pixel in range(strip.size):
                 stmts.store(sums, [pixel], tb.const(0, VECTOR))
             self._sum(strip, window, vector, sums)
             for pixel in range(strip.size):
-                stmts.store(results, [pixel, vector * LANES], tb.load(sums, [pixel]))
-        self.finish(strip, results)
+                stmts.store(results, [pixel + first, vector * LANES], tb.load(sums, [pixel]))
 
-    def finish(self, strip: Strip, results: Buffer) -> None:
-        """Hand the results to the output."""
+    def finish(self, strip: Strip, results: Buffer, first: Expr | int = 0) -> None:
+        """Hand the results, from the pixel `first` on, to the output."""
         stmts = self.ctx.stmts
         with stmts.loop(strip.size - strip.done, "px") as offset, stmts.loop(strip.block.width, "c", "vectorized") as c:
             px = offset + strip.done
             channel = strip.channel(c)
-            value = self.total(tb.load(results, [px, c]), channel)
+            value = self.total(tb.load(results, [px + first, c]), channel)
             self.out.store(self.seen(strip.image, strip.row, strip.column + px, channel), value)
 
     def total(self, value: Expr, channel: Expr) -> Expr:

@@ -13,6 +13,7 @@ import numpy as np
 
 from mlfc.kernels import arithmetic
 from mlfc.kernels.arithmetic import Arithmetic
+from mlfc.kernels.compact_tile import CompactConv, is_compact
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
 from mlfc.kernels.geometry import Conv, Frame, Product, rows_as_pixels, unflattened
 from mlfc.kernels.plain import factor, read_matrix
@@ -74,11 +75,13 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     axis = _rows_axis(data.shape[:-1])
     if axis is None:
         flat, seen = rows_as_pixels(data.shape, weights.values.shape[-1])
-        FlatRows(ctx, flat, how, (data, seen), out).emit()
+        tile: type[TiledConv] = CompactConv if is_compact(ctx.features, flat, how) else FlatRows
+        tile(ctx, flat, how, (data, seen), out).emit()
         return
     batch, rows, frame = _rows_frame(data.shape[:-1], axis)
     conv = _rows_conv(batch, rows, *weights.values.shape)
-    TiledConv(ctx, conv, how, (data, frame), out).emit()
+    tile = CompactConv if is_compact(ctx.features, conv, how) else TiledConv
+    tile(ctx, conv, how, (data, frame), out).emit()
 
 
 class FlatRows(TiledConv):

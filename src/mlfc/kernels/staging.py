@@ -147,7 +147,11 @@ class Band(_Rows):
         height, most = conv.output[0], limit // (self.length * dtypes.nbytes(form.dtype))
         self.is_open = isinstance(height, Dim) or isinstance(self.length, Dim)
         self.rows: Any = self._open(height, most) if self.is_open else self._chosen(self._fitting(most))
-        self.buffer = ctx.scratch("staged", (self._input_rows(self.rows), self.length), form.dtype)
+        self.buffer = self.scratch()
+
+    def scratch(self) -> Buffer:
+        """Return the scratch of the rows."""
+        return self.ctx.scratch("staged", (self._input_rows(self.rows), self.length), self.form.dtype)
 
     def _input_rows(self, rows: Any) -> Any:
         return (rows - 1) * self.conv.strides[0] + self.conv.extents[0]

@@ -19,6 +19,7 @@ from mlfc.tir.ir import Expr
 LANES = 16  # 32-bit lanes of the vectors that templates write with
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
 MOST_PIXELS = 8  # pixels are a power of two apart where channels are: more of them than cache ways evict each other
+SPARE = 2  # registers for a broadcast value, and for what products of bytes are masked with
 VECTORS = (1, 2, 4, 7)  # of output channels that a tile may have
 MEASURED_VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)  # of tiles that are measured
 MOST_MEASURED_PIXELS = 14
@@ -240,6 +241,33 @@ def _of_open_width(tile: Tile, filters: int, registers: int, allowed: tuple[int,
     wide, vectors = min(fitting, key=cost)
     assert isinstance(tile.columns, OpenSplit)
     return Tile(tile.rows, OpenSplit(tile.columns.extent, wide), vectors)
+
+
+def covering(height: int, width: int, filters: int, registers: int, allowed: tuple[int, ...]) -> Tile:
+    """Return the tiling by tiles of one size, the last of which may overlap others, with the least estimated time.
+
+    Products of bytes need two registers for each one of weights: a sixth pixel of a vector leaves none for its sums.
+    """
+    each = parts(registers)
+
+    def most(vectors: int) -> int:
+        return max(1, (registers - SPARE - 2 * each * vectors) // (each * vectors))
+
+    def cost(tile: Tile) -> float:
+        tall, wide, vectors = sizes(tile)
+        blocks, rest = divmod(-(-filters // LANES), vectors)
+        held = [(blocks, vectors * each), (bool(rest), rest * each)]
+        steps = sum(count * _step_cost(tall * wide, weights, each) for count, weights in held)
+        return -(-height // tall) * -(-width // wide) * steps
+
+    fitting = [
+        Tile(Split(tall, 0, -(-height // tall)), Split(wide, 0, -(-width // wide)), vectors)
+        for vectors in allowed
+        if vectors == 1 or vectors <= -(-filters // LANES)
+        for tall in range(1, min(height, most(vectors)) + 1)
+        for wide in range(1, min(width, most(vectors) // tall) + 1)
+    ]
+    return min(fitting, key=cost)
 
 
 def fitting(

@@ -14,7 +14,7 @@ _FAMILIES = (
     "weight_only",
 )  # fmt: skip
 _TEMPLATES = (
-    "plain", "conv_tile", "winograd", "depthwise", "product_tile", "transposed_columns", "transposed_tile",
+    "plain", "conv_templates", "winograd", "depthwise", "product_tile", "transposed_columns", "transposed_tile",
     "gpu_fold", "gpu_product", "gpu_transposed", "packed_tile", "gpu_depthwise", "attention", "attention_tile",
     "attention_rows",
 )  # fmt: skip

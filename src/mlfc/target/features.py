@@ -88,6 +88,8 @@ class Features:
     group_items: int = 256  # most work-items of a group
     shared_bytes: int = 32768  # most bytes that the work-items of a group may have together
     prefetches: bool = False  # kernels ask for weights before they need them
+    # kernels are few bytes rather than the last per cent of speed: one kind of tile, loops that are not spelled out
+    compact: bool = False
     winograd: bool = False  # float32 convolutions may be computed by transforms, in which rounding errors grow
     wide_double: bool = True  # C's double has 64 bits
     float_unit: bool = True  # float32 is compared and added by instructions, mostly: cores may come without the unit
@@ -158,7 +160,6 @@ class Level:
     # those that have floats and no bytes; ``templates``, those that templates write for it alone; empty: all
     serves: str = ""
     condition: str = ""  # of the preprocessor, where systems can have the level, if not all of the architecture's
-    compact: bool = False  # loops with long bodies are not spelled out: older processors are served in fewer bytes
 
     @property
     def symbol(self) -> str:

@@ -228,7 +228,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     if transforms == "off":
         features, options = without_transforms(features), {**options, WINOGRAD: transforms}
     if optimize == "size":  # levels are speed for bytes
-        features = replace(features, levels=(), packing_registers=0)
+        features = replace(features, levels=(), packing_registers=0, compact=False)
     levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)
     return Target(kind.name, mcpu, replace(features, optimize=optimize, levels=levels), options)
 

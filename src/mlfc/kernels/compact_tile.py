@@ -1,0 +1,147 @@
+"""Convolutions of integers in few bytes of code, for levels of processors that are served beside newer ones.
+
+Results of integers are requantized in dozens of instructions. A register tile does so for its own pixels, so code has
+them once for each kind of tile: of rows and of columns that are left over, in each block of channels. Here the tiles
+of a band of rows leave their sums in scratch, and one loop over its pixels makes results of them. All tiles have one
+size: the last ones begin before the end of those before, and write the same sums again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+from mlfc.kernels import tiling
+from mlfc.kernels.arithmetic import Arithmetic
+from mlfc.kernels.conv_tile import TiledConv, TilePosition
+from mlfc.kernels.geometry import Conv
+from mlfc.kernels.staging import Band, Form, Source
+from mlfc.kernels.tiling import LANES, PackedBlock, Tile
+from mlfc.support import dtypes
+from mlfc.support.dims import Extent, is_static
+from mlfc.target.features import Features
+from mlfc.target.tuned import Value
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
+from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.split_stores import MOST_ELEMENTS
+
+MOST_PIXELS = 256
+"""Whose sums are left in scratch: they should stay in the first-level cache beside the weights."""
+
+
+def is_compact(features: Features, conv: Conv, how: Arithmetic) -> bool:
+    """Tell whether a convolution is written in few bytes: of integers, whose input is copied, and of known sizes."""
+    sizes, is_bytes = (*conv.spatial, conv.channels, conv.filters), how.must_stage and how.accumulator == "int32"
+    return features.compact and is_bytes and is_static(sizes) and prod(conv.output) > 0
+
+
+class _LineBand(Band):
+    """The copy of a band of rows whose pixels follow each other without anything between: one line of pixels."""
+
+    def scratch(self) -> Buffer:
+        """Return the scratch of the rows."""
+        self.length = self.columns * self.form.pixel
+        return self.ctx.scratch("staged", (self.rows * self.length,), self.form.dtype)
+
+    def at(self, slot: Expr, element: Expr) -> list[Expr]:
+        """Return the index of an element of a row of the copy."""
+        return [slot * self.length + element]
+
+
+class CompactConv(TiledConv):
+    """Writes the loops of one convolution over (height, width) of known sizes."""
+
+    can_share_pieces = False
+
+    def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
+        taps, plain = prod(conv.kernel), conv.strides == (1, 1) and not conv.padded and conv.groups == 1
+        self.is_line = taps == 1 and plain and conv.channels % how.step == 0
+        super().__init__(ctx, conv, how, source, out)
+        assert self.stage is not None  # `is_compact` has seen to it
+        shape = self.part * self.conv.output[1], self.tile.vectors * LANES
+        self.totals = ctx.scratch("totals", shape, dtypes.element(how.accumulator))
+        self._at = tb.const(0), tb.const(0)  # of a tile in its part
+
+    def band_of(self, form: Form, most: int) -> Band:
+        """Return the copy of the input of a band of rows."""
+        make = _LineBand if self.is_line else Band
+        return make(self.ctx, self.conv, (self.data, self.seen), form, self.how.weights.nbytes, most)
+
+    def _measured_tile(
+        self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS, *, packing: bool = False
+    ) -> Tile:
+        """Return the tiling in whose order weights are packed, or that of the band: of one kind of tile."""
+        if packing:
+            return super()._measured_tile(band, registers, allowed, packing=True)
+        width = self.conv.output[1]
+        assert isinstance(band, int)  # `is_compact` has seen to it
+        fitting = (rows for rows in range(band, 1, -1) if band % rows == 0 and rows * width <= MOST_PIXELS)
+        self.part = next(fitting, 1)
+        return tiling.covering(*self._plane_of(self.part), self.conv.group_filters, registers, allowed)
+
+    def _plane_of(self, band: Extent) -> tuple[Any, Any]:
+        """Return the rows and columns over which tiles go."""
+        return (1, band * self.conv.output[1]) if self.is_line else (band, self.conv.output[1])
+
+    def _orders(self) -> Sequence[Value]:
+        return ["blocks"]
+
+    def _plane(
+        self, band: tuple[Expr, Expr, Expr, Any], block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
+    ) -> None:
+        """Write the tiles of one band for one block of channels, and the loops that finish them, by parts of rows."""
+        image, group, first, rows = band
+        stmts, tile = self.ctx.stmts, self.tile
+        stmts.refill(self.totals)
+        height, width = self._plane_of(self.part)
+        with stmts.loop(rows // self.part, "part") as part:
+            above = part * self.part
+            with self._covering(height, tile.rows.largest, "ty") as row:
+                with self._covering(width, tile.columns.largest, "tx") as column:
+                    self._at = row, column
+                    at = (row, above * self.conv.output[1] + column) if self.is_line else (above + row, column)
+                    sizes = tile.rows.largest, tile.columns.largest
+                    self.write_tile(TilePosition(image, group, first + at[0], at[1], at[0], *sizes), *block)
+            self._results((image, group, first + above), block[0], block[1])
+
+    @contextmanager
+    def _covering(self, extent: int, size: int, name: str) -> Iterator[Expr]:
+        """Open the loop over pieces of one size, of which the last may begin before the end of the one before."""
+        stmts = self.ctx.stmts
+        with stmts.loop(-(-extent // size), name) as index:
+            yield index * size if extent % size == 0 else stmts.let("start", tb.minimum(index * size, extent - size))
+
+    def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
+        """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
+        stage = self.stage
+        if not self.is_line or stage is None:
+            return super().reader(place)
+        return lambda _, x, tap: tb.load(
+            stage.buffer, [(place.column + x) * self.conv.channels + tap[2]], lanes=self.how.step
+        )
+
+    def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
+        """Leave the sums of a tile in scratch."""
+        assert together == 1
+        del number
+        (row, column), width = self._at, self._plane_of(self.part)[1]
+        for index in range(sums.size):
+            y, x = place.pixels[index // block.vectors]
+            where = [(row + y) * width + (column + x), index % block.vectors * LANES]
+            self.ctx.stmts.store(self.totals, where, tb.load(sums, [index]))
+
+    def _results(self, part: tuple[Expr, Expr, Expr], block: PackedBlock, number: Expr) -> None:
+        """Hand the sums of a part of a band to the output, in loops of so few elements that they are split by width."""
+        stmts, width = self.ctx.stmts, self.conv.output[1]
+        image, group, first = part
+        channel = group * self.conv.group_filters + number * block.width + block.first
+        for start, count, size in tiling.balanced(width, max(1, MOST_ELEMENTS // (block.vectors * LANES))).pieces:
+            with stmts.loop(self.part, "row") as row, stmts.loop(count, "piece") as piece:
+                with stmts.loop(size, "column") as offset, stmts.loop(block.width, "c", "vectorized") as c:
+                    column = piece * size + (offset + start)
+                    at = self.place(image, first + row, column)
+                    value = self.finished(tb.load(self.totals, [row * width + column, c]), channel + c)
+                    self.out.store(at(channel + c), value)

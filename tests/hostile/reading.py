@@ -267,15 +267,20 @@ def _forked(actions: list[str], path: Path, options: dict[str, float]) -> list[s
 
 def main() -> None:
     """Serve readings until the input ends."""
-    good = Path(sys.stdin.readline().strip())
+    from tests.hostile import corpus, corpus_metadata  # noqa: F401  (registers its files)
+
+    good, faulty = Path(sys.stdin.readline().strip()), Path("faulty.tar")
     _get_ready()
-    for action in (*ACTIONS.values(), *BLOB_ACTIONS.values()):
-        try:
-            with counted_calls():
-                action(good)
-        except Exception:
-            # this is only for everything to be imported before memory is measured
-            continue
+    corpus.FAULTS["metadata_no_executor"].write(faulty)  # whose faults a package lists that is slow to import
+    for path in (good, faulty):
+        for action in (*ACTIONS.values(), *BLOB_ACTIONS.values()):
+            try:
+                with counted_calls():
+                    action(path)
+            except Exception:
+                # this is only for everything to be imported before memory is measured
+                continue
+    faulty.unlink()
     # a collection in a child would write to each page with an object on it, and so copy the page
     gc.collect()
     gc.freeze()

@@ -56,6 +56,15 @@ def test_what_the_corpus_spoils_is_good(build, reader: Reader, tmp_path: Path) -
     assert reader.read("inspect", path).error is None
 
 
+def test_the_reader_has_imported_what_lists_faults(reader: Reader, tmp_path: Path) -> None:
+    """Else every reading of a faulty file imports it again, which takes seven million calls."""
+    path = tmp_path / "faulty.tar"
+    FAULTS["metadata_no_executor"].write(path)
+    reading = reader.read("validate", path)
+    assert "too short" in reading.text
+    assert reading.calls < 100_000
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_found(name: str, reader: Reader, place: Path, tmp_path: Path) -> None:
     fault = FAULTS[name]

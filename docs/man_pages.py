@@ -19,7 +19,7 @@ from mlfc.cli.main import COMMANDS, GROUPS, app
 _ENVIRONMENT = {
     "CC": "The C compiler, with its options, of libraries and objects.",
     "MLFC_CACHE_LIMIT": "What the folder of earlier builds may take, such as 2G: see mlfc-cache(1).",
-    "MLFC_CPU": "The level of processors that a library of the target 'c -mcpu=auto' takes, instead of the best, and"
+    "MLFC_CPU": "The level of processors that a library of a target with -mcpu=auto takes, instead of the best, and"
     " that mlfc-run(1) compiles models for.",
     "MLFC_KEY_PASSWORD": "The password of a private key: see mlfc-sign(1).",
     "MLFC_TRACEBACK": "If set, errors show where they were raised.",

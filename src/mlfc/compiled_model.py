@@ -28,8 +28,8 @@ from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.specializing import SpecializingModel
 from mlfc.support.text import Displayed
-from mlfc.target.defaults import EVERY_CPU, PORTABLE
-from mlfc.target.target import llvm_here
+from mlfc.target.defaults import EVERY_CPU
+from mlfc.target.target import llvm_here, portable
 from mlfc.transform import specialized
 
 if TYPE_CHECKING:
@@ -194,12 +194,12 @@ class CompiledModel(Displayed, HasModel):
 
     @cached_property
     def _portable(self) -> Factory:
-        """The module for archives: of several processors, C for all of them."""
+        """The module for archives: instead of several levels of processors, for all of them."""
         if self.factory.target.mcpu != AUTO:
             return self.factory
         params = dict(self.factory.source_params)
         options = {name: value for name, value in self._built.items() if name != "tuned"}  # of this processor
-        return build(self.factory.module, PORTABLE, params, module_name=self.name, **options)
+        return build(self.factory.module, portable(self.factory.target), params, module_name=self.name, **options)
 
     def _specialized(self, extents: Mapping[str, int]) -> Runnable:
         """Return the model for certain extents, in this process without a C compiler; the bits are the same."""

@@ -134,20 +134,19 @@ class Factory(Displayed):
         """
         unit, files = self.host_unit, self.host_code.files
         beside = beside_code([unit], [self.host_code], {self.module_name: self.interface()})
-        cpu = self.unit.target.library_cpu
+        options: dict[str, Any] = {
+            "params": self.params,
+            "beside": beside,
+            "cpu": self.unit.target.library_cpu,
+            "levels": self.host_code.levels,
+            "at_level": lambda level: codegen.generate(unit.at_level(level)).files,
+        }
         if self.unit.target.kind == "llvm":
             from mlfc.library.llvm_library import llvm_library  # LLVM takes long to load
 
-            library: HostLibrary = llvm_library(unit, files, params=self.params, beside=beside, cpu=cpu)
+            library: HostLibrary = llvm_library(unit, files, **options)
         else:
-            library = HostLibrary(
-                files,
-                params=self.params,
-                beside=beside,
-                cpu=cpu,
-                levels=self.host_code.levels,
-                at_level=lambda level: codegen.generate(at_level(unit, level)).files,
-            )
+            library = HostLibrary(files, **options)
         if self.code.device is not None:
             library.import_module(device_module(self.code.device, self.target))
         for part in self.code.external:
@@ -257,12 +256,6 @@ class Factory(Displayed):
         return iter((self.graph_json, self.lib, self.params))
 
 
-def at_level(unit: codegen.Unit, level: str | None) -> codegen.Unit:
-    """Return a unit for the processors of one level alone, of None for all, where its target has several levels."""
-    levels = unit.target.levels
-    return unit if levels is None else replace(unit, only_level=level or levels.levels[0].name)
-
-
 def link(
     factories: Sequence[Factory],
     *,
@@ -312,7 +305,7 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
         cpu=AUTO if AUTO in cpus else cpus[0],
         native=native if has_objects else None,
         levels=linked.levels,
-        at_level=lambda level: codegen.generate_together([at_level(unit, level) for unit in units], **sharing).files,
+        at_level=lambda level: codegen.generate_together([unit.at_level(level) for unit in units], **sharing).files,
     )
     objects: set[bytes] = set()
     for module in (module for factory in factories for module in factory.lib.imported_modules):

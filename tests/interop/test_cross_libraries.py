@@ -26,6 +26,7 @@ pytest.importorskip("ziglang", reason="pip install ziglang")
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
 SAMPLES = 3
+LEVEL = "tvmgen_kws_cpu"
 ENTRIES = {"tvmgen_kws_run", "tvmgen_kws___tvm_main__", "__tvm_ffi_kws", "__tvm_dev_mblob", "mlfc_abi_version"}
 
 # loads the library, reads inputs from standard input, and writes the outputs of both of the module's functions
@@ -134,23 +135,26 @@ def test_shared_libraries_for_linux_export_their_entries(
     assert {line.split()[-1] for line in said.splitlines() if "DEFAULT" in line and " UND " not in line} >= ENTRIES
 
 
-@pytest.mark.parametrize("target", ["c", "llvm"])
+@pytest.mark.parametrize("target", ["c", "llvm -mcpu=auto"])
 def test_a_library_for_windows_exports_its_entries(target: str, factory: Factory, tmp_path: Path) -> None:
     triple = "x86_64-w64-mingw32"
     path = compiled(factory, target, triple).export_library(tmp_path / "kws.dll", target_triple=triple)
     said = subprocess.run([need("objdump", "binutils"), "-p", path], capture_output=True, text=True, check=True).stdout
     assert "file format pei-x86-64" in said
     assert "DLL" in said
-    assert set(said.partition("Ordinal/Name Pointer] Table")[2].split()) >= ENTRIES
+    names = set(said.partition("Ordinal/Name Pointer] Table")[2].split())
+    assert names >= ENTRIES
+    assert (LEVEL in names) == target.endswith("auto")
 
 
-@pytest.mark.parametrize("target", ["c", "llvm"])
+@pytest.mark.parametrize("target", ["c", "llvm -mcpu=auto"])
 def test_a_library_for_macos_exports_its_entries(target: str, factory: Factory, tmp_path: Path) -> None:
     triple = "aarch64-macos"
     path = compiled(factory, target, triple).export_library(tmp_path / "kws.dylib", target_triple=triple)
     arch, kind, names = read_macho(path.read_bytes())
     assert (arch, kind) == (0x0100_000C, 6)
     assert {f"_{name}" for name in ENTRIES} <= names
+    assert (f"_{LEVEL}" in names) == target.endswith("auto")
 
 
 def read_macho(data: bytes) -> tuple[int, int, set[str]]:

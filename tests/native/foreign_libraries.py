@@ -19,8 +19,8 @@ from tests.native.foreign_programs import ZIG_WASI, c_library_of, wasi_library
 
 _IMPORTED = {
     "ucrtbase": (
-        "__acrt_iob_func abort clock fclose fopen fprintf fread free getenv malloc memcmp memcpy memmove memset rand "
-        "snprintf srand strcmp strlen strtol vfprintf vsnprintf _time64"
+        "__acrt_iob_func abort clock fclose fopen fprintf fputc fread free getenv malloc memcmp memcpy memmove memset "
+        "rand snprintf srand strcmp strlen strtol vfprintf vsnprintf _time64"
     ),
     "kernel32": (
         "AcquireSRWLockExclusive CloseHandle CreateThread GetCurrentProcess GetLogicalProcessorInformation"

@@ -216,11 +216,11 @@ def test_levels_share_weights_and_the_plan() -> None:
         assert variant.inplace == kernel.inplace
 
 
-def arm_program(model: Path, folder: Path) -> list[str]:
+def arm_program(target: str, model: Path, folder: Path) -> list[str]:
     """Return the command that runs a model on an AArch64 processor, whose name comes next, and the program."""
     pytest.importorskip("ziglang", reason="pip install ziglang")
     emulator = emulator_of(AARCH64)
-    factory = build("c -mcpu=auto -mtriple=aarch64", model)
+    factory = build(f"{target} -mcpu=auto -mtriple={AARCH64}", model)
     with without_c_library():
         factory.export_library(folder / "digits.so", target_triple=AARCH64, options=QUICK)
     (folder / "main.c").write_text(main_text(factory))
@@ -229,10 +229,12 @@ def arm_program(model: Path, folder: Path) -> list[str]:
     return [*emulator, "-E", f"LD_LIBRARY_PATH={folder}", "-cpu"]
 
 
-@pytest.mark.parametrize("model", [MODEL, FLOATS], ids=["bytes", "floats"])
-def test_processors_of_aarch64(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "model"), [("c", MODEL), ("c", FLOATS), ("llvm", MODEL)], ids=["bytes", "floats", "llvm"]
+)
+def test_processors_of_aarch64(target: str, model: Path, tmp_path: Path) -> None:
     """Only SVE with vectors of the size that the kernels are compiled for is a level; of all others NEON is used."""
-    run, program = arm_program(model, tmp_path), str(tmp_path / "main")
+    run, program = arm_program(target, model, tmp_path), str(tmp_path / "main")
     # the bytes of vectors, of which this emulator has 64 where nothing is said
     expected = {
         "cortex-a53": ARM[0],
@@ -290,7 +292,7 @@ def test_one_processor_and_several_exclude_each_other(tmp_path: Path) -> None:
     factory = build("c -mcpu=auto")
     with pytest.raises(OptionError, match=r"-mcpu=auto is for several processors, and '-march=native' for one"):
         factory.export_library(tmp_path / "digits.so", options=["-march=native"])
-    with pytest.raises(OptionError, match=r"C for others to compile is for one processor.*Compile for 'c'"):
+    with pytest.raises(OptionError, match=r"code for others to build is for one processor.*Compile for 'c'"):
         mlfc.export_model_library_format(factory, tmp_path / "digits.tar")
     with pytest.raises(OptionError, match=r"has the option -mtriple with -mcpu=auto only"):
         build("c -mtriple=x86_64")

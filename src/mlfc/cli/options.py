@@ -188,7 +188,7 @@ OPTIONS = {
     ),
     "target": _option(
         "Compile for: c, 'c -mcpu=cortex-m4', opencl, ... Default: c; for libraries 'c -mcpu=auto', which is fast on"
-        " every processor.",
+        " every processor, as is 'llvm -mcpu=auto'.",
         autocompletion=_target_names,
     ),
     "target_host": _code("The target of the host's code beside a device's. Default: c."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlfc.errors import OptionError, unknown
 from mlfc.memory import Block, ConstantPool, MemoryOptions, Plan
@@ -70,7 +70,14 @@ class Unit:
     def levels(self) -> Levels | None:
         """The levels of processors that have kernels in files of their own, if there are any."""
         levels = self.target.levels
-        return levels if levels is None or self.only_level is None else levels.chosen(self.only_level)
+        if levels is None or self.only_level is None:
+            return levels
+        return None if self.target.kind == "llvm" else levels.chosen(self.only_level)  # no flags, hence no files
+
+    def at_level(self, level: str | None) -> Unit:
+        """Return the unit for the processors of one level alone, of None for all, where its target has several."""
+        levels = self.target.levels
+        return self if levels is None else replace(self, only_level=level or levels.levels[0].name)
 
     @property
     def is_worth_threads(self) -> bool:

@@ -36,10 +36,24 @@ _PRODUCTS, _MATRICES = "dotprod", "i8mm"
 _WITH_PRODUCTS = "+v8.2a,+dotprod"  # LLVM's
 _WITH_MATRICES = Features(instruction_sets=(_MATRICES,))
 _LEVELS = (
-    Level("aarch64", Features(), ("-march=armv8-a",), "generic"),
-    Level(_PRODUCTS, _WITH_MATRICES, ("-march=armv8.2-a+dotprod",), "generic+v8_2a+dotprod", serves="bytes"),
-    Level(_MATRICES, _WITH_MATRICES, ("-march=armv8.2-a+dotprod+i8mm",), "generic+v8_2a+dotprod+i8mm", serves="bytes"),
-    # of bytes, processors with SVE multiply as many with NEON
+    Level("aarch64", Features(), ("-march=armv8-a",), "generic", llvm=("generic", "")),
+    Level(
+        _PRODUCTS,
+        _WITH_MATRICES,
+        ("-march=armv8.2-a+dotprod",),
+        "generic+v8_2a+dotprod",
+        serves="bytes",
+        llvm=("generic", _WITH_PRODUCTS),
+    ),
+    Level(
+        _MATRICES,
+        _WITH_MATRICES,
+        ("-march=armv8.2-a+dotprod+i8mm",),
+        "generic+v8_2a+dotprod+i8mm",
+        serves="bytes",
+        llvm=("generic", f"{_WITH_PRODUCTS},+i8mm"),
+    ),
+    # of bytes, processors with SVE multiply as many with NEON; LLVM's code has vectors of NEON
     Level(
         "sve256",
         _WITH_MATRICES,
@@ -52,7 +66,7 @@ _LEVELS = (
 )
 _CHOICE = (Path(__file__).parent / "aarch64_levels.h",)
 LEVELS.add("aarch64", Levels("defined(__aarch64__)", _LEVELS, _CHOICE, is_native=False, flags=levels_here))
-for _level, _llvm in zip(
-    _LEVELS, ("", _WITH_PRODUCTS, f"{_WITH_PRODUCTS},+i8mm", f"{_WITH_PRODUCTS},+i8mm"), strict=True
-):
+_llvm = ""
+for _level in _LEVELS:
+    _llvm = _level.llvm[1] if _level.llvm else _llvm
     CPUS.add(_level.name, Cpu(_level.features, llvm=_llvm))

@@ -38,9 +38,15 @@ VECTORS.add("x86", Vectors("i386|i686", (_SSE,)))
 
 # processors with AVX-512 that lack VNNI are those of 2017 to 2019, which slow down for it
 _LEVELS = (
-    Level("x86-64", _NARROW, ("-march=x86-64",), "x86_64"),
-    Level("x86-64-v3", _EIGHT, ("-march=x86-64-v3",), "x86_64_v3"),
-    Level("x86-64-v4", _WIDE, ("-march=x86-64-v4", "-mavx512vnni"), "x86_64_v4+avx512vnni"),
+    Level("x86-64", _NARROW, ("-march=x86-64",), "x86_64", llvm=("x86-64", "")),
+    Level("x86-64-v3", _EIGHT, ("-march=x86-64-v3",), "x86_64_v3", llvm=("x86-64-v3", "")),
+    Level(
+        "x86-64-v4",
+        _WIDE,
+        ("-march=x86-64-v4", "-mavx512vnni"),
+        "x86_64_v4+avx512vnni",
+        llvm=("x86-64-v4", "+avx512vnni"),
+    ),
     Level(
         "sapphirerapids",
         _TILES,

@@ -25,6 +25,7 @@ from mlfc.runtime.libraries.library_context import fill_context, take_error
 from mlfc.runtime.modules.device_module import DeviceModule
 from mlfc.runtime.modules.module import Function
 from mlfc.support.content import Data
+from mlfc.target.features import level_here, levels_of_host
 
 _RECORD = "operator_record.ll"
 _SOURCES: Mapping[str, Callable[[CompiledObject], str]] = {
@@ -48,12 +49,18 @@ def traced_code(unit: Unit) -> LinkedObjects:
     """
     if not hasattr(time, "CLOCK_MONOTONIC"):
         raise ToolchainError("compiled code has no clock to read on this system", next_step="Use the target 'c'")
-    chosen = native_unit(unit) or unit
+    chosen = unit.at_level(_level_here()) if unit.levels else native_unit(unit) or unit
     text = files("mlfc.library").joinpath(_RECORD).read_text(encoding="utf-8")
-    machine = machine_of(chosen.target)
+    machine = machine_of(chosen.target, chosen.only_level)
     record = compile_object(text.replace("CLOCK_MONOTONIC", str(int(time.CLOCK_MONOTONIC))), machine)
     code = fitting_code(generate_llvm(chosen, NOTHING_SHARED, traced=True).files)
     return LinkedObjects({**code, "lib/operator_record.o": record})
+
+
+def _level_here() -> str | None:
+    """Return the level for whose processors alone the code in this process is; None where there are none."""
+    levels = levels_of_host()
+    return None if levels is None else level_here(levels)[0].name
 
 
 class LlvmLibrary(HostLibrary):
@@ -73,7 +80,8 @@ class LlvmLibrary(HostLibrary):
     def linked(self) -> LinkedObjects:
         """The code in this process; raise ToolchainError if it is for another machine, or cannot be linked."""
         with self._told_what_it_needs():
-            linked = LinkedObjects({**fitting_code(self.files_here()), **self._external_objects()})
+            files = self.files_at(_level_here()) if self.levels else self.files_here()
+            linked = LinkedObjects({**fitting_code(files), **self._external_objects()})
         if any(isinstance(module, DeviceModule) for module in self.imported_modules):
             fill_context(linked.address, self, linked)  # code that launches kernels looks for them
         return linked

@@ -160,6 +160,8 @@ class Level:
     # those that have floats and no bytes; ``templates``, those that templates write for it alone; empty: all
     serves: str = ""
     condition: str = ""  # of the preprocessor, where systems can have the level, if not all of the architecture's
+    # LLVM's processor and features; None where code by LLVM would be no faster than that of the level before
+    llvm: tuple[str, str] | None = None
 
     @property
     def symbol(self) -> str:
@@ -254,6 +256,8 @@ def level_here(levels: Levels) -> tuple[Level, bool]:
     Raises OptionError for a level that there is not, or that the processor lacks.
     """
     names, native = [level.name for level in levels.levels], native_cpu()
+    if native == "x86-64-v4" and not native_products():
+        native = "x86-64-v3"  # the level has VNNI; libraries choose the same
     highest = names.index(native) if native in names else 0
     asked = os.environ.get(LEVEL_VARIABLE, "")
     if asked and asked not in names[: highest + 1]:

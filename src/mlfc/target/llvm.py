@@ -12,7 +12,7 @@ import llvmlite.binding as llvm
 
 from mlfc.errors import OptionError, unknown
 from mlfc.support.platforms import parse_platform
-from mlfc.target.features import AUTO, CPUS, INSTRUCTION_SETS, LLVM_OPTIONS, PLAIN, Features, leading, native_cpu
+from mlfc.target.features import CPUS, INSTRUCTION_SETS, LLVM_OPTIONS, PLAIN, Features, leading, native_cpu
 
 TRIPLE, ATTRIBUTES, FLOAT_ABI, ABI = LLVM_OPTIONS
 GENERIC = "generic"
@@ -95,12 +95,6 @@ def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], 
         For an unknown triple, processor, feature or float ABI.
     """
     options = dict(options)
-    if mcpu == AUTO:
-        raise OptionError(
-            f"kernels for several processors are made by the target c, got 'llvm -mcpu={AUTO}'",
-            place="-mcpu",
-            next_step=f'Compile for "c -mcpu={AUTO}", or name a processor: "llvm -mcpu=x86-64-v3"',
-        )
     if mcpu == "native":
         mcpu, found = _native()
         given = [part for part in (found, options.get(ATTRIBUTES, "")) if part]
@@ -189,9 +183,7 @@ def _known(triple: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _features(triple: str, mcpu: str, attributes: str) -> Features:
     """Return the features of a processor for the templates."""
     if mcpu in CPUS and mcpu != GENERIC:
-        features = CPUS.get(mcpu).features
-        known = tuple(name for name in features.instruction_sets if INSTRUCTION_SETS.get(name).in_llvm)
-        return replace(features, instruction_sets=known)
+        return in_llvm(CPUS.get(mcpu).features)
     arch = architecture(triple)
     small = arch in ("riscv32", "avr", "msp430") or arch.startswith("thumbv")
     found, last = find_instructions(triple, mcpu, attributes), "plain" if small else "vector"
@@ -200,6 +192,12 @@ def _features(triple: str, mcpu: str, attributes: str) -> Features:
         return replace(PLAIN, instruction_sets=names)
     wide = arch in ("x86_64", "i386", "i686") and "zmm" in _assembly(triple, mcpu, attributes, _WIDE)
     return Features(vector_registers=32 if wide else 16, instruction_sets=names)
+
+
+def in_llvm(features: Features) -> Features:
+    """Return abilities without the instruction sets that LLVM's code does not have."""
+    known = tuple(name for name in features.instruction_sets if INSTRUCTION_SETS.get(name).in_llvm)
+    return replace(features, instruction_sets=known)
 
 
 def find_instructions(triple: str, mcpu: str, attributes: str) -> dict[str, str]:

@@ -48,7 +48,7 @@ class TargetKind:
 
 
 TRIPLE = "-mtriple"
-"""The option of ``c -mcpu=auto`` for the architecture whose levels it has."""
+"""The option for the machine: of ``-mcpu=auto``, for the architecture whose levels it has."""
 ATTRIBUTES = "-mattr"
 """The option for instructions that processors of one level have or not; of ``c`` for those of x86."""
 
@@ -61,9 +61,7 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
         arch = _library_arch(options[TRIPLE]) if TRIPLE in options else host_arch()
         if arch not in LEVELS:
             return mcpu, {TRIPLE: arch}, Features()
-        first, *higher = LEVELS.get(arch).levels
-        levels = tuple((level.name, level.features) for level in higher)
-        return mcpu, {TRIPLE: arch}, replace(first.features, levels=levels)
+        return mcpu, {TRIPLE: arch}, _of_levels(LEVELS.get(arch))
     if TRIPLE in options:
         raise OptionError(
             f"target c has the option {TRIPLE} with -mcpu={AUTO} only, got {TRIPLE}={options[TRIPLE][:80]}",
@@ -79,6 +77,12 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
             next_step="Leave it out, or compile with llvm",
         )
     return name, options, CPUS.get(name).features
+
+
+def _of_levels(levels: Levels, seen: Callable[[Features], Features] = lambda features: features) -> Features:
+    """Return the abilities of all levels, each as a printer sees it."""
+    first, *higher = levels.levels
+    return replace(seen(first.features), levels=tuple((level.name, seen(level.features)) for level in higher))
 
 
 def _library_arch(triple: str) -> str:
@@ -99,9 +103,20 @@ def _library_arch(triple: str) -> str:
 
 
 def _read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
-    from mlfc.target.llvm import read_llvm  # LLVM takes long to load
+    from mlfc.target.llvm import GENERIC, in_llvm, read_llvm  # LLVM takes long to load
 
-    return read_llvm(mcpu, options)
+    if mcpu != AUTO:
+        return read_llvm(mcpu, options)
+    own = next((option for option in options if option != TRIPLE), None)
+    if own is not None:
+        raise OptionError(
+            f"-mcpu={AUTO} is for several processors, and {own} for one, got {own}={options[own][:80]}",
+            place=own,
+            next_step='Leave it out, or name the processor: "llvm -mcpu=x86-64-v3"',
+        )
+    _, options, features = read_llvm(GENERIC, options)
+    arch = _library_arch(options[TRIPLE])
+    return AUTO, options, _of_levels(LEVELS.get(arch), in_llvm) if arch in LEVELS else features
 
 
 def _read_device(
@@ -172,9 +187,14 @@ class Target:
         return self.mcpu + products.replace(",", "")
 
     @property
+    def library_arch(self) -> str:
+        """The architecture of a library that chooses among levels of processors."""
+        return _library_arch(self.options[TRIPLE])
+
+    @property
     def levels(self) -> Levels | None:
         """The levels of processors that have kernels of their own, if there are any."""
-        return LEVELS.get(self.options[TRIPLE]) if self.features.levels else None
+        return LEVELS.get(self.library_arch) if self.features.levels else None
 
 
 def parse_target(text: str, optimize: str = "speed") -> Target:
@@ -183,9 +203,9 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     Parameters
     ----------
     text : str
-        A kind of KINDS, ``-mcpu=NAME``, ``-mcpu=native`` or for ``c`` ``-mcpu=auto``, and the kind's own options; other
-        options of TVM's (``-keys``, ``-model``, ``-march``) are accepted and ignored. A processor in place of the kind
-        is code in C for it: ``cortex-m4``.
+        A kind of KINDS, ``-mcpu=NAME``, ``-mcpu=native``, ``-mcpu=auto`` for several levels of processors, and the
+        kind's own options; other options of TVM's (``-keys``, ``-model``, ``-march``) are accepted and ignored. A
+        processor in place of the kind is code in C for it: ``cortex-m4``.
     optimize : str
         ``speed`` or ``size``.
 
@@ -240,12 +260,17 @@ def llvm_here(target: Target) -> str:
     """
     if target.mcpu != AUTO:
         return str(target).replace("c", "llvm", 1) if target.kind == "c" else str(target)
-    known = levels_of_host() if target.options[TRIPLE] == host_arch() else None
+    known = levels_of_host() if target.library_arch == host_arch() else None
     words = ["llvm"]
     if known is not None:  # code for size has none but the first
         level = level_here(known)[0] if target.levels else known.levels[0]
         words += [f"-mcpu={level.name}"] if level.name in CPUS else []
     return " ".join([*words, *(f"{key}={value}" for key, value in target.options.items() if key == WINOGRAD)])
+
+
+def portable(target: Target) -> str:
+    """Return the target of code for all processors that one of several levels is for."""
+    return target.kind if target.kind == "c" else f"{target.kind} {TRIPLE}={target.options[TRIPLE]}"
 
 
 def parse_host(text: str, optimize: str = "speed") -> Target:

@@ -81,7 +81,7 @@ def measured_target(target: Target) -> Target:
             next_step="Tune for c, 'c -mcpu=native' or a board",
         )
     if target.levels is not None:
-        if target.options[TRIPLE] != host_arch():
+        if target.library_arch != host_arch():
             raise OptionError(
                 f"expected a target of this machine ({host_arch()}), got '{target}'",
                 place="--target",

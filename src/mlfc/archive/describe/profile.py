@@ -121,7 +121,7 @@ def profiled_factory(
     # kernels that share their work, if that was asked for
     code = factory.host_code.files
     loaded = loaded_pools(details, code)
-    if has_only_objects(code):
+    if factory.host_unit.target.kind == "llvm":
         from mlfc.library.llvm_library import traced_code
 
         return ProfiledModule(traced_code(factory.host_unit), details, loaded)

@@ -62,13 +62,13 @@ def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedC
 
 
 def require_one_processor(factories: Sequence[Factory]) -> None:
-    """Raise OptionError for C that chooses among kernels: whoever compiles C chooses its processor."""
+    """Raise OptionError for code that chooses among kernels: whoever builds it chooses its processor."""
     for factory in factories:
         if factory.unit.target.mcpu == AUTO:
             raise OptionError(
-                f"C for others to compile is for one processor, got the target '{factory.unit.target}'",
+                f"code for others to build is for one processor, got the target '{factory.unit.target}'",
                 place=factory.module_name,
-                next_step="Compile for 'c', which runs everywhere, or make a library: --emit so",
+                next_step=f"Compile for '{factory.unit.target.kind}', for all processors, or make a library: --emit so",
             )
 
 

@@ -29,6 +29,7 @@ from mlfc.codegen.host.packed import packed_declaration, packed_function
 from mlfc.codegen.host.state_functions import STATE_ARRAY, STATE_FLAG
 from mlfc.codegen.llvm.host import HostFunctions, constant_global, static_array, workspace_array
 from mlfc.codegen.llvm.kernels import emit_kernel, emit_kernels, empty_module, kernel_names
+from mlfc.codegen.llvm.levels import level_files, with_levels
 from mlfc.codegen.llvm.llvm_types import INT8, POINTER
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantGlobals, ConstantsObject, data_pieces, is_elf
@@ -49,10 +50,11 @@ def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> Genera
 
     For AOT ``<module>_lib0.o`` (entry and workspace), ``<module>_lib1.o`` (operators and main function), where the
     constants are large ``<module>_lib2.o`` with them alone, and the header that the C has, too. For the graph executor
-    ``<module>_lib0.o`` (table of functions) and ``<module>_lib1.o`` (operators). If `traced`, the main function of AOT
-    calls ``mlfc_trace_begin`` and ``mlfc_trace_end`` around each operator, for profiles.
+    ``<module>_lib0.o`` (table of functions) and ``<module>_lib1.o`` (operators). For several levels of processors see
+    `codegen.llvm.levels`. If `traced`, the main function of AOT calls ``mlfc_trace_begin`` and ``mlfc_trace_end``
+    around each operator, for profiles.
     """
-    machine = machine_of(unit.target)
+    machine = machine_of(unit.target, unit.only_level)
     if unit.executor == "graph":
         return generate_graph(unit, shared, machine)
     constants = constant_table(unit, shared)
@@ -67,8 +69,9 @@ def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> Genera
             partial(_operators_module, unit, shared, host, machine, traced), machine, optimize
         ),
         **constant_objects(constants, f"lib/{unit.module}_lib2.o", machine),
+        **level_files(unit, shared, names),
     }
-    return aot_code(unit, interface, constants, names, files)
+    return with_levels(unit, aot_code(unit, interface, constants, names, files))
 
 
 def native_unit(unit: Unit) -> Unit | None:
@@ -117,19 +120,21 @@ def _operators_module(unit: Unit, shared: Shared, host: AotFunctions, machine: M
 def generate_graph(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:
     """Return the code of a module for the graph executor."""
     names = packed_names(unit)
+    computing = kernel_names(unit, shared, compute_names(names))
     on_device = launched_kernels(unit, names)
     optimize, module = unit.target.features.optimize, unit.module
     files: dict[str, Data] = {
         f"lib/{module}_lib1.o": CompiledObject(
             partial(_operators, unit, shared, names, on_device, machine), machine, optimize
-        )
+        ),
+        **level_files(unit, shared, computing, internal=True),
     }
     if not shared.registry:
         ordered = sorted(names[kernel.name] for kernel in unit.kernels_in_code)
         files[f"lib/{module}_lib0.o"] = CompiledObject(
             partial(registry_module, f"{module}_lib0", ordered, machine), machine, optimize
         )
-    return graph_code(unit, names, files, on_device)
+    return with_levels(unit, graph_code(unit, names, files, on_device))
 
 
 def registry_module(name: str, functions: Sequence[str], machine: Machine) -> ir.Module:

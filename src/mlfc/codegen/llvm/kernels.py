@@ -141,16 +141,23 @@ def kernel_names(unit: Unit, shared: Shared, own: Mapping[str, str]) -> dict[str
     }
 
 
+def defined_kernels(unit: Unit, shared: Shared) -> list[PrimFunc]:
+    """Return the kernels of a unit but for those of another file, a device or an external generator."""
+    return [
+        kernel
+        for kernel in unit.program.kernels
+        if unit.kernel_key(kernel) not in shared.functions and kernel.external is None and kernel.device is None
+    ]
+
+
 def emit_kernels(
     unit: Unit, shared: Shared, module: ir.Module, names: Mapping[str, str], machine: Machine, *, internal: bool = False
 ) -> None:
-    """Define the functions of a unit's kernels, but for those of another file, a device or an external generator.
+    """Define the functions of a unit's kernels; those for several levels of processors are in files of their own.
 
     `names` are by kernel; no other file sees `internal` ones.
     """
-    for kernel in unit.program.kernels:
-        if unit.kernel_key(kernel) in shared.functions or kernel.external is not None or kernel.device is not None:
-            continue
+    for kernel in defined_kernels(unit, shared) if unit.levels is None else ():
         function = emit_kernel(
             module,
             printed_form(unit, kernel),

@@ -15,10 +15,11 @@ import llvmlite.binding as llvm
 from mlfc.codegen.writer import text_beside
 from mlfc.errors import OptionError
 from mlfc.support import dtypes
-from mlfc.target.features import VECTORS, leading
+from mlfc.target.features import AUTO, VECTORS, leading
 from mlfc.target.llvm import (
     ABI,
     ATTRIBUTES,
+    GENERIC,
     TRIPLE,
     architecture,
     find_instructions,
@@ -84,8 +85,10 @@ class Machine:
         return _data_layout(self.triple, self.cpu, self.features, self.abi)
 
 
-def machine_of(target: Target) -> Machine:
-    """Return the machine of a target.
+def machine_of(target: Target, level: str | None = None) -> Machine:
+    """Return the machine of a target; of one with several levels of processors, that of a level, by default the first.
+
+    Of a level for which LLVM's code is that of the level before, it is that one's machine.
 
     Raises
     ------
@@ -94,11 +97,22 @@ def machine_of(target: Target) -> Machine:
     """
     triple = target.options.get(TRIPLE) or host_triple()
     find_target(triple)
-    cpu = llvm_cpu(triple, target.mcpu)
-    attributes = target.options.get(ATTRIBUTES, "")
-    features = llvm_features(triple, target.mcpu, attributes)
-    found = tuple(find_instructions(triple, target.mcpu, attributes).items())
+    mcpu, attributes = target.mcpu, target.options.get(ATTRIBUTES, "")
+    if mcpu == AUTO:
+        mcpu, attributes = _processor(target, level)
+    cpu, features = llvm_cpu(triple, mcpu), llvm_features(triple, mcpu, attributes)
+    found = tuple(find_instructions(triple, mcpu, attributes).items())
     return _examined(triple, cpu, features, target.options.get(ABI, ""), found)
+
+
+def _processor(target: Target, level: str | None) -> tuple[str, str]:
+    """Return LLVM's processor and features for a level; of code without levels, what all of the kind have."""
+    found = (GENERIC, "")
+    levels = target.levels.levels if target.levels else ()
+    names = [each.name for each in levels]
+    for each in levels[: names.index(level) + 1] if level in names else levels[:1]:
+        found = each.llvm or found
+    return found
 
 
 @cache

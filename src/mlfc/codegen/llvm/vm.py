@@ -11,6 +11,7 @@ from mlfc.codegen.emit import GeneratedCode, function_names, launched_kernels
 from mlfc.codegen.llvm.code import constant_objects
 from mlfc.codegen.llvm.host import HostFunctions, constant_global
 from mlfc.codegen.llvm.kernels import emit_kernels, empty_module, kernel_names
+from mlfc.codegen.llvm.levels import level_files, with_levels
 from mlfc.codegen.llvm.llvm_types import INT32, INT64, POINTER
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantGlobals, is_elf
@@ -24,15 +25,16 @@ from mlfc.support.content import Data
 
 def generate_vm_llvm(unit: Unit, shared: Shared) -> GeneratedCode:
     """Return the code of a module of the virtual machine as objects: ``lib1.o``, and ``lib2.o`` for large constants."""
-    machine, constants = machine_of(unit.target), constants_of(unit)
-    optimize = unit.target.features.optimize
+    machine, constants = machine_of(unit.target, unit.only_level), constants_of(unit)
+    names, optimize = kernel_names(unit, shared, function_names(unit)), unit.target.features.optimize
     files: dict[str, Data] = {
         f"lib/{unit.module}_lib1.o": CompiledObject(
             partial(_module, unit, shared, constants, machine), machine, optimize
         ),
         **constant_objects(constants, f"lib/{unit.module}_lib2.o", machine),
+        **level_files(unit, shared, names, internal=True),
     }
-    return vm_code(unit, constants, kernel_names(unit, shared, function_names(unit)), files)
+    return with_levels(unit, vm_code(unit, constants, names, files))
 
 
 def _module(unit: Unit, shared: Shared, constants: ConstantTable, machine: Machine) -> ir.Module:

@@ -120,7 +120,9 @@ def test_no_instruction_is_above_the_level_of_its_section(both: Path) -> None:
         X86[1]: {"xmm", "ymm", "vf"},
         X86[2]: {"xmm", "ymm", "zmm", "k", "vf", "vpdpbusd"},
     }
-    assert list(inspect_library(both)["library"]["levels"]) == OURS
+    sizes = inspect_library(both)["library"]["levels"]
+    assert list(sizes) == OURS
+    assert sizes[X86[0]] < 2 * sizes[X86[2]]  # long bodies stay in loops, of which LLVM makes copies otherwise
 
 
 @pytest.mark.parametrize(("executor", "suffix"), [("aot", ".a"), ("graph", ".tar"), ("vm", ".so")])

@@ -23,6 +23,7 @@ class Context:
     builder: Value  # an llvmlite.ir.IRBuilder, at the next instruction
     machine: Machine
     contracts: bool  # a product and a sum of floats become one fused multiply-add where the machine has it
+    compact: bool = False  # loops of long bodies stay loops
     ranges: Ranges = field(default_factory=Ranges)  # known intervals of variables at the next instruction
     variables: dict[int, Value] = field(default_factory=dict)  # by the id of the variable
     buffers: dict[int, Value] = field(default_factory=dict)  # pointers, by the id of the buffer

@@ -38,6 +38,7 @@ def emit_kernel(
     contracts: bool,
     aliased: frozenset[int] = frozenset(),
     parallel: str = "",
+    compact: bool = False,
 ) -> Value:
     """Define a kernel in a module.
 
@@ -54,6 +55,8 @@ def emit_kernel(
         Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
     parallel : str
         The function by which it shares its work among threads, if it does.
+    compact : bool
+        Whether loops of long bodies stay loops; see `codegen.long_bodies`.
 
     Returns
     -------
@@ -66,7 +69,7 @@ def emit_kernel(
     function = declare_kernel(module, prim, name)
     _describe(function, prim, aliased)
     builder = ll.IRBuilder(function.append_basic_block("entry"))
-    context = Context(module, builder, machine, contracts)
+    context = Context(module, builder, machine, contracts, compact)
     for buffer, argument in zip(prim.params, function.args, strict=False):
         context.buffers[id(buffer)] = argument
     numbers = function.args[len(function.args) - len(prim.symbols) :]

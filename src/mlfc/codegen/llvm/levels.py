@@ -75,6 +75,8 @@ def _module(unit: Unit, kernels: list[PrimFunc], names: Mapping[str, str], level
             contracts=unit.contracts,
             aliased=unit.aliased_inputs(kernel),
             parallel=unit.parallel,
+            # where vectors requantize, LLVM's copies are short, and loops cost a tenth of the time
+            compact=level.features.compact and not level.features.fixed_point_lanes,
         )
         function.linkage = "hidden"  # a visibility, which LLVM reads in the same place
     for function in module.functions:

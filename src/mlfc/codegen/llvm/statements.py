@@ -13,6 +13,7 @@ from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value, memory_typ
 from mlfc.codegen.llvm.metadata import access_group, loop_properties
 from mlfc.codegen.llvm.parallel import Parts
 from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, reducible_addresses
+from mlfc.codegen.long_bodies import keeps_rolled
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
@@ -176,7 +177,8 @@ class StmtEmitter:
         again = builder.icmp_signed("<", following, extent)
         counter.add_incoming(following, builder.block)
         branch = builder.cbranch(again, *blocks)
-        rolled, lanes = stmt.kind == "rolled", self._becomes_vectors(stmt)
+        rolled = stmt.kind == "rolled" or (self._context.compact and keeps_rolled(stmt))
+        lanes = self._becomes_vectors(stmt)
         scalar = self._independence.has_wrapping_address(stmt)
         properties = loop_properties(self._context.module, rolled=rolled, lanes=lanes, scalar=scalar, group=group)
         if properties is not None:

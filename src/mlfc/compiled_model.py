@@ -29,7 +29,7 @@ from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.specializing import SpecializingModel
 from mlfc.support.text import Displayed
 from mlfc.target.defaults import EVERY_CPU
-from mlfc.target.target import llvm_here, portable
+from mlfc.target.target import llvm_here
 from mlfc.transform import specialized
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ class CompiledModel(Displayed, HasModel):
             return self.factory
         params = dict(self.factory.source_params)
         options = {name: value for name, value in self._built.items() if name != "tuned"}  # of this processor
-        return build(self.factory.module, portable(self.factory.target), params, module_name=self.name, **options)
+        every = str(self.factory.target.at_level(None))
+        return build(self.factory.module, every, params, module_name=self.name, **options)
 
     def _specialized(self, extents: Mapping[str, int]) -> Runnable:
         """Return the model for certain extents, in this process without a C compiler; the bits are the same."""

@@ -29,7 +29,10 @@ from mlfc.support.dims import Symbol
 from mlfc.target import features
 from mlfc.target.features import LEVELS, level_here
 from mlfc.target.target import parse_target
+from mlfc.target.tuned import TEMPLATES
+from mlfc.target.tuning_log import Entry, TuningLog
 from mlfc.tir import parallel
+from mlfc.tuning.kernels import measured_target
 from tests.conftest import need
 from tests.harness import seeded_inputs
 from tests.native.test_levels import FLOATS, MODEL, X86, build
@@ -180,6 +183,23 @@ def test_code_in_a_process_is_for_its_level_alone(arch: str, machines: list[tupl
     assert found == machines
 
 
+def test_a_log_of_tuning_is_for_the_processor_of_a_level() -> None:
+    asked = parse_target(LINUX)
+    wide = f"llvm -mattr=+avx512vnni -mcpu=x86-64-v4 {LINUX.rsplit(maxsplit=1)[-1]}"
+    assert asked.at_level(X86[3]) == asked.at_level(X86[2]) == parse_target(wide)
+    assert str(asked.at_level(None)) == f"llvm {LINUX.rsplit(maxsplit=1)[-1]}"
+    if X86[2] in reached():
+        assert measured_target(asked) == parse_target(wide)
+    line = {
+        "form": 1, "templates": TEMPLATES, "kind": "choice", "optimize": "speed", "measured": "time", "ratio": 0.5,
+        "target": str(asked.at_level(X86[2])), "outcome": "right", "values": {"tile": "4x2x1"},
+        "kernel": {"operator": "nn.dense", "inputs": [], "attributes": {}},
+    }  # fmt: skip
+    applied = dict(TuningLog((Entry.from_json(line),)).applied(asked).features.levels)
+    found = {level: bool(each.tuned and each.tuned.kernels) for level, each in applied.items()}
+    assert found == {X86[1]: False, X86[2]: True, X86[3]: True}
+
+
 def test_another_linker_gets_what_all_processors_run(tmp_path: Path) -> None:
     """It is told no flags of single files."""
     given: list[str] = []
@@ -199,7 +219,7 @@ def test_processors_without_dot_products_are_a_level_below(monkeypatch: pytest.M
     wide = {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
     monkeypatch.setattr(features, "host_arch", lambda: "x86_64")
     for flags, level in ((wide, X86[1]), (wide | {"avx512_vnni"}, X86[2])):
-        monkeypatch.setattr(features, "processor_flags", lambda flags=flags: flags)
+        monkeypatch.setattr(features, "processor_abilities", lambda flags=flags: flags)
         assert level_here(LEVELS.get("x86_64"))[0].name == level
 
 

@@ -83,7 +83,7 @@ def built(model: Path, target: str) -> Factory:
     [
         ("x86_64", TILES, "", "c -mcpu=sapphirerapids"),
         ("x86_64", V4 | {"avx512_vnni"}, "", "c -mcpu=x86-64-v4 -mattr=+avx512vnni"),
-        ("x86_64", V4, "", "c -mcpu=x86-64-v4"),
+        ("x86_64", V4, "", "c -mcpu=x86-64-v3"),  # as in libraries
         ("x86_64", set(), "", "c -mcpu=x86-64"),
         ("x86_64", TILES, "x86-64-v4", "c -mcpu=x86-64-v4"),
         ("x86_64", TILES, "x86-64", "c -mcpu=x86-64"),

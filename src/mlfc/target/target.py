@@ -196,6 +196,20 @@ class Target:
         """The levels of processors that have kernels of their own, if there are any."""
         return LEVELS.get(self.library_arch) if self.features.levels else None
 
+    def at_level(self, name: str | None) -> Target:
+        """Return the target for the processors of one level, of None for all; LLVM's code may be that of one below."""
+        levels = self.levels.levels if self.levels else ()
+        names = [level.name for level in levels]
+        known = levels[: names.index(name) + 1] if name in names else ()
+        options = dict(self.options)
+        if self.kind == "c":
+            del options[TRIPLE]
+            mcpu = known[-1].name if known else "generic"
+        else:
+            mcpu, own = next((level.llvm for level in reversed(known) if level.llvm), ("generic", ""))
+            options |= {ATTRIBUTES: own} if own else {}
+        return parse_target(str(replace(self, mcpu=mcpu, options=options)), self.features.optimize)
+
 
 def parse_target(text: str, optimize: str = "speed") -> Target:
     """Return the target that a string names.
@@ -266,11 +280,6 @@ def llvm_here(target: Target) -> str:
         level = level_here(known)[0] if target.levels else known.levels[0]
         words += [f"-mcpu={level.name}"] if level.name in CPUS else []
     return " ".join([*words, *(f"{key}={value}" for key, value in target.options.items() if key == WINOGRAD)])
-
-
-def portable(target: Target) -> str:
-    """Return the target of code for all processors that one of several levels is for."""
-    return target.kind if target.kind == "c" else f"{target.kind} {TRIPLE}={target.options[TRIPLE]}"
 
 
 def parse_host(text: str, optimize: str = "speed") -> Target:

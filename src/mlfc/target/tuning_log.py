@@ -93,7 +93,7 @@ class TuningLog:
             own = self._tuned(processor_of(target), target.mcpu, features.optimize)
             return replace(target, features=replace(features, tuned=own))
         by_level = {
-            level.name: self._tuned(f"{target.kind} -mcpu={level.name}", level.name, features.optimize)
+            level.name: self._tuned(processor_of(target.at_level(level.name)), level.name, features.optimize)
             for level in levels.levels
         }
         # the weights of all levels are in the order of the highest one's tiles

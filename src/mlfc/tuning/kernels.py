@@ -17,7 +17,7 @@ from mlfc.relay.visitor import post_order
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.platforms import host_arch
 from mlfc.target.features import level_here, levels_of_host, native_cpu, without_transforms
-from mlfc.target.target import TRIPLE, Target, parse_target
+from mlfc.target.target import Target, parse_target
 from mlfc.target.tuned import Choices, Tuned, text_of
 from mlfc.target.tuning_log import KernelFacts
 from mlfc.transform.kernel_key import kernel_facts
@@ -88,7 +88,7 @@ def measured_target(target: Target) -> Target:
                 next_step="Tune on a machine of that kind",
             )
         level, _ = level_here(target.levels)
-        return _named(target, level.name)
+        return target.at_level(level.name)
     return target
 
 
@@ -108,7 +108,7 @@ def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
 
 def _named(target: Target, cpu: str) -> Target:
     """Return the target for one processor, with the other options that it has."""
-    options = [f"{name}={value}" for name, value in target.options.items() if name != TRIPLE]
+    options = [f"{name}={value}" for name, value in target.options.items()]
     return parse_target(" ".join([target.kind, f"-mcpu={cpu}", *options]), target.features.optimize)
 
 

@@ -19,7 +19,6 @@ from mlfc.target.features import AUTO, VECTORS, leading
 from mlfc.target.llvm import (
     ABI,
     ATTRIBUTES,
-    GENERIC,
     TRIPLE,
     architecture,
     find_instructions,
@@ -86,7 +85,7 @@ class Machine:
 
 
 def machine_of(target: Target, level: str | None = None) -> Machine:
-    """Return the machine of a target; of one with several levels of processors, that of a level, by default the first.
+    """Return the machine of a target; of one with several levels of processors, that of a level, by default of all.
 
     Of a level for which LLVM's code is that of the level before, it is that one's machine.
 
@@ -97,22 +96,12 @@ def machine_of(target: Target, level: str | None = None) -> Machine:
     """
     triple = target.options.get(TRIPLE) or host_triple()
     find_target(triple)
+    if target.mcpu == AUTO:
+        target = target.at_level(level)
     mcpu, attributes = target.mcpu, target.options.get(ATTRIBUTES, "")
-    if mcpu == AUTO:
-        mcpu, attributes = _processor(target, level)
     cpu, features = llvm_cpu(triple, mcpu), llvm_features(triple, mcpu, attributes)
     found = tuple(find_instructions(triple, mcpu, attributes).items())
     return _examined(triple, cpu, features, target.options.get(ABI, ""), found)
-
-
-def _processor(target: Target, level: str | None) -> tuple[str, str]:
-    """Return LLVM's processor and features for a level; of code without levels, what all of the kind have."""
-    found = (GENERIC, "")
-    levels = target.levels.levels if target.levels else ()
-    names = [each.name for each in levels]
-    for each in levels[: names.index(level) + 1] if level in names else levels[:1]:
-        found = each.llvm or found
-    return found
 
 
 @cache

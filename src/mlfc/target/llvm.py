@@ -195,9 +195,12 @@ def _features(triple: str, mcpu: str, attributes: str) -> Features:
 
 
 def in_llvm(features: Features) -> Features:
-    """Return abilities without the instruction sets that LLVM's code does not have."""
+    """Return abilities without the instruction sets that LLVM's code does not have.
+
+    LLVM also unrolls the loops of compact templates, which then take more bytes than the others.
+    """
     known = tuple(name for name in features.instruction_sets if INSTRUCTION_SETS.get(name).in_llvm)
-    return replace(features, instruction_sets=known)
+    return replace(features, instruction_sets=known, compact=False)
 
 
 def find_instructions(triple: str, mcpu: str, attributes: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -75,7 +76,11 @@ def bodies(level: str) -> tuple[PrimFunc, PrimFunc]:
 def tiles(kernel: PrimFunc) -> tuple[int, int]:
     """Return how many stores make results of sums, and how many vectors of sums the code writes products to."""
     stores = [stmt for stmt in walk(kernel.body) if isinstance(stmt, ir.Store)]
-    sums = {(stmt.buffer, *map(str, stmt.indices)) for stmt in stores if stmt.buffer.name.startswith("sums")}
+    sums = {
+        (stmt.buffer, *map(str, stmt.indices))
+        for stmt in stores
+        if stmt.buffer.name.startswith("sums") and stmt.buffer.scope == "local"
+    }
     return sum(stmt.buffer is kernel.output for stmt in stores), len(sums)
 
 
@@ -123,3 +128,27 @@ def test_dense_layers_of_some_rows_are_exact() -> None:
         expected = (data.astype(np.int64) - 7) @ weights.T.astype(np.int64)
         np.testing.assert_array_equal(kernels[leading](data), expected)
         assert any("totals" in buffer.name for buffer in kernels[leading].group.prim.scratch)
+
+
+def float_layer(data: tuple[int, ...], taps: int, filters: int) -> relay.Function:
+    """Return a convolution of floats with a bias."""
+    rng = np.random.default_rng(4)
+    weights = rng.standard_normal((taps, taps, data[3], filters)).astype(np.float32)
+    x = relay.Var("x", relay.TensorType(data, "float32"))
+    sizes: dict[str, Any] = {"padding": (taps // 2,) * 4, "data_layout": "NHWC", "kernel_layout": "HWIO"}
+    call = relay.call("nn.conv2d", [x, relay.const(weights)], **sizes)
+    bias = relay.const(rng.standard_normal(filters).astype(np.float32))
+    return group_of(relay.call("nn.bias_add", [call, bias], axis=3), [x])
+
+
+@pytest.mark.parametrize(("taps", "expected", "usual_sums"), [(1, 10, 18), (3, 8, 22)], ids=["one tap", "transforms"])
+def test_floats_have_one_kind_of_tile_and_the_same_bits(taps: int, expected: int, usual_sums: int) -> None:
+    """Sums of 600 floats are added up by pieces, which the newest level has for all tiles before the next piece."""
+    group = float_layer((1, 13, 13, 600 if taps == 1 else 48), taps, 40)
+    compact = replace(COMPACT, winograd=True)
+    usual = replace(compact, compact=False)
+    kernels = Kernels({"compact": (group, compact), "usual": (group, usual)})
+    data = np.random.default_rng(5).standard_normal((1, 13, 13, 600 if taps == 1 else 48)).astype(np.float32)
+    assert kernels["compact"](data).tobytes() == kernels["usual"](data).tobytes()
+    found = {name: tiles(kernels[name].group.prim)[1] for name in ("compact", "usual")}
+    assert found == {"compact": expected, "usual": usual_sums}

@@ -17,7 +17,6 @@ from mlfc.kernels.templates import Weights
 from mlfc.support import dtypes
 from mlfc.support.dims import is_static
 from mlfc.target.features import Features
-from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer
 
@@ -50,10 +49,6 @@ class CompactDepthwise(Depthwise):
 
     def row(self, place: Strip, window: Any) -> None:
         """Write the strips of a row; the last one leaves alone what the one before has done."""
-        width, size = self.conv.output[1], self.pixels
-        with self.ctx.stmts.loop(-(-width // size), "strip") as index:
-            if width % size == 0:
-                self.strip(replace(place, column=index * size, size=size), window)
-                return
-            start = self.ctx.stmts.let("start", tb.minimum(index * size, width - size))
-            self.strip(replace(place, column=start, size=size, done=index * size - start), window)
+        width = self.conv.output[1]
+        with tiling.covering_pieces(self.ctx, width, self.pixels, "strip") as piece:
+            self.strip(replace(place, column=piece.start, size=piece.size, done=piece.done), window)

@@ -1,15 +1,15 @@
-"""Convolutions of integers in few bytes of code, for levels of processors that are served beside newer ones.
+"""Convolutions in few bytes of code, for levels of processors that are served beside newer ones.
 
 Results of integers are requantized in dozens of instructions. A register tile does so for its own pixels, so code has
 them once for each kind of tile: of rows and of columns that are left over, in each block of channels. Here the tiles
 of a band of rows leave their sums in scratch, and one loop over its pixels makes results of them. All tiles have one
-size: the last ones begin before the end of those before, and write the same sums again.
+size: the last ones begin before the end of those before, and write the same sums again. Layers of floats with one tap
+are written like that too, where their sums are long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -32,10 +32,24 @@ MOST_PIXELS = 256
 """Whose sums are left in scratch: they should stay in the first-level cache beside the weights."""
 
 
+FEWEST_STEPS = 32
+"""Of the sums of floats that are left in scratch: shorter ones take hardly longer than that."""
+
+
 def is_compact(features: Features, conv: Conv, how: Arithmetic) -> bool:
-    """Tell whether a convolution is written in few bytes: of integers, whose input is copied, and of known sizes."""
-    sizes, is_bytes = (*conv.spatial, conv.channels, conv.filters), how.must_stage and how.accumulator == "int32"
-    return features.compact and is_bytes and is_static(sizes) and prod(conv.output) > 0
+    """Tell whether a convolution of known sizes is written in few bytes: of bytes, and of floats with one tap."""
+    sizes = (*conv.spatial, conv.channels, conv.filters)
+    if not features.compact or not is_static(sizes) or prod(conv.output) == 0:
+        return False
+    if how.accumulator == "float32":
+        return _is_line(conv, how) and conv.channels >= FEWEST_STEPS and prod(conv.output) > 1
+    return how.must_stage and how.accumulator == "int32"
+
+
+def _is_line(conv: Conv, how: Arithmetic) -> bool:
+    """Tell whether the windows of successive pixels follow each other through all rows."""
+    is_plain = conv.strides == (1, 1) and not conv.padded and conv.groups == 1
+    return is_plain and prod(conv.kernel) == 1 and conv.channels % how.step == 0
 
 
 class _LineBand(Band):
@@ -54,13 +68,11 @@ class _LineBand(Band):
 class CompactConv(TiledConv):
     """Writes the loops of one convolution over (height, width) of known sizes."""
 
-    can_share_pieces = False
+    adds_by_pieces = False
 
     def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
-        taps, plain = prod(conv.kernel), conv.strides == (1, 1) and not conv.padded and conv.groups == 1
-        self.is_line = taps == 1 and plain and conv.channels % how.step == 0
+        self.is_line = _is_line(conv, how)
         super().__init__(ctx, conv, how, source, out)
-        assert self.stage is not None  # `is_compact` has seen to it
         shape = self.part * self.conv.output[1], self.tile.vectors * LANES
         self.totals = ctx.scratch("totals", shape, dtypes.element(how.accumulator))
         self._at = tb.const(0), tb.const(0)  # of a tile in its part
@@ -80,7 +92,8 @@ class CompactConv(TiledConv):
         assert isinstance(band, int)  # `is_compact` has seen to it
         fitting = (rows for rows in range(band, 1, -1) if band % rows == 0 and rows * width <= MOST_PIXELS)
         self.part = next(fitting, 1)
-        return tiling.covering(*self._plane_of(self.part), self.conv.group_filters, registers, allowed)
+        held = 2 if self.how.step > 1 else 1
+        return tiling.covering(*self._plane_of(self.part), self.conv.group_filters, registers, allowed, held)
 
     def _plane_of(self, band: Extent) -> tuple[Any, Any]:
         """Return the rows and columns over which tiles go."""
@@ -99,29 +112,26 @@ class CompactConv(TiledConv):
         height, width = self._plane_of(self.part)
         with stmts.loop(rows // self.part, "part") as part:
             above = part * self.part
-            with self._covering(height, tile.rows.largest, "ty") as row:
-                with self._covering(width, tile.columns.largest, "tx") as column:
-                    self._at = row, column
+            with tiling.covering_pieces(self.ctx, height, tile.rows.largest, "ty") as down:
+                with tiling.covering_pieces(self.ctx, width, tile.columns.largest, "tx") as along:
+                    row, column = self._at = down.start, along.start
                     at = (row, above * self.conv.output[1] + column) if self.is_line else (above + row, column)
-                    sizes = tile.rows.largest, tile.columns.largest
-                    self.write_tile(TilePosition(image, group, first + at[0], at[1], at[0], *sizes), *block)
+                    place = TilePosition(image, group, first + at[0], at[1], at[0], down.size, along.size)
+                    self.write_tile(place, *block)
             self._results((image, group, first + above), block[0], block[1])
-
-    @contextmanager
-    def _covering(self, extent: int, size: int, name: str) -> Iterator[Expr]:
-        """Open the loop over pieces of one size, of which the last may begin before the end of the one before."""
-        stmts = self.ctx.stmts
-        with stmts.loop(-(-extent // size), name) as index:
-            yield index * size if extent % size == 0 else stmts.let("start", tb.minimum(index * size, extent - size))
 
     def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
-        stage = self.stage
-        if not self.is_line or stage is None:
+        if not self.is_line:
             return super().reader(place)
-        return lambda _, x, tap: tb.load(
-            stage.buffer, [(place.column + x) * self.conv.channels + tap[2]], lanes=self.how.step
-        )
+        pixels, channels, stage = [place.column + x for x in range(place.wide)], self.conv.channels, self.stage
+        let = self.ctx.stmts.let
+        if stage:
+            return lambda _, x, tap: tb.load(stage.buffer, [pixels[x] * channels + tap[2]], lanes=self.how.step)
+        columns = self.conv.output[1]
+        rows = [tb.const(0) if self.conv.output[0] == 1 else let("y", pixel // columns) for pixel in pixels]
+        along = [pixel if self.conv.output[0] == 1 else let("x", pixel % columns) for pixel in pixels]
+        return lambda _, x, tap: self.read(place.image, rows[x], along[x], tap[2])
 
     def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
         """Leave the sums of a tile in scratch."""

@@ -90,6 +90,7 @@ class TiledConv:
     is_measured = True  # whether measurements may choose its parameters
     joins = True  # whether blocks can be computed together
     can_share_pieces = True  # whether a piece of long sums can be added up for all tiles before the next
+    adds_by_pieces = True  # whether it does, where it pays
     can_stage = True  # whether the input may be copied
     packs_once = True  # whether weights are packed here, and read by `PackedBlock.place`
     panel = 0  # vectors of output channels whose weights are side by side, if not those of a tile
@@ -118,7 +119,7 @@ class TiledConv:
             self.stage = self.band_of(form, most)
         band = self.stage.rows if self.stage else conv.output[0]
         self.tile: Tile = self.choose_tile(band)
-        self.order, self.unroll = usual, 1
+        self.order, self.unroll = usual if self.adds_by_pieces else "blocks", 1
         if self.is_measured:
             self.order = str(ctx.choose("order", self.order, self._orders))
             self.unroll = int(str(ctx.choose("unroll", self.unroll, self._unrolls)))

@@ -75,7 +75,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     axis = _rows_axis(data.shape[:-1])
     if axis is None:
         flat, seen = rows_as_pixels(data.shape, weights.values.shape[-1])
-        tile: type[TiledConv] = CompactConv if is_compact(ctx.features, flat, how) else FlatRows
+        tile: type[TiledConv] = CompactConv if how.must_stage and is_compact(ctx.features, flat, how) else FlatRows
         tile(ctx, flat, how, (data, seen), out).emit()
         return
     batch, rows, frame = _rows_frame(data.shape[:-1], axis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -117,6 +118,17 @@ Cut: TypeAlias = "Split | OpenSplit"
 def cut(extent: Extent, limit: int) -> Cut:
     """Cut an extent into pieces of at most `limit`."""
     return OpenSplit(extent, limit) if isinstance(extent, Dim) else balanced(extent, limit)
+
+
+@contextmanager
+def covering_pieces(ctx: Context, extent: int, size: int, name: str) -> Iterator[Covering]:
+    """Open the loop over the fewest pieces of one size that cover an extent: the last one may begin earlier."""
+    with ctx.stmts.loop(-(-extent // size), name) as index:
+        if extent % size == 0:
+            yield Covering(index * size, tb.const(0), size)
+            return
+        start = ctx.stmts.let("start", tb.minimum(index * size, extent - size))
+        yield Covering(start, index * size - start, size)
 
 
 def balanced(extent: int, limit: int) -> Split:
@@ -243,21 +255,22 @@ def _of_open_width(tile: Tile, filters: int, registers: int, allowed: tuple[int,
     return Tile(tile.rows, OpenSplit(tile.columns.extent, wide), vectors)
 
 
-def covering(height: int, width: int, filters: int, registers: int, allowed: tuple[int, ...]) -> Tile:
+def covering(height: int, width: int, filters: int, registers: int, allowed: tuple[int, ...], weights: int = 1) -> Tile:
     """Return the tiling by tiles of one size, the last of which may overlap others, with the least estimated time.
 
-    Products of bytes need two registers for each one of weights: a sixth pixel of a vector leaves none for its sums.
+    `weights` are the registers that products need for each one of weights: two where they are of bytes, so that a sixth
+    pixel of a vector leaves none for its sums.
     """
     each = parts(registers)
 
     def most(vectors: int) -> int:
-        return max(1, (registers - SPARE - 2 * each * vectors) // (each * vectors))
+        return max(1, (registers - SPARE - weights * each * vectors) // (each * vectors))
 
     def cost(tile: Tile) -> float:
         tall, wide, vectors = sizes(tile)
         blocks, rest = divmod(-(-filters // LANES), vectors)
         held = [(blocks, vectors * each), (bool(rest), rest * each)]
-        steps = sum(count * _step_cost(tall * wide, weights, each) for count, weights in held)
+        steps = sum(count * _step_cost(tall * wide, of_weights, each) for count, of_weights in held)
         return -(-height // tall) * -(-width // wide) * steps
 
     fitting = [

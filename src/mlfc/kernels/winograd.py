@@ -120,10 +120,16 @@ class _Products(TiledConv):
         if isinstance(columns, tiling.OpenSplit):
             columns = tiling.OpenSplit(tiles, columns.largest)
         with self.ctx.stmts.loop(self.conv.groups, "place") as group:
+            place = TilePosition(tb.const(0), group, tb.const(0), tb.const(0), tb.const(0), 1, 0)
+            if self.ctx.features.compact and isinstance(tiles, int):  # one kind of tile: sums may be written again
+                registers, filters = self.ctx.features.vector_registers, self.conv.group_filters
+                size = tiling.covering(1, tiles, filters, registers, (block.vectors,)).columns.largest
+                with tiling.covering_pieces(self.ctx, tiles, size, "tx") as piece:
+                    self.write_tile(replace(place, column=piece.start, wide=size), block, number, weights, None)
+                return
             for column, wide in self._pieces(columns, "tx"):
                 with column as x:
-                    place = TilePosition(tb.const(0), group, tb.const(0), x, tb.const(0), 1, wide)
-                    self.write_tile(place, block, number, weights, None)
+                    self.write_tile(replace(place, column=x, wide=wide), block, number, weights, None)
 
 
 @dataclass(eq=False)

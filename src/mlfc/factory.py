@@ -132,21 +132,22 @@ class Factory(Displayed):
 
         What it imports goes into archives with it: the kernels of a device, and what external generators made.
         """
-        unit, files = self.host_unit, self.host_code.files
-        beside = beside_code([unit], [self.host_code], {self.module_name: self.interface()})
+        unit = self.host_unit
         options: dict[str, Any] = {
             "params": self.params,
-            "beside": beside,
+            "beside": beside_code([unit], lambda: [self.host_code], {self.module_name: self.interface()}),
             "cpu": self.unit.target.library_cpu,
-            "levels": self.host_code.levels,
             "at_level": lambda level: codegen.generate(unit.at_level(level)).files,
         }
         if self.unit.target.kind == "llvm":
             from mlfc.library.llvm_library import llvm_library  # LLVM takes long to load
 
-            library: HostLibrary = llvm_library(unit, files, **options)
+            options["levels"] = self.host_code.levels
+            library: HostLibrary = llvm_library(unit, self.host_code.files, **options)
+        elif unit.levels:  # the code of all levels is for libraries: in this process that of one is enough
+            library = HostLibrary(lambda: self.host_code.files, levels=codegen.level_paths(unit), **options)
         else:
-            library = HostLibrary(files, **options)
+            library = HostLibrary(self.host_code.files, **options)
         if self.code.device is not None:
             library.import_module(device_module(self.code.device, self.target))
         for part in self.code.external:
@@ -296,7 +297,7 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
         here = [(native_unit(unit) if unit.target.kind == "llvm" else None) or unit for unit in units]
         return codegen.generate_together(here, **sharing).files
 
-    beside = beside_code(units, linked.modules, described)
+    beside = beside_code(units, lambda: linked.modules, described)
     has_objects = any(unit.target.kind == "llvm" for unit in units)
     cpus = [unit.target.library_cpu for unit in units]
     code = HostLibrary(

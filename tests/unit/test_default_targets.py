@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import mlfc
+from mlfc import codegen
 from mlfc.archive.describe.profile import profiled_factory
 from mlfc.cli.inspect import inspect
 from mlfc.cli.report import report
@@ -188,6 +189,22 @@ def test_machines_without_levels_build_the_code_for_all_processors(monkeypatch: 
         _ = factory.lib.path
     assert caught.value.flags == (NATIVE,)
     assert {path for path in caught.value.files if "_lib1" in path} == {"src/default_lib1.c"}
+
+
+def test_code_of_this_process_is_printed_for_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_machine(monkeypatch, "x86_64", TILES)
+    factory = built(MODELS[1], EVERY_CPU)
+    printed: list[str | None] = []
+    real = codegen.generate
+
+    def generate(unit: codegen.Unit) -> codegen.GeneratedCode:
+        printed.append(unit.only_level)
+        return real(unit)
+
+    monkeypatch.setattr(codegen, "generate", generate)
+    with pytest.raises(_BuiltError):
+        _ = factory.lib.path
+    assert printed == [X86[-1]]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlfc.codegen.emit import DeviceCode, GeneratedCode, Sizes, constant_pools
+from mlfc.codegen.emit import DeviceCode, GeneratedCode, Sizes, constant_pools, level_paths
 from mlfc.codegen.link import LinkedCode, generate, generate_together
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit, check_executor
 from mlfc.codegen.vm.bytecode import assemble
@@ -20,4 +20,5 @@ __all__ = [
     "constant_pools",
     "generate",
     "generate_together",
+    "level_paths",
 ]

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,12 +128,15 @@ def _by_nvcc(nvcc: str, source: str, archs: list[str]) -> bytes:
 
 
 def beside_code(
-    units: Sequence[Unit], codes: Sequence[GeneratedCode], descriptions: Mapping[str, ModuleInterface]
+    units: Sequence[Unit], codes: Callable[[], Sequence[GeneratedCode]], descriptions: Mapping[str, ModuleInterface]
 ) -> Beside:
-    """Return what `HostLibrary` asks for files beside the code of these modules; `descriptions` are by module name."""
+    """Return what `HostLibrary` asks for files beside the code of modules, which `codes` returns when it is asked.
+
+    `descriptions` are by module name.
+    """
 
     def beside(abi: Sequence[str], files: Mapping[str, Data]) -> Mapping[str, Data]:
-        return {**library_files(units, codes, abi, files), _FILE: _description(descriptions)}
+        return {**library_files(units, codes(), abi, files), _FILE: _description(descriptions)}
 
     return beside
 

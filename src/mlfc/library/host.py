@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,7 +27,8 @@ from mlfc.target.features import Level, flagged_level, level_here, levels_of_hos
 class HostLibrary(Module):
     """C of a module, which becomes a library of this machine, cached by content, when a function is first used.
 
-    `files`, `digests` and `flags` are as for `build_library`, `cpu` as in target strings. `params` are constants that
+    `files`, which may be a function that is called when they are needed, `digests` and `flags` are as for
+    `build_library`, `cpu` as in target strings. `params` are constants that
     the code takes as arguments: `linked_params`. `beside` returns files for exported libraries, which replace files of
     the code with the same path. `native` returns the files for this very processor, where C compilers cannot make them
     of `files`, which run on all of its kind. `levels` are by path the processors of files that are not for all, and
@@ -40,7 +42,7 @@ class HostLibrary(Module):
 
     def __init__(
         self,
-        files: Mapping[str, Data],
+        files: Mapping[str, Data] | Callable[[], Mapping[str, Data]],
         *,
         params: Mapping[str, Array] | None = None,
         digests: Mapping[str, str] | None = None,
@@ -54,7 +56,7 @@ class HostLibrary(Module):
         super().__init__()
         self.levels = dict(levels or {})
         self._at_level = at_level
-        self.files = files
+        self._files = files
         self._native = native
         self.cpu = cpu
         self._beside = beside
@@ -63,6 +65,11 @@ class HostLibrary(Module):
         self._flags = tuple(flags)
         self._lock = ForkSafeLock()
         self._loaded: LibraryModule | None = None
+
+    @cached_property
+    def files(self) -> Mapping[str, Data]:  # type: ignore[override]  # made when it is first asked for
+        """The files of the code, for all processors that it is for."""
+        return self._files() if callable(self._files) else self._files
 
     def get_source(self) -> str:
         """Return all C files as one text, in the order of their names."""
@@ -96,13 +103,13 @@ class HostLibrary(Module):
 
     def built(self, beside: Mapping[str, Data] | None = None, more_flags: Sequence[str] = ()) -> Path:
         """Return the library with the files `beside`, compiled with further flags, from the cache if it is there."""
-        files, flags = self.files, self._flags
+        flags = self._flags
         own: dict[str, Sequence[str]] = {}
         known = levels_of_host()
         if self.levels and known is None:
             files = self.files_at(None)
         elif self.levels and known is not None:
-            # for this processor alone, which takes less time to compile
+            # for this processor alone, which takes less time to print and compile
             level, is_native = level_here(known)
             files = self.files_at(level.name)
             if known.chosen(level.name) is not None:  # kernels that lower levels serve are compiled for these
@@ -111,8 +118,10 @@ class HostLibrary(Module):
                 flags = ()
             elif not is_native:
                 flags = level_flags(find_compiler(), level)
-        elif self._flags == (NATIVE,) and (named := flagged_level(self.cpu)) is not None:
-            flags = level_flags(find_compiler(), named)
+        else:
+            files = self.files
+            if self._flags == (NATIVE,) and (named := flagged_level(self.cpu)) is not None:
+                flags = level_flags(find_compiler(), named)
         code = {**files, **self._external_files(), **(beside or {})}
         with self._told_what_it_needs():
             return build_library(code, (*flags, *more_flags), digests=self._digests, own_flags=own)

@@ -73,7 +73,10 @@ def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[],
         "mcu": lambda: [microcontrollers.table(find(models), options.boards)],
         "call": lambda: [call_overhead.table(folder)],
         "library": lambda: [library_load.table(folder)],
-        "levels": lambda: [levels.table(find(models), folder, seconds)],
+        "levels": lambda: [
+            levels.table(find(models), folder, seconds),
+            levels.llvm_table(find(models), folder, seconds),
+        ],
         "aarch64": lambda: [
             aarch64.dots(find(models or aarch64.BYTES), folder),
             aarch64.vectors(find(models or [*aarch64.FLOATS, *aarch64.BYTES]), folder),

@@ -1,4 +1,4 @@
-"""A library for all processors of an architecture beside those for one: latency, interleaved, and size."""
+"""Libraries for all processors of an architecture beside those for one, by C and by LLVM: latency, and size."""
 
 from __future__ import annotations
 
@@ -74,4 +74,38 @@ def table(models: Sequence[Model], folder: Path, seconds: float) -> Table:
         result.add_column(name, justify="left" if name == "model" else "right")
     for model in models:
         result.add_row(*measure(model, folder, seconds))
+    return result
+
+
+def measure_llvm(model: Model, folder: Path, seconds: float) -> tuple[str, ...]:
+    """Return the table row of one model by LLVM and by C."""
+    paths = {kind: folder / f"{model.name}-{kind}.so" for kind in ("llvm", "c")}
+    made = {kind: _exported(model, f"{kind} -mcpu=auto", path) for kind, path in paths.items()}
+    ratios = []
+    for level in _by_llvm():
+        # a library is loaded once, and chooses once
+        copies = [shutil.copyfile(path, folder / f"{level}-{path.name}") for path in paths.values()]
+        ratios.append(paired([_runner(path, level) for path in copies], seconds)[1])
+    return (
+        model.name,
+        *(f"{ratio:.2f}" for ratio in ratios),
+        *(f"{made[kind][1]:,}" for kind in paths),
+        *(f"{made[kind][0]:.1f}" for kind in paths),
+    )
+
+
+def _by_llvm() -> list[str]:
+    """Return the levels of this machine for which LLVM has code."""
+    levels = LEVELS.get(this_platform().arch)
+    reached = levels.levels[: levels.levels.index(level_here(levels)[0]) + 1]
+    return [level.name for level in reached if level.llvm]
+
+
+def llvm_table(models: Sequence[Model], folder: Path, seconds: float) -> Table:
+    """Return the table of libraries by LLVM on this machine."""
+    result = Table(title="llvm -mcpu=auto beside c -mcpu=auto: latency at each level / that of C")
+    for name in ("model", *_by_llvm(), "bytes but constants", "C's", "CPU s", "C's"):
+        result.add_column(name, justify="left" if name == "model" else "right")
+    for model in models:
+        result.add_row(*measure_llvm(model, folder, seconds))
     return result

@@ -43,14 +43,14 @@ def measure(model: Model, folder: Path, seconds: float) -> tuple[str, ...]:
     auto = folder / f"{model.name}-auto.so"
     auto_s, auto_bytes = _exported(model, "c -mcpu=auto", auto)
     own = {level.name: folder / f"{model.name}-{level.name}.so" for level in reached}
-    ratios = []
+    ratios, own_bytes = [], 0
     for level in reached:
         is_native = level is reached[-1]
         target = "c -mcpu=native" if is_native else f"c -mcpu={level.name}"
         # a library is loaded once, and chooses once
         copied = shutil.copyfile(auto, folder / f"{model.name}-auto-{level.name}.so")
         # the flags of the level: its name alone leaves out VNNI
-        _exported(model, target, own[level.name], NATIVE if is_native else level.flags)
+        _, own_bytes = _exported(model, target, own[level.name], NATIVE if is_native else level.flags)
         ratios.append(paired([_runner(copied, level.name), _runner(own[level.name])], seconds)[1])
     # what libraries were before they had levels
     one_s, one_bytes = _exported(model, "c", folder / f"{model.name}-one.so", NATIVE)
@@ -59,6 +59,7 @@ def measure(model: Model, folder: Path, seconds: float) -> tuple[str, ...]:
         *(f"{ratio:.3f}" for ratio in ratios),
         f"{auto_bytes:,}",
         f"{auto_bytes / one_bytes:.2f}",
+        f"{auto_bytes / own_bytes:.2f}",
         f"{auto_s:.1f}",
         f"{one_s:.1f}",
     )
@@ -69,7 +70,7 @@ def table(models: Sequence[Model], folder: Path, seconds: float) -> Table:
     levels = LEVELS.get(this_platform().arch)
     names = [level.name for level in levels.levels[: levels.levels.index(level_here(levels)[0]) + 1]]
     result = Table(title="c -mcpu=auto beside libraries for one processor: latency at each level / that library's")
-    columns = (*names[:-1], f"{names[-1]}, native", "bytes but constants", "/ one level's", "CPU s", "one level's")
+    columns = (*names[:-1], f"{names[-1]}, native", "bytes but constants", "/ c's", "/ native's", "CPU s", "c's")
     for name in ("model", *columns):
         result.add_column(name, justify="left" if name == "model" else "right")
     for model in models:

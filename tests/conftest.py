@@ -131,6 +131,9 @@ def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, Non
         yield
 
 
+_QUICK = ("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argument")
+
+
 @contextmanager
 def _flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
     """Build libraries of this machine with other flags than -O3, and without AVX2.
@@ -178,7 +181,14 @@ def quick_builds() -> Generator[None, None, None]:
 
     Products and sums are fused as with -O3, so floats have the same bits; clang always does, and warns of the flag.
     """
-    with _flags_for_o3(("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argument")):
+    with _flags_for_o3(_QUICK):
+        yield
+
+
+@pytest.fixture
+def quick_build() -> Generator[None, None, None]:
+    """Do what `quick_builds` does, for one test of a module."""
+    with _flags_for_o3(_QUICK):
         yield
 
 

@@ -20,6 +20,8 @@ import mlfc
 from mlfc.errors import DeviceError, InputError, OptionError, UnsupportedError
 from tests.onnx_models import model, small_network
 
+pytestmark = pytest.mark.usefixtures("quick_builds")  # operators are compared where they are tested alone
+
 BACKEND = mlfc.onnx_backend
 # the modules of ONNX's node tests of these, each in a model of its own; test_onnx_nodes.py has all
 MODULES = {

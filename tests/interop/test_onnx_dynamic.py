@@ -27,6 +27,8 @@ from mlfc.relay.verify import verify
 from mlfc.support.dims import Symbol
 from tests.relay_dynamic import RefusedError, run_dynamic
 
+pytestmark = pytest.mark.usefixtures("quick_builds")  # what takes long to interpret is compiled to run once
+
 Array = npt.NDArray[Any]
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -19,6 +19,8 @@ from mlfc.errors import OptionError, UnsupportedError
 from mlfc.torch import FallbackWarning, backend
 from tests.torch_models import Cnn, Vit, one_registry, seeded
 
+pytestmark = pytest.mark.usefixtures("quick_builds")  # operators are compared where they are tested alone
+
 # float32; the outputs are of the order of 1
 TOLERANCE = 2e-6
 

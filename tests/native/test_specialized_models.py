@@ -15,6 +15,7 @@ import mlfc
 from mlfc.specializing import SpecializingModel
 from mlfc.target.target import llvm_here, parse_target
 
+
 @dataclass
 class Net:
     """A growing model of one input: a chain of nodes."""

@@ -253,6 +253,7 @@ print(ctypes.CFUNCTYPE(ctypes.c_uint64)(pool[4])())
 """
 
 
+@pytest.mark.usefixtures("quick_build")
 def test_programs_in_c_ask_for_threads(tmp_path: Path) -> None:
     unasking, asking = (
         mlfc.compile(_large_model(), "llvm -mcpu=native", module_name="large", parallel=parallel)
@@ -275,7 +276,7 @@ def test_programs_in_c_ask_for_threads(tmp_path: Path) -> None:
     assert launches(path, 1, 2) == 20
 
 
-@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.usefixtures("_any_work_is_shared", "quick_build")
 def test_libraries_for_levels_of_processors(tmp_path: Path, models: Path) -> None:
     shared = mlfc.compile(models / "kws_ref_model.tflite", "c -mcpu=auto", parallel=True)
     shared.export_library(tmp_path / "kws.so")
@@ -320,7 +321,7 @@ def _random(rng: np.random.Generator, buffer: Any) -> Any:
     return rng.integers(-100, 100, buffer.shape).astype(buffer.dtype)
 
 
-@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.usefixtures("_any_work_is_shared", "quick_build")
 def test_two_models_at_once_and_in_a_child(models: Path) -> None:
     module, params = mlfc.import_model(models / "kws_ref_model.tflite")
     first, second = (
@@ -356,7 +357,7 @@ def test_numbers_of_threads_that_there_are_not(count: Any) -> None:
         mlfc.set_num_threads(count)
 
 
-@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.usefixtures("_any_work_is_shared", "quick_build")
 def test_the_command_line_asks_for_threads(tmp_path: Path, models: Path, command: Any) -> None:
     library, before = tmp_path / "kws.so", count_launches()
     command("compile", models / "kws_ref_model.tflite", "--parallel", "-o", library)

@@ -231,9 +231,16 @@ def _refilled(stmt: Stmt) -> frozenset[Buffer]:
         return known | _refilled(stmt.body)
     if not isinstance(stmt, ir.Seq):
         return known
-    fills = [(_refilled(item), {buffer for part in walk(item) for buffer in accessed(part)}) for item in stmt.stmts]
-    found = frozenset[Buffer]().union(*(filled for filled, _ in fills))
-    return frozenset(buffer for buffer in found if all(buffer in own or buffer not in used for own, used in fills))
+    fills = [_refilled(item) for item in stmt.stmts]
+    found = frozenset[Buffer]().union(*fills)
+    if not found:  # mostly: what is accessed takes long to find
+        return found
+    used = [{buffer for part in walk(item) for buffer in accessed(part)} for item in stmt.stmts]
+    return frozenset(
+        buffer
+        for buffer in found
+        if all(buffer in own or buffer not in seen for own, seen in zip(fills, used, strict=True))
+    )
 
 
 def _shared_work(stmt: Stmt) -> float:

@@ -258,7 +258,7 @@ class CompiledModel(Displayed, HasModel):
             return memory_map(self.export(Path(folder, f"{self.name}.tar")))
 
     def verify(self, *, layers: bool = False, **options: Any) -> Comparison:
-        """Compare this very code with the reference, LiteRT or ONNX Runtime.
+        """Compare this very code, as it runs in this process, with the reference: LiteRT or ONNX Runtime.
 
         Parameters
         ----------
@@ -272,10 +272,9 @@ class CompiledModel(Displayed, HasModel):
         if layers:
             made = {**self._imported, "optimize": self.factory.optimize, **options}
             return verify(self._source, layers=True, target=str(self.factory.target), **made)
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
-            archive = self.export(Path(folder, f"{self.name}.tar"))
-            known = {name: self._imported[name] for name in ("values", "numerics", "limit_factor")}
-            return verify(self._source, archive, **known, **options)
+        known = {name: self._imported[name] for name in ("values", "numerics", "limit_factor")}
+        # with states of its own
+        return verify(self._source, load_factory(self.factory), **known, **options)
 
     def _facts(self) -> Mapping[str, object]:
         sizes = self.factory.code.sizes

@@ -76,7 +76,9 @@ def test_a_compiled_model_runs_and_is_written(model: mlfc.CompiledModel, tmp_pat
 
 def test_a_compiled_model_is_compared_with_its_reference(model: mlfc.CompiledModel) -> None:
     pytest.importorskip("ai_edge_litert")
-    assert model.verify(samples=2).is_within
+    with pytest.MonkeyPatch.context() as monkeypatch:  # nor is it what an archive has
+        monkeypatch.setattr(mlfc.CompiledModel, "export", None)
+        assert model.verify(samples=2).is_within
     assert mlfc.verify((DIGITS / "digits_int8.tflite").read_bytes(), samples=1).is_within
     assert mlfc.verify(onnx.load(DIGITS / "digits.onnx"), samples=1, target="llvm").is_within
     with pytest.raises(ModelError, match=r"^model: ONNX Runtime cannot open the model: .*Load model from model failed"):

@@ -274,7 +274,7 @@ class _Comparing:
 
 def verify(
     model: Model,
-    artifact: str | os.PathLike[str] | None = None,
+    artifact: str | os.PathLike[str] | Computes | None = None,
     *,
     module: str | None = None,
     samples: int = 10,
@@ -302,7 +302,7 @@ def verify(
     ----------
     model : str, Path, bytes or onnx.ModelProto
         The original TFLite or ONNX model.
-    artifact : path, optional
+    artifact : path or loaded model, optional
         What it was compiled to; compiled here where it is not given.
     module : str, optional
         Which module of the artifact.
@@ -412,13 +412,13 @@ def _stepping(
 
 
 def _states_of(
-    artifact: str | os.PathLike[str], module: str | None, compiled: Computes
+    artifact: str | os.PathLike[str] | Computes, module: str | None, compiled: Computes
 ) -> tuple[Sequence[StateInfo], Mapping[str, Array]]:
     """Return the states of an artifact, and what they begin with."""
     if not isinstance(compiled, EmulatedModule):
         state = compiled.state if isinstance(compiled, (AotModule, GraphModule, VmModel)) else ModelState()
         return state.infos, dict(state)
-    if not compiled.states:
+    if not compiled.states or not isinstance(artifact, (str, os.PathLike)):
         return (), {}
     with open_archive(artifact) as archive:
         name = pick_module(archive.record.modules, module, archive.path)
@@ -432,7 +432,7 @@ def _check_options(
     samples: int,
     *,
     layers: bool,
-    artifact: str | os.PathLike[str] | None,
+    artifact: object,
     inputs: str | os.PathLike[str] | None,
     labels: str | os.PathLike[str] | None,
     tolerances: Sequence[float | None],
@@ -538,7 +538,11 @@ def _with_nodes(item: Difference, compiled: BoardLayers) -> Difference:
     return replace(item, nodes=nodes, is_unlike_host=item.tensor in compiled.unlike_host)
 
 
-def _loaded(artifact: str | os.PathLike[str], module: str | None, board: Board | None) -> Computes:
+def _loaded(artifact: str | os.PathLike[str] | Computes, module: str | None, board: Board | None) -> Computes:
+    if not isinstance(artifact, (str, os.PathLike)):
+        if board is not None:
+            raise OptionError("a board runs archives, not a model that is loaded here", next_step="Give the archive")
+        return artifact
     return load(artifact, module=module) if board is None else emulated_archive(artifact, board, module)
 
 

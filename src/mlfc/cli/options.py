@@ -202,8 +202,8 @@ OPTIONS = {
     "test_vectors": _archive("Random inputs with their outputs, for the demo to check. Default: none."),
     "timeout": _option("Stop firmware that has not ended after so many seconds."),
     "threads": _option(
-        "Threads that a kernel of a model or library runs on at most. Default: TVM_NUM_THREADS, else the cores that the"
-        " process may use; small models run on one.",
+        "Threads that a kernel of a model or library runs on at most. Default: TVM_NUM_THREADS, else the cores of a"
+        " socket that the process may use; small models run on one.",
         "N",
     ),
     "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),

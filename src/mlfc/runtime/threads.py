@@ -80,7 +80,7 @@ def set_num_threads(count: int) -> None:
     ----------
     count : int
         1 to 1024; 0 for the default: the environment's ``TVM_NUM_THREADS``, else ``OMP_NUM_THREADS``, else the cores
-        that the process may use.
+        of a socket that the process may use.
 
     Raises
     ------

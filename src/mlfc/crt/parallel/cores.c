@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* How many cores a process may use. */
+/* How many cores of one socket a process may use: to hand results to another socket takes longer than small kernels. */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
@@ -23,6 +23,10 @@
 
 #if defined(__linux__)
 
+#ifndef MLFC_SYS
+#define MLFC_SYS "/sys"
+#endif
+
 /* The first number in a file, or -1. */
 static long first_number(const char* path) {
   long number = -1;
@@ -39,7 +43,7 @@ static long quota_in(const char* folder) {
   char text[64];
   long quota, period, cores = 0;
   FILE* file;
-  snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", folder);
+  snprintf(path, sizeof path, MLFC_SYS "/fs/cgroup%s/cpu.max", folder);
   file = fopen(path, "r");
   if (file == NULL) return 0;
   if (fscanf(file, "%63s %ld", text, &period) == 2 && period > 0 && strcmp(text, "max") != 0) {
@@ -69,37 +73,41 @@ static long quota_of_group(void) {
     fclose(file);
   }
   if (least == 0) {
-    const long quota = first_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-    const long period = first_number("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+    const long quota = first_number(MLFC_SYS "/fs/cgroup/cpu/cpu.cfs_quota_us");
+    const long period = first_number(MLFC_SYS "/fs/cgroup/cpu/cpu.cfs_period_us");
     if (quota > 0 && period > 0) least = (quota + period - 1) / period;
   }
   return least;
 }
 
+/* A number of a processor's place in the machine, or -1. */
+static long place_of(int cpu, const char* name) {
+  char path[600];
+  snprintf(path, sizeof path, MLFC_SYS "/devices/system/cpu/cpu%d/topology/%s", cpu, name);
+  return first_number(path);
+}
+
 static long allowed_cores(void) {
   cpu_set_t allowed;
-  long cores = 0, threads = 0;
+  long core[CPU_SETSIZE], socket[CPU_SETSIZE], most = 0, threads = 0;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    char path[96];
-    long core, package;
-    int is_known = 0;
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    ++threads;
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/core_id", cpu);
-    core = first_number(path);
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", cpu);
-    package = first_number(path);
-    for (int other = 0; other < cpu && core >= 0 && !is_known; ++other) {
-      if (!CPU_ISSET(other, &allowed)) continue;
-      snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/core_id", other);
-      if (first_number(path) != core) continue;
-      snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", other);
-      is_known = first_number(path) == package;
+    const int is_allowed = CPU_ISSET(cpu, &allowed) != 0;
+    threads += is_allowed;
+    core[cpu] = is_allowed ? place_of(cpu, "core_id") : -1;
+    socket[cpu] = is_allowed ? place_of(cpu, "physical_package_id") : -1;
+    for (int other = 0; other < cpu && core[cpu] >= 0; ++other) {
+      if (core[other] == core[cpu] && socket[other] == socket[cpu]) core[cpu] = -1; /* another thread of that core */
     }
-    cores += !is_known;
   }
-  return cores > 0 ? cores : threads;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    long cores = 0;
+    for (int other = cpu; other < CPU_SETSIZE && core[cpu] >= 0; ++other) {
+      cores += core[other] >= 0 && socket[other] == socket[cpu];
+    }
+    if (cores > most) most = cores;
+  }
+  return most > 0 ? most : threads;
 }
 
 #endif
@@ -114,9 +122,15 @@ int32_t mlfc_cores(void) {
   found = malloc(bytes ? bytes : 1);
   if (found != NULL && GetProcessAffinityMask(GetCurrentProcess(), &allowed, &all) &&
       GetLogicalProcessorInformation(found, &bytes)) {
-    cores = 0;
-    for (DWORD place = 0; place < bytes / sizeof *found; ++place) {
-      cores += found[place].Relationship == RelationProcessorCore && (found[place].ProcessorMask & allowed) != 0;
+    const DWORD count = bytes / (DWORD)sizeof *found;
+    for (DWORD socket = 0; socket < count; ++socket) {
+      long of_it = 0;
+      if (found[socket].Relationship != RelationProcessorPackage) continue;
+      for (DWORD place = 0; place < count; ++place) {
+        of_it += found[place].Relationship == RelationProcessorCore &&
+                 (found[place].ProcessorMask & found[socket].ProcessorMask & allowed) != 0;
+      }
+      if (of_it > cores) cores = of_it;
     }
   }
   free(found);

@@ -67,6 +67,8 @@ def random_inputs(infos: Any, seed: int = 0) -> dict[str, np.ndarray]:
     for info in infos:
         if np.dtype(info.dtype).kind == "f":
             inputs[info.name] = rng.standard_normal(info.shape, dtype=np.float32)
+        elif np.dtype(info.dtype).itemsize > 2:  # mostly indices into tables, which must be in them
+            inputs[info.name] = rng.integers(0, 2, info.shape).astype(info.dtype)
         else:
             limits = np.iinfo(info.dtype)
             inputs[info.name] = rng.integers(limits.min, limits.max + 1, info.shape).astype(info.dtype)

@@ -116,7 +116,7 @@ class Bench:
         return Timed(best, 2 * prim.macs, sum(buffer.nbytes for buffer in prim.params))
 
     def times(self, step: Callable[[], object]) -> list[int]:
-        """Return the device's nanoseconds for each of several runs: without the host's, where it takes many at once."""
+        """Return the device's nanoseconds for each of several runs, if possible without waiting for the host."""
         recording = self.api.record([step] * _RUNS)
         if recording is not None:
             for _ in range(2):

@@ -1,7 +1,7 @@
 """Whole models on a CUDA GPU beside PyTorch: ``python -m benchmarks.device_models [NAME ...]``.
 
-Wall time of a run whose input is on the device, in float32 without TF32; PyTorch with cuDNN's search, the best of both
-layouts, called as it is and as a CUDA graph. Needs torch with CUDA, and torchvision.
+Wall time of a run whose input is on the device, in float32 without TF32. PyTorch uses cuDNN's search, and the faster of
+both layouts; it is called directly, and replayed as a CUDA graph. Needs torch with CUDA, and torchvision.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rich.table import Table
 
 import mlfc
 from benchmarks.models import find
+from mlfc.runtime.drivers.cuda import CudaApi
 
 TWINS = {
     "resnet50": "resnet50", "squeezenet": "squeezenet1_0", "densenet121": "densenet121", "vgg19": "vgg19",
@@ -43,7 +44,9 @@ def wall_us(run: Callable[[], object]) -> float:
 def ours(path: Any) -> tuple[float, float, int]:
     """Return the microseconds of a run, those of its kernels one after another, and their number."""
     module, params = mlfc.import_model(path)
-    target = f"cuda -arch={mlfc.cuda(0).api.arch}"  # type: ignore[attr-defined]
+    api = mlfc.cuda(0).api
+    assert isinstance(api, CudaApi)
+    target = f"cuda -arch={api.arch}"
     executor = mlfc.build(module, target, params=params, target_host="llvm")["default"](mlfc.cuda(0))
     for name, info in executor.get_input_info().items():
         executor.set_input(name, np.random.default_rng(0).standard_normal(info.shape, dtype=np.float32))

@@ -25,6 +25,7 @@ from mlfc.kernels import gpu_product, gpu_tile
 from mlfc.kernels.gpu_tile import Schedule, Sizes
 from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo
+from mlfc.target.features import Features
 
 _WITHIN = 3.0  # of the least estimate: what is far slower is not worth the time
 _SKIPPED = ("depthwise", "transposed", "dense")
@@ -63,9 +64,9 @@ def sizes_of(layer: Layer, batch: int) -> Sizes:
     """Return the product that a layer is."""
     seen: list[Sizes] = []
 
-    def choose(features: object, sizes: Sizes) -> Schedule:
+    def choose(features: Features, sizes: Sizes) -> Schedule:
         seen.append(sizes)
-        return gpu_tile.choose(features, sizes)  # type: ignore[arg-type]
+        return gpu_tile.choose(features, sizes)
 
     with mock.patch.object(gpu_product, "choose", choose):
         layer_function(layer, batch, "cuda")
@@ -82,7 +83,7 @@ def build(job: tuple[str, Layer, int, Sizes, Schedule, str]) -> Built:
     numbers = {id(buffer): number for number, buffer in enumerate(buffers)}
     described = [(k.name, [numbers[id(b)] for b in k.arguments], dict(launch_extents(k))) for k in kernels]
     code = compile_cuda(device_source(kernels, "cuda"), arch).data
-    return Built(name, batch, sizes, schedule, code, described, [buffer.nbytes for buffer in buffers])  # type: ignore[arg-type]
+    return Built(name, batch, sizes, schedule, code, described, [int(buffer.nbytes) for buffer in buffers])
 
 
 def jobs(batches: Sequence[int], arch: str) -> Iterator[tuple[str, Layer, int, Sizes, Schedule, str]]:

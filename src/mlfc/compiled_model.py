@@ -273,8 +273,7 @@ class CompiledModel(Displayed, HasModel):
             made = {**self._imported, "optimize": self.factory.optimize, **options}
             return verify(self._source, layers=True, target=str(self.factory.target), **made)
         known = {name: self._imported[name] for name in ("values", "numerics", "limit_factor")}
-        # with states of its own
-        return verify(self._source, load_factory(self.factory), **known, **options)
+        return verify(self._source, self, **known, **options)
 
     def _facts(self) -> Mapping[str, object]:
         sizes = self.factory.code.sizes

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import mlfc
@@ -66,13 +65,7 @@ def test_open_models_compute_what_they_compute_on_the_host(make: Any, tmp_path: 
 def test_tiles_of_open_extents_compute_what_onnxruntime_does(make: Callable[[], Any]) -> None:
     model, data = make()
     machine = VirtualMachine(open_products.built(model, "cuda").runtime, GPU)
-    session = onnxruntime.InferenceSession(model)
-    for inputs in data:
-        (expected,) = session.run(None, inputs)
-        result = machine.invoke("main", *inputs.values())
-        assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
-        largest = np.abs(expected).max()
-        np.testing.assert_allclose(result, expected, rtol=0, atol=0 if expected.dtype.kind == "i" else 1e-5 * largest)
+    open_products.assert_like_onnxruntime(machine, model, data)
 
 
 def test_a_gpu_keeps_states() -> None:

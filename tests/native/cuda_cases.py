@@ -352,6 +352,22 @@ def test_branches_of_a_model_run_in_any_order(api: CudaApi, tmp_path: Path, monk
         np.testing.assert_allclose(executor.get_output(0), wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_what_the_driver_cannot_record_runs_one_by_one(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was recorded for other memory is not run any more."""
+    executor = factory["default"](mlfc.cuda(0))
+    for _ in range(3):
+        executor.run(x=X)
+    executor.set_input_zero_copy("x", array(2 * X, mlfc.cuda(0)))
+
+    def fail(*_: object) -> None:
+        raise DeviceError("CUDA failed while making a graph: CUDA_ERROR_OUT_OF_MEMORY")
+
+    monkeypatch.setattr(CudaRecording, "__init__", fail)
+    for _ in range(3):
+        executor.run()
+        np.testing.assert_allclose(executor.get_output(0), softmax(2 * X), rtol=1e-4, atol=1e-6)
+
+
 def test_steps_that_do_more_than_launch_are_not_recorded(api: CudaApi) -> None:
     """What a function of this process does would be left out of later runs."""
     register_global_func("tests.other", lambda: None, override=True)

@@ -96,6 +96,17 @@ def products(factory: Factory) -> list[PrimFunc]:
     return [kernel for kernel in factory.program.kernels if kernel.device and kernel.macs != 0 and kernel.symbols]
 
 
+def assert_like_onnxruntime(machine: VirtualMachine, model: bytes, data: list[Inputs]) -> None:
+    """Fail unless a model on a device computes what ONNX Runtime does, integers to the bit."""
+    session = onnxruntime.InferenceSession(model)
+    for inputs in data:
+        (expected,) = session.run(None, inputs)
+        result = machine.invoke("main", *inputs.values())
+        assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+        largest = np.abs(expected).max()
+        np.testing.assert_allclose(result, expected, rtol=0, atol=0 if expected.dtype.kind == "i" else 1e-5 * largest)
+
+
 @pytest.mark.parametrize("make", CASES)
 def test_tiles_of_open_extents_compute_what_onnxruntime_does(make: Callable[[], tuple[bytes, list[Inputs]]]) -> None:
     device = need_opencl()
@@ -106,13 +117,7 @@ def test_tiles_of_open_extents_compute_what_onnxruntime_does(make: Callable[[], 
     for kernel in found:
         shared = [stmt for stmt in walk(kernel.body) if isinstance(stmt, Allocate) and stmt.buffer.scope == "shared"]
         assert shared, f"{kernel.name} is not tiled"
-    machine, session = VirtualMachine(factory.runtime, device), onnxruntime.InferenceSession(model)
-    for inputs in data:
-        (expected,) = session.run(None, inputs)
-        result = machine.invoke("main", *inputs.values())
-        assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
-        largest = np.abs(expected).max()
-        np.testing.assert_allclose(result, expected, rtol=0, atol=0 if expected.dtype.kind == "i" else 1e-5 * largest)
+    assert_like_onnxruntime(VirtualMachine(factory.runtime, device), model, data)
 
 
 def test_cuda_takes_them() -> None:

@@ -104,6 +104,7 @@ def test_rows_of_any_number_continue_one_state(interpreter: str, tmp_path: Path)
     assert mlfc.validate(path) == []
     (tmp_path / "rows.onnx").write_bytes(open_frames().SerializeToString())
     assert mlfc.verify(tmp_path / "rows.onnx", path, samples=2).is_within
+    assert mlfc.verify(tmp_path / "rows.onnx", compiled, samples=2).is_within
     library = compiled.export_library(tmp_path / "rows.so")
     assert [info.offset for info in compiled.factory.interface().states] == [0, 64]
     for profiled in (load_profiled(path), load_profiled(library), profiled_factory(compiled.factory)):

@@ -27,8 +27,6 @@ from mlfc.micro.firmware.trace import check_traces
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlfc.relay.ir import Call, GlobalVar, If, IRModule
 from mlfc.relay.visitor import post_order
-from mlfc.runtime.executors.aot_module import AotModule
-from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.states import ModelState
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.module import pick_module
@@ -302,7 +300,7 @@ def verify(
     ----------
     model : str, Path, bytes or onnx.ModelProto
         The original TFLite or ONNX model.
-    artifact : path or loaded model, optional
+    artifact : path, loaded or compiled model, optional
         What it was compiled to; compiled here where it is not given.
     module : str, optional
         Which module of the artifact.
@@ -416,8 +414,8 @@ def _states_of(
 ) -> tuple[Sequence[StateInfo], Mapping[str, Array]]:
     """Return the states of an artifact, and what they begin with."""
     if not isinstance(compiled, EmulatedModule):
-        state = compiled.state if isinstance(compiled, (AotModule, GraphModule, VmModel)) else ModelState()
-        return state.infos, dict(state)
+        state = getattr(compiled, "state", None)
+        return (state.infos, dict(state)) if isinstance(state, ModelState) else ((), {})
     if not compiled.states or not isinstance(artifact, (str, os.PathLike)):
         return (), {}
     with open_archive(artifact) as archive:
@@ -542,7 +540,11 @@ def _loaded(artifact: str | os.PathLike[str] | Computes, module: str | None, boa
     if not isinstance(artifact, (str, os.PathLike)):
         if board is not None:
             raise OptionError("a board runs archives, not a model that is loaded here", next_step="Give the archive")
-        return artifact
+        if not hasattr(artifact, "run"):
+            raise OptionError(f"expected a path or a loaded model, got {artifact!r}", place="artifact")
+        factory = getattr(artifact, "factory", None)
+        # of a compiled model what it runs, with states of its own
+        return load_factory(factory) if isinstance(factory, Factory) else artifact
     return load(artifact, module=module) if board is None else emulated_archive(artifact, board, module)
 
 

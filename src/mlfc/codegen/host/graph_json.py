@@ -57,7 +57,7 @@ class _GraphBuilder:
         self._reinterpreted: dict[tuple[Value, str], int] = {}
         self._names: set[str] = set()
         # a view that the model returns: its node has the shape that the caller is to see
-        self._shapes = {value.root: value.shape for value in program.outputs}
+        self._shapes = {value.root: value.shape for value in program.outputs if value.dtype == value.root.dtype}
 
     def run(self) -> None:
         titles = input_names([value.name for value in self._program.inputs])

@@ -169,7 +169,7 @@ class DeviceApi(Displayed, ABC):
         Returns
         -------
         Recording or None
-            None where a step did anything else than launch, or the device takes launches only one by one.
+            None where a step did anything else than launch, or the device takes launches only one by one, or fails.
         """
         return None
 

@@ -251,7 +251,10 @@ class CudaApi(DeviceApi):
             if not done.only_launches:
                 return None
             recorded.append(done.launches)
-        return CudaRecording(self, recorded, after)
+        try:
+            return CudaRecording(self, recorded, after)
+        except DeviceError:  # out of memory, say: one by one they may run, or say why not
+            return None
 
 
 class CudaImage:

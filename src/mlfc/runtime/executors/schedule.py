@@ -36,8 +36,8 @@ class _Piece:
 class Schedule:
     """Runs the calls of a graph.
 
-    The first run after addresses of arguments have changed calls one operator after another. Later ones give all
-    launches between two copies to the device at once where it takes that: they are recorded in the second.
+    The first run after addresses of arguments have changed calls one operator after another. The second records the
+    launches between two copies, where the device can do that; from then on they are given to it all at once.
 
     Parameters
     ----------
@@ -62,6 +62,8 @@ class Schedule:
     def moved(self) -> None:
         """Take note that arguments have other addresses than before."""
         self._runs = 0
+        for piece in self._launched:
+            piece.recording = piece.timed = None
 
     def run(self) -> None:
         """Run all calls, without waiting for devices; raise CallFailed for one that fails."""
@@ -77,8 +79,8 @@ class Schedule:
     def timed(self) -> list[tuple[int, int]]:
         """Run, and return for each call when it began, by this process's clock, and its nanoseconds.
 
-        Calls here are timed by this process's clock, those on a device by its own: without the time that it has to wait
-        for their launches, where it takes all of them at once.
+        Calls here are timed by this process's clock, those on a device by its own. If its launches are recorded, the
+        times do not include any waiting for this process.
         """
         settled = bool(self._launched) and self._is_settled()
         passed: list[Callable[[], Iterable[tuple[int, int]]]] = []
@@ -106,7 +108,7 @@ class Schedule:
         self._runs += 1
         if self._runs == 2:
             for piece in self._launched:
-                piece.recording, piece.timed = _recorded(piece, self._earlier(piece)), None
+                piece.recording = _recorded(piece, self._earlier(piece))
         return self._runs >= 2
 
     def _earlier(self, piece: _Piece) -> list[set[int]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from fuzz import c_readers, graphs, model_files, open_graphs, open_sanitized
+from fuzz import c_readers, differential, graphs, model_files, open_graphs, open_sanitized
 from fuzz.kernels import NAME, fuzz_kernels
 from fuzz.python_readers import Failure, fuzz, targets
 
@@ -25,8 +25,16 @@ def main() -> int:
         "--seed", type=int, default=int(time.time()), help="seed of the random inputs; default: the time"
     )
     parser.add_argument("--only", default="", help="fuzz only targets whose names contain this")
+    parser.add_argument("--mutants", type=int, help="compare this many mutants, however long that takes, and no other")
+    parser.add_argument(
+        "--replay", type=Path, help="compare a saved mutant for every target and executor, and no other"
+    )
     parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="folder for failing inputs")
     arguments = parser.parse_args()
+    if arguments.replay is not None:
+        return int(differential.replayed(arguments.replay.read_bytes()))
+    if arguments.mutants is not None:
+        return int(_mutants(float("inf"), arguments.seed, arguments.mutants, arguments.out))
     in_python = [target for target in (*targets(), *model_files.targets()) if arguments.only in target.name]
     in_c = [target for target in c_readers.TARGETS if arguments.only in target]
     if in_c and not c_readers.available():
@@ -36,8 +44,9 @@ def main() -> int:
     whole = arguments.only in graphs.NAME
     is_open = arguments.only in open_graphs.NAME
     checked = arguments.only in open_sanitized.NAME
-    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels + whole + is_open + checked)
-    failed = False
+    mutated = arguments.only in differential.NAME
+    share = arguments.seconds / max(1, len(in_python) + len(in_c) + kernels + whole + is_open + checked + mutated)
+    failed = mutated and _mutants(share, arguments.seed, 1 << 60, arguments.out)
     for target in in_python:
         found = fuzz(target, share, arguments.seed)
         print(f"{target.name}: seed {arguments.seed}, {len(found)} failures", flush=True)
@@ -72,6 +81,21 @@ def main() -> int:
         failed = True
         _keep(failure, arguments.out)
     return int(failed)
+
+
+def _mutants(seconds: float, seed: int, most: int, out: Path) -> bool:
+    """Compare mutants, print counts and refusals, and keep failures; return whether there are any."""
+    counts: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
+    found = differential.fuzz(seconds, seed, mutants=most, counts=counts, refusals=refusals)
+    ran = counts.total() - counts["invalid"]
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
+    print(f"{differential.NAME}: seed {seed}, {ran} run by a reference: {said}", flush=True)
+    for cause, count in refusals.most_common(40):
+        print(f"  {count} x {cause[:200]}")
+    for failure in found:
+        _keep(failure, out)
+    return bool(found)
 
 
 def _in_c(names: list[str], seconds: float) -> Iterator[Failure]:

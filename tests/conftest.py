@@ -135,7 +135,7 @@ _QUICK = ("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argumen
 
 
 @contextmanager
-def _flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
+def flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
     """Build libraries of this machine with other flags than -O3, and without AVX2.
 
     Compilers then need not read the header of all instructions, which takes half a second a file. LLVM's code says
@@ -181,21 +181,21 @@ def quick_builds() -> Generator[None, None, None]:
 
     Products and sums are fused as with -O3, so floats have the same bits; clang always does, and warns of the flag.
     """
-    with _flags_for_o3(_QUICK):
+    with flags_for_o3(_QUICK):
         yield
 
 
 @pytest.fixture
 def quick_build() -> Generator[None, None, None]:
     """Do what `quick_builds` does, for one test of a module."""
-    with _flags_for_o3(_QUICK):
+    with flags_for_o3(_QUICK):
         yield
 
 
 @pytest.fixture(scope="module")
 def unoptimized_builds() -> Generator[None, None, None]:
     """Let libraries of this machine be built in a tenth of the time: of integers, or of floats for one another."""
-    with _flags_for_o3(("-O0",)):
+    with flags_for_o3(("-O0",)):
         yield
 
 

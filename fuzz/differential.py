@@ -1,0 +1,466 @@
+"""Mutants of ONNX's node tests and of TFLite's operators against ONNX Runtime, ONNX's reference and LiteRT.
+
+Batches run in processes of their own, so that code that crashes ends its batch only. Targets and executors rotate.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import pickle
+import re
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+import mlfc
+from fuzz import onnx_mutants, tflite_mutants
+from fuzz.python_readers import Failure
+from mlfc.archive.read.load import load_factory
+from mlfc.errors import InternalError, MlfcError, ToolchainError
+from mlfc.frontend import import_for_run
+from mlfc.support import dtypes
+from mlfc.verify.litert import Reference
+from tests.conftest import flags_for_o3
+from tests.merged import merge
+
+Array = npt.NDArray[Any]
+
+NAME = "mutants"
+FAILING = ("wrong", "peers disagree", "exception", "crash")
+_BATCH = 32
+_CPU_SECONDS = 20
+_MEMORY = 6 << 30
+_TURNS = (
+    ("llvm", "aot"), ("c", "aot"), ("llvm", "vm"), ("c -mcpu=native", "graph"), ("llvm", "graph"),
+    ("c -mcpu=cortex-m4", "aot"), ("llvm", "aot"), ("c", "vm"), ("llvm", None), ("c -mcpu=native", "aot"),
+)  # fmt: skip
+_TOLERANCES = {"float32": 1e-5, "float64": 1e-9, "float16": 2e-3, "bfloat16": 1.6e-2}
+_UNAVAILABLE = re.compile(
+    "NOT_IMPLEMENTED|Could not find an implementation|is not supported|Unexpected input data type|is invalid|Type Err",
+    re.IGNORECASE,
+)
+_COMPILING = 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A model with feeds and the expected outputs, which are sorted as in the model."""
+
+    number: int
+    title: str
+    operators: tuple[str, ...]
+    data: bytes
+    feeds: Mapping[str, Array]
+    expected: tuple[Array, ...]
+    is_extreme: bool = False
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the model is an ONNX model."""
+        return self.data[4:8] != b"TFL3"
+
+    def to_bytes(self) -> bytes:
+        """Return a file for `replayed`."""
+        arrays = {"model": np.frombuffer(self.data, np.uint8)}
+        facts: dict[str, Any] = {"title": self.title, "operators": self.operators, "feeds": {}}
+        for place, (name, array) in enumerate(self.feeds.items()):
+            arrays[f"a{place}"] = np.frombuffer(array.tobytes(), np.uint8)
+            facts["feeds"][name] = [array.dtype.name, array.shape]
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, facts=json.dumps(facts), **arrays)  # type: ignore[arg-type]  # arrays by name
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant."""
+
+    sample: Sample
+    kind: str
+    cause: str = ""
+    way: str = ""
+
+
+def sample_of(data: bytes) -> Sample:
+    """Return the sample of a file of `to_bytes`, with the outputs that the references compute."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        facts = json.loads(str(file["facts"]))
+        feeds = {
+            name: np.frombuffer(file[f"a{place}"].tobytes(), dtypes.to_numpy(dtype)).reshape(shape)
+            for place, (name, (dtype, shape)) in enumerate(facts["feeds"].items())
+        }
+        model = file["model"].tobytes()
+    found = Sample(0, facts["title"], tuple(facts["operators"]), model, feeds, ())
+    return replace(found, expected=tuple(_expected(found)))
+
+
+def _expected(sample: Sample) -> list[Array]:
+    if not sample.is_onnx:
+        reference = Reference(sample.data)
+        results = reference.run(sample.feeds)
+        names = [str(item["name"]) for item in reference._interpreter.get_output_details()]
+        return [results[name] for name in names]
+    model = onnx.load_from_string(sample.data)
+    try:
+        return _arrays(onnx_mutants.by_onnxruntime(model, dict(sample.feeds)).values())
+    except Exception as error:  # its errors have no common base
+        if not _UNAVAILABLE.search(str(error)):
+            raise
+    onnx.checker.check_model(model, full_check=True)
+    return _by_reference(sample)
+
+
+def _by_reference(sample: Sample) -> list[Array]:
+    with np.errstate(all="ignore"):
+        return _arrays(ReferenceEvaluator(onnx.load_from_string(sample.data)).run(None, dict(sample.feeds)))
+
+
+def _arrays(values: Any) -> list[Array]:
+    found = [np.asarray(value) for value in values if not isinstance(value, (list, tuple))]
+    if len(found) < len(list(values)) or any(array.dtype == object for array in found):
+        raise onnx_mutants.UnfitError
+    return found
+
+
+def onnx_sample(seed: int, number: int) -> Sample:
+    """Return a mutant of a node test; raise any error where no reference runs it."""
+    m = onnx_mutants.mutant(seed, number)
+    sample = Sample(number, " + ".join(m.names), tuple(onnx_mutants.operators(m.model)), m.model.SerializeToString(),
+                    m.feeds, (), m.is_extreme)  # fmt: skip
+    expected = _expected(sample)
+    onnx_mutants.declared(m, expected)
+    return replace(sample, data=m.model.SerializeToString(), expected=tuple(expected))
+
+
+def tflite_sample(seed: int, number: int) -> Sample:
+    """Return a mutant of a TFLite operator; raise any error where LiteRT does not run it."""
+    m = tflite_mutants.mutant(seed, number)
+    m.renamed(f"m{number}/")
+    codes = tuple(op.code for op in m.ops)
+    results = Reference(m.model()).run(m.feeds)
+    for name, item in m.tensors.items():
+        if name in results:  # LiteRT computes shapes itself
+            m.tensors[name] = replace(item, shape=results[name].shape)
+    expected = tuple(results[name] for name in m.outputs())
+    return Sample(number, " + ".join(m.names), codes, m.model(), m.feeds, expected, m.is_extreme)
+
+
+def difference(found: Sequence[Array], expected: Sequence[Array], *, elementwise: bool = False) -> str:
+    """Return how outputs differ; an empty string where they are equal, or floats are close.
+
+    `elementwise` floats are close relative to themselves, others relative to the largest finite one.
+    """
+    for place, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+            return f"output {place}: {ours.dtype}{ours.shape}, expected {theirs.dtype}{theirs.shape}"
+        wrong = ~close(ours, theirs, elementwise=elementwise)
+        if wrong.any():
+            return (f"output {place}: {np.count_nonzero(wrong)} of {wrong.size} differ: got {ours[wrong][:3]}, "
+                    f"expected {theirs[wrong][:3]}")  # fmt: skip
+    return ""
+
+
+def close(ours: Array, theirs: Array, *, elementwise: bool) -> npt.NDArray[np.bool_]:
+    """Return which elements of equal shape are close enough."""
+    if ours.dtype.kind not in "fVc":
+        return np.asarray(ours == theirs)
+    tolerance = _TOLERANCES.get(ours.dtype.name, 0.0)
+    a, b = (array.astype(np.float64 if ours.dtype.kind != "c" else np.complex128) for array in (ours, theirs))
+    with np.errstate(all="ignore"):
+        scale = np.abs(b) if elementwise else np.abs(b[np.isfinite(b)]).max(initial=0)
+        near = np.isfinite(b) & np.isfinite(a) & (np.abs(a - b) <= tolerance * scale + 1e-30)
+    return np.asarray(near | (a == b) | (np.isnan(a) & np.isnan(b)))
+
+
+def _is_ill_conditioned(sample: Sample, found: Sequence[Array]) -> bool:
+    """Return whether the reference's outputs move as far where its floats change in their last bits."""
+    apart = [~close(a, b, elementwise=sample.is_extreme) for a, b in zip(found, sample.expected, strict=True)]
+    for attempt in range(4):
+        rng = np.random.default_rng(attempt)
+        feeds = {name: _moved(array, rng) for name, array in sample.feeds.items()}
+        data = sample.data
+        if sample.is_onnx:
+            model = onnx.load_from_string(data)
+            for item in model.graph.initializer:
+                moved = _moved(onnx.numpy_helper.to_array(item), rng)
+                item.CopyFrom(onnx.numpy_helper.from_array(moved, item.name))
+            data = model.SerializeToString()
+        try:
+            others = _expected(replace(sample, data=data, feeds=feeds))
+        except Exception:  # whatever the reference says
+            continue
+        for place, (ours, theirs, other) in enumerate(zip(found, sample.expected, others, strict=True)):
+            if other.shape != theirs.shape:
+                return False
+            with np.errstate(all="ignore"):
+                a, b, c = (np.asarray(array).astype(np.float64) for array in (ours, theirs, other))
+                moved = (np.abs(c - b) * 4 >= np.abs(a - b)) | (np.isfinite(c) != np.isfinite(b))
+            apart[place] &= ~moved
+    return not any(map(np.any, apart))
+
+
+def _moved(array: Array, rng: np.random.Generator) -> Array:
+    if array.dtype.kind not in "fV" or array.size < 5:
+        return array
+    step = {"float32": 2.0**-22, "float64": 2.0**-50, "float16": 2.0**-9}.get(array.dtype.name, 2.0**-6)
+    with np.errstate(all="ignore"):
+        return np.asarray(array.astype(np.float64) * (1 + step * rng.choice([-1, 1], array.shape))).astype(array.dtype)
+
+
+# ---- one batch
+
+
+def _import(sample: Sample, target: str, executor: str | None) -> Any:
+    dynamic = executor in (None, "vm") and "cortex" not in target
+    return import_for_run(sample.data, name="mutant", target=target, dynamic=dynamic)
+
+
+def _run(modules: Sequence[Any], samples: Sequence[Sample], target: str, executor: str | None) -> Iterator[list[Array]]:
+    """Yield the outputs of each sample, all compiled as one module."""
+    module, params, firsts = merge(modules) if len(modules) > 1 else (*modules[0], [0])
+    chosen = {} if executor is None else {"executor": executor}
+    loaded = load_factory(mlfc.build(module, target, params, module_name="mutants", **chosen))
+    results = loaded.run({name: array for sample in samples for name, array in sample.feeds.items()})
+    outputs = list(results.values())
+    for first, sample in zip(firsts, samples, strict=True):
+        yield [np.asarray(item) for item in outputs[first : first + len(sample.expected)]]
+
+
+def _is_plain(module: Any) -> bool:
+    """Return whether a module can be merged with others: static, without functions and containers."""
+    shapes = [extent for var in module.main.params for extent in getattr(var.type, "shape", ("?",))]
+    is_static = all(isinstance(extent, int) for extent in shapes) and not module.main.attrs.get("defines")
+    return is_static and len(module.functions) == 1 and not module.states and not module.containers
+
+
+def outcomes(samples: Sequence[Sample], target: str, executor: str | None) -> Iterator[Outcome]:
+    """Yield what becomes of samples: those of static shapes as one module, the others alone."""
+    together, alone = [], []
+    for sample in samples:
+        try:
+            imported = _import(sample, target, executor)
+        except Exception:  # reported below
+            alone.append(sample)
+        else:
+            (together if _is_plain(imported[0]) else alone).append((sample, imported))
+    plain = [sample for sample, _ in together]
+    try:
+        found = list(_run([imported for _, imported in together], plain, target, executor)) if plain else []
+    except Exception:
+        alone += plain
+    else:
+        for sample, outputs in zip(plain, found, strict=True):
+            if difference(outputs, sample.expected):
+                alone.append(sample)
+            else:
+                yield Outcome(sample, "equal", way=f"{target} {executor}")
+    for item in alone:
+        sample = item[0] if isinstance(item, tuple) else item
+        yield _alone(sample, target, executor)
+
+
+def _alone(sample: Sample, target: str, executor: str | None) -> Outcome:
+    """Return what becomes of one sample; what an executor of static shapes refuses runs in the virtual machine."""
+    for way in dict.fromkeys(((target, executor), (target.replace(" -mcpu=cortex-m4", ""), None))):
+        name = f"{way[0]} {way[1]}"
+        try:
+            (found,) = _run([_import(sample, *way)], [sample], *way)
+        except (InternalError, ToolchainError) as error:
+            return Outcome(sample, "exception", f"{type(error).__name__}: {error}", name)
+        except MlfcError as error:
+            refusal = Outcome(sample, "refused", _cause(error), name)
+        except Exception as error:  # the fuzzer looks for these
+            return Outcome(sample, "exception", f"{type(error).__name__}: {error}", name)
+        else:
+            return _judged(sample, found, name)
+    return refusal
+
+
+def _cause(error: MlfcError) -> str:
+    problems = getattr(error, "problems", None)
+    return problems[0].cause if problems else error.cause
+
+
+def _judged(sample: Sample, found: list[Array], way: str) -> Outcome:
+    cause = difference(found, sample.expected, elementwise=False)
+    if not cause:
+        return Outcome(sample, "equal", way=way)
+    same_types = all((a.dtype, a.shape) == (b.dtype, b.shape) for a, b in zip(found, sample.expected, strict=True))
+    if same_types and _is_ill_conditioned(sample, found):
+        return Outcome(sample, "ill-conditioned", cause, way)
+    if sample.is_onnx:
+        try:
+            if not difference(found, _by_reference(sample)):
+                return Outcome(sample, "peers disagree", cause, way)
+        except Exception:  # whatever the reference says
+            pass
+    return Outcome(sample, "wrong", cause, way)
+
+
+def replayed(data: bytes) -> bool:
+    """Print what becomes of a saved mutant for every target and executor; return whether any result is wrong."""
+    sample, failed = sample_of(data), False
+    print(f"{sample.title}\n  expected {sample.expected}")
+    for target, executor in dict.fromkeys(_TURNS):
+        outcome, said = _apart(lambda _, way=(target, executor): _alone(sample, *way))
+        failed |= bool(said) or outcome.kind in FAILING
+        print(f"  {target} {executor}: {said or outcome.kind} {'' if said else outcome.cause}")
+    return failed
+
+
+def _warm() -> None:
+    """Compile a small model in every way, so that the processes of batches find all of mlfc imported."""
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [extent]) for name, extent in
+            (("x", "n"), ("y", "n")))  # fmt: skip
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    feeds = {"x": np.ones(3, np.float32)}
+    with flags_for_o3(("-O0",)):
+        for extent in ("n", 3):
+            x.type.tensor_type.shape.dim[0].CopyFrom(onnx.TensorShapeProto.Dimension(
+                **({"dim_param": extent} if extent == "n" else {"dim_value": extent})))  # fmt: skip
+            graph.input[0].CopyFrom(x)
+            data = onnx.helper.make_model(graph, ir_version=10).SerializeToString()
+            for way in dict.fromkeys(_TURNS):
+                _alone(Sample(0, "", (), data, feeds, (np.ones(3, np.float32),)), *way)
+    gc.freeze()
+
+
+# ---- processes
+
+
+def _apart(function: Callable[[mmap], Any]) -> tuple[Any, str]:
+    """Return what a function returns in a process of its own, or an empty result and how far it came."""
+    stage = mmap(-1, 1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.dup2(2, 1)
+        status = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+            with os.fdopen(writer, "wb") as file:
+                file.write(pickle.dumps(function(stage)))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        data = file.read()
+    _, status = os.waitpid(child, 0)
+    if status == 0:
+        return pickle.loads(data), ""
+    said = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "an error of the process"
+    return None, said if stage[0] == _COMPILING else "invalid"
+
+
+def _batch(make: Callable[[int, int], Sample], seed: int, numbers: Sequence[int], turn: int) -> list[Outcome]:
+    """Return what becomes of mutants, in one process, or in one each if that ends."""
+    target, executor = _TURNS[turn % len(_TURNS)]
+
+    def work(stage: mmap) -> list[Outcome]:
+        seconds = _CPU_SECONDS + len(numbers)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        samples, found = [], []
+        for number in numbers:
+            try:
+                samples.append(make(seed, number))
+            except Exception:  # no reference runs it
+                found.append(Outcome(Sample(number, "", (), b"", {}, ()), "invalid"))
+        stage[0] = _COMPILING
+        with flags_for_o3(("-O0",)):
+            return [*found, *outcomes(samples, target, executor)]
+
+    found, said = _apart(work)
+    if not said:
+        return found  # type: ignore[no-any-return]
+    if len(numbers) > 1:
+        return [outcome for number in numbers for outcome in _batch(make, seed, [number], turn)]
+    empty = Sample(numbers[0], "", (), b"", {}, ())
+    if said == "invalid":
+        return [Outcome(empty, "invalid")]
+    sample, _ = _apart(lambda _: make(seed, numbers[0]))
+    return [Outcome(sample or empty, "crash", said, f"{target} {executor}")]
+
+
+# ---- what is known
+
+
+@dataclass(frozen=True)
+class Known:
+    """A documented difference: patterns of the operators, the title and the cause, and the reason."""
+
+    reason: str
+    operators: str = ""
+    title: str = ""
+    cause: str = ""
+
+    def fits(self, outcome: Outcome) -> bool:
+        """Return whether an outcome is this difference."""
+        if not any(re.fullmatch(self.operators or ".*", name) for name in outcome.sample.operators):
+            return False
+        return bool(re.search(self.title, outcome.sample.title) and re.search(self.cause, outcome.cause))
+
+
+def known_differences() -> list[Known]:
+    """Return the documented list."""
+    text = Path(__file__).with_name("differential_known.json").read_text(encoding="utf-8")
+    return [Known(**item) for item in json.loads(text)]
+
+
+def fuzz(
+    seconds: float,
+    seed: int,
+    *,
+    mutants: int = 1 << 60,
+    counts: Counter[str],
+    refusals: Counter[str],
+    batch: int = _BATCH,
+) -> list[Failure]:
+    """Compare mutants until the time is over, or so many ran; return the failing ones.
+
+    Parameters
+    ----------
+    seconds : float
+    seed : int
+        The same seed gives the same mutants.
+    mutants : int
+        Mutants at most that a reference runs.
+    counts, refusals : Counter
+        Receive the number of mutants by outcome, and of refusals by cause.
+    batch : int
+        Mutants of one process.
+    """
+    known, failures = known_differences(), []
+    end, number = time.monotonic() + seconds, 0
+    onnx_mutants.claimed()
+    tflite_mutants.cases_of_sweep()
+    _warm()
+    while time.monotonic() < end and counts.total() - counts["invalid"] < mutants:
+        turn = number // batch
+        make = tflite_sample if turn % 3 == 2 else onnx_sample
+        for outcome in _batch(make, seed, range(number, number + batch), turn // 3 + turn % 3):
+            listed = next((item for item in known if outcome.kind in FAILING and item.fits(outcome)), None)
+            kind = "documented" if listed else outcome.kind
+            counts[kind] += 1
+            if kind == "refused":
+                refusals[re.sub(r"'[^']*'|[-\d]+", "_", outcome.cause)] += 1
+            elif kind in FAILING:
+                cause = f"{kind} ({outcome.way}): {outcome.sample.title}: {outcome.cause}"
+                label = f"{seed}/{outcome.sample.number}: "
+                failures.append(Failure(NAME, outcome.sample.to_bytes() if outcome.sample.data else b"", label + cause))
+        number += batch
+    return failures

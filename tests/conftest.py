@@ -51,6 +51,7 @@ PACKAGES = {
     "ld": "binutils", "make": "make", "mandoc": "mandoc",
     "ninja": "ninja-build", "nm": "binutils", "node": "nodejs", "objcopy": "binutils", "objdump": "binutils",
     "readelf": "binutils", "rustc": "rustc", "simavr": "simavr", "size": "binutils", "strip": "binutils",
+    "tcc": "tcc",
     "qemu-arm": "qemu-user", "qemu-system-arm": "qemu-system-arm", "qemu-system-riscv32": "qemu-system-misc",
     **{f"arm-none-eabi-{tool}": "gcc-arm-none-eabi" for tool in ("gcc", "g++", "ar", "nm", "objdump", "size")},
     **{f"riscv64-unknown-elf-{tool}": "gcc-riscv64-unknown-elf" for tool in ("gcc", "ar", "nm", "objdump", "size")},

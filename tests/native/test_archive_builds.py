@@ -34,7 +34,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return extracted(factory, tmp_path_factory.mktemp("digits"), test_vectors=2)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang", "gcc -m32", "gcc -fsanitize=address,undefined"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "tcc", "gcc -m32", "gcc -fsanitize=address,undefined"])
 def test_make_test_passes_without_warnings(digits: Path, compiler: str) -> None:
     program = compiler.split(maxsplit=1)[0]
     need(program, program)
@@ -249,7 +249,7 @@ def graph(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return extracted(factory, tmp_path_factory.mktemp("graph"), test_vectors=2)
 
 
-@pytest.mark.parametrize("compiler", ["gcc -m32", "clang -fsanitize=address,undefined"])
+@pytest.mark.parametrize("compiler", ["gcc -m32", "clang -fsanitize=address,undefined", "tcc"])
 def test_graphs_run_clean(graph: Path, compiler: str) -> None:
     program = compiler.split(maxsplit=1)[0]
     need(program, program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from mlfc.tir.ir import Buffer, PrimFunc
 from mlfc.tir.verify import verify
 from tests.conftest import need
 from tests.native.c_functions import Functions
+from tests.native.llvm_functions import run_kernel
 
 FILES = ((16,), (8, 4))
 """Lanes of the vectors that are together in one file: the widest decide how many parts all have."""
@@ -198,6 +200,36 @@ def test_vector_functions(compiler: str, machine: str, tmp_path: Path, monkeypat
         for prim, arrays, expected in expected_of(widths):
             inputs, constants = arrays[: len(prim.inputs)], arrays[len(prim.inputs) :]
             np.testing.assert_array_equal(functions.call(prim, inputs, constants), expected, err_msg=prim.name)
+
+
+# gcc and clang with no more of GNU C than their headers have
+PLAIN = """#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#undef __GNUC__
+#define __attribute__(x) a_gnu_extension
+#define __extension__ a_gnu_extension
+"""
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "tcc"])
+def test_compilers_without_vectors(compiler: str, tmp_path: Path) -> None:
+    """Each lane is a scalar there; where lanes differ in number, the file does not compile."""
+    (tmp_path / "plain.h").write_text(PLAIN)
+    plain = ("-O1", "-std=c99", "-pedantic-errors", "-ffp-contract=off", "-include", str(tmp_path / "plain.h"))
+    flags = () if compiler == "tcc" else plain
+    done = []
+    for number, widths in enumerate(FILES):
+        source, library = tmp_path / f"f{number}.c", tmp_path / f"f{number}.so"
+        source.write_text(print_file([print_function(prim) for prim in functions_of(widths)]))
+        line = [need(compiler, compiler), *flags, "-shared", "-fPIC", str(source), "-o", str(library), "-lm"]
+        done.append(subprocess.run(line, capture_output=True, text=True, check=False))
+    assert done[0].returncode == 0, done[0].stderr[:2000]
+    assert done[1].returncode != 0
+    assert "expected a compiler with GNU C vectors" in done[1].stderr
+    functions = ctypes.CDLL(str(tmp_path / "f0.so"))
+    for prim, arrays, expected in expected_of(FILES[0]):
+        np.testing.assert_array_equal(run_kernel(functions[prim.name], prim, arrays), expected, err_msg=prim.name)
 
 
 @pytest.mark.parametrize("flags", [("-m32",), ("-m32", "-msse2"), ("-m32", "-march=haswell")], ids=" ".join)

@@ -220,8 +220,7 @@ class ExprPrinter:
             return self.name_of(expr)
         if not isinstance(expr, ir.Load):
             raise InternalError("C takes a group of four bytes from memory only")
-        name = self.need(GROUP)
-        return f"*(const {name} *){self.address(expr.buffer, expr.indices)}"
+        return f"{self.need(GROUP)}({self.address(expr.buffer, expr.indices)})"
 
     # arithmetic -----------------------------------------------------------------------------------------
 
@@ -267,7 +266,8 @@ class ExprPrinter:
         """Tell whether an expression is signed arithmetic that may overflow, which C leaves undefined."""
         if not isinstance(expr, ir.Binary) or expr.op not in ("add", "sub", "mul"):
             return False
-        return expr.dtype in ("int32", "int64") and not self.ranges.result(expr).within(*dtypes.limits(expr.dtype))
+        element = dtypes.element(expr.dtype)
+        return element in ("int32", "int64") and not self.ranges.result(expr).within(*dtypes.limits(element))
 
     def _division(self, expr: ir.Binary) -> tuple[str, int]:
         divisor = self.ranges.interval(expr.b)
@@ -303,7 +303,7 @@ class ExprPrinter:
         if (found := self._own_form(expr)) is not None:
             return found
         if dtypes.lanes(source) > 1:
-            return f"__builtin_convertvector({self.expr(expr.value)}, {part_type(expr.dtype)})", ATOM
+            return self.helper(f"convert:{expr.dtype}", expr.value)
         if source in HALF_FLOATS:
             self.needs.helpers.add(f"{source}_to_float")
             text, level = f"mlf_{source}_to_float({self.expr(expr.value)})", ATOM

@@ -30,7 +30,7 @@ def entry_file(functions: AotFunctions) -> str:
             writer.lines(pool_definition(f"static uint8_t {pool_array(pool.name)}", pool.nbytes, pool.name))
     if interface.states and not interface.external_workspace:
         macro = section_macro("MLF_STATE", STATE_SECTION)
-        writer.lines([*macro, f"static uint8_t {STATE_ARRAY}[{interface.state_bytes}] MLF_STATE;"])
+        writer.lines([*macro, *_aligned_array(f"static uint8_t {STATE_ARRAY}", interface.state_bytes, "MLF_STATE")])
         if interface.has_state_flag:
             writer.line(f"static uint8_t {STATE_FLAG}; /* start-up code makes it 0 */")
         writer.line()
@@ -49,7 +49,16 @@ def main_function(functions: AotFunctions) -> str:
 def pool_definition(declared: str, size: int, pool: str = DEFAULT_POOL) -> list[str]:
     """Return the lines that define an array to work in, such as ``uint8_t pool``, for linker scripts to place."""
     macro = "MLF_POOL" if pool == DEFAULT_POOL else f"MLF_POOL_{pool.upper()}"
-    return [*section_macro(macro, pool_section(pool)), f"{declared}[{size}] {macro};", ""]
+    return [*section_macro(macro, pool_section(pool)), *_aligned_array(declared, size, macro), ""]
+
+
+def _aligned_array(declared: str, size: int, macro: str) -> list[str]:
+    """Return the lines that define an array of bytes with attributes: without them it is one of 64-bit words."""
+    head, name = declared.rsplit("uint8_t ", 1)
+    is_static = bool(head)
+    words = f"{head}uint64_t {name}{'_words' if is_static else ''}[{-(-size // 8)}];"
+    access = [f"#define {name} ((uint8_t *){name}_words)"] if is_static else []
+    return ["#if defined(__GNUC__)", f"{declared}[{size}] {macro};", "#else", words, *access, "#endif"]
 
 
 def checks() -> str:

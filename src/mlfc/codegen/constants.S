@@ -1,5 +1,8 @@
 //: head
 /* Symbols of the constants; the bytes are in the file beside this one, under its name with .bin behind. */
+#if !defined(__GNUC__)
+#error "expected gcc or clang, whose assemblers have .macro and .incbin"
+#endif
 #define MLF_CONSTANT(name, offset, size, file) mlf_constant __USER_LABEL_PREFIX__, name, offset, size, file
 #if defined(__APPLE__)
   .section __TEXT,__const

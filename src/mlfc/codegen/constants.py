@@ -240,6 +240,8 @@ class ConstantTable:
         if not self.in_blob:
             for memory in dict.fromkeys(item.memory for item in self.constants if item.memory):
                 lines += section_macro(attribute(memory), section(memory))
+            if not all(item.memory for item in self.constants):
+                lines += PIECES["aligned"].splitlines()
             for item in self.constants:
                 lines += self._definition(item)
         return lines
@@ -254,7 +256,7 @@ class ConstantTable:
         if self._external:
             lines.append(_declaration(value, symbol))
         alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self._packed else ALIGNMENT
-        placed = attribute(item.memory) if item.memory else f"__attribute__((aligned({alignment})))"
+        placed = attribute(item.memory) if item.memory else f"MLF_ALIGNED({alignment})"
         lines.append(f"{'' if self._external else 'static '}{head} {placed} = {{")
         texts = _literals(item)
         lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]

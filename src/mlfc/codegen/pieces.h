@@ -18,7 +18,11 @@ static inline float mlf_float_of_bits(uint32_t bits) {
 
 //: group
 /* four bytes in memory, as the bits of one number */
-typedef int32_t mlf_group __attribute__((aligned(1), may_alias));
+static inline int32_t mlf_group(const void *place) {
+  int32_t bits;
+  memcpy(&bits, place, sizeof bits);
+  return bits;
+}
 
 //: integer_power:signed
 /* base**exponent, which wraps */
@@ -112,17 +116,26 @@ typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
 
 //: hidden
 /* constants are addressed without the global offset table */
-#if defined(_WIN32)
-#define MLF_HIDDEN
-#else
+#if defined(__GNUC__) && !defined(_WIN32)
 #define MLF_HIDDEN __attribute__((visibility("hidden")))
+#else
+#define MLF_HIDDEN
+#endif
+
+//: aligned
+#if defined(__GNUC__)
+#define MLF_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#else
+#define MLF_ALIGNED(bytes)
 #endif
 
 //: section
-#if defined(__ELF__)
+#if defined(__GNUC__) && defined(__ELF__)
 #define $macro __attribute__((section("$section"), aligned(64)))
-#else
+#elif defined(__GNUC__)
 #define $macro __attribute__((aligned(64)))
+#else
+#define $macro
 #endif
 
 //: separate_rounding

@@ -175,11 +175,16 @@ def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
         if vectors.is_key(key):
             needed |= vectors.dtypes_of(key)
     lines: list[str] = []
+    is_portable = True
     for form in map(C_FORMS.get, C_FORMS):
         own = [key for key in ordered if key in form.instructions or form.helper(key) is not None]
-        lines += form.includes if own else ()
-        needed.update(*map(form.vectors, own))
-    lines += vectors.declarations(needed)
+        vectors_of_form = set().union(*map(form.vectors, own))
+        if own:
+            lines += ["#if MLF_VECTORS", *form.includes, "#endif"] if vectors_of_form else form.includes
+        needed |= vectors_of_form
+        is_portable = is_portable and all(map(form.is_portable, filter(form.vectors, own)))
+    if needed:
+        lines = [vectors.GNU, "", *lines, *vectors.declarations(needed, is_portable=is_portable)]
     for key in ordered:
         lines += ["", helper_source(key)[1]]
     return lines

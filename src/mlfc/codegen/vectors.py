@@ -4,7 +4,7 @@ The lanes of a vector of the loop-level code are spread over ``MLF_PARTS`` machi
 compiler's flags call for: compilers lower a vector wider than the machine's registers badly, but keep
 arrays of native ones in registers. Each vector statement is one line that ``MLF_EACH(q)`` repeats for every part.
 Functions cannot take vectors in portable C (how they are passed depends on the instruction set), so the
-operations are macros.
+operations are macros. For compilers without GNU C's vectors every lane is a part: the same statements compute scalars.
 """
 
 from __future__ import annotations
@@ -21,7 +21,20 @@ PART = "q"
 
 NARROWEST = 16  # SSE, NEON, VSX
 
-_NAMES = frozenset({"splat", "min", "max", "select"})
+_REFUSAL = '#error "expected a compiler with GNU C vectors, such as gcc or clang"'
+
+BYTES = "mlf_bytes"
+"""The type of four bytes that are the operand of one lane of a sum of products, where lanes are scalars."""
+
+_WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
+_NAMES = frozenset({"splat", "min", "max", "select", "convert", *_WRAPPING})
+
+GNU = """/* 0 for compilers without GNU C's vectors, for which each lane of a vector is a scalar */
+#if defined(__GNUC__) && !defined(__TINYC__) && !defined(__PCC__)
+#define MLF_VECTORS 1
+#else
+#define MLF_VECTORS 0
+#endif"""
 
 
 def is_key(key: str) -> bool:
@@ -37,11 +50,36 @@ def macro_name(key: str) -> str:
 
 
 def macro(key: str) -> str:
-    """Return the definition of the macro `key`; its arguments and its result are parts."""
+    """Return the definition of the macro `key` for vectors and for scalars; its arguments and its result are parts."""
+    return f"#if MLF_VECTORS\n{_of_vectors(key)}\n#else\n{_of_scalars(key)}\n#endif"
+
+
+def _of_scalars(key: str) -> str:
+    """Return the macro or function `key` where a part is one lane."""
+    name, _, dtype = key.partition(":")
+    title, part = macro_name(key), part_type(dtype)
+    if name in ("splat", "convert"):
+        return f"#define {title}(x) (({part})(x))"
+    if name == "select":
+        return f"#define {title}(mask, a, b) ((mask) ? (a) : (b))"
+    if name in _WRAPPING:
+        unsigned = scalar_type(f"u{dtype}")
+        value = f"({part})(({unsigned})a {_WRAPPING[name]} ({unsigned})b)"
+    else:
+        value = f"a {'<' if name == 'min' else '>'} b ? a : b"
+    return f"static inline {part} {title}({part} a, {part} b) {{\n  return {value};\n}}"
+
+
+def _of_vectors(key: str) -> str:
+    """Return the macro `key` where a part is a vector of GNU C."""
     name, _, dtype = key.partition(":")
     if name == "splat":
         return _splat(dtype)
     part, mask = part_type(dtype), part_type(mask_dtype(dtype))
+    if name == "convert":
+        return f"#define {macro_name(key)}(x) __builtin_convertvector(x, {part})"
+    if name in _WRAPPING:
+        return f"#define {macro_name(key)}(a, b) ((a) {_WRAPPING[name]} (b))"
     if name == "select":
         params, chosen = "mask, a, b", f"const {mask} mlf_mask = (mask);"
     elif name in ("min", "max"):
@@ -85,18 +123,30 @@ def dtypes_of(key: str) -> set[str]:
     return {dtype, mask_dtype(dtype)}
 
 
-def declarations(vectors: Iterable[str]) -> list[str]:
+def declarations(vectors: Iterable[str], *, is_portable: bool = True) -> list[str]:
     """Return the declarations of the vector types `vectors`.
 
-    The widest of them decides how many parts there are; the others of the file have as many.
+    The widest of them decides how many parts there are; the others of the file have as many. If the helpers are not
+    portable, or the vectors have different numbers of lanes, compilers without GNU C's vectors get an error.
     """
     kinds = sorted(set(vectors), key=lambda item: (dtypes.element(item), dtypes.lanes(item)))
     if not kinds:
         return []
-    lines = [*_parts(widest(kinds)), ""]
+    least = min(map(dtypes.lanes, kinds))
+    plain = [_scalar_typedefs(dtype, least) for dtype in kinds] if is_portable else []
+    if not all(plain):
+        plain = []
+    lines = [*_parts(widest(kinds), least if plain else 0), "", *(["#if MLF_VECTORS"] if plain else [])]
     for dtype in kinds:
         lines += _typedefs(dtype)
-    return lines
+    # some compilers ignore the attribute
+    check = f"sizeof({part_type(kinds[0])}) == {dtypes.nbytes(kinds[0])} / MLF_PARTS ? 1 : -1"
+    lines.append(f"typedef char mlf_has_vectors[{check}];")
+    if plain:
+        bytes_used = any(BYTES in line for pair in plain for line in pair)
+        group = [f"typedef struct {{ uint8_t byte[4]; }} {BYTES};"] if bytes_used else []
+        lines += ["#else", *group, *(line for pair in plain for line in pair), "#endif"]
+    return [*lines, *(f"typedef {part_type(dtype)} {value_type(dtype)}[MLF_PARTS];" for dtype in kinds)]
 
 
 def widest(vectors: Iterable[str]) -> int:
@@ -104,30 +154,39 @@ def widest(vectors: Iterable[str]) -> int:
     return max(map(dtypes.nbytes, vectors))
 
 
-def _parts(size: int) -> list[str]:
-    """Return the macros for the number of parts of a vector."""
+def _parts(size: int, lanes: int) -> list[str]:
+    """Return the macros for the number of parts of a vector, which are `lanes` scalars if that is not 0."""
     known = {(width.nbytes, width.condition) for name in VECTORS for width in VECTORS.get(name).widths}
     wider = sorted((pair for pair in known if pair[1] and pair[0] <= size), reverse=True)
     counts = [(condition, size // nbytes) for nbytes, condition in wider]
     lines = [
-        f"/* a vector of {size} bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */"
+        f"/* a vector of {size} bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */",
+        "#if !MLF_VECTORS",
+        f"#define MLF_PARTS {lanes}" if lanes else _REFUSAL,
     ]
-    if size <= NARROWEST:
-        lines.append("#define MLF_PARTS 1")
-    else:
-        for index, (condition, count) in enumerate(counts):
-            lines += [f"#{'elif' if index else 'if'} {condition}", f"#define MLF_PARTS {count}"]
-        lines += ["#else", f"#define MLF_PARTS {size // NARROWEST}", "#endif"]
+    for condition, count in counts if size > NARROWEST else []:
+        lines += [f"#elif {condition}", f"#define MLF_PARTS {count}"]
+    lines += ["#else", f"#define MLF_PARTS {max(size // NARROWEST, 1)}", "#endif"]
     return [*lines, "#define MLF_EACH(q) for (int32_t q = 0; q < MLF_PARTS; ++q)"]
 
 
 def _typedefs(dtype: str) -> list[str]:
-    """Return the types of a vector, of a part of it, and of an unaligned part among scalars."""
+    """Return the types of a part of a vector, and of an unaligned part among scalars."""
     whole, part, scalar, size = value_type(dtype), part_type(dtype), scalar_type(dtype), dtypes.nbytes(dtype)
     align = dtypes.nbytes(dtypes.element(dtype))
     width = f"vector_size({size} / MLF_PARTS)"
     return [
         f"typedef {scalar} {part} __attribute__(({width}));",
         f"typedef {scalar} {whole}_u __attribute__(({width}, aligned({align}), may_alias));",
-        f"typedef {part} {whole}[MLF_PARTS];",
     ]
+
+
+def _scalar_typedefs(dtype: str, lanes: int) -> list[str]:
+    """Return the types of a part that is one of `lanes` scalars or four bytes; none where it is neither."""
+    if dtypes.lanes(dtype) == lanes:
+        kind = scalar_type(dtype)
+    elif dtypes.lanes(dtype) == 4 * lanes and dtypes.nbytes(dtypes.element(dtype)) == 1:
+        kind = BYTES
+    else:
+        return []
+    return [f"typedef {kind} {part_type(dtype)};", f"typedef {kind} {value_type(dtype)}_u;"]

@@ -45,6 +45,8 @@ class CForm:
     helper: Callable[[str], Helper | None]  # the helper of a key, if it is one of this family's
     includes: tuple[str, ...] = ()  # lines that its helpers need before them
     vectors: Callable[[str], set[str]] = lambda _: set()  # vector types that the helper of a key needs
+    # whether the helper of a key, which has vectors, has a form for compilers without GNU C's vectors
+    is_portable: Callable[[str], bool] = lambda _: False
     # how a call or a cast is written, if this family does: as a call, which needs no parentheses
     expression: Callable[[CPrinter, Expr], str | None] = _nothing
     store: Callable[[CPrinter, ir.Store], str | None] = _nothing  # how a store is written, if this family does

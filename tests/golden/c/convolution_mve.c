@@ -21,10 +21,10 @@ int32_t convolution(const int8_t *restrict x, const int8_t *restrict weights, co
       mlf_dots2(&sums[0], &start[0], &strip[pair * 48], &strip[pair * 48 + 24], &weights[0], 4, 1, 1);
       mlf_i32x4 value;
       MLF_EACH(q) value[q] = ((const mlf_i32x4_u *)&sums[0])[q];
-      MLF_EACH(q) mlf_saturate_i8x4(&output[oy * 24 + pair * 8], mlf_requantize_down_i32x4(value[q], mlf_splat_i32x4(1099511680), mlf_splat_i32x4(7)) + mlf_splat_i32x4((-3)));
+      MLF_EACH(q) mlf_saturate_i8x4(&output[oy * 24 + pair * 8], mlf_wrap_add_i32x4(mlf_requantize_down_i32x4(value[q], mlf_splat_i32x4(1099511680), mlf_splat_i32x4(7)), mlf_splat_i32x4((-3))));
       mlf_i32x4 value_1;
       MLF_EACH(q) value_1[q] = ((const mlf_i32x4_u *)&sums[4])[q];
-      MLF_EACH(q) mlf_saturate_i8x4(&output[oy * 24 + pair * 8 + 4], mlf_requantize_down_i32x4(value_1[q], mlf_splat_i32x4(1099511680), mlf_splat_i32x4(7)) + mlf_splat_i32x4((-3)));
+      MLF_EACH(q) mlf_saturate_i8x4(&output[oy * 24 + pair * 8 + 4], mlf_wrap_add_i32x4(mlf_requantize_down_i32x4(value_1[q], mlf_splat_i32x4(1099511680), mlf_splat_i32x4(7)), mlf_splat_i32x4((-3))));
     }
   }
   return 0;

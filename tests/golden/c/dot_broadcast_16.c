@@ -1,6 +1,14 @@
 #include <stdint.h>
 #include <string.h>
 
+/* 0 for compilers without GNU C's vectors, for which each lane of a vector is a scalar */
+#if defined(__GNUC__) && !defined(__TINYC__) && !defined(__PCC__)
+#define MLF_VECTORS 1
+#else
+#define MLF_VECTORS 0
+#endif
+
+#if MLF_VECTORS
 #if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__SSE2__)
@@ -11,8 +19,11 @@
 #if defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS > 0
 #include <arm_sve.h>
 #endif
+#endif
 /* a vector of 64 bytes is MLF_PARTS machine vectors; MLF_EACH(q) repeats a statement for each part q */
-#if defined(__AVX512F__)
+#if !MLF_VECTORS
+#define MLF_PARTS 16
+#elif defined(__AVX512F__)
 #define MLF_PARTS 1
 #elif defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS == 512
 #define MLF_PARTS 1
@@ -25,14 +36,31 @@
 #endif
 #define MLF_EACH(q) for (int32_t q = 0; q < MLF_PARTS; ++q)
 
+#if MLF_VECTORS
 typedef int32_t mlf_i32x16_part __attribute__((vector_size(64 / MLF_PARTS)));
 typedef int32_t mlf_i32x16_u __attribute__((vector_size(64 / MLF_PARTS), aligned(4), may_alias));
-typedef mlf_i32x16_part mlf_i32x16[MLF_PARTS];
 typedef int8_t mlf_i8x64_part __attribute__((vector_size(64 / MLF_PARTS)));
 typedef int8_t mlf_i8x64_u __attribute__((vector_size(64 / MLF_PARTS), aligned(1), may_alias));
+typedef char mlf_has_vectors[sizeof(mlf_i32x16_part) == 64 / MLF_PARTS ? 1 : -1];
+#else
+typedef struct { uint8_t byte[4]; } mlf_bytes;
+typedef int32_t mlf_i32x16_part;
+typedef int32_t mlf_i32x16_u;
+typedef mlf_bytes mlf_i8x64_part;
+typedef mlf_bytes mlf_i8x64_u;
+#endif
+typedef mlf_i32x16_part mlf_i32x16[MLF_PARTS];
 typedef mlf_i8x64_part mlf_i8x64[MLF_PARTS];
 
-#if defined(__AVX512VNNI__) && MLF_PARTS == 1
+#if !MLF_VECTORS
+static inline int32_t mlf_dot4_u8s8x16(int32_t sum, mlf_bytes a, mlf_bytes b) {
+  uint32_t total = (uint32_t)sum;
+  for (int32_t i = 0; i < 4; ++i) {
+    total += (uint32_t)((int32_t)a.byte[i] * (int8_t)b.byte[i]);
+  }
+  return (int32_t)total;
+}
+#elif defined(__AVX512VNNI__) && MLF_PARTS == 1
 #define mlf_dot4_u8s8x16(sum, a, b) __extension__({ \
   mlf_i32x16_part mlf_sum = (sum); \
   const mlf_i32x16_part mlf_a = (mlf_i32x16_part)(a), mlf_b = (mlf_i32x16_part)(b); \
@@ -138,15 +166,33 @@ typedef mlf_i8x64_part mlf_i8x64[MLF_PARTS];
 #endif
 
 /* four bytes in memory, as the bits of one number */
-typedef int32_t mlf_group __attribute__((aligned(1), may_alias));
+static inline int32_t mlf_group(const void *place) {
+  int32_t bits;
+  memcpy(&bits, place, sizeof bits);
+  return bits;
+}
 
+#if MLF_VECTORS
 #define mlf_splat_i32x16(x) ((int32_t)(x) - (mlf_i32x16_part){0})
+#else
+#define mlf_splat_i32x16(x) ((mlf_i32x16_part)(x))
+#endif
+
+#if MLF_VECTORS
+#define mlf_spread_i32x16(word) mlf_splat_i32x16(word)
+#else
+static inline mlf_bytes mlf_spread_i32x16(int32_t word) {
+  mlf_bytes bytes;
+  memcpy(&bytes, &word, sizeof bytes);
+  return bytes;
+}
+#endif
 
 int32_t dot_broadcast_16(const uint8_t *restrict a, const int8_t *restrict w, int32_t *restrict output) {
   mlf_i32x16 total[1];
   MLF_EACH(q) total[0][q] = mlf_splat_i32x16((-5));
   for (int32_t k = 0; k < 3; ++k) {
-    MLF_EACH(q) total[0][q] = mlf_dot4_u8s8x16(total[0][q], mlf_splat_i32x16(*(const mlf_group *)&a[k * 4]), ((const mlf_i8x64_u *)&w[k * 64])[q]);
+    MLF_EACH(q) total[0][q] = mlf_dot4_u8s8x16(total[0][q], mlf_spread_i32x16(mlf_group(&a[k * 4])), ((const mlf_i8x64_u *)&w[k * 64])[q]);
   }
   MLF_EACH(q) ((mlf_i32x16_u *)&output[0])[q] = total[0][q];
   return 0;

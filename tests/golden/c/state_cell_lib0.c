@@ -2,19 +2,33 @@
 #include <stddef.h>
 #include "tvmgen_cell.h"
 
-#if defined(__ELF__)
+#if defined(__GNUC__) && defined(__ELF__)
 #define MLF_POOL __attribute__((section(".bss.noinit.tvm"), aligned(64)))
-#else
+#elif defined(__GNUC__)
 #define MLF_POOL __attribute__((aligned(64)))
-#endif
-static uint8_t global_workspace[80] MLF_POOL;
-
-#if defined(__ELF__)
-#define MLF_STATE __attribute__((section(".bss.tvm_state"), aligned(64)))
 #else
-#define MLF_STATE __attribute__((aligned(64)))
+#define MLF_POOL
 #endif
+#if defined(__GNUC__)
+static uint8_t global_workspace[80] MLF_POOL;
+#else
+static uint64_t global_workspace_words[10];
+#define global_workspace ((uint8_t *)global_workspace_words)
+#endif
+
+#if defined(__GNUC__) && defined(__ELF__)
+#define MLF_STATE __attribute__((section(".bss.tvm_state"), aligned(64)))
+#elif defined(__GNUC__)
+#define MLF_STATE __attribute__((aligned(64)))
+#else
+#define MLF_STATE
+#endif
+#if defined(__GNUC__)
 static uint8_t mlfc_state[32] MLF_STATE;
+#else
+static uint64_t mlfc_state_words[4];
+#define mlfc_state ((uint8_t *)mlfc_state_words)
+#endif
 static uint8_t mlfc_state_is_set; /* start-up code makes it 0 */
 
 int32_t tvmgen_cell___tvm_main__(void *, void *, uint8_t *, uint8_t *);

@@ -2,12 +2,19 @@
 #include <stddef.h>
 #include "tvmgen_chain_v1.h"
 
-#if defined(__ELF__)
+#if defined(__GNUC__) && defined(__ELF__)
 #define MLF_POOL __attribute__((section(".bss.noinit.tvm"), aligned(64)))
-#else
+#elif defined(__GNUC__)
 #define MLF_POOL __attribute__((aligned(64)))
+#else
+#define MLF_POOL
 #endif
+#if defined(__GNUC__)
 static uint8_t global_workspace[84] MLF_POOL;
+#else
+static uint64_t global_workspace_words[11];
+#define global_workspace ((uint8_t *)global_workspace_words)
+#endif
 
 int32_t tvmgen_chain_v1___tvm_main__(void *, void *, uint8_t *);
 

@@ -13,12 +13,17 @@
 #define MLF_INDEPENDENT
 #endif
 
+#if defined(__GNUC__)
+#define MLF_ALIGNED(bytes) __attribute__((aligned(bytes)))
+#else
+#define MLF_ALIGNED(bytes)
+#endif
 /* w* /: 5 float32 */
-static const float constant_w__[5] __attribute__((aligned(64))) = {
+static const float constant_w__[5] MLF_ALIGNED(64) = {
   0.125730217f, -0.132104859f, 0.640422642f, 0.104900114f, -0.535669386f,
 };
 /* : 5 float32 */
-static const float constant_[5] __attribute__((aligned(64))) = {
+static const float constant_[5] MLF_ALIGNED(64) = {
   0.361595064f, 1.30400002f, 0.94708097f, -0.703735232f, -1.26542151f,
 };
 

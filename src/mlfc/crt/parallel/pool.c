@@ -15,6 +15,10 @@
 #define _GNU_SOURCE
 #endif
 
+#if !defined(__GNUC__) || defined(__TINYC__)
+#error "expected a compiler with GNU C atomics, such as gcc or clang"
+#endif
+
 #include "mlfc_pool.h"
 
 #include <stdlib.h>

@@ -96,4 +96,14 @@ def _vectors(key: str) -> set[str]:
 
 
 _INCLUDES = tuple(_PIECES["includes"].splitlines())
-C_FORMS.add("avx512", CForm(_helper, _INCLUDES, _vectors, expression=_expression, store=_store))
+C_FORMS.add(
+    "avx512",
+    CForm(
+        _helper,
+        _INCLUDES,
+        _vectors,
+        is_portable=lambda key: key not in _PUSHES,
+        expression=_expression,
+        store=_store,
+    ),
+)

@@ -19,7 +19,11 @@
 #endif
 
 //: min
-#if defined(__AVX512BW__) && $n / MLF_PARTS == 16
+#if !MLF_VECTORS
+static inline int32_t mlf_min_i32x$n(int32_t a, int32_t b) {
+  return a < b ? a : b;
+}
+#elif defined(__AVX512BW__) && $n / MLF_PARTS == 16
 #define mlf_min_i32x$n(a, b) __extension__({ \
   const __m512i mlf_a = (__m512i)(a); \
   const __m512i mlf_b = (__m512i)(b); \
@@ -39,7 +43,11 @@
 #endif
 
 //: max
-#if defined(__AVX512BW__) && $n / MLF_PARTS == 16
+#if !MLF_VECTORS
+static inline int32_t mlf_max_i32x$n(int32_t a, int32_t b) {
+  return a > b ? a : b;
+}
+#elif defined(__AVX512BW__) && $n / MLF_PARTS == 16
 #define mlf_max_i32x$n(a, b) __extension__({ \
   const __m512i mlf_a = (__m512i)(a); \
   const __m512i mlf_b = (__m512i)(b); \
@@ -59,7 +67,9 @@
 #endif
 
 //: requantize_down
-#if defined(__AVX512BW__) && $n / MLF_PARTS == 16
+#if !MLF_VECTORS
+#define mlf_requantize_down_i32x$n(a, b, c) mlf_requantize_down(a, b, c)
+#elif defined(__AVX512BW__) && $n / MLF_PARTS == 16
 #define mlf_requantize_down_i32x$n(a, b, c) __extension__({ \
   const __m512i mlf_a = (__m512i)(a); \
   const __m512i mlf_b = (__m512i)(b); \
@@ -192,7 +202,9 @@
 #endif
 
 //: whole
-#if defined(__AVX512BW__) && $n / MLF_PARTS == 16
+#if !MLF_VECTORS
+#define mlf_whole_i32x$n(a) ((int32_t)(a))
+#elif defined(__AVX512BW__) && $n / MLF_PARTS == 16
 #define mlf_whole_i32x$n(a) ((mlf_i32x${n}_part)_mm512_cvttps_epi32((__m512)(a)))
 #elif defined(__AVX2__) && $n / MLF_PARTS == 8
 #define mlf_whole_i32x$n(a) ((mlf_i32x${n}_part)_mm256_cvttps_epi32((__m256)(a)))
@@ -205,7 +217,9 @@
 #endif
 
 //: widen
-#if defined(__AVX512BW__) && $n / MLF_PARTS == 16
+#if !MLF_VECTORS
+#define mlf_widen_$short(place) ((int32_t)(place)[q])
+#elif defined(__AVX512BW__) && $n / MLF_PARTS == 16
 #define mlf_widen_$short(place) \
   ((mlf_i32x${n}_part)_mm512_cvtep${letter}${bits}_epi32($load((const void *)(place))))
 #elif defined(__AVX2__) && $n / MLF_PARTS == 8
@@ -220,7 +234,9 @@
 #endif
 
 //: narrow
-#if defined(__AVX512BW__) && $n / MLF_PARTS == 16
+#if !MLF_VECTORS
+#define mlf_narrow_$short(place, value) ((place)[q] = ($kind)(value))
+#elif defined(__AVX512BW__) && $n / MLF_PARTS == 16
 #define mlf_narrow_$short(place, value) $store((void *)(place), _mm512_cvtepi32_epi$bits((__m512i)(value)))
 #elif defined(__AVX2__) && $n / MLF_PARTS == 8
 #define mlf_narrow_$short(place, value) do { \
@@ -237,7 +253,10 @@
 #endif
 
 //: saturate
-#if defined(__AVX512BW__) && $n / MLF_PARTS == 16
+#if !MLF_VECTORS
+#define mlf_saturate_$short(place, value) \
+  ((place)[q] = ($kind)((value) < -128 ? -128 : (value) > 127 ? 127 : (value)))
+#elif defined(__AVX512BW__) && $n / MLF_PARTS == 16
 #define mlf_saturate_$short(place, value) $store((void *)(place), _mm512_cvtsepi32_epi$bits((__m512i)(value)))
 #elif defined(__AVX2__) && $n / MLF_PARTS == 8
 #define mlf_saturate_$short(place, value) do { \

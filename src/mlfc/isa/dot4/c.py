@@ -6,7 +6,9 @@ One instruction where the machine has VNNI or the int8 dot products of ARM; else
 
 from __future__ import annotations
 
-from mlfc.codegen.c_types import part_type
+from string import Template
+
+from mlfc.codegen.c_types import part_type, short_name
 from mlfc.codegen.writer import pieces_beside
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
@@ -39,21 +41,26 @@ def _words(body: ir.Stmt) -> set[int]:
 
 def _sums_dtype(text: str) -> str:
     """Return the dtype of the sums; the factors are taken as lanes of it."""
+    if ":" in text:
+        return text.partition(":")[2]
     return f"int32x{text.removeprefix(_PREFIX)}"
 
 
 def _helper(text: str) -> Helper | None:
     """Return the macro of a key: ``dot4_u8s8x16`` makes 16 sums, over all parts."""
+    name, _, dtype = text.partition(":")
+    if name == "spread":
+        return (f"splat:{dtype}",), Template(_BODIES[name]).substitute(short=short_name(dtype))
     if not text.startswith(_PREFIX):
         return None
     size = 4 * int(text.removeprefix(_PREFIX))
-    lines: list[str] = []
+    lines = ["#if !MLF_VECTORS", Template(_BODIES["scalars"]).substitute(name=text)]
     for form, body in _BODIES.items():
         width, _, condition = form.partition(" ")
         if condition and (width == _SCALABLE or size % int(width) == 0):
             parts = f"* __ARM_FEATURE_SVE_BITS == {8 * size}" if width == _SCALABLE else f"== {size // int(width)}"
             guard = f"{condition} && MLF_PARTS {parts}"
-            lines += [f"#{'elif' if lines else 'if'} {guard}", _macro(text, body)]
+            lines += [f"#elif {guard}", _macro(text, body)]
     return (), "\n".join([*lines, "#else", _macro(text, _BODIES["anywhere"]), "#endif"])
 
 
@@ -78,10 +85,20 @@ def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
         raise InternalError("C has no 'dot4_u8s8' of one sum")
     name = printer.need(f"{_PREFIX}{lanes}")
     if _takes_group(expr):
-        factor = f"{printer.need(f'splat:{expr.dtype}')}({printer.group(unsigned)})"
+        factor = f"{printer.need(f'spread:{expr.dtype}')}({printer.group(unsigned)})"
     else:
         factor = printer.expr(unsigned)
     return f"{name}({printer.expr(total)}, {factor}, {printer.expr(signed)})"
 
 
-C_FORMS.add("dot4", CForm(_helper, _INCLUDES, lambda key: {_sums_dtype(key)}, expression=_expression, words=_words))
+C_FORMS.add(
+    "dot4",
+    CForm(
+        _helper,
+        _INCLUDES,
+        lambda key: {_sums_dtype(key)},
+        is_portable=lambda _: True,
+        expression=_expression,
+        words=_words,
+    ),
+)

@@ -5,7 +5,7 @@
  *
  * x86 without VNNI has even and odd bytes as 16-bit lanes, whose products are added in pairs. ARM's signed dot product
  * takes a - 128; 128 times the sum of b, in two steps of 64, makes up for it. Without any, a product of uint8 and int8
- * fits into 16 bits.
+ * fits into 16 bits. Without vectors a lane is a scalar, and its factors are four bytes.
  */
 
 //: 64 defined(__AVX512VNNI__)
@@ -77,6 +77,26 @@
 //: anywhere
   mlf_sum += (mlf_a & 255) * ((mlf_b << 24) >> 24) + ((mlf_a >> 8) & 255) * ((mlf_b << 16) >> 24);
   mlf_sum += ((mlf_a >> 16) & 255) * ((mlf_b << 8) >> 24) + ((mlf_a >> 24) & 255) * (mlf_b >> 24);
+
+//: scalars
+static inline int32_t mlf_$name(int32_t sum, mlf_bytes a, mlf_bytes b) {
+  uint32_t total = (uint32_t)sum;
+  for (int32_t i = 0; i < 4; ++i) {
+    total += (uint32_t)((int32_t)a.byte[i] * (int8_t)b.byte[i]);
+  }
+  return (int32_t)total;
+}
+
+//: spread
+#if MLF_VECTORS
+#define mlf_spread_$short(word) mlf_splat_$short(word)
+#else
+static inline mlf_bytes mlf_spread_$short(int32_t word) {
+  mlf_bytes bytes;
+  memcpy(&bytes, &word, sizeof bytes);
+  return bytes;
+}
+#endif
 
 //: includes
 #if defined(__AVX2__)

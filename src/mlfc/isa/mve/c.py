@@ -45,7 +45,7 @@ def _helper(key: str) -> Helper | None:
     if key in _RUNS:
         return ("assembler",) if key.startswith("dots") else (), _RUNS[key]
     name, _, dtype = key.partition(":")
-    if name in ("widen", "narrow", "saturate"):
+    if name in ("widen", "narrow", "saturate") and dtypes.lanes(dtype) == dtypes.lanes(_LANES):
         width, sign = _NARROW[dtypes.element(dtype)]
         lanes = "int32x4_t" if sign == "s" else "uint32x4_t"
         values = {"width": width, "sign": sign, "lanes": lanes, "kind": scalar_type(dtype), "short": short_name(dtype)}

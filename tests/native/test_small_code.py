@@ -124,6 +124,6 @@ def test_constants_lie_close_where_no_vectors_read_them(imported: Callable[..., 
         for cpu in ("generic", "cortex-m4")
         for goal in ("speed", "size")
     }
-    close = {key: b"] __attribute__((aligned(4))) = {" in text for key, text in texts.items()}
+    close = {key: b"] MLF_ALIGNED(4) = {" in text for key, text in texts.items()}
     assert close == {key: key == ("cortex-m4", "size") for key in texts}
-    assert all((b"] __attribute__((aligned(64))) = {" in text) is not close[key] for key, text in texts.items())
+    assert all((b"] MLF_ALIGNED(64) = {" in text) is not close[key] for key, text in texts.items())

@@ -225,7 +225,7 @@ def rearranged_depth(g: GraphMaker) -> str:
 @graph
 def nothing_but_neutral_operators(g: GraphMaker) -> str:
     y = g.node("Mul", [g.node("Identity", ["x"]), g.constant(np.float32(1))])
-    y = g.node("Add", [y, g.constant(np.zeros((4, 1, 1), np.float32))])
+    y = g.node("Add", [y, g.constant(np.full((4, 1, 1), -0.0, np.float32))])
     y = g.node("Transpose", [g.node("Transpose", [y], perm=[0, 3, 1, 2])], perm=[0, 2, 3, 1])
     return str(g.node("Dropout", [y]))
 

@@ -342,10 +342,11 @@ def _sorted_cases() -> list[Case]:
 
 
 def _ranked(x: Array, k: int, axis: int, up: bool) -> Array:
-    """Return the places of the first `k` elements in order; those that are equal stay in theirs, NaN comes first."""
+    """Return the places of the first `k` elements in order; equal ones stay in theirs, NaN is above all numbers."""
     wide = x.astype(np.float64)
-    keys = np.where(np.isnan(wide), -np.inf, wide if up else -wide)
-    order = np.lexsort((np.broadcast_to(~np.isnan(wide), wide.shape), keys), axis=axis)
+    is_nan = np.isnan(wide)
+    keys = np.where(is_nan, np.inf, wide) if up else np.where(is_nan, -np.inf, -wide)
+    order = np.lexsort((is_nan if up else ~is_nan, keys), axis=axis)
     return np.take(order, range(k), axis)
 
 
@@ -377,12 +378,30 @@ def nn_cases() -> list[Case]:
              label="last"),
         Case("nn.group_norm", [x, c, d], ort("GroupNormalization", x, c, d, num_groups=3, opset=21),
              {"num_groups": 3}, relative=2e-6),
+        *_one_element_cases(),
         Case("nn.l2_normalize", [x], lambda: x / np.sqrt(np.sum(x * x, axis=(2, 3), keepdims=True)),
              {"eps": 1e-12, "axis": (2, 3)}, relative=2e-6),
         Case("nn.lrn", [x], ort("LRN", x, **lrn), lrn, relative=1e-6),
         Case("nn.lrn", [last], lambda: ort("LRN", x, **{**lrn, "size": 3, "beta": 0.6})().transpose(0, 2, 3, 1),
              {**lrn, "size": 3, "beta": 0.6, "axis": 3}, relative=1e-6, label="last"),
     ]  # fmt: skip
+
+
+def _one_element_cases() -> list[Case]:
+    """Return normalizations of rows of one element, or of one channel."""
+    cases = []
+    for shape in ((2, 3, 1), (1, 3, 1), (2, 1, 1), (1, 3, 1, 1), (2, 3, 2, 1), (2, 3, 1, 1, 1)):
+        x, c, d = normal(*shape), normal(shape[1], seed=5), normal(shape[1], seed=6)
+        last, label = np.ascontiguousarray(np.moveaxis(x, 1, -1)), f"one of {shape}"
+        norm = ort("InstanceNormalization", x, c, d)
+        grouped = ort("GroupNormalization", x, c, d, num_groups=shape[1], opset=21)
+        cases += [
+            Case("nn.instance_norm", [x, c, d], norm, relative=1e-5, label=label),
+            Case("nn.instance_norm", [last, c, d], lambda norm=norm: np.moveaxis(norm(), 1, -1), {"axis": -1},
+                 relative=1e-5, label=f"{label}, last"),
+            Case("nn.group_norm", [x, c, d], grouped, {"num_groups": shape[1]}, relative=1e-5, label=label),
+        ]  # fmt: skip
+    return cases
 
 
 def _pool(kind: str, x: Array, layout: str, label: str, onnx: dict[str, Any], attrs: dict[str, Any]) -> Case:
@@ -422,7 +441,12 @@ def pool_cases() -> list[Case]:
         onnx = {"kernel_shape": [3, 3], "dilations": [2, 3], "pads": (1, 1, 1, 1)}
         attrs = {"pool_size": (3, 3), "dilation": (2, 3), "padding": (1, 1, 1, 1)}
         cases.append(_pool("max", x, layout, f"dilated-{layout}", onnx, attrs))
+    holes = np.asarray([[[1, np.nan, 3, 2, np.nan, np.nan, 5, -np.inf, np.nan]]], np.float32)
+    for size, wanted in ((2, [1, 3, 3, 2, -np.inf, 5, 5, -np.inf]), (3, [3, 3, 3, 2, 5, 5, 5]), (9, [5])):
+        cases.append(Case("nn.max_pool1d", [holes], lambda wanted=wanted: np.float32([[wanted]]),
+                          {"pool_size": (size,)}, label=f"NaN-{size}"))  # fmt: skip
     cases += [
+        Case("nn.global_max_pool2d", [holes[..., None]], lambda: np.float32(5).reshape(1, 1, 1, 1), label="NaN"),
         _pool("max", x[0], "NCW", "one", {"kernel_shape": [3]}, {"pool_size": (3,)}),
         _pool("avg", x[None, 0], "NCHW", "two", {"kernel_shape": [3, 3]}, {"pool_size": (3, 3)}),
         _pool("avg", normal(1, 2, 4, 5, 6), "NDHWC", "three", {"kernel_shape": [2, 3, 2], "pads": (0, 1, 1, 1, 1, 0)},

@@ -31,6 +31,14 @@ def weights(*shape: int) -> ir.Constant:
     return ir.const(np.resize(np.asarray([0.5, -0.25, 1.0, -1.5, 0.125], np.float32), shape))
 
 
+def norm_model(channels: Any, length: Any) -> tuple[tuple[ir.Var, ...], ir.Expr]:
+    x = ir.Var("x", ir.TensorType((1, channels, length), "float32"))
+    distance = call("subtract", [x, call("mean", [x], axis=(2,), keepdims=True)])
+    variance = call("mean", [call("multiply", [distance, distance])], axis=(2,), keepdims=True)
+    y = call("divide", [distance, call("sqrt", [call("add", [variance, ir.const(1e-5)])])])
+    return (x,), y
+
+
 def image_model(batch: Any, height: Any, width: Any) -> tuple[tuple[ir.Var, ...], ir.Expr]:
     x = ir.Var("x", ir.TensorType((batch, 3, height, width), "float32"))
     same = {"padding": (1, 1, 1, 1), "channels": 8, "kernel_size": (3, 3)}
@@ -80,6 +88,13 @@ def test_groups_are_those_of_known_extents(make: Make, extents: tuple[Dim, ...])
         for size in SIZES:
             verify(with_numbers(prim, [size[symbol.name] for symbol in prim.symbols]) if prim.symbols else prim)
     assert len(groups) > 5
+
+
+def test_a_norm_along_a_dynamic_axis_stays() -> None:
+    """Its scale and offset for each element would have no static shape."""
+    for channels, length in ((4, S), (N, 16)):
+        module = run(ir.IRModule({"main": ir.Function(*norm_model(channels, length))}))
+        assert ("nn.layer_norm" in "+".join(operators(module))) == (length == 16)
 
 
 def calls(module: ir.IRModule) -> list[ir.Call]:

@@ -55,13 +55,15 @@ def test_masks_of_any_form_and_rows_without_keys(kind: str, shape: tuple[int, ..
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_masked_does_not_show_even_if_it_is_not_finite() -> None:
-    inputs = {name: value.copy() for name, value in QKV.items()} | {"mask": np.array([0, 0, -np.inf, 0, 0], np.float32)}
-    inputs["k"][:, :, 2] = np.inf
-    (found,) = results(single_node("Attention", inputs), inputs)
-    rest = {name: np.delete(value, 2, 2) for name, value in inputs.items() if name in "kv"}
-    (wanted,) = results(single_node("Attention", {**QKV, **rest}), {**QKV, **rest})
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+@pytest.mark.parametrize("mask", [np.float32([0, 0, -np.inf, 0, 0]), np.array([True, True, False, True, True])])
+def test_masks_are_added_to_scores(mask: Array) -> None:
+    """As in ONNX's definition: the score of a hidden key is NaN or minus infinity, and a value of NaN counts."""
+    for name in "kv":
+        inputs = {part: value.copy() for part, value in QKV.items()} | {"mask": mask}
+        inputs[name][0, 0, 2, 1] = np.nan
+        (found,) = results(single_node("Attention", inputs), inputs)
+        assert np.isnan(found[:, 0, :, 1]).all()
+        assert np.isfinite(found[:, 1]).all()
 
 
 @pytest.mark.parametrize(

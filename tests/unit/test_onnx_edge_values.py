@@ -118,6 +118,30 @@ def test_nan_is_the_extreme(row: list[float], last: int, place: int) -> None:
         np.testing.assert_array_equal(found, np.eye(len(row), dtype=np.float32)[place])
 
 
+def test_limits_of_clip_have_defaults_as_in_onnx_runtime() -> None:
+    """The largest finite number since opset 6; for float16 its own since opset 12, none before."""
+    for dtype, opsets in (("float32", (6, 11, 13)), ("float64", (12, 13)), ("float16", (12, 13))):
+        x = np.asarray([INF, -INF, NAN, 1], dtype)
+        largest = np.finfo(dtype).max
+        for opset in opsets:
+            (found,) = run("Clip", {"x": x}, opset=opset)
+            np.testing.assert_array_equal(found, np.asarray([largest, -largest, NAN, 1], dtype))
+    for opset in (1, 6, 11):
+        x = np.asarray([INF, -INF, NAN, 1], np.float16 if opset > 1 else np.float32)
+        (found,) = run("Clip", {"x": x}, opset=opset)
+        np.testing.assert_array_equal(found, x)
+    for known in ([], ["low", "high"]):
+        limits = {"x": floats(INF, -INF, NAN, 1), "low": np.float32(0), "high": np.float32(NAN)}
+        (found,) = run("Clip", limits, known=known, opset=13)
+        np.testing.assert_array_equal(found, floats(INF, 0, NAN, 1))
+
+
+def test_vectors_of_norm_zero_stay() -> None:
+    for power, wanted in ((1, [[0, 0], [0.5, 0.5]]), (2, [[0, 0], [0, 0]])):
+        (found,) = run("LpNormalization", {"x": floats(0, 0, 1e-40, 1e-40).reshape(2, 2)}, opset=22, p=power)
+        np.testing.assert_allclose(found, wanted, atol=1e-30)
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_powers_of_integers_are_exact_or_wrap(dtype: str) -> None:
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max

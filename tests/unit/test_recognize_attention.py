@@ -93,7 +93,7 @@ FORMS = {
             number("zero", 0) + "mm = Where (m, zero, low) t = Add (s, mm) e = Softmax <axis = -1> (t)"
             " nan = IsNaN (e) p = Where (nan, zero, e) y = MatMul (p, v)"
         ),
-        {**heads(), "m": ~HIDDEN}, {"extras": ("bias",), "zero_rows": True}, {"low": np.array(-np.inf, np.float32)},
+        {**heads(), "m": ~HIDDEN}, {"extras": ("bias",), "zero_nan": True}, {"low": np.array(-np.inf, np.float32)},
     ),
     "PyTorch, groups": Form(
         integers("five", 2, 1, 2, 7, 4) + integers("one", 2) + integers("four", 2, 2, 7, 4)

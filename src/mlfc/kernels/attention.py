@@ -101,8 +101,9 @@ class Attention:
     ]  # of bool, each broadcast to (batch, heads, queries, keys): whether the query sees the key
     biases: tuple[Tensor, ...]
     sink: Tensor | None  # for each head, the score of a key without a value
-    fill: float  # score of a key that a mask hides
+    fill: float | None  # score of a key that a mask hides; None adds minus infinity, which keeps NaN
     zero_rows: bool  # whether queries that see no key give zeros; else what 0 / 0 is
+    zero_nan: bool  # whether queries whose softmax is NaN give zeros
 
     @property
     def share(self) -> Any:
@@ -158,11 +159,11 @@ class Attention:
         if self.cap:
             score = transcendental(ctx, "tanh", score / self.cap) * self.cap
         for bias in self.biases:
-            added = ctx.stmts.let("added", tb.cast(_broadcast(bias, place, key), self.dtype))
-            # what is masked stays so, whatever the score is
-            score = tb.select(tb.binary("eq", added, -inf), added, score + added)
+            score = score + tb.cast(_broadcast(bias, place, key), self.dtype)
         allowed = tb.land(*(_broadcast(mask, place, key) for mask in self.masks))
-        return score if isinstance(allowed, Const) else tb.select(allowed, score, tb.const(self.fill, self.dtype))
+        if isinstance(allowed, Const):
+            return score
+        return tb.select(allowed, score, score - inf if self.fill is None else tb.const(self.fill, self.dtype))
 
     def store(self, out: Output, place: Place, element: Expr, value: Expr) -> None:
         """Store an element of the result."""
@@ -170,11 +171,17 @@ class Attention:
         out.store(at, tb.cast(value, out.dtype))
 
     def inverse(self, total: Expr) -> Expr:
-        """Return what the mixed values are multiplied with at the end."""
-        whole = tb.const(1.0, self.dtype) / total
-        if not self.zero_rows:
-            return whole
-        return tb.select(tb.binary("eq", total, 0), tb.const(0.0, self.dtype), whole)
+        """Return what the mixed values are multiplied with at the end; negative where they become zeros."""
+        whole, nothing, negative = (tb.const(number, self.dtype) for number in (1.0, 0.0, -1.0))
+        whole = whole / total
+        if self.zero_rows or self.zero_nan:
+            whole = tb.select(tb.binary("eq", total, 0), nothing, whole)
+        return tb.select(tb.binary("ne", total, total), negative, whole) if self.zero_nan else whole
+
+    def finished(self, mixed: Expr, scale: Expr) -> Expr:
+        """Return an element of the result: the mixed values times what `inverse` returned."""
+        value = mixed * scale
+        return tb.select(tb.binary("lt", scale, 0), tb.const(0.0, self.dtype), value) if self.zero_nan else value
 
 
 def _broadcast(mask: Tensor, place: Place, key: Expr) -> Expr:
@@ -328,7 +335,7 @@ class _PlainRow:
                 self._tile(start, begin, here)
         scale = stmts.let("scale", work.inverse(tb.load(self.state, [1])))
         with stmts.loop(work.value_size, "c", "vectorized") as c:
-            work.store(self.out, place, c, tb.load(self.mixed, [c]) * scale)
+            work.store(self.out, place, c, work.finished(tb.load(self.mixed, [c]), scale))
 
     def _tile(self, start: Expr, begin: Expr, end: Expr) -> None:
         """Write the work on the keys from `begin` to before `end` of a tile."""

@@ -91,7 +91,7 @@ class _Rows:
         for index, place in enumerate(self.places):
             scale = stmts.let("scale", work.inverse(tb.load(self.state, [index, 1])))
             with stmts.loop(work.value_size, "c", "vectorized") as c:
-                work.store(self.out, place, c, tb.load(self.mixed, [index, c]) * scale)
+                work.store(self.out, place, c, work.finished(tb.load(self.mixed, [index, c]), scale))
 
     def _tile(self, first: Expr, visible: Visible, start: Expr, keys: tuple[Any, Expr]) -> None:
         """Write the work on the visible ones of a tile's keys."""

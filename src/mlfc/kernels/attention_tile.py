@@ -274,4 +274,5 @@ class _Panels:
         count = self.lanes if self.is_whole else tb.minimum(self.lanes, work.queries - place.query)
         with stmts.loop(count, "row") as row, stmts.loop(work.value_size, "c", "vectorized") as c:
             own = Place(place.batch, place.head, place.query + row)
-            work.store(self.out, own, c, tb.load(self.mixed, [panel, c, row]) * tb.load(scale, [row]))
+            value = work.finished(tb.load(self.mixed, [panel, c, row]), tb.load(scale, [row]))
+            work.store(self.out, own, c, value)

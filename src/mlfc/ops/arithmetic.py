@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -78,10 +79,10 @@ def _power(a: Expr, b: Expr) -> Expr:
             return integer_power(a, int(exponent))
         wide = a.dtype if dtypes.bits(a.dtype) >= 32 else "uint32" if a.dtype.startswith("u") else "int32"
         return tb.cast(tb.intrinsic("integer_power", tb.cast(a, wide), tb.cast(b, wide)), a.dtype)
-    if exponent == 0.5:
-        return tb.intrinsic("sqrt", a)
-    if exponent == -0.5:
-        return 1 / tb.intrinsic("sqrt", a)
+    if exponent in (0.5, -0.5):
+        # of -0.0 the power is that of +0.0, of -inf that of +inf
+        root = tb.select(tb.binary("eq", a, -math.inf), tb.const(math.inf, a.dtype), tb.intrinsic("sqrt", a + 0.0))
+        return root if exponent == 0.5 else 1 / root
     if exponent == -1:
         return 1 / a
     return tb.intrinsic("pow", a, b)
@@ -94,6 +95,8 @@ def _extreme(op: str, a: Expr, b: Expr) -> Expr:
     if isinstance(b, Const):
         a, b = b, a
     if isinstance(a, Const):
+        if math.isnan(a.value):
+            return a
         return tb.binary(op, a, b)  # C's (a > b ? a : b) hands on a NaN in b
     first = tb.binary("lt" if op == "min" else "gt", a, b)
     return tb.select(tb.binary("lor", first, tb.binary("ne", a, a)), a, b)

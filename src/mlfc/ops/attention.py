@@ -6,7 +6,6 @@ The kernels (`kernels.attention`) keep the scores of a tile of keys alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
 from mlfc.errors import TypeCheckError
@@ -110,7 +109,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     work = Attention(
         q, k, v, attrs["orders"][3], batch, heads, groups, queries, keys, size, value_size, dtype, attrs["scale"],
         attrs["softcap"], attrs["left"], attrs["right"], attrs["offset"], offsets, lengths, tuple(found["mask"]),
-        tuple(found["bias"]), sink, -inf if attrs["fill"] is None else attrs["fill"], attrs["zero_rows"],
+        tuple(found["bias"]), sink, attrs["fill"], attrs["zero_rows"], attrs["zero_nan"],
     )  # fmt: skip
     templates.emit("attention", ctx, work, out)
 
@@ -125,7 +124,8 @@ declare(
     "nn.attention", None, _infer, Kind.ANCHOR,
     (Attr("scale", REQUIRED, True), Attr("softcap", 0.0, True), Attr("left", -1), Attr("right", -1),
      Attr("offset", 0), Attr("extras", ()), Attr("fill", None, True), Attr("zero_rows", True),
-     Attr("orders", ("BHND",) * 4)),
-    emit=_emit, macs=_macs, in_tvm=spelled_out, contract="within 2e-6 of the largest value of a head",
+     Attr("zero_nan", False), Attr("orders", ("BHND",) * 4)),
+    emit=_emit, macs=_macs, in_tvm=spelled_out,
+    contract="within 2e-6 of the largest value of a head; keys outside of the window or the lengths are not read",
     doc="softmax(scale * q k^T, masked) v of each head, without the scores in memory",
 )  # fmt: skip

@@ -363,7 +363,7 @@ def _normalize_channels(
         "scales", squared_distance, lambda total: 1 / tb.intrinsic("sqrt", total / count + attrs["epsilon"])
     )
     with ctx.loops((*row, width), "o") as place:
-        channel = at(place)[-1]
+        channel = at(place)[attrs["axis"] % len(data.shape)]
         value = (element(place) - tb.load(means, place[-1:])) * tb.load(scales, place[-1:])
         if attrs["scale"]:
             value = value * tb.cast(gamma(channel), dtype)

@@ -60,8 +60,8 @@ class Pooling:
         return float("-inf") if dtypes.is_float(self.dtype) else dtypes.limits(self.dtype)[0]
 
     def step(self, total: Expr, element: Expr, _at: Sequence[Expr] = ()) -> Expr:
-        """Return the accumulator after one more element, whatever its place in the window."""
-        return total + element if self.average else tb.maximum(total, element)
+        """Return the accumulator after one more element, whatever its place in the window; a maximum ignores NaN."""
+        return total + element if self.average else tb.maximum(element, total)
 
     def finish(self, total: Expr, divisor: Expr) -> Expr:
         """Return the result of `divisor` elements (int32); integer averages truncate."""
@@ -287,8 +287,9 @@ class _Pool:
             for at in product(*taps):
                 spatial = [place.at(tap, step) for place, tap, step in zip(places, at, dilations, strict=True)]
                 elements.append(self._element(n, spatial, channel))
-            neutral = tb.const(self._pooling.neutral, self._pooling.wide)
-            self._store(n, places, channel, reduce(self._pooling.step, elements) if elements else neutral)
+            if not elements or (not self._pooling.average and dtypes.is_float(self._pooling.wide)):
+                elements.insert(0, tb.const(self._pooling.neutral, self._pooling.wide))  # for a first element of NaN
+            self._store(n, places, channel, reduce(self._pooling.step, elements))
 
     def _accumulated(
         self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], *, is_open: bool = False

@@ -120,6 +120,15 @@ def wins_by(op: str, dtype: str) -> Callable[[Expr, Expr], Expr]:
     )
 
 
+def sorts_before(dtype: str, *, ascending: bool) -> Callable[[Expr, Expr], Expr]:
+    """Return how an element wins over one of equal or earlier place in an order whose largest number is NaN."""
+    if not ascending or not dtypes.is_float(dtype):
+        return wins_by("lt" if ascending else "gt", dtype)
+    return lambda element, best: tb.land(
+        tb.binary("eq", tb.binary("ge", element, best), False), tb.binary("eq", element, element)
+    )
+
+
 def _sum_fold(dtype: str, finish: Callable[[Expr], Expr] = _same) -> Fold:
     return Fold(dtype, 0, lambda a, b: a + b, finish, rounds=dtypes.is_float(dtype))
 

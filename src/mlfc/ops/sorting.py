@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import serial_loops
-from mlfc.ops.reduce import wins_by
+from mlfc.ops.reduce import sorts_before
 from mlfc.ops.rules import check_choice, check_dtype, declare, normalized_axis, optional_dtype, replaced
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
@@ -36,7 +36,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     axis = attrs["axis"] % len(data.shape)
     size = maximum(k, 1)  # the run may want none
     best, place = ctx.scratch("best", (size,), data.dtype), ctx.scratch("place", (size,), "int32")
-    wins = wins_by("lt" if attrs["is_ascend"] else "gt", data.dtype)
+    wins = sorts_before(data.dtype, ascending=bool(attrs["is_ascend"]))
     with serial_loops(ctx, replaced(data.shape, axis), "i") as at:
         with stmts.loop(data.shape[axis], "element") as i:
             value = stmts.let("value", data.read([*at[:axis], i, *at[axis:]]))
@@ -69,5 +69,5 @@ def _insert(
 
 declare("topk", 1, _infer, Kind.REDUCE,
         (Attr("k", 1), Attr("axis", -1), Attr("ret_type", "values"), Attr("is_ascend", False), Attr("dtype", "int32")),
-        emit=_emit, contract="exact; equal elements in their order, NaN before all others",
+        emit=_emit, contract="exact; equal elements in their order, NaN above all numbers",
         doc="The largest or smallest elements along a dimension in order, or their places")  # fmt: skip

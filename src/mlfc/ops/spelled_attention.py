@@ -71,22 +71,19 @@ class SpelledAttention:
         return self._make("multiply", inner, self._like(cap, scores))
 
     def masked(self, scores: Expr) -> Expr:
-        """Return the scores plus the biases, and what hidden keys get, whatever the score is."""
+        """Return the scores plus the biases, and what hidden keys get."""
         hiding = self._by_position()
         for bias in self._given("bias"):
             scores = self._make("add", scores, self._cast(bias, _dtype(scores)))
-            if not (isinstance(bias, ir.Constant) and bool(np.isfinite(bias.data).all())):
-                hiding.append(self._make("not_equal", bias, self._like(-inf, bias)))
         masks, fill = self._given("mask"), self._attrs["fill"]
-        if fill is None:
-            return self._selected([*masks, *hiding], scores, -inf)
-        return self._selected(hiding, self._selected(masks, scores, fill), -inf)
+        hidden = self._make("subtract", scores, self._like(inf, scores)) if fill is None else self._like(fill, scores)
+        return self._selected(hiding, self._selected(masks, scores, hidden), self._like(-inf, scores))
 
-    def _selected(self, allowed: Sequence[Expr], scores: Expr, fill: float) -> Expr:
+    def _selected(self, allowed: Sequence[Expr], scores: Expr, hidden: Expr) -> Expr:
         if not allowed:
             return scores
         seen = reduce(lambda left, right: self._make("logical_and", left, right), allowed)
-        return self._make("where", seen, scores, self._like(fill, scores))
+        return self._make("where", seen, scores, hidden)
 
     def _by_position(self) -> list[Expr]:
         """Return which keys the window and the lengths leave."""
@@ -118,6 +115,8 @@ class SpelledAttention:
                 "strided_slice", every, begin=(0, 0, 0, 0), end=self.shape, strides=(1, 1, 1, 1), axes=None
             )
         found = self._make("nn.softmax", scores, axis=3)
+        if self._attrs["zero_nan"]:
+            return self._make("where", self._make("isnan", found), self._like(0.0, found), found)
         if not self._attrs["zero_rows"] or not self._may_empty_rows():
             return found
         largest = self._make("max", scores, axis=(3,), keepdims=True)

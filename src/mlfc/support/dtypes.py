@@ -104,6 +104,13 @@ def limits(dtype: str) -> tuple[int, int]:
     return (0, (1 << width) - 1) if scalar.startswith("u") else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
 
 
+@cache
+def float_range(dtype: str) -> tuple[float, float]:
+    """Return the smallest normal and the largest finite number of a float dtype."""
+    digits, exponent = {"float16": (11, 16), "bfloat16": (8, 128), "float32": (24, 128), "float64": (53, 1024)}[dtype]
+    return math.ldexp(1.0, 2 - exponent), math.ldexp(1 - 2.0**-digits, exponent)
+
+
 def is_numpys_own(scalar: str) -> bool:
     """Tell whether numpy has a dtype of the name; those of the others are in the package ml_dtypes."""
     return scalar != "bfloat16" and scalar not in NARROW

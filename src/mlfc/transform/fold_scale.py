@@ -16,6 +16,8 @@ from mlfc.transform.matching import (
     RuleRewriter,
     changed_constant,
     dtype_of,
+    is_moderate,
+    is_normal,
     joined_span,
     match_call,
     per_channel,
@@ -26,14 +28,17 @@ from mlfc.transform.matching import (
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _TRANSPOSED = ("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
 _ANCHORS = (*_CONVOLUTIONS, *_TRANSPOSED, "nn.dense")
+_MOST_CANCELLED = 64.0  # largest ratio of biases to their sum at which they are merged
 
 
 @dataclass(frozen=True)
 class FoldScale:
-    """Fold ``multiply`` and ``add`` of constants, in float arithmetic.
+    """Fold ``multiply`` and ``add`` of constants behind convolutions and dense layers, in float arithmetic.
 
     A factor for each output channel goes into constant weights, a summand for each becomes ``nn.bias_add``,
-    which kernels start their sums with. Chains of both on anything else become one ``multiply`` and one ``add``.
+    which kernels start their sums with. All factors must be moderate and all new constants normal or zero, and two
+    biases become one only where they do not cancel. Chains of ``multiply`` and ``add`` on anything else are kept, but
+    for factors of 16-bit floats: merging their constants can overflow, underflow or cancel.
     """
 
     def __call__(self, module: IRModule) -> IRModule:
@@ -60,13 +65,17 @@ class _Folding(RuleRewriter):
             return None if scale is None else _scaled_anchor(data, scale, call.span)
         if isinstance(data, Call) and match_call(data, "nn.bias_add"):
             return self._scaled_bias_add(data, factor, call)
+        return self._merged_factors(data, factor, call)
+
+    def _merged_factors(self, data: Expr, factor: Array, call: Call) -> Expr | None:
+        """Merge two factors of 16-bit floats: ONNX Runtime multiplies in float32, so the first product fits."""
         inner, known = _split(data)
-        if inner is None or known is None:
+        if inner is None or known is None or not match_call(data, "multiply") or dtypes.bits(dtype_of(call)) > 16:
             return None
-        if match_call(data, "multiply"):
-            return _binary("multiply", inner, _product(known, factor), joined_span(data, call))
-        product = self.apply(_binary("multiply", inner, factor, ir.Span(data.span.nodes)))
-        return _binary("add", product, _product(known, factor), call.span)
+        product = _product(known, factor)
+        if product is None:
+            return None
+        return ir.call("multiply", [inner, Constant(product)], span=joined_span(data, call))
 
     def _scaled_bias_add(self, data: Call, factor: Array, call: Call) -> Expr | None:
         anchor, bias = data.args[0], value_of(data.args[1])
@@ -76,12 +85,10 @@ class _Folding(RuleRewriter):
         scale = per_channel(factor, shape_of(data), axis)
         if scale is None or bias is None or axis != _channel_axis(anchor):
             return None
-        scaled = _scaled_anchor(anchor, scale, data.span)
-        if scaled is None:
+        scaled, bias = _scaled_anchor(anchor, scale, data.span), _product(bias, scale)
+        if scaled is None or bias is None:
             return None
-        return ir.call(
-            "nn.bias_add", [scaled, Constant(_product(bias, scale))], axis=axis, span=joined_span(data, call)
-        )
+        return ir.call("nn.bias_add", [scaled, Constant(bias)], axis=axis, span=joined_span(data, call))
 
     def add(self, call: Call) -> Expr | None:
         data, shift = _split(call)
@@ -94,9 +101,6 @@ class _Folding(RuleRewriter):
             if vector is None:
                 return None
             return ir.call("nn.bias_add", [data, Constant(vector)], axis=axis, span=call.span)
-        inner, known = _split(data)
-        if inner is not None and known is not None and match_call(data, "add") and self._alone(data):
-            return _binary("add", inner, _sum(known, shift), joined_span(data, call))
         return None
 
     def subtract(self, call: Call) -> Expr | None:
@@ -114,8 +118,10 @@ class _Folding(RuleRewriter):
         first, rank = value_of(inner.args[1]), len(shape_of(call))
         if first is None or inner.attrs["axis"] % rank != call.attrs["axis"] % rank:
             return None
-        total = Constant(_sum(first, bias))
-        return ir.call("nn.bias_add", [inner.args[0], total], call.attrs, span=joined_span(inner, call))
+        total = _sum(first, bias)
+        if total is None:
+            return None
+        return ir.call("nn.bias_add", [inner.args[0], Constant(total)], call.attrs, span=joined_span(inner, call))
 
 
 def _split(expr: Expr) -> tuple[Expr | None, Array | None]:
@@ -130,16 +136,21 @@ def _split(expr: Expr) -> tuple[Expr | None, Array | None]:
     return None, None
 
 
-def _binary(name: str, data: Expr, value: Array, span: ir.Span) -> Expr:
-    return ir.call(name, [data, Constant(value)], span=span)
+def _product(a: Array, b: Array) -> Array | None:
+    """Return the product of constants, rounded once; None unless each is normal, or zero because a factor is."""
+    with np.errstate(all="ignore"):
+        product = (a.astype(np.float64) * b.astype(np.float64)).astype(a.dtype)
+    is_zero = np.isfinite(a.astype(np.float64)) & np.isfinite(b.astype(np.float64)) & ((a == 0) | (b == 0))
+    return product if np.all(is_normal(product) | is_zero) else None
 
 
-def _product(a: Array, b: Array) -> Array:
-    return (a.astype(np.float64) * b.astype(np.float64)).astype(a.dtype)
-
-
-def _sum(a: Array, b: Array) -> Array:
-    return (a.astype(np.float64) + b.astype(np.float64)).astype(a.dtype)
+def _sum(a: Array, b: Array) -> Array | None:
+    """Return the sum of constants, rounded once; None if they cancel, for then the sum hides how the parts round."""
+    with np.errstate(all="ignore"):
+        wide = a.astype(np.float64) + b.astype(np.float64)
+        total = wide.astype(a.dtype)
+    parts, most = (float(np.max(np.abs(each.astype(np.float64)), initial=0.0)) for each in (np.stack((a, b)), total))
+    return total if np.all(np.isfinite(wide)) and np.isfinite(most) and most * _MOST_CANCELLED >= parts else None
 
 
 def _channel_axis(anchor: Call) -> int:
@@ -154,11 +165,15 @@ def _scaled_anchor(anchor: Call, scale: Array, span: ir.Span) -> Expr | None:
     """Return the anchor with the weights of each output channel multiplied, or None if they are not known."""
     weights = value_of(anchor.args[1])
     shape = None if weights is None else _scale_shape(anchor, weights)
-    if weights is None or shape is None or not isinstance(anchor.op, Operator):
+    if weights is None or shape is None or not isinstance(anchor.op, Operator) or not np.all(is_moderate(scale)):
         return None
-    scaled = changed_constant(anchor.args[1], _product(weights, scale.reshape(shape)))
+    product = _product(weights, scale.reshape(shape))
+    if product is None:
+        return None
     joined = ir.Span(anchor.span.merged(span).nodes, span.tensor)
-    return ir.call(anchor.op.name, [anchor.args[0], scaled], anchor.attrs, span=joined)
+    return ir.call(
+        anchor.op.name, [anchor.args[0], changed_constant(anchor.args[1], product)], anchor.attrs, span=joined
+    )
 
 
 def _scale_shape(anchor: Call, weights: Array) -> list[int] | None:

@@ -50,6 +50,8 @@ def _normalization(call: Call) -> Expr | None:
     axis = _single_axis(mean)
     if axis is None or axis != _single_axis(variance) or not _is_square(variance.args[0], distance):
         return None
+    if not isinstance(shape_of(data)[axis], int):  # the operator's gamma and beta are constants
+        return None
     ones = np.ones(shape_of(data)[axis], dtype_of(data))
     attrs = {"axis": axis, "epsilon": epsilon, "center": False, "scale": False}
     assert root is not None  # it has the argument `inside`

@@ -27,6 +27,7 @@ from mlfc.relay.ir import (
 )
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import Rewriter, post_order, with_span
+from mlfc.support import dtypes
 from mlfc.support.dims import Extent, Shape, bounds
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -61,6 +62,22 @@ def scalar_of(expr: Expr) -> float | None:
         return None
     first = data.reshape(-1)[0]
     return first.item() if data.size == 1 or bool(np.all(data == first)) else None
+
+
+def is_normal(value: Array) -> Array:
+    """Tell for each float whether it is a normal number: not zero, subnormal, infinite or NaN."""
+    magnitude = np.abs(value.astype(np.float64))
+    smallest, largest = dtypes.float_range(dtypes.from_numpy(value.dtype))
+    return np.asarray((magnitude >= smallest) & (magnitude <= largest))
+
+
+def is_moderate(value: Array) -> Array:
+    """Tell for each number whether it is zero or its magnitude is in [2**-32, 2**32].
+
+    A quarter of the exponents of float32: such a factor makes only results overflow or vanish that are near it anyway.
+    """
+    magnitude = np.abs(value.astype(np.float64))
+    return np.asarray((magnitude == 0) | ((magnitude >= 2.0**-32) & (magnitude <= 2.0**32)))
 
 
 def changed_constant(expr: Expr, data: Array) -> Constant:
@@ -177,7 +194,7 @@ def per_channel(value: Array, shape: Sequence[int], axis: int) -> Array | None:
     """Return `value`, broadcast to `shape`, as one number a position of `axis`; None if it varies elsewhere."""
     rank, extent = len(shape), shape[axis]
     axis %= rank
-    if value.ndim > rank:
+    if value.ndim > rank or not isinstance(extent, int):
         return None
     wide = (1,) * (rank - value.ndim) + value.shape
     if any(wide[other] != 1 for other in range(rank) if other != axis) or wide[axis] not in (1, extent):

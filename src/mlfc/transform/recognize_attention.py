@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite, prod
+from math import inf, isnan, prod
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from mlfc.support.dims import bounds, is_static
 from mlfc.transform.matching import (
     Array,
     dtype_of,
+    is_moderate,
     joined_span,
     match_call,
     reshaped,
@@ -84,7 +85,7 @@ class _Match:
     leading: tuple[int, ...] = ()  # leading dimensions of the softmax
     scale: float = 1.0
     cap: float = 0.0
-    zero_rows: bool = False
+    zero_nan: bool = False
     fill: float | None = None  # of masked scores, None for minus infinity
     parts: list[_Part] = field(default_factory=list)
     inner: list[Expr] = field(default_factory=list)  # all between the products, and the first of them
@@ -123,7 +124,7 @@ def _softmax(match: _Match, expr: Expr) -> Call | None:
         if test is None or test.args[0] is not chosen.args[2] or scalar_of(chosen.args[1]) != 0.0:
             return None
         match.inner += [chosen, test]
-        match.zero_rows = True
+        match.zero_nan = True
         expr = chosen.args[2]
     found = match_call(expr, "nn.softmax", "nn.fast_softmax")
     if found is None or found.attrs["axis"] % len(shape_of(found)) != len(shape_of(found)) - 1:
@@ -153,7 +154,7 @@ def _either(match: _Match, call: Call, depth: int) -> bool:
             continue
         parts, inner, numbers = list(match.parts), list(match.inner), (match.scale, match.cap, match.fill)
         match.parts.append(_Part("bias", bias, shape_of(call)))
-        if _scores(match, scores, depth - 1) and match.fill == numbers[2]:  # else the bias changes what is hidden
+        if _scores(match, scores, depth - 1) and match.fill in (numbers[2], -inf):  # else it changes what is hidden
             return True
         match.parts, match.inner, (match.scale, match.cap, match.fill) = parts, inner, numbers
     return False
@@ -164,9 +165,11 @@ def _selected(match: _Match, call: Call, depth: int) -> bool:
     condition, then, otherwise = call.args
     for scores, other, negated in ((then, otherwise, False), (otherwise, then, True)):
         number = scalar_of(other)
-        if number is None or shape_of(scores) != shape_of(call) or any(part.kind == "mask" for part in match.parts):
+        if number is None or isnan(number) or shape_of(scores) != shape_of(call):
             continue
-        match.fill = None if number == -inf else number
+        if any(part.kind == "mask" for part in match.parts):
+            continue
+        match.fill = number
         match.parts.append(_Part("mask", condition, shape_of(call), negated))
         return _scores(match, scores, depth - 1)
     return False
@@ -193,7 +196,7 @@ def _scaled(match: _Match, expr: Expr) -> bool:
         match.inner.append(expr)
     assert isinstance(expr, Call)
     match.first = expr
-    return isfinite(match.scale)
+    return True
 
 
 def _factored(expr: Expr) -> tuple[Expr, float] | None:
@@ -204,7 +207,7 @@ def _factored(expr: Expr) -> tuple[Expr, float] | None:
     by_number = match_call(call, "divide")
     for inner, other in (call.args, call.args[::-1])[: 1 if by_number else 2]:
         number = scalar_of(other)
-        if number is not None and shape_of(inner) == shape_of(call) and number != 0 and isfinite(number):
+        if number and shape_of(inner) == shape_of(call) and is_moderate(np.asarray(number)).all():
             return inner, 1 / number if by_number else number
     return None
 
@@ -233,7 +236,7 @@ class _Builder:
         k, others = self._unrepeated(k)
         if repeats != others or not is_static((self.heads, repeats, self.size, self.value_size)):
             return False
-        if self.heads % repeats:
+        if self.heads % repeats or not is_moderate(np.asarray(self.scale)):
             return False
         stacks = (shape_of(first.args[0])[0], shape_of(first.args[1])[0], shape_of(self.last.args[1])[0])
         if any(stack != self.batch * self.heads for stack in stacks):
@@ -286,8 +289,8 @@ class _Builder:
             self._stack(k, self.groups, self.keys, self.size, swapped=self.turned),
             self._stack(v, self.groups, self.keys, self.value_size, swapped=last.attrs["transpose_b"]),
         ]
-        attrs: dict[str, object] = {"zero_rows": match.zero_rows, "softcap": match.cap, "fill": match.fill}
-        attrs["scale"] = self.scale
+        attrs: dict[str, object] = {"softcap": match.cap, "fill": match.fill, "scale": self.scale}
+        attrs |= {"zero_rows": False, "zero_nan": match.zero_nan}
         extras: list[tuple[str, Expr]] = []
         for part in match.parts:
             window = self._window(part)
@@ -369,7 +372,7 @@ class _Builder:
         fill = self.match.fill
         if fill is not None and fill > LOWEST:
             return None
-        return window_of(~value if part.negated else value, needs_keys=fill is not None)
+        return window_of(~value if part.negated else value, needs_keys=fill not in (None, -inf))
 
 
 def window_of(seen: Array, *, needs_keys: bool) -> dict[str, object] | None:

@@ -114,9 +114,13 @@ def _drop_concatenate(call: Call) -> Expr | None:
 
 
 def _drop_zero(call: Call) -> Expr | None:
-    """Drop ``x + 0`` and, for additions, ``0 + x``."""
-    orders = [(0, 1), (1, 0)] if match_call(call, "add") else [(0, 1)]
-    return _drop_neutral(call, orders, 0)
+    """Drop ``x - 0``, ``x + 0`` and ``0 + x``; of floats only -0.0 may be added, as +0.0 makes +0.0 of -0.0."""
+    is_sum = match_call(call, "add") is not None
+    is_negative = is_sum and dtypes.is_float(dtype_of(call))
+    zero = value_of(call.args[1] if isinstance(call.args[1], Constant) else call.args[0])
+    if zero is None or not np.all(np.signbit(zero.astype(np.float64)) == is_negative):
+        return None
+    return _drop_neutral(call, [(0, 1), (1, 0)] if is_sum else [(0, 1)], 0)
 
 
 def _drop_one(call: Call) -> Expr | None:
@@ -137,7 +141,7 @@ def _drop_neutral(call: Call, orders: list[tuple[int, int]], neutral: float) -> 
 
 
 def _exact_reciprocal(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
-    if value.dtype not in (np.float32, np.float64) or value.size > 1 or not np.all(np.isfinite(value)):
+    if value.dtype not in (np.float32, np.float64) or value.size != 1 or not np.all(np.isfinite(value)):
         return False
     mantissa, exponent = math.frexp(float(value.reshape(())))
     return abs(mantissa) == 0.5 and abs(exponent) < 100

@@ -132,23 +132,39 @@ def _is_inf(node: Node) -> Expr:
 
 @importer("Clip")
 def _clip_attributes(node: Node) -> Expr:
-    return clip(node, node.input(0), node.real("min", -np.inf), node.real("max", np.inf))
+    x, largest = node.input(0), _largest(node)
+    return clip(node, x, node.real("min", -largest), node.real("max", largest))
 
 
 @importer("Clip", since=11)
 def _clip(node: Node) -> Expr:
-    x = node.input(0)
-    low, high = node.known(1), node.known(2)
-    if (low is not None or not node.has(1)) and (high is not None or not node.has(2)) and is_float(x):
-        least = -np.inf if low is None else float(low.reshape(()))
-        return clip(node, x, least, np.inf if high is None else float(high.reshape(())))
-    if node.has(1):
-        x = node.call("maximum", x, node.reshape(node.input(1), ()))
-    return node.call("minimum", x, node.reshape(node.input(2), ())) if node.has(2) else x
+    x, largest = node.input(0), _largest(node)
+    limits = ((1, -largest, "less", "maximum"), (2, largest, "greater", "minimum"))
+    if is_float(x) and all(node.known(index) is not None or not node.has(index) for index, *_ in limits):
+        ends = [default if (known := node.known(index)) is None else known for index, default, *_ in limits]
+        return clip(node, x, *(float(np.reshape(end, ())) for end in ends))
+    for index, default, beyond, integers in limits:
+        if not is_float(x):
+            x = node.call(integers, x, node.reshape(node.input(index), ())) if node.has(index) else x
+            continue
+        end = node.reshape(node.input(index), ()) if node.has(index) else node.like(default, x)
+        x = node.call("where", node.call(beyond, x, end), end, x)  # a limit of NaN limits nothing
+    return x
+
+
+def _largest(node: Node) -> float:
+    """Return ONNX Runtime's default limit: that of float32 before each dtype has its own."""
+    dtype, opset = node.dtype(0), node.opset
+    if not dtypes.is_float(dtype):
+        return np.inf
+    own, of_float32 = (dtypes.float_range(kind)[1] for kind in (dtype, "float32"))
+    largest = own if opset >= 12 or (opset == 11 and dtype == "float64") else of_float32
+    return largest if largest <= own else np.inf
 
 
 def clip(node: Node, x: Expr, low: float, high: float) -> Expr:
-    """Return `x` limited to [low, high]; a bound at infinity limits nothing."""
+    """Return `x` limited to [low, high]; a bound at infinity, or of NaN, limits nothing."""
+    low, high = (-np.inf if np.isnan(low) else low), (np.inf if np.isnan(high) else high)
     if np.isinf(low) and np.isinf(high):
         return x
     if np.isinf(high):

@@ -166,6 +166,5 @@ def _lp_normalization(node: Node) -> Expr:
     part = node.call("abs", x) if power == 1 else node.call("multiply", x, x)
     total = node.call("sum", part, axis=(axis,), keepdims=True)
     norm = total if power == 1 else node.call("sqrt", total)
-    # a vector of zeros stays one
-    smallest = float(np.finfo(dtype_of(x)).tiny)
-    return node.call("divide", x, node.call("maximum", norm, node.like(smallest, x)))
+    is_zero = node.call("equal", norm, node.like(0.0, norm))  # of zeros, which stay zeros
+    return node.call("divide", x, node.call("where", is_zero, node.like(1.0, norm), norm))

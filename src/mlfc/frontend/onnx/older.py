@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "
 _DEFAULTS: dict[tuple[str, int], dict[str, Any]] = {
     ("Selu", 6): {"alpha": 1.6732, "gamma": 1.0507},
     ("Concat", 4): {"axis": 1},
+    ("Clip", 6): {"min": -inf, "max": inf},
 }
 
 

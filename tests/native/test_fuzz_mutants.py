@@ -8,9 +8,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+import mlfc
 from fuzz import differential
 from fuzz.differential import NAME, Known, Outcome, Sample, fuzz, known_differences, sample_of
+from tests.onnx_models import model
 
 SEED = 4
 
@@ -28,7 +31,7 @@ def test_a_difference_is_found_and_can_be_replayed(
     monkeypatch.setattr(differential, "close", lambda ours, *_, **__: np.zeros(ours.shape, bool))
     monkeypatch.setattr(differential, "known_differences", list)
     monkeypatch.setattr(differential, "_is_ill_conditioned", lambda *_: False)
-    monkeypatch.setattr(differential, "_TURNS", (("llvm", "aot"),))
+    monkeypatch.setattr(differential, "_way", lambda _: ("llvm", "aot"))
     counts: Counter[str] = Counter()
     failures = fuzz(float("inf"), SEED, mutants=1, counts=counts, refusals=Counter(), batch=4)
     assert {failure.target for failure in failures} == {NAME}
@@ -53,3 +56,14 @@ def test_documented_differences_have_reasons_and_patterns() -> None:
     wrong = Outcome(Sample(0, "test_x + dtype", ("Mul", "Relu"), b"", {}, ()), "wrong", "1 of 2 differ")
     assert Known("", operators="Mu.", title="dtype", cause="of 2").fits(wrong)
     assert not Known("", operators="Re").fits(wrong)
+
+
+def test_statistics_of_narrow_floats_are_float32() -> None:
+    node = helper.make_node("LayerNormalization", ["x", "scale"], ["y", "mean", "inverse"], epsilon=0.0)
+    scale = {"scale": np.array([1, 2, 3, 4], np.float16)}
+    data = model([node], {"x": (1, 4)}, ["y", "mean", "inverse"], scale, dtype=TensorProto.FLOAT16)
+    found = mlfc.compile(data, "llvm").run({"x": np.array([[1, 1.5, 2, 2.5]], np.float16)})
+    assert [str(array.dtype) for array in found.values()] == ["float16", "float32", "float32"]
+    np.testing.assert_allclose(found["y"], [[-1.342, -0.894, 1.342, 5.367]], rtol=1e-3)
+    np.testing.assert_array_equal(found["mean"], [[1.75]])
+    np.testing.assert_allclose(found["inverse"], [[1 / 0.3125**0.5]], rtol=1e-6)

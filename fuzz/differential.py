@@ -51,6 +51,8 @@ _UNAVAILABLE = re.compile(
     "NOT_IMPLEMENTED|Could not find an implementation|is not supported|Unexpected input data type|is invalid|Type Err",
     re.IGNORECASE,
 )
+_MODERATE = 1e3
+_MOST_ELEMENTS = 1 << 20
 _COMPILING = 1
 
 
@@ -129,7 +131,7 @@ def _by_reference(sample: Sample) -> list[Array]:
 
 def _arrays(values: Any) -> list[Array]:
     found = [np.asarray(value) for value in values if not isinstance(value, (list, tuple))]
-    if len(found) < len(list(values)) or any(array.dtype == object for array in found):
+    if len(found) < len(list(values)) or any(array.dtype == object or array.size > _MOST_ELEMENTS for array in found):
         raise onnx_mutants.UnfitError
     return found
 
@@ -216,7 +218,9 @@ def _moved(array: Array, rng: np.random.Generator) -> Array:
         return array
     step = {"float32": 2.0**-22, "float64": 2.0**-50, "float16": 2.0**-9}.get(array.dtype.name, 2.0**-6)
     with np.errstate(all="ignore"):
-        return np.asarray(array.astype(np.float64) * (1 + step * rng.choice([-1, 1], array.shape))).astype(array.dtype)
+        wide, signs = array.astype(np.float64), step * rng.choice([-1, 1], array.shape)
+        largest = np.abs(wide[np.isfinite(wide)]).max(initial=0)
+        return np.asarray(wide * (1 + signs) + (signs * largest if largest < _MODERATE else 0)).astype(array.dtype)
 
 
 # ---- one batch

@@ -30,7 +30,7 @@ def _channelwise(rule: Callable[[Expr, Expr], Expr], of: Element, data: Tensor, 
 
 
 def _scaled_below_zero(x: Expr, slope: Expr) -> Expr:
-    return tb.select(tb.binary("gt", x, 0), x, x * slope)
+    return tb.select(tb.binary("ge", x, 0), x, x * slope)
 
 
 def _infer_float(name: str, _: Attrs, data: TensorType) -> TensorType:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlfc.support import dims
 from mlfc.support.dims import Symbol, UndecidedError, bounds, maximum, minimum, substituted, walked
 
 N, M = Symbol("n"), Symbol("m", 0, 9)
@@ -85,3 +86,20 @@ def test_bounds_decide_the_order_or_nothing_does() -> None:
         range(n)  # type: ignore[call-overload]  # what has to be an integer takes no expression
     with pytest.raises(ZeroDivisionError):
         _ = n // 0
+
+
+def _halved(extent: Any, times: int) -> Any:
+    return _halved((extent + 1) // 2, times - 1) if times else extent
+
+
+def _strip(height: Any, width: Any, times: int) -> Any:
+    """Return the size of the scratch of a convolution behind others of stride 2."""
+    height, width = _halved(height, times), _halved(width, times)
+    rows = maximum(1, minimum(height, (4096 // (64 * width - 29) + 1) // 2))
+    return 128 * width * rows - 64 * width - 58 * rows + 29
+
+
+def test_the_work_for_bounds_of_nested_quotients_is_bounded() -> None:
+    dims._bounds.cache_clear()
+    bounds(_strip(N.dim, Symbol("w").dim, 6) - _strip(N.dim, Symbol("w").dim, 8))
+    assert dims._bounds.cache_info().misses < 1000

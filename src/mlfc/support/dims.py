@@ -26,6 +26,8 @@ _STEP_LIMIT = 64
 _CHOICE_LIMIT = 4
 """Of maxima and minima in a sum: the bounds of more are not looked into."""
 _REMEMBERED = 1 << 13
+_DEPTH = 3
+"""Of bounds: how often a sum is rewritten to find closer ones, as each form of a deep quotient has others."""
 _FACTORED_TERMS = 8
 """Of a sum: more are not written as a product."""
 _OPPOSITE = {"max": "min", "min": "max"}
@@ -33,7 +35,14 @@ _NO_BOUNDS = float("-inf"), float("inf")
 
 
 class UndecidedError(ValueError):
-    """An expression is compared whose symbols have bounds that allow both answers, or is used as a constant."""
+    """An expression is compared whose symbols have bounds that allow both answers, or is used as a constant.
+
+    `extent` is compared with 0, where that is known.
+    """
+
+    def __init__(self, message: str, extent: Dim | None = None) -> None:
+        super().__init__(message)
+        self.extent = extent
 
 
 @dataclass(frozen=True, order=True)
@@ -75,8 +84,9 @@ class _Atom:
         if self.kind in ("max", "min"):
             chosen = max if self.kind == "max" else min
             return chosen(low, least), chosen(high, most)
-        if least <= 0:  # a divisor that may be 0, of which nothing is known
+        if least < 0 or not most:  # a divisor of which nothing is known
             return -LARGEST, LARGEST
+        least = max(least, 1)  # a division by 0 ends the run
         if self.kind == "//":
             corners = [a // b for a in (low, high) for b in (least, most)]
             return min(corners), max(corners)
@@ -128,7 +138,7 @@ class Dim:
     @cached_property
     def bounds(self) -> tuple[int, int]:
         """The least and the largest value that the bounds of its symbols allow; they may be wider than it gets."""
-        return _bounds(self)
+        return _bounds(self, _DEPTH)
 
     @property
     def choice(self) -> tuple[str, Any, Any] | None:
@@ -216,7 +226,7 @@ class Dim:
         low, high = self.bounds
         if low > 0 or high < 0:
             return True
-        raise UndecidedError(f"{self} may be 0 or not")
+        raise UndecidedError(f"{self} may be 0 or not", self)
 
     def __str__(self) -> str:
         text = ""
@@ -378,12 +388,13 @@ def _sum(a: Dim, b: Any, factor: int) -> Any:
 
 
 def _at_least(a: Dim, b: Any, how: str) -> bool:
-    low, high = bounds(a - b)
+    difference = a - b
+    low, high = bounds(difference)
     if low >= 0:
         return True
     if high < 0:
         return False
-    raise UndecidedError(f"whether {a} {how} {b if how in ('<', '>=') else b - 1} depends on the run")
+    raise UndecidedError(f"whether {a} {how} {b if how in ('<', '>=') else b - 1} depends on the run", difference)
 
 
 def _divided(a: Extent, b: Extent) -> tuple[Any, Any]:
@@ -445,7 +456,10 @@ def _reduced(a: Extent, b: Extent) -> tuple[Any, Any]:
 
 
 @lru_cache(_REMEMBERED)
-def _bounds(extent: Dim) -> tuple[int, int]:
+def _bounds(extent: Extent, depth: int) -> tuple[int, int]:
+    """Return bounds of an extent, for which sums are rewritten `depth` times; they depend on nothing else."""
+    if not isinstance(extent, Dim):
+        return extent, extent
     low = high = 0
     for factors, count in extent.terms:
         least, most = 1, 1
@@ -453,16 +467,18 @@ def _bounds(extent: Dim) -> tuple[int, int]:
             corners = [a * b for a in (least, most) for b in factor.bounds]
             least, most = min(corners), max(corners)
         low, high = low + min(least * count, most * count), high + max(least * count, most * count)
+    if not depth:
+        return low, high
     for closer in (_bounds_by_rest, _bounds_by_choice):
-        below, above = closer(extent)
+        below, above = closer(extent, depth - 1)
         low, high = int(max(low, below)), int(min(high, above))
     if low < 0 < high:
-        below, above = _bounds_by_factors(extent)
+        below, above = _bounds_by_factors(extent, depth - 1)
         low, high = int(max(low, below)), int(min(high, above))
     return low, high
 
 
-def _bounds_by_rest(extent: Dim) -> tuple[float, float]:
+def _bounds_by_rest(extent: Dim, depth: int) -> tuple[float, float]:
     """Return bounds of an extent in which ``b * (a // b)`` is ``a - a % b``, which are closer."""
     divisors = [_divisor(factors) // gcd(_divisor(factors), count) for factors, count in extent.terms]
     scale = lcm(*divisors)  # of the sum, without fractions
@@ -476,7 +492,7 @@ def _bounds_by_rest(extent: Dim) -> tuple[float, float]:
             dividend = factors[0].args[0]
             term = dividend - dividend % divisor
         total = total + count * scale // divisor * term
-    low, high = bounds(total)
+    low, high = _bounds(total, depth)
     return -(-low // scale), high // scale
 
 
@@ -490,43 +506,43 @@ def _divisor(factors: _Monomial) -> int:
     return divisor if isinstance(divisor, int) and divisor > 1 else 1
 
 
-def _bounds_by_choice(extent: Dim) -> tuple[float, float]:
+def _bounds_by_choice(extent: Dim, depth: int) -> tuple[float, float]:
     """Return bounds of an extent with a maximum or minimum as a term: those of each choice, which others may cancel."""
     chosen = [term for term in extent.terms if _is_choice(term[0])]
     if len(extent.terms) == 1 or not 0 < len(chosen) <= _CHOICE_LIMIT:
         return _NO_BOUNDS
     factors, count = chosen[0]
     rest = extent - Dim((chosen[0],))
-    (low, high), (least, most) = (bounds(rest + count * item) for item in factors[0].args)
+    (low, high), (least, most) = (_bounds(rest + count * item, depth) for item in factors[0].args)
     is_larger = (factors[0].kind == "max") == (count > 0)
     found: tuple[float, float] = (max(low, least), max(high, most)) if is_larger else (min(low, least), min(high, most))
     for other in chosen[1:]:
         if other[0][0].kind == factors[0].kind and other[1] == -count:
-            pairs = _bounds_of_difference(rest - Dim((other,)), count, factors[0].args, other[0][0].args)
+            pairs = _bounds_of_difference(rest - Dim((other,)), count, factors[0].args, other[0][0].args, depth)
             found = max(found[0], pairs[0]), min(found[1], pairs[1])
     return found
 
 
 def _bounds_of_difference(
-    rest: Extent, count: int, first: Sequence[Extent], second: Sequence[Extent]
+    rest: Extent, count: int, first: Sequence[Extent], second: Sequence[Extent], depth: int
 ) -> tuple[float, float]:
     """Return bounds of ``rest + count * (max(a, b) - max(c, d))``: each is at least one less one of the other."""
     (a, b), (c, d) = first, second
     low, high = _NO_BOUNDS
     for pairing in (((a, c), (b, d)), ((a, d), (b, c))):
-        ends = [bounds(rest + count * (one - other)) for one, other in pairing]
+        ends = [_bounds(rest + count * (one - other), depth) for one, other in pairing]
         low, high = max(low, min(end[0] for end in ends)), min(high, max(end[1] for end in ends))
     return low, high
 
 
-def _bounds_by_factors(extent: Dim) -> tuple[float, float]:
+def _bounds_by_factors(extent: Dim, depth: int) -> tuple[float, float]:
     """Return bounds of an extent that is a product of sums, none of which may be known to be less than 0."""
     if not 2 < len(extent.terms) <= _FACTORED_TERMS:
         return _NO_BOUNDS
     low, high = _NO_BOUNDS
     for one, other, rest in _factorings(extent):
-        corners = [x * y for x in bounds(one) for y in bounds(other)]
-        least, most = bounds(rest)
+        corners = [x * y for x in _bounds(one, depth) for y in _bounds(other, depth)]
+        least, most = _bounds(rest, depth)
         low, high = max(low, min(corners) + least), min(high, max(corners) + most)
     return low, high
 

@@ -122,12 +122,12 @@ def test_sides_are_as_large_as_windows_need_them() -> None:
     kernel = np.random.default_rng(2).normal(size=(2, 2, 3, 3)).astype(np.float32)
     model = _graph_model(nodes, {"x": (FLOAT, ["n", 2, "h", "w"])}, {"y": (FLOAT, None)}, {"k": kernel})
     rng = np.random.default_rng(3)
-    runs = [{"x": rng.normal(size=(2, 2, h, w)).astype(np.float32)} for h, w in ((3, 5), (7, 6))]
-    module = _check(model, runs, [{"x": _ones(2, 2, 2, 5)}, {"x": _ones(2, 2, 3, 4)}])
+    runs = [{"x": rng.normal(size=(2, 2, h, w)).astype(np.float32)} for h, w in ((3, 5), (7, 6), (3, 4))]
+    module = _check(model, runs, [{"x": _ones(2, 2, 2, 5)}, {"x": _ones(2, 2, 3, 3)}])
     lows = [bounds(extent)[0] for extent in module.main.params[0].type.shape]
-    assert lows == [1, 2, 3, 5]
-    with pytest.raises(InputError, match=r"extent 'w' \(5 or more, the same wherever it is\) on axis 3, got 4"):
-        mlfc.compile(model, "llvm").run({"x": _ones(2, 2, 3, 4)})
+    assert lows == [0, 2, 3, 4]
+    with pytest.raises(InputError, match=r"extent 'w' \(4 or more, the same wherever it is\) on axis 3, got 3"):
+        mlfc.compile(model, "llvm").run({"x": _ones(2, 2, 3, 3)})
 
 
 def test_a_squeeze_without_axes_drops_what_the_outputs_rank_says() -> None:
@@ -192,3 +192,59 @@ def test_slices_without_repetitions_are_as_many_as_the_data_say() -> None:
                                                                      for name in outputs})  # fmt: skip
         runs = [{"x": rng.integers(0, 2, (*size, 2)).astype(np.float32)} for size in ((5, 1), (3, 4))]
         _check(model, runs, [])
+
+
+@pytest.mark.parametrize("operator", ["Conv", "ConvInteger", "ConvTranspose", "QLinearConv"])
+def test_windows_of_every_kind_of_convolution_must_fit_into_rows_that_data_decide(operator: str) -> None:
+    codes, given = operator in ("ConvInteger", "QLinearConv"), ["x", "kernel"]
+    if operator == "QLinearConv":
+        given = ["x", "scale", "code", "kernel", "scale", "code", "scale", "code"]
+    nodes = [
+        helper.make_node("Slice", ["image", "zero", "rows", "two"], ["part"]),
+        helper.make_node("Cast", ["part"], ["x"], to=onnx.TensorProto.INT8 if codes else FLOAT),
+        helper.make_node(operator, given, ["c"], pads=[2] * 4 if operator == "ConvTranspose" else [0] * 4),
+        helper.make_node("Cast", ["c"], ["y"], to=FLOAT),
+    ]
+    kernel = np.arange(36).reshape(2, 2, 3, 3).astype(np.int8 if codes else np.float32)
+    constants = {"kernel": kernel, "zero": np.array([0]), "two": np.array([2]), "scale": np.float32(0.1),
+                 "code": np.int8(0)}  # fmt: skip
+    model = _graph_model(nodes, {"image": (FLOAT, [1, 2, 8, 8]), "rows": (INT64, [1])}, {"y": (FLOAT, None)}, constants)
+    image = np.arange(128).reshape(1, 2, 8, 8).astype(np.float32)
+    compiled, session = mlfc.compile(model, "llvm"), InferenceSession(model.SerializeToString())
+    for count in (3, 5):
+        inputs = {"image": image, "rows": np.array([count])}
+        np.testing.assert_allclose(compiled.run(inputs)["y"], session.run(None, inputs)[0], rtol=1e-5)
+    for count in (0, 1, 2):
+        with pytest.raises(InputError, match=r"extent of the result of .* expected 1 to"):
+            compiled.run({"image": image, "rows": np.array([count])})
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "good", "bad"),
+    [
+        (["n", "m"], [-1, 2], [(2, 3), (3, 2), (0, 3)], (3, 3)),
+        (["n", "h", "w"], [4, 2, -1], [(1, 8, 2), (2, 4, 1)], (1, 1, 1)),
+        (["n", "m"], [3, 2], [(2, 3), (6, 1)], (3, 3)),
+    ],
+)
+def test_a_product_of_dimensions_is_divided_by_a_reshape(
+    shape: Sequence[str], target: Sequence[int], good: Sequence[Sequence[int]], bad: Sequence[int]
+) -> None:
+    node = helper.make_node("Reshape", ["x", "target"], ["y"])
+    model = _graph_model([node], {"x": (FLOAT, shape)}, {"y": (FLOAT, None)}, {"target": np.asarray(target)})
+    _check(model, [{"x": _ones(*size)} for size in good], [{"x": _ones(*bad)}])
+
+
+def test_last_states_and_edges_of_a_length_that_data_decide_require_elements() -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]), helper.make_node("Cast", ["places"], ["p"], to=FLOAT),
+        helper.make_node("Unsqueeze", ["p", "two"], ["row"]),
+        helper.make_node("Transpose", ["row"], ["s"], perm=[1, 0, 2]),
+        helper.make_node("RNN", ["s", "w", "r"], ["all", "last"], hidden_size=2),
+        helper.make_node("Pad", ["p", "pads"], ["padded"], mode="edge"),
+    ]  # fmt: skip
+    constants = {"two": np.array([2]), "pads": np.array([0, 1, 0, 1]), "w": np.full((1, 2, 1), 0.5, np.float32),
+                 "r": np.full((1, 2, 2), 0.25, np.float32)}  # fmt: skip
+    outputs = dict.fromkeys(("all", "last", "padded"), (FLOAT, None))
+    model = _graph_model(nodes, {"x": (FLOAT, ["n"])}, outputs, constants)
+    _check(model, [{"x": np.array([0, 1, 2], np.float32)}, {"x": _ones(1)}], [{"x": np.zeros(2, np.float32)}])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError, LimitError, MlfcError, OptionError, ProblemsError, UnsupportedError
 from mlfc.kernels.codes import pack_codes
-from mlfc.ops.evaluate import evaluate
+from mlfc.ops.evaluate import evaluate, of_nothing
 from mlfc.relay import ir
 from mlfc.relay.ir import (
     Call,
@@ -30,12 +30,10 @@ from mlfc.relay.ir import (
     TensorType,
     Tuple,
     Var,
-    tensor_type,
 )
-from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order, rewrite
 from mlfc.support import dtypes
-from mlfc.support.dims import Symbol, bounds, is_static
+from mlfc.support.dims import Symbol, bounds
 
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
 Values: TypeAlias = Mapping[str, npt.ArrayLike]
@@ -295,18 +293,6 @@ def _check_sizes(exprs: Iterable[Expr]) -> None:
 
 
 def _without_empty(expr: Expr) -> Expr:
-    """Return a constant in place of a computed tensor without elements; refuse what would divide by their number."""
-    if not isinstance(expr, Call) or not isinstance(expr.type, TensorType) or not isinstance(expr.op, Operator):
-        return expr
-    if expr.type.size == 0:
-        if not is_static(expr.type.shape):
-            return expr  # an extent may come of what the expression reads
-        return Constant(np.zeros(expr.type.shape, dtypes.to_numpy(expr.type.dtype)), None, expr.span)
-    empty = [arg for arg in expr.args if isinstance(arg.type, TensorType) and arg.type.size == 0]
-    if empty and (expr.op.kind is Kind.ANCHOR or expr.op.name == "mean"):
-        raise UnsupportedError(
-            f"{expr.op.name} of a tensor of shape {tensor_type(empty[0]).shape}, without elements, is not supported",
-            place=expr.span.place,
-            next_step="Give the model's inputs larger shapes, or remove the node",
-        )
-    return expr
+    """Return a constant in place of a computed tensor without elements, and of a sum of no products."""
+    value = of_nothing(expr) if isinstance(expr, Call) else None
+    return expr if value is None else Constant(value, None, expr.span)

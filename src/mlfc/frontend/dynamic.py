@@ -23,7 +23,7 @@ from mlfc.relay.dynamic import extents_of
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, ListType, TensorType, Tuple, Type, Var
 from mlfc.relay.visitor import children, with_children
 from mlfc.support import cost, dtypes
-from mlfc.support.dims import LARGEST, Dim, Symbol, symbols_of
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, symbols_of
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -54,14 +54,32 @@ class Needs:
     defines: list[tuple[Symbol, Expr]]  # those that the body needs
 
 
+class SameExtents(Exception):  # noqa: N818  (it is no fault: the import begins anew)
+    """Symbols of inputs that have to be something else: the import starts again with these substitutions."""
+
+    def __init__(self, found: Mapping[Symbol, Extent]) -> None:
+        super().__init__(str(found))
+        self.found = found
+
+
 class Dynamic:
     """Symbols and functions of the module that an import makes."""
 
-    def __init__(self, choose: Callable[[str], bool] = bool, *, mixes: bool = True) -> None:
+    def __init__(
+        self,
+        choose: Callable[[str], bool] = bool,
+        *,
+        mixes: bool = True,
+        replaced: Mapping[Symbol, Extent] | None = None,
+    ) -> None:
         self.choose = choose  # of two ways to import a node, which the run checks, whether it is the first
         self.mixes = mixes  # whether tensors of a list may differ in how many dimensions they have
         self.functions: dict[str, Function] = {}
+        self.replaced = replaced or {}  # symbols that an earlier import found to be something else
         self.frames = [Frame()]
+        self.defined_symbols: set[Symbol] = set()
+        self.stated: dict[str, Symbol] = {}  # symbols whose bounds users gave
+        self.may_be_empty: AbstractSet[Symbol] = frozenset()  # input symbols whose lower bound 0 is a default
         self.patterns: dict[str, Any] = {}  # of states of loops, by the node's name
         self._names = {"main"}
         self._symbols: set[str] = set()
@@ -113,6 +131,10 @@ class Dynamic:
         if id(value) in self.frame.known:
             return self.frame.known[id(value)][1]
         symbol = self.symbol(name, low, max(low, high))
+        narrower = self.replaced.get(symbol)
+        if isinstance(narrower, Dim) and narrower.symbol is not None:
+            symbol = narrower.symbol
+        self.defined_symbols.add(symbol)
         number = value
         if ir.tensor_type(value).dtype != "int64":
             number = ir.call("cast", [number], dtype="int64", span=value.span)
@@ -174,6 +196,18 @@ class Dynamic:
         for symbol, (expr, axis) in list(self.frame.sources.items())[-64:]:
             if renamed.get(expr, expr) is not expr:
                 self.frame.sources[symbol] = renamed[expr], axis
+
+    def nonempty(self, extents: Iterable[Any]) -> dict[Symbol, Extent]:
+        """Return the symbols of extents that are at least 0 only by default, as symbols that are at least 1."""
+        found = [symbol for symbol in symbols_of(extents) if symbol in self.may_be_empty]
+        return {symbol: Symbol(symbol.name, 1, symbol.high).dim for symbol in found}
+
+    def exclude_empty(self, extents: Iterable[Any], decides: Callable[[Mapping[Symbol, Extent]], bool]) -> None:
+        """Raise SameExtents where dimensions that are at least 1 decide what those that are at least 0 leave open."""
+        found = self.nonempty(extents)
+        for narrower in [*({symbol: dim} for symbol, dim in found.items()), found]:
+            if narrower and decides(narrower):
+                raise SameExtents(narrower)
 
     # Tensors of extents
 

@@ -232,8 +232,8 @@ def declare_conv(
         return geometry(name, types[0], types[1], attrs).macs
 
     attrs = transpose_attrs(rank) if transposed else conv_attrs(rank)
-    declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, contract=contract,
-            doc=doc)  # fmt: skip
+    declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, slides=True,
+            contract=contract, doc=doc)  # fmt: skip
 
 
 def check_channels_last(name: str, attrs: Attrs, rank: int) -> None:

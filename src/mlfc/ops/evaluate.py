@@ -32,6 +32,18 @@ _STEP_LIMIT = 20_000
 _PART_ELEMENTS = 1 << 20
 
 
+def of_nothing(call: relay.Call) -> Array | None:
+    """Return the value of a call whose result has no elements, or that sums products of which there are none."""
+    operator, kind = call.op, call.type
+    if not isinstance(operator, Operator) or not isinstance(kind, relay.TensorType) or not kind.is_static:
+        return None
+    is_empty = any(isinstance(arg.type, relay.TensorType) and arg.type.size == 0 for arg in call.args)
+    if kind.size and not (is_empty and operator.takes_bias):
+        return None
+    cost.require("constants", kind.nbytes, operator.name)
+    return np.zeros(kind.shape, dtypes.to_numpy(kind.dtype))
+
+
 def evaluate(call: relay.Call) -> Array | None:
     """Return the value of an operator call on Constants or Tuples of Constants.
 
@@ -46,6 +58,9 @@ def evaluate(call: relay.Call) -> Array | None:
         return None  # the run decides what it is
     if kind.size > _ELEMENT_LIMIT:
         return None
+    nothing = of_nothing(call)
+    if nothing is not None:
+        return nothing
     if operator.kind is Kind.VIEW:
         return values[0].view(dtypes.to_numpy(kind.dtype)).reshape(kind.shape)
     place = ", ".join(call.span.nodes) or operator.name

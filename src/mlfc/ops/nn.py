@@ -7,9 +7,10 @@ from functools import partial
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted, declare_unary
-from mlfc.ops.rules import Element, check_choice, check_dtype, declare, normalized_axis, scalar
+from mlfc.ops.rules import Element, TooSmallError, check_choice, check_dtype, declare, normalized_axis, scalar
 from mlfc.relay.ir import Attrs, TensorType, TupleType
 from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.support.dims import Dim, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor
 from mlfc.tir.ir import Expr
@@ -49,6 +50,9 @@ def _padded_shape(name: str, data: TensorType, attrs: Attrs, reach: int | None) 
         raise TypeCheckError(f"{name}: pad_width {widths} must have two integers of at least 0 for each dimension")
     if reach is not None:
         for extent, pair in zip(data.shape, widths, strict=True):
+            least = max(pair) + reach
+            if isinstance(extent, Dim) and isinstance(least, int) and bounds(extent)[0] < least > reach:
+                raise TooSmallError(name, extent, least, "a dimension")
             if max(pair) > max(extent - reach, 0):
                 raise TypeCheckError(f"{name}: a pad of {max(pair)} is too wide for a dimension of {extent}")
     shape = (extent + sum(pair) for extent, pair in zip(data.shape, widths, strict=True))
@@ -65,9 +69,11 @@ def _infer_pad(name: str, attrs: Attrs, data: TensorType, value: TensorType) -> 
         raise TypeCheckError(f"{name}: expected a scalar as pad value, got {value}")
     padded = _padded_shape(name, data, attrs, _PAD_REACH[attrs["pad_mode"]])
     if attrs["pad_mode"] == "edge":
-        asked = (extent for extent, pair in zip(data.shape, attrs["pad_width"], strict=True) if pair != (0, 0))
-        if 0 in data.shape or any(extent < 1 for extent in asked):
-            raise TypeCheckError(f"{name}: {data.shape} has no edge to repeat")
+        for extent, pair in zip(data.shape, attrs["pad_width"], strict=True):
+            if pair != (0, 0) and bounds(extent)[0] < 1:
+                if extent == 0:
+                    raise TypeCheckError(f"{name}: {data.shape} has no edge to repeat")
+                raise TooSmallError(name, extent, 1, "a dimension")
     return padded
 
 

@@ -369,7 +369,7 @@ def _infer_pool(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     pads = [(pad, slide.extent) for slide in slides for pad in (slide.before, slide.after)]
     if any(isinstance(pad, int) and pad >= extent for pad, extent in pads):
         raise TypeCheckError(f"{name}: padding {attrs['padding']} is not smaller than the window {attrs['pool_size']}")
-    if any(bounds(extent)[1] < 1 for slide in slides for extent in (slide.output, slide.size)):
+    if any(bounds(slide.output)[1] < 0 or bounds(slide.size)[1] < 1 for slide in slides):
         raise TypeCheckError(f"{name}: a window of {attrs['pool_size']} does not fit the data of {data.shape}")
     return _with_spatial(data, attrs["layout"], [slide.output for slide in slides])
 

@@ -70,7 +70,7 @@ def _infer(cell: Cell, name: str, attrs: Attrs, *types: TensorType) -> TensorTyp
         raise TypeCheckError(f"{name} takes float32 and float64 tensors, not {data.dtype}")
     check_dtype(name, lengths.dtype, "integer")
     ranks = [len(item.shape) for item in types[:4]]
-    if ranks != [3, 3, 3, 1] or 0 in (*data.shape, *hidden.shape):
+    if ranks != [3, 3, 3, 1] or 0 in (data.shape[0], data.shape[2], hidden.shape[-1]):
         raise TypeCheckError(f"{name}: expected tensors of 3, 3, 3 and 1 dimensions that are not empty, got {ranks}")
     directions, batch, units = hidden.shape
     columns = cell.gates * units

@@ -16,7 +16,7 @@ from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
-from mlfc.support.dims import Dim, Extent, Shape
+from mlfc.support.dims import Dim, Extent, Shape, maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Tensor, broadcast_read
 from mlfc.tir.extents import as_index
@@ -88,6 +88,7 @@ def _same(value: Expr) -> Expr:
 
 
 def _divided(count: Extent, dtype: str) -> Callable[[Expr], Expr]:
+    count = maximum(count, 1)  # the mean of no elements is 0
     if dtypes.is_float(dtype):
         return lambda total: total / count
     if not isinstance(count, Dim):

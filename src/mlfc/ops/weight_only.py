@@ -173,7 +173,7 @@ def _declare_conv(rank: int) -> None:
         return conv_geometry(name, types[0], types[1], attrs).macs
 
     declare(name, 4, infer, Kind.ANCHOR, conv_attrs(rank), emit=emit, takes_bias=True, macs=macs, takes_narrow=True,
-            contract=_CONTRACT,
+            slides=True, contract=_CONTRACT,
             doc=f"nn.conv{rank}d of float data with weights that stay packed in 8, 4 or 2 bits.")  # fmt: skip
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mlfc.relay.ir import GlobalVar, IRModule, ListType, TensorType, TupleType, Type
+from mlfc.relay.ir import Call, GlobalVar, IRModule, ListType, TensorType, TupleType, Type
+from mlfc.relay.op import Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support.dims import Dim, Symbol, symbols_of
 
@@ -21,6 +22,21 @@ def input_symbols(module: IRModule) -> dict[str, Symbol]:
     """Return the symbols of the inputs' extents, by name, in the order of their appearance."""
     extents = [extent for param in module.main.params for extent in extents_of(param.type)]
     return {symbol.name: symbol for symbol in symbols_of(extents)}
+
+
+def unproven_extents(call: Call) -> dict[Dim, int]:
+    """Return the dimension sizes of a result that may be too small, with the least that each must be.
+
+    That is 0, or 1 for convolutions, whose window must fit into the data.
+    """
+    slides = isinstance(call.op, Operator) and call.op.slides
+    kept = set(extents_of(call.args[0].type)) if slides else set()
+    found = {
+        extent: int(slides and extent not in kept)
+        for extent in extents_of(call.type)
+        if isinstance(extent, Dim) and extent.symbol is None
+    }
+    return {extent: least for extent, least in found.items() if extent.bounds[0] < least}
 
 
 def extents_of(kind: Type) -> Iterator[int | Dim]:

@@ -81,6 +81,8 @@ class Operator:
     # takes and gives tensors of narrow dtypes (`support.dtypes.NARROW`), whose elements its rule reads as bytes; a rule
     # that computes with them asks for the dtype
     takes_narrow: bool = False
+    # at least one window must fit into the data: extents of the result that the data do not have are at least 1
+    slides: bool = False
     contract: str = "exact"  # the numeric contract, one line: "exact", "at most 2 ULP of the correctly rounded result"
     doc: str = ""  # one line
 

@@ -25,7 +25,7 @@ def _fold_conv2d(call: Call) -> Expr | None:
 
 
 def _fold_avg_pool2d(call: Call) -> Expr | None:
-    counted = call.attrs["count_include_pad"] or not any(call.attrs["padding"])
+    counted = call.attrs["count_include_pad"] or all(pad == 0 for pad in call.attrs["padding"])
     if not counted or call.attrs["ceil_mode"]:
         return None
     return _folded(call, call.attrs["layout"], 0.0, {"count_include_pad": True})

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.relay import ir as relay
-from mlfc.relay.dynamic import extents_of
+from mlfc.relay.dynamic import extents_of, unproven_extents
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
@@ -40,8 +40,6 @@ from mlfc.tir.steps import (
 )
 from mlfc.transform.device_placement import DEFINES, DevicePlacement, place_steps_on_device
 from mlfc.transform.lower import ProgramBuilder
-
-_WINDOWS = ("nn.conv", "nn.max_pool", "nn.avg_pool")
 
 
 def lower_steps(
@@ -102,6 +100,7 @@ class _Frame:
     values: dict[relay.Expr, Value]
     # results of branches and of calls, by the expression
     tuples: dict[relay.Expr, tuple[Value, ...]] = field(default_factory=dict)
+    checked: dict[Dim, int] = field(default_factory=dict)  # lower bounds that run-time checks establish
 
 
 class _StepBuilder(ProgramBuilder):
@@ -335,23 +334,22 @@ class _StepBuilder(ProgramBuilder):
         for child in children(expr):
             self._values[id(child)] = frame.values[child]
         before = len(self._calls)
-        self._require_windows(expr)
+        self._require_extents(frame, expr)
         self._values.pop(id(expr), None)
         self._visit(expr, None)
         self._steps += map(Invoke, self._calls[before:])
         frame.values[expr] = self._values[id(expr)]
 
-    def _require_windows(self, expr: relay.Expr) -> None:
-        """Write the checks that windows which move over open sides fit into these at least once."""
+    def _require_extents(self, frame: _Frame, expr: relay.Expr) -> None:
+        """Add run-time checks that no dimension of a result is negative, and that windows fit into their data."""
         if not isinstance(expr, relay.Call) or not isinstance(expr.op, relay.Function):
             return
         for call in post_order(expr.op.body):
-            if not (relay.op_name(call) or "").removeprefix("qnn.").startswith(_WINDOWS):
-                continue
-            for extent in relay.tensor_type(call).shape:
-                if isinstance(extent, Dim) and extent.symbol is None and extent.bounds[0] < 1:
+            for extent, least in unproven_extents(call).items() if isinstance(call, relay.Call) else ():
+                if frame.checked.get(extent, -1) < least:
+                    frame.checked[extent] = least
                     place = call.span.place or relay.op_name(call)
-                    self._steps.append(Limit(Symbol(f"extent of the result of '{place}'", 1), extent))
+                    self._steps.append(Limit(Symbol(f"extent of the result of '{place}'", least), extent))
 
     def _list(self, frame: _Frame, expr: relay.Call) -> None:
         """Write an operator on lists."""

@@ -150,6 +150,8 @@ def _hardmax(node: Node) -> Expr:
 def _first_largest(node: Node, x: Expr, axis: int) -> Expr:
     """Return 1 at the first largest element along `axis`, 0 elsewhere."""
     shape = shape_of(x)
+    if 0 in shape:
+        return x
     largest = node.cast(node.call("argmax", x, axis=(axis,), keepdims=True), "int32")
     positions = node.reshape(
         node.counted(shape[axis], "int32"), [size if index == axis else 1 for index, size in enumerate(shape)]

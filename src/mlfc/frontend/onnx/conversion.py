@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from mlfc.errors import MlfcError, ModelError, TypeCheckError, UnsupportedError
 from mlfc.frontend.dynamic import Dynamic
@@ -13,7 +14,7 @@ from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.symbolic import evaluated
 from mlfc.relay.ir import Expr
-from mlfc.support.dims import UndecidedError
+from mlfc.support.dims import Extent, Symbol, UndecidedError, bounds, substituted
 
 # What hostile attribute values can make numpy, Python or an importer stumble over.
 MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
@@ -46,6 +47,9 @@ def _open_result(node: Node, found: table.Importer, dynamic: Dynamic, advisor: A
     except (UnknownValueError, UndecidedError, TypeCheckError) as refusal:
         if isinstance(refusal, TypeCheckError) and not isinstance(refusal.__cause__, UndecidedError):
             raise
+        undecided = refusal if isinstance(refusal, UndecidedError) else refusal.__cause__
+        if isinstance(undecided, UndecidedError) and undecided.extent is not None:
+            dynamic.exclude_empty([undecided.extent], partial(_is_decided, undecided.extent))
         result = late_result(node, found.convert, refusal)
         if result is not None:
             return result
@@ -56,6 +60,12 @@ def _open_result(node: Node, found: table.Importer, dynamic: Dynamic, advisor: A
             place=node.name,
             next_step="Give the inputs fixed shapes, or ranges of extents that decide it: --shape x=n:2..512,...",
         ) from refusal
+
+
+def _is_decided(extent: Extent, values: Mapping[Symbol, Extent]) -> bool:
+    """Tell whether other bounds of symbols decide how an extent compares with 0."""
+    low, high = bounds(substituted(extent, values))
+    return low >= 0 or high < 0
 
 
 def _listed(result: Expr | Sequence[Expr]) -> list[Expr]:

@@ -255,7 +255,7 @@ def _with_regions(node: Node, found: Sequence[Axis], axes: Sequence[int]) -> lis
 
 def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: float) -> Expr:
     x = node.input(0)
-    if any(not 0 < axis.out < _SIZE_LIMIT for axis in axes):
+    if any(not 0 < axis.out < _SIZE_LIMIT and axis.size != 0 for axis in axes):
         node.wrong(f"a tensor of shape {node.shape(0)} cannot become {tuple(axis.out for axis in axes)}")
     if is_float(x) and _is_plain_image(node, axes, method):
         return method.as_image(node, x, (axes[2].out, axes[3].out))

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
-from mlfc.frontend.dynamic import Dynamic, mentions
+from mlfc.frontend.dynamic import Dynamic, SameExtents, mentions
 from mlfc.frontend.onnx import older, table
 from mlfc.frontend.onnx.bodies import Bodies, graph_of
 from mlfc.frontend.onnx.choices import Choices, Chosen
@@ -40,13 +40,12 @@ from mlfc.frontend.onnx.inputs import (
     sorted_nodes,
     stated_shapes,
 )
-from mlfc.frontend.onnx.late_broadcast import broadcast_at_run
+from mlfc.frontend.onnx.late_broadcast import checked_at_run
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.open_loops import is_long
 from mlfc.frontend.onnx.open_shapes import (
     Replaced,
-    SameExtents,
     added,
     fitting_windows,
     making_equal,
@@ -65,7 +64,7 @@ from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
 from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
-from mlfc.support.dims import Dim
+from mlfc.support.dims import Dim, substituted
 
 import_module("mlfc.ops")
 for _family in (
@@ -111,7 +110,8 @@ def import_onnx(
         choices, restarts = Choices(), 0
         while True:
             may_restart = restarts < _RESTART_LIMIT
-            extents = Dynamic(partial(choices.chosen, may_restart), mixes=mixes) if dynamic else None
+            chosen = partial(choices.chosen, may_restart)
+            extents = Dynamic(chosen, mixes=mixes, replaced=replaced) if dynamic else None
             importer = _Importer(
                 model, name, folder, external=external, on_host=on_host, census=census,
                 open_extents=extents, replaced=replaced, choices=choices, may_restart=may_restart,
@@ -124,6 +124,12 @@ def import_onnx(
                 replaced = added(replaced, restart.found)
             except Chosen:
                 replaced = {}
+            except MlfcError:
+                # what the default lower bound 0 does not permit, 1 may
+                narrower = extents.nonempty(symbol.dim for symbol in extents.may_be_empty) if extents else {}
+                if not narrower:
+                    raise
+                replaced = added(replaced, narrower)
             census.nodes = census.refused = census.unchecked = 0
 
     def can_import(shapes: Shapes, mixes: bool) -> bool:
@@ -214,6 +220,11 @@ class _Importer(Bodies):
         self.input_symbols = frozenset(symbol for var in inputs.values() for symbol in mentions(var))
         if self.dynamic is not None:
             self.dynamic.give(inputs.values())
+            if self.may_restart:
+                stated = self.dynamic.stated
+                self.dynamic.may_be_empty = {
+                    each for each in self.input_symbols if not each.low and each.name not in stated
+                }
         frozen = {name: expr.data for name, expr in given.items() if isinstance(expr, Constant)}
         outputs = [output.name for output in graph.output]
         self.body(graph.node, scope, outputs)
@@ -413,6 +424,8 @@ class _Importer(Bodies):
             return
         found = None
         if isinstance(problem, UnequalDimsError):
+            if self.dynamic is not None:
+                self.dynamic.exclude_empty(problem.extents, lambda found: _is_simpler(problem.extents, found))
             difference: Any = problem.extents[0] - problem.extents[1]
             if isinstance(difference, Dim) and not difference.symbols <= self.input_symbols:
                 return
@@ -421,7 +434,9 @@ class _Importer(Bodies):
                 by = problem.by if isinstance(problem, NotMultipleError) else None
                 found = making_multiples(*problem.extents, self.input_symbols, by)
         elif isinstance(problem, TooSmallError):
-            found = making_least(problem.extent, problem.least, self.input_symbols)
+            # runs check the bounds of symbols that nodes define, too
+            defined = self.dynamic.defined_symbols if self.dynamic is not None else set()
+            found = making_least(problem.extent, problem.least, self.input_symbols | defined)
         if found is not None:
             raise SameExtents(found) from problem
         self.choices.misfit(problem)
@@ -549,10 +564,10 @@ class _Importer(Bodies):
             results = converted(node, found, self.advisor, as_opset_7=is_old)
         except UnequalDimsError as problem:
             self.restart(problem)
-            broadcast = None if is_old else broadcast_at_run(node)
-            if broadcast is None:
+            fitted = None if is_old else checked_at_run(node)
+            if fitted is None:
                 raise
-            results = converted(broadcast, found, self.advisor, as_opset_7=is_old)
+            results = converted(fitted, found, self.advisor, as_opset_7=is_old)
         known = named_results(results, proto.output, name)
         if self.dynamic is not None:
             note_quotients(node, known, self.dynamic)
@@ -587,6 +602,11 @@ class _Importer(Bodies):
         if attribute.type in lists:
             return tuple(getattr(attribute, lists[attribute.type]))
         raise UnsupportedError(f"attribute type {attribute.type} is not supported", place=place)
+
+
+def _is_simpler(extents: Sequence[Any], values: Mapping[Any, Any]) -> bool:
+    """Tell whether other bounds of symbols, whose names stay, give an extent another form."""
+    return any(str(substituted(extent, values)) != str(extent) for extent in extents)
 
 
 @contextmanager

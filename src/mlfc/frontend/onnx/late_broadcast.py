@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.frontend.onnx.shape import reshaped_at_run
 from mlfc.relay.ir import Expr, TensorType
 from mlfc.support.dims import Dim, maximum
 
@@ -16,9 +17,11 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def broadcast_at_run(node: Node) -> Node | None:
-    """Return a node whose operands were broadcast where their extents may differ; None if it does not broadcast."""
+def checked_at_run(node: Node) -> Node | None:
+    """Return a node of which runs check whether shapes fit: an operator that broadcasts, or a Reshape; else None."""
     operands = node.inputs
+    if node.dynamic is not None and node.operator == "Reshape":
+        return reshaped_at_run(node)
     if node.dynamic is None or node.operator not in _OPERATORS:
         return None
     if not all(operand is not None and isinstance(operand.type, TensorType) for operand in operands):

@@ -73,7 +73,7 @@ def _layer_norm(node: Node, x: Expr, axis: int, scale: Expr, bias: Expr | None, 
     flat = node.reshape(x, (*shape[:axis], prod(inner)))
     gamma = node.reshape(node.broadcast(scale, inner), (prod(inner),))
     if bias is None:
-        beta: Expr = node.constant(np.zeros(prod(inner)), dtype_of(scale))
+        beta = node.filled((prod(inner),), 0.0, dtype_of(scale))
     else:
         beta = node.reshape(node.broadcast(bias, inner), (prod(inner),))
     return node.reshape(node.call("nn.layer_norm", flat, gamma, beta, axis=-1, epsilon=epsilon), shape)

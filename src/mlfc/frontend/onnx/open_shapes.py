@@ -16,7 +16,8 @@ from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.dynamic import Dynamic, identifier
 from mlfc.frontend.onnx.container_io import container_of, input_parts
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
-from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, Var, op_name
+from mlfc.relay.dynamic import unproven_extents
+from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
 from mlfc.support.dims import (
     LARGEST,
@@ -37,15 +38,6 @@ Replaced: TypeAlias = "dict[Symbol, Extent]"
 _MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 _BY = "_by_"
 _NO_NAMES = ("", "?", "None", "none", "unk", "-1")
-_WINDOWED = ("nn.conv", "nn.max_pool", "nn.avg_pool", "qnn.conv", "qnn.avg_pool", "qnn.max_pool")
-
-
-class SameExtents(Exception):  # noqa: N818  (it is no fault: the import begins anew)
-    """Two extents of inputs have to be equal: one symbol stands for something else from now on."""
-
-    def __init__(self, found: Mapping[Symbol, Extent]) -> None:
-        super().__init__(str(found))
-        self.found = found
 
 
 def opened_inputs(
@@ -96,7 +88,8 @@ def opened_inputs(
                 raise ModelError(f"the shape {tuple(shape)} is too large", place=f"input '{item.name}'")
             found[item.name] = Var(item.name, TensorType(tuple(shape), dtype))
     for symbol in symbols_of(replaced.values()):
-        dynamic.take(symbol)
+        if symbol.name not in {before.name for before in replaced}:  # else a node may define it
+            dynamic.take(symbol)
     if still_open:
         raise OpenShapesError(still_open, found)
     return found
@@ -137,7 +130,7 @@ def _extent(value: Any) -> Extent:
 
 
 def _check_ranges(extents: Sequence[Extent], dynamic: Dynamic) -> None:
-    ranges: dict[str, Symbol] = {}
+    ranges = dynamic.stated
     for extent in extents:
         for symbol in extent.symbols if isinstance(extent, Dim) else ():
             if not 0 <= symbol.low <= symbol.high <= LARGEST:
@@ -190,9 +183,9 @@ def _named(
 
 def _symbol(name: str, axis: int, title: str, named: dict[str, Extent], dynamic: Dynamic) -> Extent:
     if title in _NO_NAMES:
-        return dynamic.symbol(f"{name}_{axis}", 1).dim
+        return dynamic.symbol(f"{name}_{axis}").dim
     if title not in named:
-        named[title] = dynamic.symbol(title, 1).dim
+        named[title] = dynamic.symbol(title).dim
     return named[title]
 
 
@@ -230,15 +223,8 @@ def fitting_windows(results: Sequence[Expr], own: AbstractSet[Symbol]) -> dict[S
     """Return symbols of the inputs in the bounds in which windows of convolutions and pools fit into their data."""
     found: dict[Symbol, Symbol] = {}
     for node in post_order(Tuple(tuple(results))):
-        name = op_name(node) or ""
-        if not isinstance(node, Call) or not name.startswith(_WINDOWED) or "transpose" in name:
-            continue
-        data = node.args[0].type
-        known = data.shape if isinstance(data, TensorType) else ()
-        for extent in node.type.shape if isinstance(node.type, TensorType) else ():
-            if extent in known or bounds(extent)[0] >= 1:
-                continue
-            for symbol, narrow in (making_least(extent, 1, own) or {}).items():
+        for extent, least in unproven_extents(node).items() if isinstance(node, Call) else ():
+            for symbol, narrow in (making_least(extent, least, own) or {}).items():
                 low, high = bounds(narrow)
                 before = found.get(symbol, symbol)
                 found[symbol] = Symbol(symbol.name, max(low, before.low), min(high, before.high))
@@ -269,7 +255,10 @@ def _only_symbol(extent: Extent, own: AbstractSet[Symbol]) -> Symbol | None:
 
 
 def _reaches(extent: Extent, symbol: Symbol, least: int, value: int) -> bool:
-    return bool(substituted(extent, {symbol: value}) >= least)
+    try:
+        return bool(substituted(extent, {symbol: value}) >= least)
+    except ZeroDivisionError:
+        return False
 
 
 def _from_where_on(symbol: Symbol, holds: Callable[[int], bool]) -> int | None:
@@ -292,7 +281,7 @@ def _if_it_holds(
     found: dict[Symbol, Extent] = {symbol: low if low == high else Symbol(symbol.name, low, high).dim}
     try:
         return found if holds(lambda extent: substituted(extent, found)) else None
-    except UndecidedError:
+    except (UndecidedError, ZeroDivisionError):
         return None
 
 
@@ -309,20 +298,20 @@ def making_multiples(
     for count in (*_MULTIPLES, *likely):
         for chosen in [*([symbol] for symbol in symbols), symbols]:
             found = {symbol: _multiple(symbol, count, own) for symbol in chosen}
-            if found and all(map(bool, found.values())) and substituted(a, found) == substituted(b, found):
+            if found and None not in found.values() and substituted(a, found) == substituted(b, found):
                 return found
     return None
 
 
 def _multiple(symbol: Symbol, count: int, own: AbstractSet[Symbol]) -> Any:
-    """Return `count` times a symbol whose name says what it counts; 0 if there is none."""
+    """Return `count` times a symbol whose name says what it counts; None if there is none."""
     name, by, before = symbol.name.rpartition(_BY)
     if not (by and before.isdigit()):
         name, before = symbol.name, "1"
     total = int(before) * count
     low, high = -(-symbol.low // count), symbol.high // count
     if low > high or total > max(_MULTIPLES):
-        return 0
+        return None
     title = f"{name}{_BY}{total}"
     while any(other.name == title for other in own):
         title += "_"
@@ -330,9 +319,9 @@ def _multiple(symbol: Symbol, count: int, own: AbstractSet[Symbol]) -> Any:
 
 
 def _without_factors(difference: Dim) -> Any:
-    """Return a difference without symbols that all its terms are multiples of, and that are never 0."""
+    """Return a difference without symbols that all its terms are multiples of."""
     for symbol in sorted(difference.symbols):
-        while symbol.low > 0 and isinstance(difference, Dim) and difference % symbol.dim == 0:
+        while isinstance(difference, Dim) and difference % symbol.dim == 0:
             difference = difference // symbol.dim
     counts = [count for _, count in difference.terms] if isinstance(difference, Dim) else [1]
     return difference // gcd(*counts)

@@ -135,8 +135,8 @@ class _Layer:
         if node.given("hidden_size") and not node.has_shape((self.units,), (node.integer("hidden_size"),)):
             node.wrong(f"hidden_size is {node.integer('hidden_size')}, but R has {self.units} units")
         self.steps, self.batch = (data[1], data[0]) if self.layout else data[:2]
-        if 0 in (*data, self.units):
-            node.unsupported(f"of data of shape {data} is not supported", "Every dimension must have elements")
+        if 0 in (self.steps, data[2], self.units):
+            node.unsupported(f"of data of shape {data} is not supported", "Only the batch may be empty")
 
     def wide(self, expr: Expr) -> Expr:
         """Return a tensor in the dtype of the computation: states of halves would lose bits at every step."""

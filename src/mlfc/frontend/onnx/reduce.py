@@ -9,8 +9,9 @@ import numpy as np
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlfc.frontend.onnx.shape import axes_of
 from mlfc.frontend.onnx.table import importer
+from mlfc.ops.rules import TooSmallError
 from mlfc.relay.ir import Expr
-from mlfc.support.dims import bounds
+from mlfc.support.dims import Dim, bounds
 
 
 def reduced(node: Node, operator: str, x: Expr) -> Expr:
@@ -88,6 +89,9 @@ def _reduce_log_sum_exp(node: Node) -> Expr:
 
 @importer("ArgMax", "ArgMin")
 def _position(node: Node) -> Expr:
+    extent = node.shape(0)[node.axis(node.integer("axis", 0), node.rank(0))]
+    if isinstance(extent, Dim) and bounds(extent)[0] < 1:
+        raise TooSmallError(node.operator, extent, 1, "a dimension")
     result = node.call(
         node.operator.lower(), node.input(0), axis=(node.axis(node.integer("axis", 0), node.rank(0)),),
         keepdims=bool(node.integer("keepdims", 1)), select_last_index=bool(node.integer("select_last_index", 0)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -18,11 +19,31 @@ from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.ops.rules import same_extent
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import cost, dtypes
-from mlfc.support.dims import Dim, Extent, bounds, is_static, maximum, minimum
+from mlfc.support.dims import Dim, Extent, bounds, is_static, maximum, minimum, symbols_of
 
 
 @importer("Reshape")
 def _reshape(node: Node) -> Expr:
+    wanted = _wanted_shape(node)
+    # a product of dimensions may be a multiple of what no single one of them has to be
+    is_product = -1 in node.int_values(1, "shape") and len(symbols_of(node.shape(0))) > 1
+    if is_product and prod(wanted) != prod(node.shape(0)):
+        return _reshape(reshaped_at_run(node))
+    return node.reshape(node.input(0), wanted)
+
+
+def reshaped_at_run(node: Node) -> Node:
+    """Return a Reshape of as many elements as its shape says; runs check that these are all."""
+    wanted = _wanted_shape(node)
+    size, total = prod(node.shape(0)), prod(wanted)
+    fits = node.call("equal", node.constant(size, "int64"), node.constant(total, "int64"))
+    node.require(fits, f"whether the shape of '{node.name}' fits its elements")
+    elements = node.call("take", node.reshape(node.input(0), (size,)), node.counted(total), axis=0)
+    return replace(node, inputs=[elements, node.constant(wanted, "int64")])
+
+
+def _wanted_shape(node: Node) -> list[Extent]:
+    """Return the shape that a Reshape asks for, with numbers in place of 0 and -1."""
     keep_zeros = bool(node.integer("allowzero", 0))
     shape = node.shape(0)
     wanted = list(node.int_values(1, "shape"))
@@ -39,7 +60,7 @@ def _reshape(node: Node) -> Expr:
         wanted[wanted.index(-1)] = prod(shape) // known
     if -1 in wanted or bounds(prod(wanted) - prod(shape))[0] > 0 or bounds(prod(wanted) - prod(shape))[1] < 0:
         node.wrong(f"a tensor of shape {shape} cannot become {tuple(wanted)}")
-    return node.reshape(node.input(0), wanted)
+    return wanted
 
 
 @importer("Flatten")

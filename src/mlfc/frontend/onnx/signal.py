@@ -57,8 +57,8 @@ def _transformed(node: Node, axis: int) -> Expr:
     if node.has(1):
         (length,) = _one(node, 1, "dft_length")
     _check_length(node, length)
-    if 0 in shape:
-        node.unsupported("of a tensor without elements is not supported")
+    if shape[axis] == 0:
+        node.unsupported("of no elements is not supported")
     table = (_real_back if inverse and onesided else _forward_or_back)(node, length, shape[axis], inverse, onesided)
     given, parts, taken, _ = table.shape
     # the axis comes last but one, beside the parts of its numbers

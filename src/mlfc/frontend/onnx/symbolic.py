@@ -6,7 +6,7 @@ A rule gives None where the bounds of the extents do not decide what it gives: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -22,7 +22,7 @@ from mlfc.frontend.onnx.node import Node
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, UndecidedError, bounds, maximum, minimum
+from mlfc.support.dims import Dim, Extent, Symbol, UndecidedError, bounds, maximum, minimum, substituted
 
 Array: TypeAlias = npt.NDArray[Any]
 # takes a node and what is known of its inputs; None for one that is left out
@@ -55,6 +55,8 @@ def evaluated(node: Node, dynamic: Dynamic) -> list[Expr] | None:
     try:
         found = rule(node, given)
     except (UndecidedError, ArithmeticError, LookupError, TypeError, ValueError, MlfcError):
+        extents = [item for array in given if array is not None for item in array.reshape(-1)]
+        dynamic.exclude_empty(map(_extent_of, extents), lambda values: _decides(rule, node, given, values))
         return None  # what is wrong with the node is said by its importer
     if found is None:
         return None
@@ -63,6 +65,27 @@ def evaluated(node: Node, dynamic: Dynamic) -> list[Expr] | None:
         return None
     dtype = _dtype_of_result(node)
     return None if dtype is None else [as_tensor(array, dtype, node.span) for array in results]
+
+
+def _extent_of(item: Any) -> Any:
+    return item.extent if isinstance(item, Quotient) else item
+
+
+def _decides(rule: Rule, node: Node, given: Sequence[Array | None], values: Mapping[Symbol, Extent]) -> bool:
+    """Tell whether a rule gives a result for extents with other bounds."""
+
+    def narrowed(item: Any) -> Any:
+        extent = substituted(_extent_of(item), values)
+        return Quotient(extent, item.by) if isinstance(item, Quotient) else extent
+
+    try:
+        found = rule(node, [
+            None if array is None else _made([narrowed(item) for item in array.reshape(-1)], array.shape)
+            for array in given
+        ])  # fmt: skip
+    except (UndecidedError, ArithmeticError, LookupError, TypeError, ValueError, MlfcError):
+        return False
+    return found is not None
 
 
 def note_quotients(node: Node, results: Sequence[Expr], dynamic: Dynamic) -> None:

@@ -46,6 +46,15 @@ READERS: dict[str, Callable[[ir.Expr], ir.Call]] = {
 }
 
 
+def test_an_interpolation_is_not_computed_anew_for_each_sample_of_the_next() -> None:
+    source = ir.Var("x", ir.TensorType((1, 5, 5, 4), "uint8"))
+    inner = ir.call("qnn.resize_bilinear", [source], size=(9, 9))
+    module = ir.IRModule({"main": ir.Function((source,), ir.call("qnn.resize_bilinear", [inner], size=(40, 40)))})
+    text = mlfc.build(module).lib.get_source()
+    assert text.count("int32_t tvmgen_default_fused_qnn_resize_bilinear") == 2
+    assert "resize_bilinear_qnn_resize_bilinear" not in text
+
+
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("step", [leaky, mish, doubled, mirrored])
 def test_code_grows_with_the_chain_not_by_powers_of_two(step: Callable[[ir.Expr], ir.Call], reader: str) -> None:

@@ -28,8 +28,6 @@ _SINGLE_READS = frozenset(
     {"concatenate", "stack", "sum", "mean", "max", "min", "prod", "all", "any", "argmax", "argmin"}
 )
 _SEVERAL_READS = 3
-# Results of interpolation depend on that many elements each.
-_SAMPLES = {"image.resize2d": 4, "image.resize1d": 2, "image.resize3d": 8}
 _MAX_CHEAP_REPEATS = 4.0
 _MAX_DIAMOND = 32
 # Most times that a kernel's text may repeat a producer, with the indices at which it reads.
@@ -153,7 +151,8 @@ class Grouping:
             return None
         repeats = self._evaluations(call, group) / max(_size(call), 1)
         limit = 1.0 if operator_of(call).expensive else _MAX_CHEAP_REPEATS
-        moves_data = kind_of(call) is Kind.INJECTIVE and op_name(call) not in _SAMPLES
+        # interpolation computes each element of several others
+        moves_data = kind_of(call) is Kind.INJECTIVE and max(self._inline_cost(call).names.values(), default=1) == 1
         # to compare two constants costs what it costs to read a mask
         if repeats > limit and not moves_data and not compares_constants(call):
             return None
@@ -191,22 +190,21 @@ class Grouping:
             return _size(call)
         total = 0.0
         for reader in self._users[call]:
-            total += group.evaluations[reader] / max(_size(reader), 1) * _reads(reader, call)
+            total += group.evaluations[reader] / max(_size(reader), 1) * self._reads(reader, call)
         return total
+
+    def _reads(self, reader: Call, source: Call) -> float:
+        """Return how many elements of `source` one whole evaluation of `reader` reads."""
+        kind = kind_of(reader)
+        if kind is Kind.REDUCE:
+            return _size(source) * (1 if op_name(reader) in _SINGLE_READS else _SEVERAL_READS)
+        if any(isinstance(arg, Tuple) for arg in reader.args):
+            return _size(source)
+        return _size(reader) * (self._inline_cost(reader).names.get(source, 1) if kind is Kind.INJECTIVE else 1)
 
 
 def _size(call: Call) -> float:
     return float(typical(prod(shape_of(call))))
-
-
-def _reads(reader: Call, source: Call) -> float:
-    """Return how many elements of `source` one whole evaluation of `reader` reads."""
-    name = op_name(reader) or ""
-    if kind_of(reader) is Kind.REDUCE:
-        return _size(source) * (1 if name in _SINGLE_READS else _SEVERAL_READS)
-    if any(isinstance(arg, Tuple) for arg in reader.args):
-        return _size(source)
-    return _size(reader) * _SAMPLES.get(name, 1)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from mlfc.relay.visitor import called_functions, post_order
 from mlfc.support.cost import limited
 from mlfc.transform.attention_orders import AttentionOrders
 from mlfc.transform.bind_params import BindParams
+from mlfc.transform.center_weights import CenterWeights
 from mlfc.transform.control import cut
 from mlfc.transform.convert_layout import ConvertLayout
 from mlfc.transform.decompose import Decompose
@@ -54,6 +55,7 @@ PASSES: tuple[Pass, ...] = (
     ToDense(),
     FoldScale(),
     FoldPad(),
+    CenterWeights(),
     ConvertLayout(),
     FoldConstant(),
     Simplify(),

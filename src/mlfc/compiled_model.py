@@ -52,6 +52,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     states: Mapping[str, str] | None = None,
     state_init: Mapping[str, npt.ArrayLike] | str | None = None,
     numerics: str = "litert",
+    signature: str | None = None,
     byoc: Sequence[str] = (),
     limit_factor: float = 1.0,
     specialize: Sequence[Mapping[str, int]] | str = (),
@@ -73,7 +74,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         Of its inputs, dimensions that stay open: ``({0: torch.export.Dim("batch", min=1, max=32)},)``.
     module_name : str, optional
         Goes into every symbol; default: from the file's name or the module's class, or ``model``.
-    shapes, values, states, state_init, numerics, byoc, limit_factor
+    shapes, values, states, state_init, numerics, signature, byoc, limit_factor
         As for `import_model`.
     specialize : sequence of mapping, or ``auto``
         Values of open dimensions that get code of their own: ``[{"batch": 1}, {"batch": 8}]``. ``auto``: in this
@@ -112,6 +113,7 @@ def compile(  # noqa: A001 (users write mlfc.compile)
         "states": states,
         "state_init": state_init,
         "numerics": numerics,
+        "signature": signature,
         "byoc": byoc,
         "limit_factor": limit_factor,
     }
@@ -272,7 +274,7 @@ class CompiledModel(Displayed, HasModel):
         if layers:
             made = {**self._imported, "optimize": self.factory.optimize, **options}
             return verify(self._source, layers=True, target=str(self.factory.target), **made)
-        known = {name: self._imported[name] for name in ("values", "numerics", "limit_factor")}
+        known = {name: self._imported[name] for name in ("values", "numerics", "signature", "limit_factor")}
         return verify(self._source, self, **known, **options)
 
     def _facts(self) -> Mapping[str, object]:

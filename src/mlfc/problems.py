@@ -115,6 +115,7 @@ def check(
     states: Mapping[str, str] | None = None,
     state_init: Mapping[str, npt.ArrayLike] | str | None = None,
     numerics: str = "litert",
+    signature: str | None = None,
     name: str | None = None,
     byoc: Sequence[str] = (),
     target: str = "c",
@@ -127,7 +128,8 @@ def check(
 
     Parameters
     ----------
-    model, example_inputs, dynamic_shapes, shapes, values, states, state_init, numerics, name, byoc, limit_factor
+    model, example_inputs, dynamic_shapes, shapes, values, states, state_init, numerics, signature, name, byoc,
+    limit_factor
         As for `import_model`.
     target : str
         As for `build`.
@@ -138,6 +140,7 @@ def check(
         "states": states,
         "state_init": state_init,
         "numerics": numerics,
+        "signature": signature,
     }
     options = {
         **options,

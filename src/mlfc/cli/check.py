@@ -36,6 +36,7 @@ def check(
     value: list[str] | None = None,
     state: list[str] | None = None,
     state_init: str | None = None,
+    signature: str | None = None,
     byoc: list[str] | None = None,
     limit_factor: float = 1.0,
     as_json: bool = False,
@@ -52,7 +53,7 @@ def check(
     find_generators(byoc or ())
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
-    asked = Inputs.of(shape, value, state, state_init).arguments()
+    asked = Inputs.of(shape, value, state, state_init, signature).arguments()
     with stage(f"checking {model}"):
         found = examine(model, **asked, byoc=byoc or (), target=chosen or PORTABLE, limit_factor=limit_factor)
     if as_json:

@@ -182,6 +182,7 @@ OPTIONS = {
         " model says, else zeros.",
         "zeros|FILE",
     ),
+    "signature": _option("Which signature of a TFLite model. Default: its first subgraph.", "NAME"),
     "system_lib": _archive(
         "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
         flags="--system-lib/--no-system-lib",
@@ -287,6 +288,7 @@ class Inputs:
     values: Sequence[str]
     states: Sequence[str] = ()
     state_init: str | None = None
+    signature: str | None = None
 
     @classmethod
     def of(
@@ -295,15 +297,17 @@ class Inputs:
         value: Sequence[str] | None,
         state: Sequence[str] | None,
         state_init: str | None,
+        signature: str | None = None,
     ) -> Inputs:
-        """Take the options ``--shape``, ``--value``, ``--state`` and ``--state-init``."""
-        return cls(shape or (), value or (), state or (), state_init)
+        """Take the options ``--shape``, ``--value``, ``--state``, ``--state-init`` and ``--signature``."""
+        return cls(shape or (), value or (), state or (), state_init, signature)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `import_model`; OptionError where an option does not read so."""
         from mlfc.frontend.shapes import parse_shapes
 
-        given = {"shapes": parse_shapes(self.shapes), "values": parse_values(self.values)}
+        given: dict[str, Any] = {"shapes": parse_shapes(self.shapes), "values": parse_values(self.values)}
+        given |= {} if self.signature is None else {"signature": self.signature}
         return {**given, "states": parse_states(self.states), "state_init": _state_init(self.state_init)}
 
     def with_shapes_of(self, path: Path) -> Inputs | None:
@@ -324,6 +328,7 @@ class Inputs:
             "--value": self.values,
             "--state": self.states,
             "--state-init": self.state_init,
+            "--signature": self.signature,
         }
         for flag, texts in said.items():
             if texts:
@@ -345,6 +350,8 @@ class Inputs:
                 place="--state-init",
                 next_step="Compile the models one by one",
             )
+        if self.signature is not None:
+            raise OptionError("option --signature requires a single model", place="--signature")
         return {name: Inputs(shapes[name], values[name], states[name], self.state_init) for name in models}
 
 

@@ -81,6 +81,7 @@ def run_model(
     value: list[str] | None = None,
     state: list[str] | None = None,
     state_init: str | None = None,
+    signature: str | None = None,
     state_in: Path | None = None,
     state_out: Path | None = None,
     memory_limit: int | None = None,
@@ -123,7 +124,7 @@ def run_model(
         )
     limits = _limits(memory_limit, turn_limit, on_board)
     given = partial(given_inputs, inputs, fill, seed)
-    fixed = Inputs.of(shape, value, state, state_init)
+    fixed = Inputs.of(shape, value, state, state_init, signature)
     if host_driven and on_board:
         wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json, warnings)
         run_driven(artifact, on_board, module, fixed, given, wanted)

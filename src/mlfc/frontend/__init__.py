@@ -71,6 +71,7 @@ def import_model(
     states: Mapping[str, str] | None = None,
     state_init: Mapping[str, npt.ArrayLike] | str | None = None,
     numerics: str = "litert",
+    signature: str | None = None,
     name: str | None = None,
     byoc: Sequence[str] = (),
     target: str | None = None,
@@ -103,6 +104,8 @@ def import_model(
         What states begin with, by the names of the inputs or variables. Default: what the model says, or zeros.
     numerics : str
         Whose integer rounding TFLite models follow: ``litert`` or ``tflm``.
+    signature : str, optional
+        Which signature of a TFLite model to import; default: the first subgraph.
     name : str, optional
         What to call the model; default: the file's name without suffix, or ``model``.
     byoc : sequence of str
@@ -157,7 +160,8 @@ def import_model(
     try:
         with limited(len(data), 0, limit_factor):
             folder = path.parent if path else None
-            module, params = _dispatch(data, title, folder, shapes, values, numerics, byoc, target, census, dynamic)
+            options = {"shapes": shapes, "values": values, "census": census, "dynamic": dynamic}
+            module, params = _dispatch(data, title, folder, numerics, signature, byoc, target, options)
             if states or state_init is not None:
                 from mlfc.frontend.states import tie_states
 
@@ -330,24 +334,22 @@ def _dispatch(
     data: bytes,
     name: str,
     folder: Path | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    values: Values | None,
     numerics: str,
+    signature: str | None,
     byoc: Sequence[str],
     target: str | None,
-    census: Census | None,
-    dynamic: bool,
+    options: Mapping[str, Any],
 ) -> tuple[IRModule, Params]:
     if not data:
         raise ModelError("the file is empty", place=name)
     if data[4:8] == b"TFL3":
         from mlfc.frontend.tflite import import_tflite
 
-        return import_tflite(
-            data, name, shapes=shapes, values=values, numerics=numerics, census=census, dynamic=dynamic
-        )
+        return import_tflite(data, name, numerics=numerics, signature=signature, **options)
+    if signature is not None:
+        raise OptionError("only TFLite models have signatures", place="signature")
     if data.lstrip().startswith(_RELAY_TEXT):
-        return _relay_text(data, name, values or {})
+        return _relay_text(data, name, options["values"] or {})
     if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):
         raise ModelError(
             "expected a model, got an archive or a tar of objects",
@@ -362,17 +364,7 @@ def _dispatch(
 
     on_host = target is None or not parse_target(target).features.is_microcontroller
     external = "onnxruntime" in byoc
-    return import_onnx(
-        data,
-        name,
-        shapes=shapes,
-        values=values,
-        folder=folder,
-        external=external,
-        on_host=on_host,
-        census=census,
-        dynamic=dynamic,
-    )
+    return import_onnx(data, name, folder=folder, external=external, on_host=on_host, **options)
 
 
 def _relay_text(data: bytes, name: str, values: Values) -> tuple[IRModule, Params]:

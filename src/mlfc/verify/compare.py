@@ -285,6 +285,7 @@ def verify(
     target: str = "c",
     optimize: str = "speed",
     numerics: str = "litert",
+    signature: str | None = None,
     board: str | Board | None = None,
     byoc: Sequence[str] = (),
     inputs: str | os.PathLike[str] | None = None,
@@ -312,7 +313,7 @@ def verify(
         ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its operators
         are compared, by checksums (`board_layers`). Branches and loops that the run decides are one layer each, and
         sequences inside of the model are none.
-    shapes, target, optimize, numerics, byoc, limit_factor
+    shapes, target, optimize, numerics, signature, byoc, limit_factor
         As for importing and building, where the model is compiled here.
     values : mapping of str to array_like, optional
         As for importing: of inputs that are constants in what is compared.
@@ -351,14 +352,15 @@ def verify(
         "states": states,
         "state_init": state_init,
         "numerics": numerics,
+        "signature": signature,
         "byoc": byoc,
         "limit_factor": limit_factor,
         "dynamic": board is None and leaves_to_run(None, target, shapes),
     }
     with model_file(model) as path, reported(progress, partial(bar, f"comparing {model_name(model)}")) as say:
         asked = replace(asked, say=say)
-        as_it_is = partial(import_model, path, values=values, limit_factor=limit_factor)
-        title, reference = open_reference(path, layers=layers)
+        as_it_is = partial(import_model, path, values=values, signature=signature, limit_factor=limit_factor)
+        title, reference = open_reference(path, layers=layers, signature=signature)
         chosen = None if board is None else find_board(board)
         if artifact is not None:
             compiled = _loaded(artifact, module, chosen)

@@ -34,7 +34,7 @@ class Reference:
     with the built-in kernels instead, without delegates.
     """
 
-    def __init__(self, model: str | Path | bytes) -> None:
+    def __init__(self, model: str | Path | bytes, signature: str | None = None) -> None:
         try:
             from ai_edge_litert.interpreter import Interpreter, OpResolverType
         except ImportError:
@@ -43,7 +43,7 @@ class Reference:
             ) from None
         self._place = None if isinstance(model, bytes) else str(model)
         self._data = model if isinstance(model, bytes) else Path(model).read_bytes()
-        self._make = Interpreter
+        self._make, self._signature = Interpreter, signature
         self._resolvers = [OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES]
         self.begin()
 
@@ -62,18 +62,33 @@ class Reference:
                 failures.append(str(error))
         raise ModelError(f"LiteRT cannot open the model: {failures[-1]}", place=self._place)
 
+    @staticmethod
+    def _signed(runner: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs of a signature by the names of their tensors."""
+        taken = {key: inputs[_name(detail)] for key, detail in runner.get_input_details().items()}
+        names = {key: _name(detail) for key, detail in runner.get_output_details().items()}
+        return {names[key]: value for key, value in runner(**taken).items()}
+
+    def _details(self, kind: str) -> list[Mapping[str, Any]]:
+        """Return the details of the inputs or outputs, of the signature if one is chosen."""
+        if self._signature is not None:
+            return [*getattr(self._interpreter.get_signature_runner(self._signature), f"get_{kind}_details")().values()]
+        return [*getattr(self._interpreter, f"get_{kind}_details")()]
+
     @property
     def input_names(self) -> frozenset[str]:
         """The names of the model's inputs."""
-        return frozenset(_name(detail) for detail in self._interpreter.get_input_details())
+        return frozenset(_name(detail) for detail in self._details("input"))
 
     @property
     def output_names(self) -> frozenset[str]:
         """The names of the model's outputs."""
-        return frozenset(_name(detail) for detail in self._interpreter.get_output_details())
+        return frozenset(_name(detail) for detail in self._details("output"))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every activation tensor by name for the given inputs; see `reference`."""
+        if self._signature is not None:
+            return self._signed(self._interpreter.get_signature_runner(self._signature), inputs)
         interpreter = self._interpreter
         details = {_name(detail): detail for detail in interpreter.get_input_details()}
         if set(inputs) != set(details):

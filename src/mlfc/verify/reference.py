@@ -65,10 +65,11 @@ class WithFrozen:
         return self._reference.run({**self._frozen, **inputs})
 
 
-def open_reference(path: Path, *, layers: bool) -> tuple[str, Reference]:
+def open_reference(path: Path, *, layers: bool, signature: str | None = None) -> tuple[str, Reference]:
     """Return the name of a model's reference, and the model opened by it.
 
     `layers`: whether to return all tensors, not the model's outputs alone.
+    `signature`: of a TFLite model, as for importing it; then only its outputs are returned.
 
     Raises OptionError if it is no model but compiled; ToolchainError if the reference is not installed; ModelError if
     it refuses the model.
@@ -84,7 +85,7 @@ def open_reference(path: Path, *, layers: bool) -> tuple[str, Reference]:
     if start[4:] == b"TFL3":
         from mlfc.verify.litert import Reference as LiteRT
 
-        return LITERT, LiteRT(path)
+        return LITERT, LiteRT(path, signature)
     from mlfc.verify.onnxruntime import Reference as OnnxRuntime
 
     return ONNX_RUNTIME, OnnxRuntime(path, layers=layers)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import tflite
 
-from mlfc.errors import MlfcError, ModelError, UnsupportedError
+from mlfc.errors import InputError, MlfcError, ModelError, OptionError, Remedy, UnsupportedError, unknown
 from mlfc.frontend.tflite.sparse import dense_value
 from mlfc.support import dtypes
 from mlfc.support.dims import UndecidedError
@@ -127,11 +127,12 @@ def guarded(place: str) -> Iterator[None]:
         ) from None
 
 
-def read_model(data: bytes) -> ModelFile:
-    """Read the contents of a .tflite file.
+def read_model(data: bytes, signature: str | None = None) -> ModelFile:
+    """Read the contents of a .tflite file, of its subgraphs that of a signature, or the first.
 
     Raises ModelError if it is not a TFLite model or is damaged, with the part as its place; UnsupportedError if it has
-    subgraphs that are not for variables' first values, and that no operator of control flow calls.
+    subgraphs that are not for variables' first values, and that no operator of control flow calls;
+    OptionError for an unknown signature.
     """
     if len(data) < 8 or data[4:8] != IDENTIFIER:
         found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in all"
@@ -145,15 +146,25 @@ def read_model(data: bytes) -> ModelFile:
             raise ModelError("the model has no subgraph")
         code_count = _count("operator codes", model.OperatorCodesLength(), data)
         codes = [_code(model.OperatorCodes(i)) for i in range(code_count)]
-    main = _subgraph(model, 0, codes, data)
+        signatures = _signatures(model, count, data)
+    if signature is not None and signature not in signatures:
+        raise OptionError(unknown("signature", signature, signatures), place="signature")
+    number = 0 if signature is None else signatures[signature]
+    main = _subgraph(model, number, codes, data)
     if not main.outputs or -1 in (*main.inputs, *main.outputs) or len(set(main.inputs)) != len(main.inputs):
         raise ModelError(
             "the model needs outputs, and inputs that are different tensors", place="inputs and outputs of the model"
         )
-    called = _called_once(main, count)
-    branches = _branches(model, main, codes, data)
+    called = _called_once(main, number, count)
+    branches = _branches(model, main, number, codes, data)
     # what calls the others is refused by its place
-    if count > 1 + len({*called, *branches}) and not any(record.code in CONTROL_FLOW for record in main.operators):
+    is_whole = signature is not None or any(record.code in CONTROL_FLOW for record in main.operators)
+    if count > 1 + len({*called, *branches}) and not is_whole:
+        if signatures:
+            names = ", ".join(map(repr, signatures))
+            remedy = Remedy("--signature", next(iter(signatures)), is_example=True)
+            raise InputError(f"the model has {len(signatures)} signatures: {names}",
+                             next_step=f"Choose one: {remedy}", remedies=[remedy])  # fmt: skip
         raise UnsupportedError(
             f"the model has {count} subgraphs", next_step="Export one of its signatures, without control flow"
         )
@@ -180,7 +191,7 @@ _BRANCHES = {
 }
 
 
-def _branches(model: Any, main: Subgraph, codes: list[str], data: bytes) -> dict[int, Subgraph]:
+def _branches(model: Any, main: Subgraph, own: int, codes: list[str], data: bytes) -> dict[int, Subgraph]:
     """Return the subgraphs that operators of control flow run, and those that these run."""
     found: dict[int, Subgraph] = {}
     waiting = [main]
@@ -190,7 +201,7 @@ def _branches(model: Any, main: Subgraph, codes: list[str], data: bytes) -> dict
             with guarded(f"operator {record.index} ({record.code})"):
                 options = record.options(kind) if names else None
                 for number in () if options is None else (getattr(options, name)() for name in names):
-                    if not 0 < number < model.SubgraphsLength():
+                    if number == own or not 0 <= number < model.SubgraphsLength():
                         raise ModelError(
                             f"it runs subgraph {number}, which is the model itself or not among its "
                             f"{model.SubgraphsLength()}"
@@ -201,7 +212,7 @@ def _branches(model: Any, main: Subgraph, codes: list[str], data: bytes) -> dict
     return found
 
 
-def _called_once(main: Subgraph, count: int) -> list[int]:
+def _called_once(main: Subgraph, own: int, count: int) -> list[int]:
     """Return the subgraphs, each once, that run before the first inference."""
     found: dict[int, None] = {}
     for record in main.operators:
@@ -209,11 +220,22 @@ def _called_once(main: Subgraph, count: int) -> list[int]:
             continue
         with guarded(f"operator {record.index}"):
             options = record.options("CallOnceOptions")
-            number = options.InitSubgraphIndex() if options is not None else 0
-            if not 0 < number < count:
+            number = options.InitSubgraphIndex() if options is not None else own
+            if number == own or not 0 <= number < count:
                 raise ModelError(f"it runs subgraph {number}, which is the model itself or not among its {count}")
             found[number] = None
     return list(found)
+
+
+def _signatures(model: Any, count: int, data: bytes) -> dict[str, int]:
+    """Return the subgraph of each signature."""
+    found = {}
+    for index in range(_count("signatures", model.SignatureDefsLength(), data)):
+        entry = model.SignatureDefs(index)
+        if entry.SubgraphIndex() >= count:
+            raise ModelError(f"a signature has subgraph {entry.SubgraphIndex()}; the file has {count}")
+        found[(entry.SignatureKey() or b"").decode("utf-8", "replace")] = int(entry.SubgraphIndex())
+    return found
 
 
 def _count(what: str, count: int, data: bytes) -> int:

@@ -15,6 +15,7 @@ DTYPES = {
     "float32": tflite.TensorType.FLOAT32, "float16": tflite.TensorType.FLOAT16, "int32": tflite.TensorType.INT32,
     "uint8": tflite.TensorType.UINT8, "int64": tflite.TensorType.INT64, "bool": tflite.TensorType.BOOL,
     "int16": tflite.TensorType.INT16, "int8": tflite.TensorType.INT8, "resource": tflite.TensorType.RESOURCE,
+    "complex64": tflite.TensorType.COMPLEX64,
     "uint32": tflite.TensorType.UINT32, "uint64": tflite.TensorType.UINT64,
     "int4": tflite.TensorType.INT4, "int2": 19,
 }  # fmt: skip
@@ -58,7 +59,7 @@ class T:
 class Op:
     """An operator: BuiltinOperator's name, tensor names ("" for an absent one), fields of its options table.
 
-    The code of a custom operator is ``CUSTOM`` and its name; its options are `custom`.
+    The code of a custom operator is ``CUSTOM`` and its name; its options are `custom`, a map or bytes.
     """
 
     code: str
@@ -68,7 +69,7 @@ class Op:
     fields: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
     intermediates: Sequence[str] = ()
-    custom: Mapping[str, Any] | None = None
+    custom: Mapping[str, Any] | bytes | None = None
 
 
 def _vector(builder: flatbuffers.Builder, values: Sequence[int]) -> int:
@@ -147,12 +148,13 @@ def _sparsity(builder: flatbuffers.Builder, sparsity: Sparsity) -> int:
 
 @dataclass
 class Graph:
-    """A subgraph."""
+    """A subgraph, which may have a signature."""
 
     tensors: Sequence[T]
     ops: Sequence[Op]
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
+    signature: str | None = None
 
 
 def build(tensors: Sequence[T], ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
@@ -167,12 +169,28 @@ def build_graphs(*graphs: Graph) -> bytes:
     codes = sorted({(op.code, op.version) for graph in graphs for op in graph.ops})
     subgraphs = [_subgraph(builder, graph, codes, buffers) for graph in graphs]
     entries = [_code(builder, code, version) for code, version in codes]
+    signed = [_signature(builder, graph, number) for number, graph in enumerate(graphs) if graph.signature is not None]
+    more = {"SignatureDefs": _offsets(builder, signed)} if signed else {}
     model = _table(builder, "Model", {
         "Version": 3, "OperatorCodes": _offsets(builder, entries), "Subgraphs": _offsets(builder, subgraphs),
-        "Buffers": _offsets(builder, buffers),
+        "Buffers": _offsets(builder, buffers), **more,
     })  # fmt: skip
     builder.Finish(model, b"TFL3")
     return bytes(builder.Output())
+
+
+def _signature(builder: flatbuffers.Builder, graph: Graph, number: int) -> int:
+    index = {tensor.name: position for position, tensor in enumerate(graph.tensors)}
+
+    def named(names: Sequence[str], prefix: str) -> int:
+        entries = [
+            _table(builder, "TensorMap", {"Name": f"{prefix}{place}", "TensorIndex": index[name]})
+            for place, name in enumerate(names)
+        ]
+        return _offsets(builder, entries)
+
+    fields = {"Inputs": named(graph.inputs, "in"), "Outputs": named(graph.outputs, "out"), "SubgraphIndex": number}
+    return _table(builder, "SignatureDef", {**fields, "SignatureKey": graph.signature})
 
 
 def _subgraph(builder: flatbuffers.Builder, graph: Graph, codes: Sequence[tuple[str, int]], buffers: list[int]) -> int:
@@ -224,7 +242,9 @@ def _operator(builder: flatbuffers.Builder, op: Op, codes: Sequence[tuple[str, i
     if op.intermediates:
         fields["Intermediates"] = _vector(builder, [index[name] for name in op.intermediates])
     if op.custom is not None:
-        fields["CustomOptions"] = builder.CreateByteVector(bytes(flexbuffers.Dumps(op.custom)))
+        fields["CustomOptions"] = builder.CreateByteVector(
+            op.custom if isinstance(op.custom, bytes) else bytes(flexbuffers.Dumps(op.custom))
+        )
     if op.options is not None:
         fields["BuiltinOptions"] = _table(builder, op.options, op.fields)
         fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.options)

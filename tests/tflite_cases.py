@@ -131,6 +131,19 @@ def _linear(c: Cases) -> None:
         inputs = [data, weights, c.bias(data, weights, units)]
         c.add(f"dense_{name}", "FULLY_CONNECTED", inputs, c.codes(batch, units, scale=0.2), "FullyConnectedOptions",
               fields)  # fmt: skip
+    # weights that leave int8 when they are centred
+    for name, shape, count in (("conv", (16, 3, 3, 5), 16), ("pointwise", (16, 1, 1, 5), 16), ("dense", (16, 20), 16)):
+        value = c.rng.integers(0, 256, shape).astype(np.uint8)
+        value.flat[:2] = 0, 255
+        weights = T("", shape, "uint8", value, 0.01, 120)
+        data = c.codes(*((1, 8, 7, 5) if len(shape) > 2 else (3, 20)), dtype="uint8")
+        strides = {"StrideH": 1 + (name == "conv"), "StrideW": 1 + (name == "conv")}
+        fields = {**conv, "Padding": SAME, **strides} if len(shape) > 2 else {}
+        result = {"conv": (1, 4, 4, 16), "pointwise": (1, 8, 7, 16), "dense": (3, 16)}[name]
+        code = "CONV_2D" if len(shape) > 2 else "FULLY_CONNECTED"
+        c.add(f"{name}_uint8", code, [data, weights, c.bias(data, weights, count)],
+              c.codes(*result, dtype="uint8", scale=0.4), "Conv2DOptions" if fields else "FullyConnectedOptions",
+              fields)  # fmt: skip
     data, weights = c.codes(2, 20), c.weights(5, 20)
     c.add("dense_no_bias", "FULLY_CONNECTED", [data, weights, None], c.codes(2, 5, scale=0.2),
           "FullyConnectedOptions", {})  # fmt: skip
@@ -155,6 +168,11 @@ def _arithmetic(c: Cases) -> None:
                 c.add(f"{code}_{dtype}_{fused}", code, pair, result, options, {"FusedActivationFunction": fused})
     c.add("add_channel", "ADD", [c.codes(1, 4, 5, 6), c.codes(6)], c.codes(1, 4, 5, 6), "AddOptions", {})
     c.add("mul_scalar", "MUL", [c.codes(1, 4, 5, 6), c.codes(1)], c.codes(1, 4, 5, 6), "MulOptions", {})
+    for dtype, zero in (("int8", 3), ("uint8", 120)):  # quotients near zero, of which LiteRT shifts by too much
+        divisor = zero + 1 + np.arange(64) % 100
+        facts = {"dtype": dtype, "scale": 0.13, "zero": zero}
+        c.add(f"div_{dtype}", "DIV", [c.codes(5, 64, **facts), c.codes(64, value=divisor, **facts)],
+              c.codes(5, 64, **facts), "DivOptions", {})  # fmt: skip
     same = {"scale": 0.1, "zero": 4}
     for code in ("MAXIMUM", "MINIMUM"):
         pair = [c.codes(3, 5, **same), c.codes(3, 5, **same)]
@@ -197,6 +215,9 @@ def _windows_and_reductions(c: Cases) -> None:
                       "FusedActivationFunction": RELU}  # fmt: skip
             data, result = c.codes(1, 7, 7, 5, **same), c.codes(1, *size, 5, **same)
             c.add(f"{code}_{name}", code, [data], result, "Pool2DOptions", fields)
+    plain = T("", (1, 7, 7, 5), "uint8")
+    c.add("average_without_scale", "AVERAGE_POOL_2D", [plain], T("", (1, 4, 4, 5), "uint8"), "Pool2DOptions",
+          {**fields, "Padding": SAME, "FusedActivationFunction": 0})  # fmt: skip
     for number, (axes, shape) in enumerate((((1, 2), (1, 1, 1, 5)), ((3,), (1, 6, 7, 1)), ((1,), (1, 1, 7, 5)))):
         result = c.codes(*shape)
         c.add(
@@ -243,6 +264,9 @@ def _moves(c: Cases) -> None:
     masks = {"BeginMask": 1, "ShrinkAxisMask": 4}
     inputs = [t(4, 6, 3), ints(1, 5, 1), ints(4, 0, 2), ints(2, -2, 1)]
     c.add("strided_slice", "STRIDED_SLICE", inputs, t(2, 3), "StridedSliceOptions", masks)
+    inputs = [t(4, 6, 3), ints(1, 2, 1), ints(4, 3, 2), ints(2, 1, 1)]
+    c.add("strided_slice_masks", "STRIDED_SLICE", inputs, t(2, 1), "StridedSliceOptions",
+          {"BeginMask": 2, "ShrinkAxisMask": 2})  # fmt: skip
     c.add("gather", "GATHER", [t(4, 6), ints(3, 0, 1)], t(4, 3), "GatherOptions", {"Axis": 1})
     c.add("pack", "PACK", [t(2, 3), t(2, 3)], t(2, 2, 3), "PackOptions", {"Axis": 1, "ValuesCount": 2})
     c.add("unpack", "UNPACK", [t(2, 3)], [t(3), t(3)], "UnpackOptions", {"Axis": 0, "Num": 2})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ OUTPUTS = ("boxes", "classes", "scores", "number")
 COUNT, CLASSES = 40, 3
 
 
-def model(*, dtype: str = "float32", background: int = 1, **changes: Any) -> bytes:
+def model(*, dtype: str = "float32", background: int = 1, is_shaped: bool = True, **changes: Any) -> bytes:
     """Return a model of the operator alone."""
     options = {
         "max_detections": 9, "max_classes_per_detection": 2, "num_classes": CLASSES, "nms_score_threshold": 0.25,
@@ -34,13 +35,15 @@ def model(*, dtype: str = "float32", background: int = 1, **changes: Any) -> byt
     else:
         codes.append(T("anchors", anchors.shape, dtype, anchors))
     results = [T("boxes", (1, rows, 4)), T("classes", (1, rows)), T("scores", (1, rows)), T("number", (1,))]
+    results = [replace(result, shape=result.shape if is_shaped else ()) for result in results]
     op = Op("CUSTOM TFLite_Detection_PostProcess", ["given", "chances", "anchors"], OUTPUTS, custom=options)
     return build([*codes, *results], [op], ["given", "chances"], OUTPUTS)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"max_classes_per_detection": 1, "background": 0}, {"dtype": "uint8"}, {"max_classes_per_detection": 5},
+    [{}, {"is_shaped": False}, {"max_classes_per_detection": 1, "background": 0}, {"dtype": "uint8"},
+     {"max_classes_per_detection": 5},
      {"use_regular_nms": True, "max_classes_per_detection": 1, "detections_per_class": 4},
      {"use_regular_nms": True, "max_classes_per_detection": 1, "max_detections": 60, "nms_score_threshold": 0.8}],
 )  # fmt: skip

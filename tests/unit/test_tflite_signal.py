@@ -38,6 +38,7 @@ def results() -> Results:
             tensors, [op for case in CASES for op in case.ops], fed, [name for case in CASES for name in case.outputs]
         ),
         target="llvm",
+        numerics="tflm",
     )
     runs = [model.run({name: value for case in CASES for name, value in case.runs[run].items()}) for run in range(RUNS)]
     return {name: np.stack([run[name] for run in runs]) for name in runs[0]}

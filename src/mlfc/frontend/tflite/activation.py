@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tflite import ActivationFunctionType
 
 from mlfc.frontend.common import gelu
-from mlfc.frontend.tflite.node import Node, converts
+from mlfc.frontend.tflite.node import CODES, Node, converts
 from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay.ir import Expr, const, tensor_type
 from mlfc.support import dtypes
@@ -20,7 +20,7 @@ _RANGES: dict[int, tuple[float | None, float | None]] = {
     ActivationFunctionType.RELU_N1_TO_1: (-1.0, 1.0),
     ActivationFunctionType.RELU6: (0.0, 6.0),
 }
-_RELU_0_TO_1 = -1  # an operator, and no fused function
+_RELU_0_TO_1 = 1 << 8  # an operator, not a fused function, whose number is a byte
 _RANGES[_RELU_0_TO_1] = (0.0, 1.0)
 _BY_CODE = {
     "RELU": ActivationFunctionType.RELU,
@@ -33,9 +33,12 @@ _BY_CODE = {
 _SOFTMAX_TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("int16", "int16"))
 
 
-def activated(node: Node, expr: Expr, function: int) -> Expr:
-    """Return an expression of numbers, not codes, behind a fused activation function."""
-    if function == ActivationFunctionType.TANH and tensor_type(expr).dtype == "float32":
+def activated(node: Node, expr: Expr, function: int, *, tanh: bool = False) -> Expr:
+    """Return an expression of numbers, not codes, behind a fused activation function.
+
+    `tanh`: whether the reference kernel knows TANH; those of most operators ignore it.
+    """
+    if tanh and function == ActivationFunctionType.TANH and tensor_type(expr).dtype == "float32":
         return node.call("tanh", expr)
     low, high = _range(node, function)
     if low is None:
@@ -87,7 +90,7 @@ def requantized(
     return clipped(node, result, function)
 
 
-@converts("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")
+@converts("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", scaled=CODES)
 def _relu(node: Node) -> Expr:
     function = _BY_CODE[node.record.code]
     if not node.quantized:
@@ -104,7 +107,7 @@ def rescaled(node: Node, expr: Expr, tensor: TfliteTensor) -> Expr:
     )  # fmt: skip
 
 
-def of_codes(node: Node, name: str, allowed: tuple[str, ...] = ("int8", "uint8", "int16"), **attrs: object) -> Expr:
+def of_codes(node: Node, name: str, allowed: tuple[str, ...] = CODES, **attrs: object) -> Expr:
     """Return a quantized operator of the first input with scales and zero points of input and output."""
     source, output = node.input(0), node.output()
     if source.dtype not in allowed or source.dtype != output.dtype:
@@ -114,7 +117,7 @@ def of_codes(node: Node, name: str, allowed: tuple[str, ...] = ("int8", "uint8",
     return node.call(name, node.expr(0), *node.quantizations(source, output), **attrs)
 
 
-@converts("LOGISTIC", "TANH")
+@converts("LOGISTIC", "TANH", scaled=CODES)
 def _squashed(node: Node) -> Expr:
     name = "tanh" if node.record.code == "TANH" else "sigmoid"
     if not node.quantized:
@@ -123,7 +126,7 @@ def _squashed(node: Node) -> Expr:
     return of_codes(node, f"qnn.{name}", fixed_point=node.numerics == "tflm")
 
 
-@converts("HARD_SWISH")
+@converts("HARD_SWISH", scaled=CODES)
 def _hard_swish(node: Node) -> Expr:
     if node.quantized:
         return of_codes(node, "qnn.hardswish", ("int8", "uint8"))
@@ -132,7 +135,7 @@ def _hard_swish(node: Node) -> Expr:
     return node.call("divide", node.call("multiply", data, gate), const(6.0))
 
 
-@converts("LEAKY_RELU")
+@converts("LEAKY_RELU", scaled=CODES)
 def _leaky_relu(node: Node) -> Expr:
     alpha = float(node.options("LeakyReluOptions").Alpha())
     if node.quantized:
@@ -140,7 +143,7 @@ def _leaky_relu(node: Node) -> Expr:
     return node.call("nn.leaky_relu", node.expr(0), alpha=alpha)
 
 
-@converts("PRELU")
+@converts("PRELU", scaled=CODES)
 def _prelu(node: Node) -> Expr:
     data, alpha = node.expr(0), node.expr(1)
     if node.quantized:
@@ -151,7 +154,7 @@ def _prelu(node: Node) -> Expr:
     return node.call("where", negative, node.call("multiply", data, alpha), data)
 
 
-@converts("ELU")
+@converts("ELU", scaled=CODES)
 def _elu(node: Node) -> Expr:
     if node.quantized:
         return of_codes(node, "qnn.elu", ("int8", "uint8"))
@@ -160,7 +163,7 @@ def _elu(node: Node) -> Expr:
     return node.call("where", node.call("less", data, const(0.0)), below, data)
 
 
-@converts("GELU")
+@converts("GELU", scaled=CODES)
 def _gelu(node: Node) -> Expr:
     options = node.record.options("GeluOptions")
     approximate = bool(options.Approximate()) if options is not None else False
@@ -170,7 +173,7 @@ def _gelu(node: Node) -> Expr:
     return gelu(node.call, lambda value: const(value, tensor_type(data).dtype), data, tanh=approximate)
 
 
-@converts("SOFTMAX")
+@converts("SOFTMAX", scaled=CODES)
 def _softmax(node: Node) -> Expr:
     beta = float(node.options("SoftmaxOptions").Beta())
     if not np.isfinite(beta) or (node.quantized and beta <= 0):
@@ -193,7 +196,7 @@ def _softmax(node: Node) -> Expr:
                      out_dtype=output.dtype)  # fmt: skip
 
 
-@converts("LOG_SOFTMAX")
+@converts("LOG_SOFTMAX", scaled=CODES)
 def _log_softmax(node: Node) -> Expr:
     if node.quantized:
         return of_codes(node, "qnn.log_softmax", ("int8", "uint8"))

@@ -7,14 +7,14 @@ from functools import reduce
 import numpy as np
 
 from mlfc.frontend.tflite.activation import activated, clipped, of_codes, rescaled
-from mlfc.frontend.tflite.node import Node, converts, is_quantized, same_quantization
+from mlfc.frontend.tflite.node import CODES, Node, converts, is_quantized, same_quantization
 from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.ops.qnn_arithmetic import shifts_of
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
 from mlfc.support import dtypes
+from mlfc.support.fixed_point import quantize_multiplier
 
-_CODES = ("int8", "uint8", "int16")
 _FUSED = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 _RELAY = {
     "ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide", "MAXIMUM": "maximum", "MINIMUM": "minimum",
@@ -29,14 +29,15 @@ _QUANTIZED = {"ADD": "qnn.add", "SUB": "qnn.subtract", "MUL": "qnn.mul", "DIV": 
 _COMPARISON_BITS = 8
 
 
-@converts("ADD", "SUB", "MUL", "DIV")
+@converts("ADD", "MUL", scaled=("int8", "uint8"))
+@converts("SUB", "DIV", scaled=CODES)
 def _fused_arithmetic(node: Node) -> Expr:
     code = node.record.code
     options = node.record.options(_FUSED[code])
     function = 0 if options is None else int(options.FusedActivationFunction())
     lhs, rhs, output = node.input(0), node.input(1), node.output()
     if is_quantized(output):
-        if not lhs.dtype == rhs.dtype == output.dtype or output.dtype not in _CODES:
+        if not lhs.dtype == rhs.dtype == output.dtype or output.dtype not in CODES:
             given = ", ".join(tensor.type_name for tensor in (lhs, rhs, output))
             node.refuse(f"quantized {code} of types {given} is not supported", "Use int8 throughout, or float32")
         scales = node.quantizations(lhs, rhs, output)
@@ -102,7 +103,8 @@ def _refuse_codes(node: Node) -> None:
         node.refuse(f"quantized {node.record.code} is not supported", "Keep this operator in float32")
 
 
-@converts("ABS", "EXP", "LOG")
+@converts("ABS", scaled=("int8", "uint8"))
+@converts("EXP", "LOG", scaled=CODES)
 def _unary(node: Node) -> Expr:
     code = node.record.code
     return (
@@ -112,7 +114,7 @@ def _unary(node: Node) -> Expr:
     )
 
 
-@converts("SQRT", "RSQRT")
+@converts("SQRT", "RSQRT", scaled=CODES)
 def _root(node: Node) -> Expr:
     code, source, output = node.record.code, node.input(0), node.output()
     if not node.quantized:
@@ -128,7 +130,7 @@ def _root(node: Node) -> Expr:
     return node.call("cast", node.call("clip", moved, a_min=float(low), a_max=float(high)), dtype=output.dtype)
 
 
-@converts("SQUARE", "SQUARED_DIFFERENCE")
+@converts("SQUARE", "SQUARED_DIFFERENCE", scaled=CODES)
 def _square(node: Node) -> Expr:
     if node.quantized and node.record.code == "SQUARED_DIFFERENCE" and node.output().dtype == "int8":
         scales = node.quantizations(node.input(0), node.input(1), node.output())
@@ -138,7 +140,8 @@ def _square(node: Node) -> Expr:
     return node.call("multiply", x, x)
 
 
-@converts("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
+@converts("EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL", scaled=("int8", "uint8"))
+@converts("NOT_EQUAL", scaled=CODES)
 def _comparison(node: Node) -> Expr:
     lhs, rhs = node.expr(0), node.expr(1)
     # the reference compares the order of int16 by their codes, whatever their scales
@@ -151,6 +154,8 @@ def _comparison(node: Node) -> Expr:
 def _comparable(node: Node, position: int) -> Expr:
     """Return codes on the common scale on which the reference compares; it rounds, so neighbours may become equal."""
     tensor = node.input(position)
+    if quantize_multiplier(float(node.scale(tensor)))[1] > 0:
+        node.refuse(f"comparing codes of the scale {node.scale(tensor):g} is not supported", "Use scales below 1")
     wide = node.call("cast", node.expr(position), dtype="int32")
     centred = node.call("subtract", wide, const(node.zero_point(tensor), "int32"))
     raised = node.call("multiply", centred, const(1 << _COMPARISON_BITS, "int32"))

@@ -41,6 +41,8 @@ for _family in (
 ):  # fmt: skip
     import_module(f"mlfc.frontend.tflite.{_family}")
 
+_COMPLEX = "COMPLEX64"
+_OF_COMPLEX = ("COMPLEX_ABS", "REAL", "IMAG")
 _INSTEAD = {
     "CALL": "Export the called function in the place of the call",
 }
@@ -55,6 +57,7 @@ def import_tflite(
     numerics: str = "litert",
     census: Census | None = None,
     dynamic: bool = False,
+    signature: str | None = None,
 ) -> tuple[IRModule, Params]:
     """Import a TFLite model; return the module, NHWC throughout, and the weights by tensor name.
 
@@ -62,12 +65,13 @@ def import_tflite(
     `source` call the model. `shapes` are of inputs, by name, in which a `Dim` or None stays open; without one, an open
     dimension takes the extent in the file. Inputs with `values` become constants. `numerics` is whose integer rounding
     the model gets: ``litert`` or ``tflm``. `census` counts the operators. With `dynamic`, branches and loops are left
-    to the run, and shapes that follow from data. Raises ModelError if the file is damaged or
-    contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several such problems.
+    to the run, and shapes that follow from data. `signature` chooses a subgraph. Raises ModelError if the file is
+    damaged or contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several
+    such problems.
     """
     with_place = Problems()
     try:
-        file = read_model(data)
+        file = read_model(data, signature)
         records = [record for graph in (file, *file.branches.values()) for record in graph.operators]
         give_nodes(sum(len(record.inputs) + len(record.outputs) for record in records))
         conversion = _Conversion(file, dict(shapes or {}), dict(values or {}), numerics, census or Census())
@@ -184,6 +188,10 @@ class _Conversion:
             if len(problems) > known:
                 self.census.refused += 1
                 self._assume(record)
+        for tensor in (self.file.tensors[index] for index in self.file.outputs):
+            if tensor.type_name == _COMPLEX:
+                problems.add(UnsupportedError("complex outputs are not supported", place=f"output '{tensor.name}'",
+                                              next_step="End the model in its real and imaginary parts"))  # fmt: skip
         missing = [index for index in self.file.outputs if index not in self.exprs]
         if missing and not len(problems):
             raise ModelError(f"no operator computes the output '{self.file.tensors[missing[0]].name}'")
@@ -309,7 +317,10 @@ class _Conversion:
                 if self._computed_later(index):
                     raise ModelError(f"it reads tensor '{self.file.tensors[index].name}' before that is computed")
                 raise ModelError(f"no operator computes its input '{self.file.tensors[index].name}'")
+            if index >= 0 and self.file.tensors[index].type_name == _COMPLEX and record.code not in _OF_COMPLEX:
+                raise UnsupportedError(f"{record.code} of complex numbers is not supported")
         self._check_new(record)
+        node.check_scales()
         result = known_result(node) or CONVERTERS.get(record.code)(node)
         results = result if isinstance(result, list) else [result]
         if len(results) != len(record.outputs):
@@ -327,11 +338,14 @@ class _Conversion:
     def _check(self, tensor: TfliteTensor, expr: Expr) -> None:
         """Compare what was built with what the file says of the tensor."""
         kind = tensor_type(expr)
+        if tensor.type_name == _COMPLEX:  # with an axis of real and imaginary parts
+            kind = TensorType(kind.shape[:-1], kind.dtype if tensor_type(expr).shape[-1:] != (2,) else tensor.dtype)
         if kind.dtype != tensor.dtype:
             raise ModelError(f"output '{tensor.name}' is {tensor.type_name} in the file, but computes as {kind.dtype}")
         if 0 in kind.shape:
             raise UnsupportedError(f"output '{tensor.name}' of shape {kind.shape} has no elements")
-        is_fixed = not tensor.open_axes and not self.shapes and kind.is_static
+        # a custom operator decides the shape of a result that has none in the file
+        is_fixed = tensor.shape and not tensor.open_axes and not self.shapes and kind.is_static
         if is_fixed and (self.dynamic is None or not self.scope) and kind.shape != tensor.shape:
             raise ModelError(
                 f"output '{tensor.name}' has shape {tensor.shape} in the file, but computes as {kind.shape}"
@@ -340,7 +354,7 @@ class _Conversion:
     def _named(self, node: Node, tensor: TfliteTensor, expr: Expr) -> Expr:
         """Return the expression with the tensor's name, if this operator made it."""
         # tensors of subgraphs are told apart by nothing: LiteRT's of that name may be others
-        if isinstance(expr, Call) and expr.span == node.span and not self.scope:
+        if isinstance(expr, Call) and expr.span == node.span and not self.scope and tensor.dtype:
             return with_span(expr, Span(node.span.nodes, tensor.name))
         return expr
 

@@ -114,7 +114,11 @@ def _reverse(node: Node) -> Expr:
 
 @converts("REVERSE_SEQUENCE")
 def _reverse_sequence(node: Node) -> Expr:
-    options = node.options("ReverseSequenceOptions")
+    options, lengths = node.options("ReverseSequenceOptions"), node.expr(1)
+    extent = node.shape(0)[normalized_axis("REVERSE_SEQUENCE", options.SeqDim(), len(node.shape(0)))]
+    most = bounds(extent)[1]
+    if isinstance(lengths, Constant) and not np.all((lengths.data >= 0) & (lengths.data <= most)):
+        raise ModelError(f"lengths {lengths.data.tolist()} exceed the extent {extent}")
     return node.call(
         "reverse_sequence", node.expr(0), node.expr(1), seq_axis=options.SeqDim(), batch_axis=options.BatchDim()
     )
@@ -191,7 +195,7 @@ def _one_hot(node: Node) -> Expr:
         raise ModelError(f"a depth of {depth}")
     axis = normalized_axis("ONE_HOT", node.options("OneHotOptions").Axis(), rank + 1)
     return node.call("one_hot", node.expr(0), node.expr(2), node.expr(3), depth=depth, axis=axis,
-                     dtype=node.output().dtype)  # fmt: skip
+                     dtype=ir.tensor_type(node.expr(2)).dtype)  # fmt: skip
 
 
 @converts("CUMSUM")
@@ -216,7 +220,7 @@ def _range(node: Node) -> Expr:
     count = max(0, -int(-span // length))
     cost.require("constants", count * 8, node.label)
     values = start[0] + np.arange(count).astype(start.dtype) * step[0]
-    return Constant(values.astype(node.output().dtype), node.output().name, node.span)
+    return Constant(values.astype(start.dtype), node.output().name, node.span)
 
 
 @converts("BROADCAST_ARGS")
@@ -232,6 +236,17 @@ def _broadcast_args(node: Node) -> Expr:
     return Constant(np.array(joined, node.output().dtype), node.output().name, node.span)
 
 
+_DIAGONALS = ("float32", "int8", "uint8", "int16", "int32", "int64")
+
+
+def _check_diagonal(node: Node) -> None:
+    """Raise UnsupportedError for dtypes that the reference kernel does not know: it leaves their result unwritten."""
+    if node.output().dtype not in _DIAGONALS:
+        node.refuse(
+            f"{node.record.code} of {node.output().type_name} is not supported", "Use float32 or a signed integer"
+        )
+
+
 def _diagonal(node: Node, rows: int, columns: int) -> Expr:
     """Return where a matrix has its diagonal."""
     across = node.call("reshape", node.counted(rows), newshape=(rows, 1))
@@ -241,6 +256,7 @@ def _diagonal(node: Node, rows: int, columns: int) -> Expr:
 @converts("MATRIX_DIAG")
 def _matrix_diag(node: Node) -> Expr:
     shape = node.shape(0)
+    _check_diagonal(node)
     if not shape:
         raise ModelError("a diagonal of no dimension")
     data = node.call("reshape", node.expr(0), newshape=(*shape, 1))
@@ -250,6 +266,7 @@ def _matrix_diag(node: Node) -> Expr:
 @converts("MATRIX_SET_DIAG")
 def _matrix_set_diag(node: Node) -> Expr:
     shape, given = node.shape(0), node.shape(1)
+    _check_diagonal(node)
     if len(shape) < 2 or given != (*shape[:-2], min(shape[-2:])):
         raise ModelError(f"a diagonal of shape {given} in matrices of shape {shape}")
     is_tall = shape[-2] > shape[-1]

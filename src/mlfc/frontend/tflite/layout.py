@@ -220,6 +220,10 @@ def _strided_slice(node: Node) -> Expr:
         forward = strides[axis] > 0
         if axis in masks.shrunk:
             place = begin[axis] + (extent if begin[axis] < 0 else 0)
+            if axis in masks.from_start:
+                place = 0
+            if not forward:
+                node.refuse(f"one index of axis {axis} with the stride {strides[axis]}", "Use a positive stride")
             if not 0 <= place < extent:
                 raise ModelError(f"index {begin[axis]} is outside axis {axis} of {shape}")
             begin[axis], end[axis], strides[axis] = place, place + 1, 1
@@ -315,6 +319,7 @@ def _space_and_depth(node: Node) -> Expr:
 
 @converts("SHAPE")
 def _shape(node: Node) -> Expr:
+    node.check_type("ShapeOptions", lambda options: options.OutType())
     return Constant(np.array(node.shape(0), node.output().dtype or "int32"), node.output().name, node.span)
 
 
@@ -334,8 +339,9 @@ def _fill(node: Node) -> Expr:
 
 @converts("ZEROS_LIKE")
 def _zeros_like(node: Node) -> Expr:
+    dtype = ir.tensor_type(node.expr(0)).dtype
     value = node.zero_point(node.output()) if node.quantized else 0
-    return node.call("broadcast_to", const(value, node.output().dtype), shape=node.shape(0))
+    return node.call("broadcast_to", const(value, dtype), shape=node.shape(0))
 
 
 @converts("TILE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -117,6 +118,7 @@ def same_padding(extent: Any, size: int, stride: int, dilation: int) -> tuple[An
 
 
 _BYTES = ("int8", "uint8")
+_WORDS, _SAME = "<3i", 1  # the options of Convolution2DTransposeBias, and one of its paddings
 _WIDE_WEIGHTS = ("FULLY_CONNECTED", "BATCH_MATMUL")  # may have int16 weights for int16 data
 
 
@@ -125,7 +127,7 @@ def mode_of(node: Node, data: TfliteTensor, weight: TfliteTensor) -> str:
     kinds = (data.dtype, "int8" if weight.dtype in NARROW else weight.dtype, node.output().dtype)
     if kinds == ("float32", "float32", "float32"):
         return "float"
-    if kinds[0] in _BYTES and kinds[1] in _BYTES and kinds[2] in _BYTES and is_quantized(node.output()):
+    if kinds[0] in _BYTES and kinds[0] == kinds[1] == kinds[2] and is_quantized(node.output()):
         return "quantized"
     weights = ("int8", "int16") if node.record.code in _WIDE_WEIGHTS else ("int8",)
     if kinds[0] == kinds[2] == "int16" and kinds[1] in weights and is_quantized(node.output()):
@@ -148,8 +150,10 @@ def _weight_scales(weight: TfliteTensor, axis: int) -> npt.NDArray[Any]:
     return quantization.scales
 
 
-def _weight_zeros(weight: TfliteTensor) -> Constant:
+def _weight_zeros(node: Node, weight: TfliteTensor) -> Constant:
     zeros = weight.quantization.zero_points if weight.quantization is not None else np.zeros(1, np.int64)
+    if np.any(zeros) and weight.dtype == "int8" and node.record.code not in _WIDE_WEIGHTS:
+        node.refuse(f"int8 weights of {node.record.code} must be symmetric", "Quantize weights with zero point 0")
     return const(zeros[0] if np.all(zeros == zeros[0]) else zeros, "int32")
 
 
@@ -241,7 +245,7 @@ def _linear(
             result = _hybrid(node, f"qnn.{name}", weights, weight_axis, data, attrs)
         return activated(node, biased(node, result, bias, last), function)
     scale, zero_point = node.quantization(tensor)
-    args = (zero_point, _weight_zeros(weight), scale, _weight_scale_constant(_weight_scales(weight, weight_axis)))
+    args = (zero_point, _weight_zeros(node, weight), scale, _weight_scale_constant(_weight_scales(weight, weight_axis)))
     if tensor.dtype == "int16":
         in_words = _adds_up_in_words(node, bias, weight)
         if rounding != "SINGLE" or weight.dtype == "int16":
@@ -258,14 +262,19 @@ def _linear(
     return requantized(node, sums, scales, axis=last, rounding=rounding, function=function)
 
 
+_BIAS_TYPES = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOptions",
+               "TRANSPOSE_CONV": "TransposeConvOptions"}  # fmt: skip
+
+
 def _adds_up_in_words(node: Node, bias: Expr | None, weight: TfliteTensor) -> bool:
     """Tell whether the reference adds up products of int16 data in 32 bits: it does where the bias has 32 bits."""
     if weight.dtype == "int16":
         return False
-    if bias is not None:
-        return ir.tensor_type(bias).dtype == "int32"
-    kind = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOptions"}.get(node.record.code)
-    return kind is not None and node.options(kind).QuantizedBiasType() == TensorType.INT32
+    kind = _BIAS_TYPES.get(node.record.code)
+    stated = kind is not None and node.options(kind).QuantizedBiasType() == TensorType.INT32
+    if bias is not None and kind is not None and stated != (ir.tensor_type(bias).dtype == "int32"):
+        raise ModelError(f"its options have another type than its bias of {ir.tensor_type(bias).dtype}")
+    return stated if bias is None or kind is not None else ir.tensor_type(bias).dtype == "int32"
 
 
 def _once_rounded(node: Node, scales: npt.NDArray[Any], largest_sum: int) -> tuple[npt.NDArray[Any], str]:
@@ -377,6 +386,30 @@ def _transpose_conv(node: Node) -> Expr:
     ordered = arranged(node, weights, (1, 2, 3, 0))
     bias, function = bias_of(node, 3, channels), int(options.FusedActivationFunction())
     return _linear(node, "conv2d_transpose", ordered, 0, bias, function, attrs, data=data, double=True, source=2)
+
+
+@converts("CUSTOM Convolution2DTransposeBias")
+def _transpose_conv_bias(node: Node) -> Expr:
+    """Convert MediaPipe's transposed convolution, whose options are words: padding, horizontal and vertical stride."""
+    weights, data = weights_of(node, 1, 4), node.expr(0)
+    channels, *size, taken = shape_of(weights)
+    source = ir.tensor_type(data).shape
+    if len(node.record.custom) < struct.calcsize(_WORDS) or len(source) != 4 or taken != source[3]:
+        raise ModelError(f"options of {len(node.record.custom)} bytes, weights {shape_of(weights)}, data {source}")
+    kind, *across_and_down = struct.unpack_from(_WORDS, node.record.custom)
+    strides = across_and_down[::-1]
+    check_window(size, strides, (1, 1))
+    if mode_of(node, node.input(0), node.input(1)) != "float":
+        node.refuse(f"{node.record.code} is supported in float32 only", "Use float32 throughout")
+    places = zip(source[1:3], size, strides, strict=True)
+    cuts = [max(0, part - (extent - 1) % stride - 1) if kind == _SAME else 0 for extent, part, stride in places]
+    (top, left), (bottom, right) = [cut // 2 for cut in cuts], [cut - cut // 2 for cut in cuts]
+    attrs = {
+        "kernel_size": tuple(size), "strides": tuple(strides), "padding": (top, left, bottom, right),
+        "channels": channels, "data_layout": "NHWC", "kernel_layout": "HWIO",
+    }  # fmt: skip
+    ordered, bias = arranged(node, weights, (1, 2, 3, 0)), bias_of(node, 2, channels)
+    return _linear(node, "conv2d_transpose", ordered, 0, bias, 0, attrs, data=data, double=True)
 
 
 @converts("FULLY_CONNECTED")

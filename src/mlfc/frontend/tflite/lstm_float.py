@@ -173,10 +173,10 @@ class FloatLstm(Lstm):
 
         forget = squashed(1, before)
         taken = node.call("subtract", const(1.0), forget) if self.couples_input else squashed(0, before)
-        candidate = activated(node, self._argument(sums, 2, None), self.function)
+        candidate = activated(node, self._argument(sums, 2, None), self.function, tanh=True)
         kept = node.call("multiply", forget, before)
         cell = self._clipped(node.call("add", kept, node.call("multiply", candidate, taken)), self.options.CellClip())
-        shown = node.call("multiply", squashed(3, cell), activated(node, cell, self.function))
+        shown = node.call("multiply", squashed(3, cell), activated(node, cell, self.function, tanh=True))
         if not self.projects:
             return shown, cell
         position = self.at.projection

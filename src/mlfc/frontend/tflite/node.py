@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from tflite import TensorType
 
 from mlfc.errors import ModelError, Remedy, UnsupportedError
 from mlfc.frontend.common import folded
@@ -21,8 +22,12 @@ from mlfc.support import cost
 
 Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
 CONVERTERS: Registry[Converter] = Registry("TFLite operator")
+CODES = ("int8", "uint8", "int16")
+"""Dtypes whose elements may be codes of real numbers."""
+_SCALED: dict[str, tuple[str, ...]] = {}
 _LONGEST_LABEL = 200
 _MOST_KNOWN = 256
+_INDEX_TYPES = {TensorType.INT32: "int32", TensorType.INT64: "int64"}
 
 
 Inline: TypeAlias = "Callable[[Node, int, str, Sequence[Expr]], list[Expr]]"
@@ -33,12 +38,16 @@ def _no_subgraph(_: Node, number: int, __: str, ___: Sequence[Expr]) -> list[Exp
     raise ModelError(f"unknown subgraph {number}")
 
 
-def converts(*codes: str) -> Callable[[Converter], Converter]:
-    """Return a decorator that registers a converter for operators of TFLite's BuiltinOperator."""
+def converts(*codes: str, scaled: tuple[str, ...] = ()) -> Callable[[Converter], Converter]:
+    """Return a decorator that registers a converter for operators of TFLite's BuiltinOperator.
+
+    `scaled`: dtypes of inputs and outputs that the reference kernel multiplies by their scales, and by 0 without one.
+    """
 
     def register(converter: Converter) -> Converter:
         for code in codes:
             CONVERTERS.add(code, converter)
+            _SCALED[code] = scaled
         return converter
 
     return register
@@ -153,6 +162,12 @@ class Node:
             raise ModelError("the operator has no options")
         return options
 
+    def check_type(self, kind: str, of: Callable[[Any], int]) -> None:
+        """Raise ModelError if the options of the class `kind` have another type than the output, int32 or int64."""
+        options = self.record.options(kind)
+        if options is not None and _INDEX_TYPES.get(of(options)) != self.output().dtype:
+            raise ModelError(f"its options have another type than its output '{self.output().name}'")
+
     def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
         """Apply a Relay operator; where a shape or the like is computed of known values, evaluate it now."""
         result = ir.call(name, args, attrs, span=self.span)
@@ -193,6 +208,16 @@ class Node:
         """Return scale and zero point of each tensor, one after the other."""
         return [item for tensor in tensors for item in self.quantization(tensor)]
 
+    def check_scales(self) -> None:
+        """Raise ModelError if an input or output has no scale where the operator needs one."""
+        tensors = [self.tensors[index] for index in (*self.record.inputs, *self.record.outputs) if index >= 0]
+        for tensor in tensors:
+            if tensor.dtype in _SCALED[self.record.code] and tensor.quantization is None:
+                raise ModelError(
+                    f"'{tensor.name}' is {tensor.type_name} without a scale, which {self.record.code} computes with",
+                    next_step="Export it with its quantization, or as int32",
+                )
+
     def refuse_new_scale(self) -> None:
         """Raise UnsupportedError unless the first input and the output have the same scale and zero point."""
         if not same_quantization(self.input(0), self.output()):
@@ -218,7 +243,7 @@ def known_integers(expr: Expr) -> npt.NDArray[Any] | None:
 
 def is_quantized(tensor: TfliteTensor) -> bool:
     """Tell whether integers of a tensor stand for real numbers."""
-    return tensor.quantization is not None and tensor.dtype in ("int8", "uint8", "int16")
+    return tensor.quantization is not None and tensor.dtype in CODES
 
 
 def same_quantization(a: TfliteTensor, b: TfliteTensor) -> bool:

@@ -215,6 +215,6 @@ def _unrolled(node: Node, gates: Expr, options: Any, at: _Rnn, *, backwards: boo
     for step in reversed(range(steps)) if backwards else range(steps):
         part = node.call("reshape", cut(node, gates, step, step + 1), newshape=(batch, units))
         sums = node.call("add", part, _product(node, hidden, at.recurrent, options))
-        hidden = activated(node, sums, options.FusedActivationFunction())
+        hidden = activated(node, sums, options.FusedActivationFunction(), tanh=True)
         found.append(node.call("reshape", hidden, newshape=(1, batch, units)))
     return node.call("concatenate", Tuple(tuple(reversed(found) if backwards else found)), axis=0)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, clipped, of_codes
 from mlfc.frontend.tflite.linear import WindowOptions
-from mlfc.frontend.tflite.node import Node, converts
+from mlfc.frontend.tflite.node import CODES, Node, converts
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, const
@@ -22,12 +22,13 @@ def _pool(node: Node) -> Expr:
     name = f"{'avg' if name == 'ave' else name}_pool2d"
     window, function = WindowOptions.of_pool(node, options), options.FusedActivationFunction()
     attrs = {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
-    if not node.quantized:
+    if node.output().dtype not in CODES:
         return activated(node, node.call(f"nn.{name}", node.expr(0), **attrs), function)
     node.refuse_new_scale()
     if name == "max_pool2d":
         return clipped(node, node.call("nn.max_pool2d", node.expr(0), **attrs), function)
-    scales = node.quantizations(node.input(0), node.output())
+    # the mean of codes does not depend on their scale
+    scales = node.quantizations(node.input(0), node.output()) if node.quantized else [const(1.0), const(0)] * 2
     return clipped(node, node.call("qnn.avg_pool2d", node.expr(0), *scales, **attrs), function)
 
 
@@ -57,20 +58,25 @@ def _reduced(node: Node, name: str, data: Expr, *scales: Expr) -> Expr:
     return node.call(name, data, *scales, axis=_axes(node), keepdims=keep)
 
 
-@converts("MEAN")
+@converts("MEAN", scaled=CODES)
 def _mean(node: Node) -> Expr:
     if not node.quantized:
         return _reduced(node, "mean", node.expr(0))
     return _reduced(node, "qnn.mean", node.expr(0), *node.quantizations(node.input(0), node.output()))
 
 
-@converts("SUM")
+@converts("SUM", scaled=CODES)
 def _sum(node: Node) -> Expr:
     if not node.quantized:
         is_bool = node.input(0).dtype == "bool"
         return _reduced(node, "any" if is_bool else "sum", node.expr(0))
-    # the sum of codes is exact; what is left is one change of scale
     source, output = node.input(0), node.output()
+    if source.dtype != "uint8" and node.numerics == "litert":
+        node.refuse(
+            f"LiteRT's reference kernel reads {source.type_name} codes as unsigned bytes",
+            "Import it with --numerics tflm, or keep SUM in float32",
+        )
+    # the sum of codes is exact; what is left is one change of scale
     count = prod(node.shape(0)[axis] for axis in _axes(node))
     wide = _reduced(node, "sum", node.call("cast", node.expr(0), dtype="int32"))
     scale, _ = node.quantization(source)
@@ -98,11 +104,12 @@ def _arg(node: Node) -> Expr:
     if ir.tensor_type(data).dtype == "bool":
         data = node.call("cast", data, dtype="uint8")
     result = node.call(name, data, axis=(node.integer(1),), keepdims=False)
+    node.check_type("ArgMaxOptions", lambda options: options.OutputType())
     wanted = node.output().dtype
     return result if ir.tensor_type(result).dtype == wanted else node.call("cast", result, dtype=wanted)
 
 
-@converts("L2_NORMALIZATION")
+@converts("L2_NORMALIZATION", scaled=CODES)
 def _l2_normalization(node: Node) -> Expr:
     if node.quantized:
         return of_codes(node, "qnn.l2_normalize", ("int8", "uint8"))
@@ -131,7 +138,7 @@ def _target(node: Node) -> tuple[int, int]:
     return size[0], size[1]
 
 
-@converts("RESIZE_BILINEAR")
+@converts("RESIZE_BILINEAR", scaled=CODES)
 def _resize_bilinear(node: Node) -> Expr:
     options, size = node.options("ResizeBilinearOptions"), _target(node)
     align, half = bool(options.AlignCorners()), bool(options.HalfPixelCenters())

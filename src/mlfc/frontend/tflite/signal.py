@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.custom import option, ranged
@@ -18,6 +19,8 @@ from mlfc.ops.signal import GAINS
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, TensorType, Tuple, const
 from mlfc.support import cost
+
+_LEAST_RFFT = 4  # numbers that `signal.rfft` transforms
 
 
 def _rows(node: Node, data: Expr, rank: int) -> Expr:
@@ -78,6 +81,74 @@ def _irfft(node: Node) -> Expr:
     if node.shape(0)[-1:] != (ranged(node, "fft_length", 4) + 2,):
         raise ModelError(f"a spectrum of shape {node.shape(0)} for transforms of {option(node, 'fft_length')} numbers")
     return node.call("signal.irfft", node.expr(0))
+
+
+def _sized(node: Node, data: Expr, axis: int, length: int) -> Expr:
+    """Return data cut, or extended by zeros, to a length along an axis."""
+    shape = ir.tensor_type(data).shape
+    if shape[axis] > length:
+        return _along(node, data, 0, length, axis)
+    around = tuple((0, length - extent) if place == axis else (0, 0) for place, extent in enumerate(shape))
+    return node.call("nn.pad", data, const(0, "float32"), pad_width=around) if shape[axis] < length else data
+
+
+def _multiplied(node: Node, data: Expr, turns: npt.NDArray[np.complex128], *, is_real: bool) -> Expr:
+    """Return the products of rows of real or complex numbers with a matrix; parts alternate along the last axis."""
+    blocks = np.array([[turns.real, -turns.imag], [turns.imag, turns.real]])[:, : 2 - is_real]
+    table = blocks.transpose(2, 0, 3, 1).reshape(2 * len(turns), -1)
+    cost.require("constants", 4 * table.size, node.label)
+    *leading, _ = shape = ir.tensor_type(data).shape
+    rows = node.call("reshape", data, newshape=(prod(leading), shape[-1]))
+    result = node.call("nn.dense", rows, const(table, "float32"), units=len(table))
+    return node.call("reshape", result, newshape=(*leading, len(table)))
+
+
+@converts("RFFT2D")
+def _rfft2d(node: Node) -> Expr:
+    """Convert RFFT2D; a complex tensor has an axis of two more here, for real and imaginary parts."""
+    lengths, rank = node.integers(1), len(node.shape(0))
+    if (
+        len(lengths) != 2
+        or rank < 2
+        or any(length & (length - 1) for length in lengths)
+        or lengths[0] < 1
+        or lengths[1] < 2
+    ):
+        raise ModelError(f"expected two powers of two as the lengths of the transforms, got {lengths}")
+    height, width = lengths
+    data = _sized(node, _sized(node, node.expr(0), rank - 2, height), rank - 1, width)
+    if width < _LEAST_RFFT:
+        turns = np.exp(-2j * np.pi * np.outer(np.arange(width // 2 + 1), np.arange(width)) / width)
+        data = _multiplied(node, data, turns, is_real=True)
+    else:
+        data = node.call("signal.rfft", data)
+    half = (*ir.tensor_type(data).shape[:-1], width // 2 + 1, 2)
+    data = node.call("reshape", data, newshape=half)
+    if height == 1:
+        return data
+    order = (*range(rank - 2), rank - 1, rank - 2, rank)
+    columns = node.call("transpose", data, axes=order)
+    shape = ir.tensor_type(columns).shape
+    turns = np.exp(-2j * np.pi * np.outer(np.arange(height), np.arange(height)) / height)
+    columns = _multiplied(node, node.call("reshape", columns, newshape=(*shape[:-2], 2 * height)), turns, is_real=False)
+    return node.call("transpose", node.call("reshape", columns, newshape=shape), axes=order)
+
+
+@converts("COMPLEX_ABS", "REAL", "IMAG")
+def _part(node: Node) -> Expr:
+    if node.input(0).type_name != "COMPLEX64":
+        node.refuse(f"{node.record.code} of {node.input(0).type_name} is not supported")
+    data = node.expr(0)
+    axis = len(ir.tensor_type(data).shape) - 1
+    real, imaginary = (node.call("squeeze", _along(node, data, k, k + 1, axis), axis=(axis,)) for k in (0, 1))
+    if node.record.code != "COMPLEX_ABS":
+        return real if node.record.code == "REAL" else imaginary
+    # the ratio to the larger part does not overflow
+    real, imaginary = node.call("abs", real), node.call("abs", imaginary)
+    most, least = node.call("maximum", real, imaginary), node.call("minimum", real, imaginary)
+    ratio = node.call("where", node.call("equal", most, least), const(1.0), node.call("divide", least, most))
+    square = node.call("add", node.call("multiply", ratio, ratio), const(1.0))
+    return node.call("multiply", most, node.call("sqrt", square))
 
 
 @converts("CUSTOM SignalEnergy")

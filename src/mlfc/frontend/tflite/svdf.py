@@ -33,7 +33,7 @@ def _svdf(node: Node) -> Expr:
     if node.has(3):
         sums = node.call("nn.bias_add", sums, node.expr(3), axis=1)
     if not is_integer:
-        return activated(node, sums, options.FusedActivationFunction())
+        return activated(node, sums, options.FusedActivationFunction(), tanh=True)
     # the reference leaves the fused activation to the range of the result
     scale = node.scale(node.input(4)) * node.scale(node.input(2)) / node.scale(node.output())
     return rescaled_sums(node, sums, scale, node.output().dtype, node.zero_point(node.output()))

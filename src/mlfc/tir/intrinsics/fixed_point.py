@@ -166,6 +166,8 @@ def requantize_quotient(steps: Steps, a: Expr, b: Expr, multiplier: Expr, shift:
     full = steps.let("full", tb.cast(shl(tb.cast(dividend, "uint32"), tb.cast(headroom, "uint32")), "int32"))
     quotient = steps.let("quotient", rounding_doubling_high_mul(full, inverse))
     scaled = steps.let("scaled", rounding_doubling_high_mul(quotient, multiplier))
-    right = steps.let("right", tb.const(31) - room + headroom - shift, "more than 31 leave nothing")
-    limited = steps.let("limited", tb.clamp(right, 0, 31), known=(0, 31))
-    return tb.select(tb.binary("gt", right, 31), tb.const(0), rounding_divide_by_pot(scaled, limited))
+    # TFLite shifts without a limit: x86-64 and AArch64 take the amount modulo 32, and that of the 64-bit mask modulo 64
+    right = steps.let("right", tb.const(31) - room + headroom - shift)
+    amount = steps.let("amount", right & 31, known=(0, 31))
+    beyond = shr(scaled, amount) + tb.cast(tb.binary("ge", scaled, 0), "int32")
+    return tb.select(tb.binary("eq", right & 32, 0), rounding_divide_by_pot(scaled, amount), beyond)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import mlfc
@@ -206,3 +206,46 @@ def test_a_late_zero_point_of_sums_that_leave_32_bits_is_refused() -> None:
         else:
             with pytest.raises(MlfcError, match="--value in2="):
                 mlfc.import_model(given.SerializeToString(), values=values)
+
+
+# operator, attributes, input 0, the value that comes late, the declared shape, and a value that contradicts it
+CONTRADICTED: list[tuple[str, dict[str, Any], Array, Array, tuple[int, ...], Array]] = [
+    ("Expand", {}, X[:, :1, 0], whole(3, 4), (3, 4), whole(3, 5)),
+    ("Reshape", {}, X[:, :, 0], whole(-1, 3), (4, 3), whole(3, 4)),
+    ("Tile", {}, X[:, :, 0], whole(2, 1), (6, 4), whole(1, 2)),
+    ("ReduceSum", {"keepdims": 0}, X, whole(-3), (4, 3), whole(1)),
+    ("Squeeze", {}, X[None, :, :1, 0], whole(0), (3, 1), whole(2)),
+    ("Unsqueeze", {}, X[:, :1, 0], whole(0), (1, 3, 1), whole(2)),
+    ("Pad", {}, X[:, :, 0], whole(0, 2, 0, 0), (3, 6), whole(0, 1, 0, 0)),
+    ("CumSum", {}, X, np.array(-1), (3, 4, 3), np.array(3)),
+    ("Slice", {}, X, whole(2), (2, 4, 3), whole(1)),
+]
+
+
+def _contradicted() -> tuple[ModelProto, dict[str, Array]]:
+    inputs: dict[str, Array] = {}
+    nodes, outputs = [], []
+    for index, (operator, attributes, data, value, shape, _) in enumerate(CONTRADICTED):
+        inputs |= {f"x{index}": np.ascontiguousarray(data), f"v{index}": value}
+        names = [f"x{index}", *(["zero"] if operator == "Slice" else []), f"v{index}"]
+        nodes.append(helper.make_node(operator, names, [f"y{index}"], **attributes))
+        outputs.append(helper.make_tensor_value_info(f"y{index}", TensorProto.FLOAT, shape))
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in inputs.items()
+    ]
+    graph = helper.make_graph(nodes, "g", given, outputs, [numpy_helper.from_array(whole(0), "zero")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), inputs
+
+
+@pytest.mark.parametrize(("target", "executor"), [("c", "aot"), ("llvm", "graph"), ("llvm", "vm")])
+def test_values_that_contradict_declared_shapes_end_the_run(target: str, executor: str) -> None:
+    given, inputs = _contradicted()
+    compiled = mlfc.compile(given.SerializeToString(), target, executor=executor)
+    expected = ReferenceEvaluator(given).run(None, inputs)
+    for found, wanted in zip(compiled.run(inputs).values(), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for index, (operator, *_, wrong) in enumerate(CONTRADICTED):
+        message = f"'{operator} #{index}' gives" if executor == "vm" else "contradict a shape that the model declares"
+        with pytest.raises(MlfcError, match=message):
+            compiled.run({**inputs, f"v{index}": wrong})

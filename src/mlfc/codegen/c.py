@@ -249,6 +249,9 @@ class _FunctionPrinter(StatementPrinter):
         elif isinstance(stmt, ir.Fence):
             self._needs.fences = True
             self._writer.line(f"MLF_FENCE /* {comment_text(stmt.text)} */")
+        elif isinstance(stmt, ir.Require):
+            with self._block(f"if (!{self._read_name(stmt.buffer)}[{self._exprs.expr(stmt.offset)}])"):
+                self._writer.line(f"return -1; /* {comment_text(stmt.text)} */")
         elif isinstance(stmt, ir.Prefetch):
             self._needs.prefetches = True
             place = f"&{self._read_name(stmt.buffer)}[{self._exprs.expr(stmt.offset)}]"

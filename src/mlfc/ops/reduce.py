@@ -8,7 +8,7 @@ from math import inf, prod
 
 import numpy as np
 
-from mlfc.errors import TypeCheckError
+from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
 from mlfc.ops.elementwise import converted
 from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis, optional_dtype, same_shape
@@ -88,7 +88,6 @@ def _same(value: Expr) -> Expr:
 
 
 def _divided(count: Extent, dtype: str) -> Callable[[Expr], Expr]:
-    count = maximum(count, 1)  # the mean of no elements is 0
     if dtypes.is_float(dtype):
         return lambda total: total / count
     if not isinstance(count, Dim):
@@ -144,7 +143,7 @@ def _fold(name: str, dtype: str, count: int) -> Fold:
     if name == "sum":
         return _sum_fold(wide)
     if name == "mean":
-        return _sum_fold(wide, _divided(count, wide))
+        return _sum_fold(wide, _divided(maximum(count, 1), wide))  # the mean of no elements is 0
     if name == "prod":
         return Fold(wide, 1, lambda a, b: a * b, _same)
     if name == "max":
@@ -193,6 +192,21 @@ def _emit_arg(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, o
     worst = lowest(data.dtype) if largest else highest(data.dtype)
     contest = Contest(data.dtype, worst, wins_by(loose if attrs["select_last_index"] else strict, data.dtype))
     emit_arg(ctx, data.read, _axes(name, data.shape, attrs), contest, out)
+
+
+def _infer_require(name: str, _: Attrs, flag: TensorType) -> TensorType:
+    if flag.dtype != "bool" or flag.shape:
+        raise TypeCheckError(f"{name} takes a bool scalar, not {flag}")
+    return flag
+
+
+def _emit_require(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None:
+    if ctx.features.gpu:
+        raise UnsupportedError("code of devices cannot end a run")
+    holds = ctx.stmts.local("holds", (1,), "bool")
+    ctx.stmts.store(holds, [0], inputs[0].read([]))
+    ctx.stmts.require(holds, "a value contradicts a shape that the model declares")
+    out.store([], tb.load(holds, [0]))
 
 
 def _infer_scan(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -248,5 +262,7 @@ for _name, _which in (("argmax", "largest"), ("argmin", "smallest")):
     declare(_name, 1, _infer_reduce, Kind.REDUCE, _ARG_REDUCE, emit=partial(_emit_arg, _name), doc=_doc)
 for _name, _doc in (("cumsum", "Running sum along an axis."), ("cumprod", "Running product along an axis.")):
     declare(_name, 1, _infer_scan, Kind.REDUCE, _SCAN, emit=partial(_emit_scan, _name), doc=_doc)
+declare("require", 1, _infer_require, Kind.REDUCE, emit=_emit_require,
+        doc="A bool, which must be true: else the run ends with an error")  # fmt: skip
 declare("variance", 2, _infer_variance, Kind.REDUCE, _VARIANCE, emit=_emit_variance, contract=_CLOSE,
         doc="Mean squared distance from a given mean over axes.")  # fmt: skip

@@ -238,6 +238,10 @@ class StmtBuilder:
         """Bring the element at a place in row-major order nearer; `text` tells the reader why."""
         self.append(ir.Prefetch(text, buffer, offset))
 
+    def require(self, buffer: Buffer, text: str) -> None:
+        """Return -1 unless the first element of a bool buffer is true; `text` tells the reader why."""
+        self.append(ir.Require(text, buffer, const(0)))
+
     @contextmanager
     def _block(self) -> Iterator[list[Stmt]]:
         self._blocks.append([])

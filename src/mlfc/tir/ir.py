@@ -268,6 +268,11 @@ class Prefetch(Comment):
 
 
 @dataclass(frozen=True, eq=False)
+class Require(Prefetch):
+    """Return -1 from the function unless an element of a bool buffer is true; code of devices goes on."""
+
+
+@dataclass(frozen=True, eq=False)
 class External:
     """What an external code generator wrote in the place of loops; the whole body of a function."""
 

@@ -74,7 +74,7 @@ class _Member:
             self._index_vars.add(stmt.var)
             self.table.define(stmt.var, stmt.value)
             return self.statements(stmt.body)
-        if isinstance(stmt, ir.Comment) and not isinstance(stmt, ir.Fence):
+        if isinstance(stmt, ir.Comment) and not isinstance(stmt, (ir.Fence, ir.Require)):
             return []
         return [stmt]
 

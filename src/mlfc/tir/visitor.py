@@ -181,7 +181,7 @@ class _Signature:
         if isinstance(node, ir.Seq):
             return "".join(map(self.stmt, node.stmts))
         if isinstance(node, ir.Prefetch):
-            return f"prefetch {self.buffer(node.buffer)} {exprs};"
+            return f"{type(node).__name__.lower()} {self.buffer(node.buffer)} {exprs};"
         if isinstance(node, ir.Comment):
             return ""
         if isinstance(node, ir.External):

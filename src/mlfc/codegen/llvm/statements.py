@@ -53,6 +53,8 @@ class StmtEmitter:
             self._parts.call(self._context, stmt)
         elif isinstance(stmt, ir.Fence):
             self._context.builder.fence("seq_cst", "singlethread")  # orders the compiler, not the processor
+        elif isinstance(stmt, ir.Require):
+            self._require(stmt)
         elif isinstance(stmt, ir.Prefetch):
             self._context.prefetch(self._context.address(stmt.buffer, self._exprs.value(stmt.offset)))
         elif not isinstance(stmt, ir.Comment):
@@ -69,6 +71,12 @@ class StmtEmitter:
             value = context.builder.zext(value, resized(value.type, INT8))
         stored = context.builder.store(value, place, align=alignment(stmt.buffer, stmt.value.dtype))
         context.access(stored, stmt.buffer)
+
+    def _require(self, stmt: ir.Require) -> None:
+        builder = self._context.builder
+        holds = builder.load(self._context.address(stmt.buffer, self._exprs.value(stmt.offset)), typ=INT8, align=1)
+        with builder.if_then(builder.icmp_unsigned("==", holds, ll.Constant(INT8, 0)), likely=False):
+            builder.ret(ll.Constant(INT32, -1))
 
     def _let(self, stmt: ir.Let) -> None:
         self._context.variables[id(stmt.var)] = self._exprs.value(stmt.value)

@@ -8,7 +8,7 @@ from functools import partial
 from mlfc.errors import MlfcError, ModelError, TypeCheckError, UnsupportedError
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.onnx import older, table
-from mlfc.frontend.onnx.late import LATE
+from mlfc.frontend.onnx.late_checks import declared_result
 from mlfc.frontend.onnx.late_extents import late_result
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
@@ -26,9 +26,9 @@ def _result_of(node: Node, found: table.Importer, advisor: Advisor) -> Expr | Se
     try:
         return found.convert(node)
     except UnknownValueError as refusal:
-        convert, error = LATE.get(node.operator), refusal
+        error = refusal
         try:
-            result = None if convert is None else convert(node, found.convert)
+            result = declared_result(node, found.convert)
         except UnknownValueError as other:
             result, error = None, other
         if result is None:

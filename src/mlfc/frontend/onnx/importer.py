@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ from mlfc.frontend.onnx.symbolic import note_quotients
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.frontend.python_trace import TRACE, line_in_trace
 from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
+from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
 from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
@@ -203,6 +204,7 @@ class _Importer(Bodies):
         self.advisor = Advisor(list(stated_shapes((), model.graph.output).values()))
         self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.runs = Runs(model.graph)
+        self.checks: list[Expr] = []
         self.noted: dict[int, tuple[Expr, Quantization]] = {}
 
     def run(self, shapes: Shapes, values: Values, source: Mapping[str, str]) -> tuple[IRModule, Params]:
@@ -234,6 +236,7 @@ class _Importer(Bodies):
         quantization = self._quantization(
             [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
         )
+        results = _checked(results, self.checks)
         runs = self.runs.counted(results)
         variables, results, titles = (
             [*inputs.values(), *runs.inputs],
@@ -558,7 +561,7 @@ class _Importer(Bodies):
         graphs = partial(self._graph, scope=scope, name=name)
         node = Node(
             name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs,
-            self.runs.draw, dynamic=self.dynamic,
+            self.runs.draw, dynamic=self.dynamic, checks=self.checks,
         )  # fmt: skip
         try:
             results = converted(node, found, self.advisor, as_opset_7=is_old)
@@ -602,6 +605,17 @@ class _Importer(Bodies):
         if attribute.type in lists:
             return tuple(getattr(attribute, lists[attribute.type]))
         raise UnsupportedError(f"attribute type {attribute.type} is not supported", place=place)
+
+
+def _checked(results: list[Expr], checks: Sequence[Expr]) -> list[Expr]:
+    """Return results of which the first requires bools to be true."""
+    if not checks:
+        return results
+    flags = [ir.call("reshape", [flag], newshape=()) for flag in checks]
+    holds = ir.call("require", [reduce(lambda a, b: ir.call("logical_and", [a, b]), flags)])
+    first = results[0]
+    none = ir.const(0, ir.tensor_type(first).dtype)
+    return [ir.call("where", [holds, first, none], span=first.span), *results[1:]]
 
 
 def _is_simpler(extents: Sequence[Any], values: Mapping[Any, Any]) -> bool:

@@ -2,8 +2,8 @@
 
 An importer asks for the value of such an input. Where that is not constant, the operator's function in this file is
 asked instead: it takes the shape from what the model states of the node's outputs, and computes with the value what
-else depends on it. A value that would give another shape gives some result of the stated shape, never an access beyond
-a tensor.
+else depends on it. A value that would give another shape ends the run (`late_checks`); until then it never causes an
+access beyond a tensor.
 """
 
 from __future__ import annotations

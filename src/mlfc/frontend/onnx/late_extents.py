@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import combinations
 from math import prod
 from typing import Any, TypeAlias
 
 from mlfc.errors import MlfcError
 from mlfc.frontend.onnx.index import first_true
-from mlfc.frontend.onnx.late import LATE, Convert, Results, named_axes, per_axis, wrapped
+from mlfc.frontend.onnx.late import LATE, Convert, Results, named_axes, per_axis
+from mlfc.frontend.onnx.late_checks import asked_shape, declared_result, kept_steps, range_count, total_of
 from mlfc.frontend.onnx.node import Node, UnknownValueError, dtype_of, shape_of
-from mlfc.relay.ir import Constant, Expr
+from mlfc.relay.ir import Expr
 from mlfc.support import dtypes
 from mlfc.support.dims import LARGEST, Dim, UndecidedError, maximum, minimum
 
@@ -34,12 +34,9 @@ _REDUCTIONS = {
 
 def late_result(node: Node, convert: Convert, refusal: Exception) -> Results | None:
     """Return what a node gives whose importer asked for a value that only the run has; None if that is unknown."""
-    stated = LATE.get(node.operator)
-    if stated is not None and isinstance(refusal, UnknownValueError):
+    if isinstance(refusal, UnknownValueError):
         try:
-            result = stated(node, convert)
-            if result is not None and node.operator in _CHECKS:
-                _CHECKS[node.operator](node, shape_of(result))  # type: ignore[arg-type]  # one tensor
+            result = declared_result(node, convert)
         except (UnknownValueError, UndecidedError, MlfcError):
             result = None
         if result is not None:
@@ -98,23 +95,7 @@ def _reshape(node: Node, _convert: Convert) -> Results | None:
     given = shape_of(node.input(1))
     if len(given) != 1 or isinstance(given[0], Dim):
         return None
-    return reshaped(node, _asked_shape(node)) if given[0] else node.reshape(node.input(0), ())
-
-
-def _asked_shape(node: Node) -> Expr:
-    """Return the shape that a Reshape asks for, in which 0 and -1 are replaced by what they stand for."""
-    shape, rank = node.shape(0), prod(node.shape(1))
-    wanted, minus = node.cast(node.input(1), "int64"), _int64(node, -1)
-    if not node.integer("allowzero", 0):
-        # what a 0 copies that the tensor has not is no extent
-        old = _int64(node, [*shape[:rank], *[-2] * (rank - len(shape))])
-        wanted = node.call("where", node.call("equal", wanted, _int64(node, 0)), old, wanted)
-    is_left = node.call("equal", wanted, minus)
-    one_at_most = node.call("less_equal", _sum(node, is_left), _int64(node, 1))
-    node.require(one_at_most, f"whether '{node.name}' has one -1 at most")
-    known = node.call("prod", node.call("where", is_left, _int64(node, 1), wanted), axis=(0,), keepdims=False)
-    rest = node.call("floor_divide", _int64(node, prod(shape)), node.call("maximum", known, _int64(node, 1)))
-    return node.call("where", is_left, rest, wanted)
+    return reshaped(node, asked_shape(node)) if given[0] else node.reshape(node.input(0), ())
 
 
 def reshaped(node: Node, asked: Expr) -> Expr:
@@ -129,10 +110,6 @@ def reshaped(node: Node, asked: Expr) -> Expr:
     return node.reshape(node.call("take", flat, node.counted(prod(extents)), axis=0), extents)
 
 
-def _sum(node: Node, flags: Expr) -> Expr:
-    return node.call("sum", node.cast(flags, "int64"), axis=(0,), keepdims=False)
-
-
 @_late("Squeeze", "Unsqueeze")
 def _squeeze(node: Node, _convert: Convert) -> Results | None:
     """Take the extents of the dimensions that are left, or put 1 among them, where only the run knows the axes."""
@@ -142,7 +119,7 @@ def _squeeze(node: Node, _convert: Convert) -> Results | None:
     if isinstance(count, Dim) or not 0 < count <= rank <= _LARGEST_LIST or not shape:
         return None
     named = node.call("any", named_axes(node, node.input(1), rank), axis=(0,), keepdims=False)
-    is_whole = node.call("equal", _sum(node, named), _int64(node, count))
+    is_whole = node.call("equal", total_of(node, named), _int64(node, count))
     node.require(is_whole, f"whether '{node.name}' has {count} different axes")
     if not is_less:
         place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)
@@ -156,40 +133,6 @@ def _squeeze(node: Node, _convert: Convert) -> Results | None:
         return node.call("take", node.reshape(node.input(0), (prod(shape),)), _int64(node, 0), axis=0)
     places = first_true(node, node.call("logical_not", named), rank - count)
     return reshaped(node, node.call("take", _int64(node, shape), places, axis=0))
-
-
-def _check_reshape(node: Node, stated: Sequence[Any]) -> None:
-    """Refuse runs in which a shape is not what the model states."""
-    if shape_of(node.input(1)) == (len(stated),) and stated:
-        same = node.call("equal", _asked_shape(node), _int64(node, stated))
-        same = node.call("all", same, axis=(0,), keepdims=False)
-        node.require(same, f"whether '{node.name}' gives the shape that the model states")
-
-
-def _check_axes(node: Node, stated: Sequence[Any]) -> None:
-    """Refuse runs in which other axes are named than those that give the shape which the model states."""
-    shape, is_less = node.shape(0), node.operator == "Squeeze"
-    longer, shorter = (shape, stated) if is_less else (stated, shape)
-    fitting = [
-        axes
-        for axes in combinations(range(len(longer)), len(longer) - len(shorter))
-        if all(longer[axis] == 1 for axis in axes)
-        and [extent for axis, extent in enumerate(longer) if axis not in axes] == [*shorter]
-    ]
-    if not 0 < len(fitting) <= _LARGEST_LIST:
-        return
-    named = node.call("any", named_axes(node, node.input(1), len(longer)), axis=(0,), keepdims=False)
-    masks = node.constant([[axis in axes for axis in range(len(longer))] for axes in fitting], "bool")
-    same = node.call("all", node.call("equal", masks, named), axis=(1,), keepdims=False)
-    node.require(
-        node.call("any", same, axis=(0,), keepdims=False),
-        f"whether '{node.name}' gives the shape that the model states",
-    )
-
-
-_CHECKS: dict[str, Callable[[Node, Sequence[Any]], None]] = {
-    "Reshape": _check_reshape, "Squeeze": _check_axes, "Unsqueeze": _check_axes,
-}  # fmt: skip
 
 
 @_late("TopK")
@@ -219,15 +162,7 @@ def _expand(node: Node, convert: Convert) -> Results | None:
 @_late("Range")
 def _range(node: Node, _convert: Convert) -> Results | None:
     start, limit, delta = (node.reshape(node.input(index), ()) for index in range(3))
-    distance = node.call("subtract", limit, start)
-    if dtypes.is_integer(dtype_of(start)):
-        # -(-distance // delta): the quotient rounded up
-        distance, step = node.cast(distance, "int64"), node.cast(delta, "int64")
-        count = node.call("negative", node.call("floor_divide", node.call("negative", distance), step))
-    else:
-        wide = [node.cast(item, "float64") for item in (distance, delta)]
-        count = node.cast(node.call("ceil", node.call("divide", *wide)), "int64")
-    extent = node.late(node.call("maximum", count, _int64(node, 0)))
+    extent = node.late(range_count(node, start, limit, delta))
     return node.call("add", start, node.call("multiply", node.counted(extent, dtype_of(start)), delta))
 
 
@@ -251,26 +186,11 @@ def _slice(node: Node, _convert: Convert) -> Results | None:
 
 def _sliced(node: Node, x: Expr, axis: int, bounds: tuple[Expr, Expr, Expr]) -> Expr:
     extent = shape_of(x)[axis]
-    start, end, step = bounds
-    zero, one, size = (_int64(node, value) for value in (0, 1, extent))
-    last = node.call("subtract", size, one)
-    if isinstance(step, Constant) and int(step.data.reshape(())) > 0:
-        begin, stop = (_clipped(node, wrapped(node, item, extent, low=False), zero, size) for item in (start, end))
-    else:
-        is_back = node.call("less", step, zero)
-        low = node.call("where", is_back, _int64(node, -1), zero)
-        high = node.call("where", is_back, last, size)
-        begin, stop = (_clipped(node, wrapped(node, item, extent, low=False), low, high) for item in (start, end))
-    distance = node.call("subtract", stop, begin)
-    steps = node.call("negative", node.call("floor_divide", node.call("negative", distance), step))
-    count = node.late(node.call("maximum", steps, zero), 0, extent)
+    begin, step, steps = kept_steps(node, extent, bounds)
+    count = node.late(steps, 0, extent)
     places = node.call("add", begin, node.call("multiply", node.counted(count), step))
     # no place is outside where there is a result; without elements there is none
     return node.call("take", x, places, axis=axis)
-
-
-def _clipped(node: Node, at: Expr, low: Expr, high: Expr) -> Expr:
-    return node.call("minimum", node.call("maximum", at, low), high)
 
 
 @_late("Pad")

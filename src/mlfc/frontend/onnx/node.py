@@ -57,6 +57,7 @@ class Node:
     # where shapes may depend on the run: what defines their symbols
     dynamic: Dynamic | None = field(default=None, repr=False)
     read_attributes: set[str] = field(default_factory=set)
+    checks: list[Expr] = field(default_factory=list, repr=False)  # bools that runs of static shapes check
 
     # Inputs
 
@@ -139,12 +140,12 @@ class Node:
 
     def require(self, flag: Expr, what: str) -> None:
         """Let every run check that a bool holds; `what` is that for the user. ModelError if it is known not to."""
-        if self.dynamic is None:
-            raise InternalError("a run cannot check anything where shapes are fixed")
         known = _value(flag)
-        if known is None:
+        if known is None and self.dynamic is None:
+            self.checks.append(flag)
+        elif known is None and self.dynamic is not None:
             self.dynamic.require(flag, True, what)
-        elif not known.all():
+        elif known is not None and not known.all():
             self.wrong(f"its inputs do not fit: {what}: no")
 
     def with_value(self, index: int, value: Any) -> Node:

@@ -14,6 +14,7 @@ from mlfc.runtime.executors.graph_memory import DeviceMemory, GraphMemory, HostM
 from mlfc.runtime.executors.schedule import Call, CallFailed, Schedule
 from mlfc.runtime.ffi.native_code import NativeFunc
 from mlfc.runtime.modules.module import Function, Module
+from mlfc.runtime.modules.runnable import CHECK_VALUES
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.arrays import counts, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
@@ -365,8 +366,9 @@ class GraphExecutor(Displayed):
         failure = getattr(self._functions[self.graph.nodes.index(node)], "failure", None)
         if failure is not None:
             error: RunError = failure(status)
+            error.next_step = error.next_step or CHECK_VALUES
             return error
-        return RunError(f"it failed with status {status}", place=node.name)
+        return RunError(f"it failed with status {status}", place=node.name, next_step=CHECK_VALUES)
 
     def _taken(self, value: Any, entry: int, name: str) -> Array | NDArray:
         """Return a value that fits an entry, as an array of this process or, in graphs with devices, of one of them."""

@@ -13,11 +13,13 @@ from mlfc.support.tensor_info import TensorInfo
 if TYPE_CHECKING:
     from mlfc.runtime.executors.states import ModelState
 
+CHECK_VALUES = "Check the inputs: their values may contradict a shape that the model declares"
+
 
 def require_success(status: int) -> None:
     """Raise RunError unless a model's call returned 0."""
     if status != 0:
-        raise RunError(f"the model returned status {status}", next_step="Check the inputs' values")
+        raise RunError(f"the model returned status {status}", next_step=CHECK_VALUES)
 
 
 class Bound(Protocol):

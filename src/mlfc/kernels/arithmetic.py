@@ -91,8 +91,8 @@ def scaled_vector(total: Expr, value: Expr, vector: Expr) -> Expr:
 
 def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic | None:
     """Return the arithmetic for these operands, or None where no vector form exists."""
-    if data_dtype == "float32" and weights.values.dtype == np.float32:
-        return float32(weights)
+    if weights.values.dtype == np.float32 and data_dtype in ("float32", *dtypes.HALVES):
+        return float32(weights, data_dtype)
     if data_dtype not in ("int8", "uint8", "int16") or weights.values.dtype.kind not in "iu":
         return None
     centered = weights.centered()
@@ -101,11 +101,11 @@ def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic 
     return _int32(data_dtype, weights.data_zero, centered)
 
 
-def float32(weights: Weights) -> Arithmetic:
-    """Return the arithmetic of float32, whatever weights are made of."""
+def float32(weights: Weights, data_dtype: str = "float32") -> Arithmetic:
+    """Return the arithmetic of float32, whatever weights are made of; data of 16 bits is widened where it is copied."""
     return Arithmetic(
-        weights.values, "float32", 1, "float32", False, 0, 0,
-        lambda value: value, scaled_vector,
+        weights.values, "float32", 1, "float32", data_dtype != "float32", 0, 0,
+        lambda value: tb.cast(value, "float32"), scaled_vector,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def depthwise_bytes(ctx: Context, conv: Conv, data: Buffer, weights: Weights, ou
 def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     if len(conv.spatial) > 2:
         return False
-    if data.dtype == "float32":
+    if data.dtype in ("float32", *dtypes.HALVES):
         return out.dtype == "float32"
     return dtypes.is_integer(data.dtype) and out.dtype == "int32" and largest_sum(data, weights) < EXACT_LIMIT
 

@@ -98,7 +98,7 @@ def _pieces(ctx: Context, steps: Expr) -> Expr:
 
 def accumulator_dtype(out: Output) -> str:
     """Return the dtype in which sums are kept: halves are summed as float32."""
-    return "float32" if out.dtype in ("float16", "bfloat16") else out.dtype
+    return "float32" if out.dtype in dtypes.HALVES else out.dtype
 
 
 _MIDDLE = 1 << 7  # of the codes of uint8

@@ -6,25 +6,30 @@ Where the second matrix is only known at run time, each batch first packs it int
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from mlfc.kernels import arithmetic
-from mlfc.kernels.arithmetic import Arithmetic
+from mlfc.kernels.arithmetic import Arithmetic, scaled_vector
 from mlfc.kernels.compact_tile import CompactConv, is_compact
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
+from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, Frame, Product, rows_as_pixels, unflattened
-from mlfc.kernels.plain import factor, read_matrix
+from mlfc.kernels.plain import bias_values, factor, is_long, no_sum, piece, read_matrix
 from mlfc.kernels.plain import product as plain_product
-from mlfc.kernels.templates import Weights, template
+from mlfc.kernels.templates import Weights, in_float, template
 from mlfc.kernels.tiling import LANES, MOST_PIXELS, PackedBlock, pack_channels
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, Extent, bounds
+from mlfc.support.dims import Dim, Extent, bounds, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.ir import Buffer, Expr, Load
+
+ROW_VECTORS = 4
+"""Of columns, whose sums of one row are added up together."""
 
 
 def _rows_conv(batch: Extent, rows: Extent, reduction: Extent, columns: Extent) -> Conv:
@@ -110,16 +115,16 @@ class TiledProduct(TiledConv):
     packs_once = False
 
     def __init__(self, ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
-        self.sizes, self.a, self.b, self.batch = sizes, a, b, out.shape[:-2]
+        self.sizes, self.a, self.b, self.batch = sizes, in_float(ctx, a), b, out.shape[:-2]
         dtype = out.dtype
         known = 1 if isinstance(sizes.columns, Dim) else sizes.columns
         how = Arithmetic(
-            np.zeros((1, known), dtypes.to_numpy(dtype)), dtype, 1, a.dtype, False, 0, 0,
+            np.zeros((1, known), dtypes.to_numpy(dtype)), dtype, 1, self.a.dtype, False, 0, 0,
             lambda value: value,
             lambda acc, value, weight: acc + tb.broadcast(factor(value, sizes.a_zero, dtype), LANES) * weight,
         )  # fmt: skip
         conv = _rows_conv(prod(self.batch), sizes.rows, sizes.reduction, sizes.columns)
-        super().__init__(ctx, conv, how, (a.in_memory(ctx), self._result), out)
+        super().__init__(ctx, conv, how, (self.a.in_memory(ctx), self._result), out)
         self._packed: list[tuple[PackedBlock, Buffer]] = []
 
     def _result(self, image: Any, _: Any, x: Any, channel: Any) -> Sequence[Expr]:
@@ -164,19 +169,80 @@ class TiledProduct(TiledConv):
 
 
 def _accepts_product(_: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> bool:
-    floats = a.dtype == b.dtype == out.dtype == "float32"
+    floats = a.dtype == b.dtype and a.dtype in ("float32", *dtypes.HALVES) and out.dtype == "float32"
     integers = dtypes.is_integer(a.dtype) and dtypes.is_integer(b.dtype) and out.dtype == "int32"
-    is_several = bounds(sizes.rows)[1] > 1
+    is_several = bounds(sizes.rows)[1] > 1 or (floats and _is_wide(sizes, b))
     return (floats or integers) and len(out.shape) >= 2 and a.buffer is not None and is_several
+
+
+def _is_wide(sizes: Product, b: Tensor) -> bool:
+    """Tell whether rows of the second matrix can be read as vectors."""
+    return not sizes.transpose_b and bounds(sizes.columns)[0] >= LANES and b.buffer is not None
 
 
 @template("product", "vector", _accepts_product)
 def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
     """Write a batch of products of two matrices; packing does not pay for one row."""
+    one_row = _row if out.dtype == "float32" and _is_wide(sizes, b) else plain_product
     if bounds(sizes.rows)[0] > 1:
         TiledProduct(ctx, sizes, a, b, out).emit()
-        return
-    with ctx.stmts.when(tb.binary("eq", tb.as_expr(sizes.rows), 1)):
-        plain_product(ctx, sizes, a, b, out)
-    with ctx.stmts.otherwise():
-        TiledProduct(ctx, sizes, a, b, out).emit()
+    elif bounds(sizes.rows)[1] == 1:
+        one_row(ctx, sizes, a, b, out)
+    else:
+        with ctx.stmts.when(tb.binary("eq", tb.as_expr(sizes.rows), 1)):
+            one_row(ctx, sizes, a, b, out)
+        with ctx.stmts.otherwise():
+            TiledProduct(ctx, sizes, a, b, out).emit()
+
+
+def _row(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
+    """Write products of one row of floats, which reads vectors of the second matrix in place."""
+    stmts, bias = ctx.stmts, bias_values(out)
+    table = None if bias is None else ctx.constant("bias", bias)
+    b = b if b.dtype == "float16" else in_float(ctx, b)
+    whole, rest = sizes.columns // LANES, sizes.columns % LANES
+    pieces = [(0, whole // ROW_VECTORS, ROW_VECTORS, 0)]
+    pieces += [(whole // ROW_VECTORS * ROW_VECTORS * LANES, whole % ROW_VECTORS, 1, 0)]
+    pieces += [(sizes.columns - LANES, minimum(rest, 1), 1, LANES - rest)]
+    with serial_loops(ctx, out.shape[:-2], "batch") as batch:
+        for start, count, vectors, done in (item for item in pieces if bounds(item[1])[1] > 0):
+            with stmts.loop(count, "block") as block:
+                first = stmts.let("first", block * (vectors * LANES) + start)
+                sums = _row_sums(ctx, sizes, (a, b), batch, (first, vectors))
+                with stmts.loop(vectors * LANES - done, "c", "vectorized") as lane:
+                    column = first + (lane + done)
+                    total = tb.load(sums, [lane + done])
+                    out.store(
+                        [*batch, tb.const(0), column], total if table is None else total + tb.load(table, [column])
+                    )
+
+
+def _row_sums(
+    ctx: Context, sizes: Product, operands: tuple[Tensor, Tensor], batch: Sequence[Expr], block: tuple[Expr, int]
+) -> Buffer:
+    """Write the sums of a few vectors of columns, in pieces where they are long; return an array of them."""
+    stmts, (a, b), (first, vectors) = ctx.stmts, operands, block
+    long, vector = is_long("float32", sizes.reduction), dtypes.vector("float32", LANES)
+    totals = stmts.local("totals", (vectors,), vector)
+    begin = no_sum("float32", sizes.reduction) if long else tb.const(0.0, "float32")
+    for index in range(vectors):
+        stmts.store(totals, [index], tb.broadcast(begin, LANES))
+    with piece(ctx, sizes.reduction, not long) as (start, extent):
+        part = stmts.local("part", (vectors,), vector) if long else totals
+        for index in range(vectors if long else 0):
+            stmts.store(part, [index], tb.const(0, vector))
+        with stmts.loop(extent, "k") as offset:
+            k = start + offset
+            value = read_matrix(a, batch, *((k, tb.const(0)) if sizes.transpose_a else (tb.const(0), k)))
+            x = stmts.let("x", tb.cast(value, "float32"))
+            for index in range(vectors):
+                row = read_matrix(b, batch, k, first + index * LANES)
+                assert isinstance(row, Load)
+                wide = tb.cast(replace(row, dtype=dtypes.vector(row.dtype, LANES)), "float32")
+                stmts.store(part, [index], scaled_vector(tb.load(part, [index]), x, wide))
+        for index in range(vectors if long else 0):
+            stmts.store(totals, [index], tb.load(totals, [index]) + tb.load(part, [index]))
+    results = stmts.local("results", (vectors * LANES,), "float32")
+    for index in range(vectors):
+        stmts.store(results, [index * LANES], tb.load(totals, [index]))
+    return results

@@ -7,7 +7,7 @@ template; what no other family has or takes gets the plain one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from mlfc.support.dims import UndecidedError, is_static
 from mlfc.target.features import Features
 from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Context, Output, Tensor
+from mlfc.tir.context import Context, Output, Tensor, from_buffer
 from mlfc.tir.ir import Buffer, Expr, Stmt
 
 Array = npt.NDArray[Any]
@@ -97,6 +97,11 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
     """Write the loops of `kind` with the first template of the target's families that accepts."""
     taking = _taking(kind, ctx, *args)
     family, entry = next(taking, (None, None))
+    if family == "plain" and _has_vectors(ctx.features) and isinstance(args[-1], Output):
+        wide = tuple(map(_widened, args))
+        if wide != args:
+            args, taking = wide, _taking(kind, ctx, *wide)
+            family, entry = next(taking, (None, None))
     if family is None or entry is None:
         raise InternalError(f"no template of '{kind}' takes these sizes")
 
@@ -111,6 +116,31 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
     if chosen != family:
         entry = next(other for name, other in taking if name == chosen)
     entry.emit(ctx, *args)
+
+
+def _widened(arg: Any) -> Any:
+    """Return weights of 16-bit floats as float32, and where results of that dtype go as float32; else `arg`."""
+    if isinstance(arg, Weights) and dtypes.from_numpy(arg.values.dtype) in dtypes.HALVES:
+        return replace(arg, values=arg.values.astype(np.float32))
+    if not isinstance(arg, Output) or arg.dtype not in dtypes.HALVES:
+        return arg
+    bias = None if arg.bias is None else arg.bias.astype(np.float32)
+    return Output(arg.shape, "float32", lambda at, value: arg.store(at, tb.cast(value, arg.dtype)), bias)
+
+
+def in_float(ctx: Context, tensor: Tensor) -> Tensor:
+    """Return a copy in float32 of a tensor of 16-bit floats, which templates of vectors read; others as they are."""
+    if tensor.dtype not in dtypes.HALVES or not _has_vectors(ctx.features):
+        return tensor
+    buffer = ctx.scratch("wide", tensor.shape, "float32")
+    ctx.stmts.refill(buffer)
+    with ctx.loops(tensor.shape) as at:
+        ctx.stmts.store(buffer, at, tb.cast(tensor.read(at), "float32"))
+    return from_buffer(buffer)
+
+
+def _has_vectors(features: Features) -> bool:
+    return features.vector_bytes > 0 and not features.gpu
 
 
 def _taking(kind: str, ctx: Context, *args: Any) -> Iterator[tuple[str, KernelTemplate]]:

@@ -21,7 +21,7 @@ from mlfc.kernels.geometry import Conv, planar
 from mlfc.kernels.templates import WINOGRAD, Array, Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock
 from mlfc.kernels.winograd_form import FORMS, TAPS, WinogradForm, is_close
-from mlfc.support import dims
+from mlfc.support import dims, dtypes
 from mlfc.support.dims import Dim, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
@@ -40,7 +40,8 @@ def choices(ctx: Context, conv: Conv, data: Buffer, weights: Weights) -> list[Ch
     tiles read fewer weights, which is what takes the time where there are many of them and few tiles.
     """
     is_usual = conv.kernel == (TAPS, TAPS) and conv.strides == conv.dilation == (1, 1) and conv.groups == 1
-    if not (ctx.features.winograd and is_usual and data.dtype == "float32") or ctx.small or weights.late is not None:
+    is_known = data.dtype in ("float32", *dtypes.HALVES)
+    if not (ctx.features.winograd and is_usual and is_known) or ctx.small or weights.late is not None:
         return []
     if weights.codes is not None or weights.values.dtype != np.float32 or not isinstance(conv.filters, int):
         return []
@@ -67,7 +68,7 @@ def _by_side(ctx: Context, conv: Conv, args: tuple[Buffer, Weights, Output], fou
     """Write the form for images as large as the output, and the choice where the run decides."""
     data, weights, out = args
     if not found:
-        TiledConv(ctx, conv, arithmetic.float32(weights), (data, planar), out).emit()
+        TiledConv(ctx, conv, arithmetic.float32(weights, data.dtype), (data, planar), out).emit()
         return
     (form, side), *others = found
     if any(bounds(extent)[1] < side for extent in conv.output):
@@ -250,7 +251,8 @@ class WinogradConv:
 
             def copy() -> None:
                 with stmts.loop(lanes, "c", "vectorized") as c:
-                    stmts.store(patch, [y, x, c], tb.load(self.data, planar(image, row, column, first + c)))
+                    value = tb.load(self.data, planar(image, row, column, first + c))
+                    stmts.store(patch, [y, x, c], tb.cast(value, "float32"))
 
             def clear() -> None:
                 with stmts.loop(lanes, "c", "vectorized") as c:

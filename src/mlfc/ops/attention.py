@@ -98,12 +98,13 @@ def _check_extra(name: str, extra: str, kind: TensorType, scores: tuple[int, ...
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    q, k, v = (Operand(order, tensor) for order, tensor in zip(attrs["orders"][:3], inputs[:3], strict=True))
+    wide = [templates.in_float(ctx, tensor) for tensor in inputs[:3]]
+    q, k, v = (Operand(order, tensor) for order, tensor in zip(attrs["orders"][:3], wide, strict=True))
     batch, heads, queries, size = _sizes(q.tensor.shape, q.order)
     _, groups, keys, value_size = _sizes(v.tensor.shape, v.order)
     found: dict[str, list[Tensor]] = {extra: [] for extra in EXTRAS}
     for extra, tensor in zip(attrs["extras"], inputs[3:], strict=True):
-        found[extra].append(tensor)
+        found[extra].append(templates.in_float(ctx, tensor) if extra == "sink" else tensor)
     offsets, lengths, sink = (found[extra][0] if found[extra] else None for extra in _ONCE)
     dtype = _WIDE.get(q.tensor.dtype, q.tensor.dtype)
     work = Attention(

@@ -70,7 +70,7 @@ def _infer_variance(name: str, attrs: Attrs, data: TensorType, mean: TensorType)
 
 def _accumulator(dtype: str) -> str:
     """Return the dtype to accumulate in: the tensor's own, but float32 for narrow floats."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
+    return "float32" if dtype in dtypes.HALVES else dtype
 
 
 def lowest(dtype: str) -> float:

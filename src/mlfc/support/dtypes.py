@@ -17,6 +17,8 @@ from mlfc.errors import UnsupportedError
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64", "bfloat16")
+HALVES = ("float16", "bfloat16")
+"""Floats of 16 bits, which are computed with as float32."""
 NARROW_INTEGERS = ("int4", "uint4", "int2", "uint2")
 NARROW_FLOATS = (
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",

@@ -26,6 +26,8 @@ from mlfc.tir.bind import bind
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, buffer_of, computed, from_buffer
 from mlfc.tir.extents import symbols_of
 from mlfc.tir.fixed_point_lanes import WIDE, vectorize
+from mlfc.tir.half_blocks import half_blocks
+from mlfc.tir.half_floats import widen_halves
 from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
@@ -289,6 +291,9 @@ class _GroupLowering:
         """Return the body in the form that suits the target."""
         if self.features.gpu or self.binds:
             return bind(body, self.features.group_items)
+        body = widen_halves(body)
+        if self.features.vector_bytes:
+            body = half_blocks(body)
         if self.features.fixed_point_lanes:  # before the cut of what is left to the compiler
             body = vectorize(body, WIDE[self.features.fixed_point_lanes], self.ctx)
         if self.features.vector_bytes:

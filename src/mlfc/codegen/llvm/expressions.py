@@ -10,11 +10,14 @@ from mlfc.codegen.c_types import HALF_FLOATS
 from mlfc.codegen.llvm import arithmetic
 from mlfc.codegen.llvm.context import Context, alignment
 from mlfc.codegen.llvm.llvm_types import (
+    FLOAT,
     INT1,
+    INT16,
     INT32,
     Value,
     constant,
     is_signed,
+    lanes_of,
     memory_type,
     value_type,
 )
@@ -74,6 +77,12 @@ class ExprEmitter:
         return arithmetic.convert(self._context, value, source, target)
 
     def _converted(self, name: str, value: Value, dtype: str) -> Value:
+        context, lanes = self._context, dtypes.lanes(dtype)
+        if name.startswith("float16") and context.machine.converts_halves:
+            halves = lanes_of(ll.HalfType(), lanes)
+            if name == "float16_to_float":
+                return context.builder.fpext(context.builder.bitcast(value, halves), lanes_of(FLOAT, lanes))
+            return context.builder.bitcast(context.builder.fptrunc(value, halves), lanes_of(INT16, lanes))
         body = INTRINSICS.get(name).bodies[""]
         return self._inlined(body.on_lanes(dtypes.lanes(dtype)), [value])
 
@@ -265,6 +274,8 @@ class ExprEmitter:
         body = INTRINSICS.get(expr.name).body(source)
         if body is not None:
             args = [self.value(arg) for arg in expr.args]
+            if body.key == "round_float16" and self._context.machine.converts_halves:
+                return self._converted("float16_to_float", self._converted("float16_from_float", *args, source), source)
             own = arithmetic.instruction(self._context, expr.name, args)
             return self._inlined(body.on_lanes(dtypes.lanes(source)), args) if own is None else own
         if dtypes.element(source) in HALF_FLOATS and expr.name not in arithmetic.OF_BITS:

@@ -75,6 +75,11 @@ class Machine:
         """Tell whether a product and a sum of this dtype become one instruction."""
         return dtypes.element(dtype) in self.fused
 
+    @property
+    def converts_halves(self) -> bool:
+        """Whether float16 become float32, and back, by instructions: x86-64 has them where it has fused products."""
+        return self.architecture == "aarch64" or (self.architecture == "x86_64" and self.fuses("float32"))
+
     def target_machine(self, level: int = 3) -> llvm.TargetMachine:
         """Return LLVM's compiler for the processor, at a level of optimization from 0 to 3."""
         return _target_machine(self.triple, self.cpu, self.features, self.abi, level)

@@ -12,18 +12,33 @@ def _at_least(x: Expr, limit: float) -> Expr:
     return tb.binary("ge", x, limit)
 
 
+def _where(condition: Expr, bits: int | Expr) -> Expr:
+    """Return the bits where the condition is true, else 0: compilers put masks in vectors where they keep branches."""
+    return (tb.const(0, "uint32") - tb.cast(condition, "uint32")) & bits
+
+
 @defined(stored="uint16")
 def float16_to_float(steps: Steps, stored: Expr) -> Expr:
     """Return the value of a float16."""
     wide = steps.let("wide", tb.cast(stored, "uint32"))
     sign = steps.let("sign", shl(wide & 0x8000, 16))
     magnitude = steps.let("magnitude", wide & 0x7FFF)
-    small = bits_of_float(tb.cast(magnitude, "float32") * 2.0**-24)
-    bias = tb.select(_at_least(magnitude, 0x7C00), tb.const(0x70000000, "uint32"), 0x38000000)
     subnormal = tb.binary("lt", magnitude, 0x0400)
-    note = "zero and subnormals are exact in float; the others keep their fraction"
-    bits = steps.let("bits", tb.select(subnormal, small, shl(magnitude, 13) + bias), note)
-    return float_of_bits(bits | sign)
+    note = "subnormals get the leading digit that they lack, whose value is subtracted; infinity and NaN the exponent"
+    extra = steps.let("extra", _where(subnormal, 0x38800000), note)
+    infinite = _where(_at_least(magnitude, 0x7C00), 0x38000000)
+    bias = steps.let("bias", tb.maximum(extra, 0x38000000) + infinite)
+    value = float_of_bits(shl(magnitude, 13) + bias) - float_of_bits(extra)
+    return float_of_bits(bits_of_float(value) | sign)
+
+
+def _rounded(steps: Steps, magnitude: Expr) -> tuple[Expr, Expr, Expr]:
+    """Return the bits of a unit and of the sum with a magnitude, whose low bits are its fraction, and NaN's bit."""
+    limited = steps.let("limited", tb.minimum(magnitude, 0x47800000), "from 65536 on infinity")
+    power = steps.let("power", tb.maximum(limited & 0x7F800000, 0x38800000))
+    unit = steps.let("unit", power + 0x06800000, "added, it leaves the rounded fraction in the low bits")
+    total = bits_of_float(float_of_bits(limited) + float_of_bits(unit))
+    return unit, total, tb.binary("gt", magnitude, 0x7F800000)
 
 
 @defined(value="float32")
@@ -31,14 +46,20 @@ def float16_from_float(steps: Steps, value: Expr) -> Expr:
     """Return the bits of the nearest float16, ties to even."""
     bits = steps.let("bits", bits_of_float(value))
     sign = steps.let("sign", shr(bits, 16) & 0x8000)
-    magnitude = steps.let("magnitude", bits & 0x7FFFFFFF)
-    normal = shr(magnitude - 0x38000000 + 0x0FFF + (shr(magnitude, 13) & 1), 13)
-    subnormal = bits_of_float(float_of_bits(magnitude) + 0.5) - 0x3F000000
-    rounded = tb.select(tb.binary("lt", magnitude, 0x38800000), subnormal, normal)
-    rounded = tb.select(_at_least(magnitude, 0x47800000), 0x7C00, rounded)
-    rounded = tb.select(tb.binary("gt", magnitude, 0x7F800000), 0x7E00, rounded)
-    note = "NaN; from 65536 on infinity; subnormal: adding 0.5 leaves the rounded result in the low bits; normal"
-    return tb.cast(steps.let("rounded", rounded, note) | sign, "uint16")
+    unit, total, is_nan = _rounded(steps, steps.let("magnitude", bits & 0x7FFFFFFF))
+    rounded = steps.let("rounded", total - unit + shr(unit - 0x3F000000, 13))
+    return tb.cast(rounded | _where(is_nan, 0x0200) | sign, "uint16")
+
+
+@defined(value="float32")
+def round_float16(steps: Steps, value: Expr) -> Expr:
+    """Return the nearest number that is a float16, ties to even."""
+    bits = steps.let("bits", bits_of_float(value))
+    sign = steps.let("sign", bits & 0x80000000)
+    unit, total, is_nan = _rounded(steps, steps.let("magnitude", bits & 0x7FFFFFFF))
+    rounded = steps.let("rounded", bits_of_float(float_of_bits(total) - float_of_bits(unit)))
+    infinite = _where(_at_least(rounded, 0x47800000), 0x38000000)
+    return float_of_bits((rounded + infinite) | _where(is_nan, 0x7FC00000) | sign)
 
 
 @defined(stored="uint16")
@@ -47,13 +68,23 @@ def bfloat16_to_float(_: Steps, stored: Expr) -> Expr:
     return float_of_bits(shl(tb.cast(stored, "uint32"), 16))
 
 
+def _rounded_bfloat16(steps: Steps, value: Expr) -> Expr:
+    bits = steps.let("bits", bits_of_float(value))
+    magnitude = steps.let("magnitude", bits & 0x7FFFFFFF)
+    number, quiet = tb.binary("le", magnitude, 0x7F800000), _where(tb.binary("gt", magnitude, 0x7F800000), 0x00400000)
+    return (bits + _where(number, (shr(bits, 16) & 1) + 0x7FFF)) | quiet
+
+
 @defined(value="float32")
 def bfloat16_from_float(steps: Steps, value: Expr) -> Expr:
     """Return the bits of the nearest bfloat16, ties to even."""
-    bits = steps.let("bits", bits_of_float(value))
-    high = steps.let("high", shr(bits, 16))
-    is_nan = tb.binary("gt", bits & 0x7FFFFFFF, 0x7F800000)
-    return tb.cast(tb.select(is_nan, high | 0x0040, shr(bits + 0x7FFF + (high & 1), 16)), "uint16")
+    return tb.cast(shr(_rounded_bfloat16(steps, value), 16), "uint16")
+
+
+@defined(value="float32")
+def round_bfloat16(steps: Steps, value: Expr) -> Expr:
+    """Return the nearest number that is a bfloat16, ties to even."""
+    return float_of_bits(_rounded_bfloat16(steps, value) & 0xFFFF0000)
 
 
 def _truncated(target: str, _: Steps, x: Expr) -> Expr:

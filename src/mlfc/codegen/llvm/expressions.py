@@ -275,7 +275,8 @@ class ExprEmitter:
         if body is not None:
             args = [self.value(arg) for arg in expr.args]
             if body.key == "round_float16" and self._context.machine.converts_halves:
-                return self._converted("float16_to_float", self._converted("float16_from_float", *args, source), source)
+                half = self._converted("float16_from_float", args[0], source)
+                return self._converted("float16_to_float", half, source)
             own = arithmetic.instruction(self._context, expr.name, args)
             return self._inlined(body.on_lanes(dtypes.lanes(source)), args) if own is None else own
         if dtypes.element(source) in HALF_FLOATS and expr.name not in arithmetic.OF_BITS:

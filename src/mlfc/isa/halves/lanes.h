@@ -45,7 +45,7 @@
   const mlf_u32x16_part mlf_small = (mlf_u32x16_part)(mlf_some < 0x38800000U); \
   const mlf_u32x16_part mlf_unit = ((mlf_some & ~mlf_small) | (mlf_small & 0x38800000U)) + 0x6800000U; \
   const mlf_f32x16_part mlf_sum = (mlf_f32x16_part)mlf_limited + (mlf_f32x16_part)mlf_unit; \
-  const mlf_u32x16_part mlf_nan = (mlf_u32x16_part)(mlf_size > 0x7f800000U) & 0x200U; \
+  const mlf_u32x16_part mlf_nan = (mlf_u32x16_part)(mlf_size > 0x7f800000U) & (0x200U | (mlf_bits >> 13 & 0x1ffU)); \
   const mlf_u32x16_part mlf_r = (mlf_u32x16_part)mlf_sum - mlf_unit + ((mlf_unit - 0x3f000000U) >> 13); \
   const mlf_u32x16_part mlf_all = mlf_r | mlf_nan | (mlf_bits >> 16 & 0x8000U); \
   ((mlf_u16x16_u *)(place))[q] = __builtin_convertvector(mlf_all, mlf_u16x16_part); \

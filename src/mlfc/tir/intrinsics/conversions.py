@@ -48,7 +48,7 @@ def float16_from_float(steps: Steps, value: Expr) -> Expr:
     sign = steps.let("sign", shr(bits, 16) & 0x8000)
     unit, total, is_nan = _rounded(steps, steps.let("magnitude", bits & 0x7FFFFFFF))
     rounded = steps.let("rounded", total - unit + shr(unit - 0x3F000000, 13))
-    return tb.cast(rounded | _where(is_nan, 0x0200) | sign, "uint16")
+    return tb.cast(rounded | _where(is_nan, (shr(bits, 13) & 0x01FF) | 0x0200) | sign, "uint16")
 
 
 @defined(value="float32")
@@ -59,7 +59,7 @@ def round_float16(steps: Steps, value: Expr) -> Expr:
     unit, total, is_nan = _rounded(steps, steps.let("magnitude", bits & 0x7FFFFFFF))
     rounded = steps.let("rounded", bits_of_float(float_of_bits(total) - float_of_bits(unit)))
     infinite = _where(_at_least(rounded, 0x47800000), 0x38000000)
-    return float_of_bits((rounded + infinite) | _where(is_nan, 0x7FC00000) | sign)
+    return float_of_bits((rounded + infinite) | _where(is_nan, (bits & 0x003FE000) | 0x7FC00000) | sign)
 
 
 @defined(stored="uint16")

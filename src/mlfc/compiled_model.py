@@ -27,6 +27,7 @@ from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.specializing import SpecializingModel
+from mlfc.support.arrays import Array
 from mlfc.support.text import Displayed
 from mlfc.target.defaults import EVERY_CPU
 from mlfc.target.target import llvm_here
@@ -193,6 +194,10 @@ class CompiledModel(Displayed, HasModel):
             if self._specializes and isinstance(self._model, VmModel) and not self._model.has_containers:
                 self._model = SpecializingModel(self._model, self._specialized)
         return self._model
+
+    def run(self, *inputs: Any) -> dict[str, Array]:
+        """Run one inference; as `AotModule.run`."""
+        return (self.model if self._model is None else self._model).run(*inputs)
 
     @cached_property
     def _portable(self) -> Factory:

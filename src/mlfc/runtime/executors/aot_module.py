@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -18,7 +18,7 @@ from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
+from mlfc.runtime.tensor.arrays import Expected, address_of, bound, by_name, only, require_readable
 from mlfc.runtime.threads import address_in, share_pool
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
@@ -32,6 +32,7 @@ _POOL_ALIGNMENT = 64
 
 
 _MAPPED = ("inputs", "outputs")
+_Prepared: TypeAlias = "tuple[Any, Any, Callable[[], int]]"
 _locks: WeakValueDictionary[tuple[str, str], ForkSafeLock] = WeakValueDictionary()
 _locks_guard = ForkSafeLock()
 
@@ -87,6 +88,8 @@ class AotModule(Restorable, Displayed):
     ) -> None:
         self.inputs = description.inputs
         self.outputs = description.outputs
+        self._taken, self._given = Expected.of(self.inputs), Expected.of(self.outputs)
+        self._idle: list[_Prepared] = []  # of runs that have ended: several may go on at once
         self.device: Device = cpu()
         self._pools: Sequence[int] = ()
         if description.external_workspace:
@@ -135,12 +138,26 @@ class AotModule(Restorable, Displayed):
         RunError
             If the generated code reports failure.
         """
-        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-        arrays = {name: require_readable(array) for name, array in by_name(given, self.inputs, "input").items()}
-        outputs = self.new_outputs()
-        call = self._call(arrays, outputs)
+        given = only(inputs)
+        arrays = self._taken.taken(given)
+        if arrays is None:
+            arrays = [require_readable(array) for array in by_name(given, self.inputs, "input").values()]
+        outputs = self._given.new()
+        if self._mappers:
+            call: Callable[[], int] = self._call(dict(zip(self._taken.names, arrays, strict=True)), outputs)
+        else:
+            try:
+                prepared = self._idle.pop()
+            except IndexError:
+                prepared = self._prepared(len(arrays), len(outputs))
+            sources, results, call = prepared
+            sources[: len(arrays)] = list(map(address_of, arrays))
+            results[: len(outputs)] = list(map(address_of, outputs.values()))
         with self._lock:
-            require_success(call())
+            status = call()
+        if not self._mappers:
+            self._idle.append(prepared)
+        require_success(status)
         return outputs
 
     def bind(
@@ -193,20 +210,32 @@ class AotModule(Restorable, Displayed):
 
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh uninitialized arrays for the outputs."""
-        return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
+        return self._given.new()
 
     def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
-        pools = [*map(aligned, self._pools), *self._own_states, *self._constants]
-        given = [_pointers(pools)] if pools else []
         if self._mappers:
-            call = self._copying_call(given, inputs, outputs)
+            call = self._on_states(self._copying_call(self._memory(), inputs, outputs))
         else:
-            arguments = [_pointers(tuple(inputs.values())), _pointers(tuple(outputs.values())), *given]
-            call = BoundCall(self._function, *map(ctypes.byref, arguments))
-        if len(self._state):
-            call = BoundCall(self._continue, call)
+            call = self._on(_pointers(tuple(inputs.values())), _pointers(tuple(outputs.values())))
         call.inputs, call.outputs = inputs, outputs
         return call
+
+    def _prepared(self, inputs: int, outputs: int) -> _Prepared:
+        """Return the structs of pointers for runs one after another, and the call that reads them."""
+        sources, results = ((ctypes.c_void_p * max(1, count))() for count in (inputs, outputs))
+        return sources, results, self._on(sources, results)
+
+    def _on(self, sources: Any, results: Any) -> BoundCall:
+        """Return a call on structs of pointers, with a workspace of its own if callers pass that in."""
+        arguments = [sources, results, *self._memory()]
+        return self._on_states(BoundCall(self._function, *map(ctypes.byref, arguments)))
+
+    def _memory(self) -> list[Any]:
+        pools = [*map(aligned, self._pools), *self._own_states, *self._constants]
+        return [_pointers(pools)] if pools else []
+
+    def _on_states(self, call: BoundCall) -> BoundCall:
+        return BoundCall(self._continue, call) if len(self._state) else call
 
     def _continue(self, call: Callable[[], int]) -> int:
         """Run a call on this module's states."""

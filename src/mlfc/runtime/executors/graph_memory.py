@@ -63,6 +63,7 @@ class HostMemory:
         self._blocks = {key: _block(size) for key, size in sizes.items() if storages is None or key in storages}
         # what takes the place of a block's memory for one argument: the caller's own arrays
         self._external: dict[int, Array] = {}
+        self._views: dict[int, tuple[Array, int]] = {}  # of entries, with their addresses, until memory changes
 
     def device(self, entry: int) -> Device:  # noqa: ARG002  (all are at one place)
         """Return the CPU."""
@@ -74,14 +75,13 @@ class HostMemory:
 
     def address(self, entry: int) -> int:
         """Return the address of a tensor."""
-        external = self._external.get(self._roots[entry])
-        memory = self._blocks[self._graph.entries[entry].storage_id] if external is None else external
-        return memory.ctypes.data
+        return self._seen(entry)[1]
 
     def write(self, entry: int, array: Array) -> None:
         """Copy an array in, into the graph's own memory."""
-        if entry not in self._graph.kept:  # which may be other executors', too
-            self._external.pop(entry, None)
+        if entry in self._external and entry not in self._graph.kept:  # which may be other executors', too
+            del self._external[entry]
+            self._views.clear()
         self.view(entry)[...] = array
 
     def read(self, entry: int, out: Array) -> None:
@@ -104,15 +104,27 @@ class HostMemory:
             self.write(argument, array)
         else:
             self._external[argument] = array
+            self._views.clear()
 
     def share(self, argument: int, other: GraphMemory, source: int) -> None:
         """Share the memory of another graph's tensor as an argument."""
         if not isinstance(other, HostMemory):
             raise InternalError("tensors of two devices cannot share memory")
         self._external[argument] = other.view(source)
+        self._views.clear()
 
     def view(self, entry: int) -> Array:
         """Return a tensor's memory as an array."""
+        return self._seen(entry)[0]
+
+    def _seen(self, entry: int) -> tuple[Array, int]:
+        found = self._views.get(entry)
+        if found is None:
+            array = self._viewed(entry)
+            found = self._views[entry] = array, array.ctypes.data
+        return found
+
+    def _viewed(self, entry: int) -> Array:
         item, root = self._graph.entries[entry], self._roots[entry]
         if root in self._external:
             return self._external[root].reshape(array_shape(item))

@@ -18,7 +18,7 @@ from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import bound, by_name, require_readable
+from mlfc.runtime.tensor.arrays import Expected, bound, by_name, only, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
@@ -144,6 +144,7 @@ class GraphModule(Restorable, Displayed):
                 f" as one that takes {_shown(self.inputs)} and gives {_shown(self.outputs)}"
             )
         self._keys = tuple(known)
+        self._taken = Expected.of(self.inputs)
         self._operators = operators
         self._lock = ForkSafeLock()
         self._state = ModelState(states, GraphStates(executor, states, self._lock)) if states else ModelState()
@@ -162,10 +163,12 @@ class GraphModule(Restorable, Displayed):
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""
-        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-        arrays = {name: require_readable(array) for name, array in by_name(given, self.inputs, "input").items()}
+        given = only(inputs)
+        arrays = self._taken.taken(given)
+        if arrays is None:
+            arrays = [require_readable(array) for array in by_name(given, self.inputs, "input").values()]
         with self._lock:
-            for key, array in zip(self._keys, arrays.values(), strict=True):
+            for key, array in zip(self._keys, arrays, strict=True):
                 self.executor.set_input(key, array)
             self.executor.run()
             return {info.name: self.executor.get_output(index) for index, info in enumerate(self.outputs)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,74 @@ FILLS = ("random", "zeros", "ones")
 # Wide integers that are not quantized are mostly token numbers and indices, which must stay small.
 _INDEX_END = 8
 _CONTAINED = 3  # open extents of tensors in sequences that are made up
+
+
+_READABLE = 0x101
+"""numpy's bits of contiguous and aligned arrays."""
+
+
+def address_of(array: Array) -> int:
+    """Return where a contiguous array begins."""
+    # a quarter of the time that numpy takes to describe all of an array; dtypes of others, as bfloat16, are no buffers
+    if array.flags.writeable and array.nbytes and array.dtype.isbuiltin == 1:
+        buffer: Any = array
+        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    return int(array.__array_interface__["data"][0])
+
+
+def is_readable(value: Any) -> bool:
+    """Tell whether generated code can read a value in place: an array that is contiguous and aligned."""
+    return type(value) is np.ndarray and value.flags.num & _READABLE == _READABLE
+
+
+def only(inputs: tuple[Any, ...]) -> Mapping[str, Any] | Sequence[Any]:
+    """Return the mapping by name that is the only argument, or the arguments in order."""
+    if len(inputs) == 1:
+        (first,) = inputs
+        if type(first) is dict or isinstance(first, Mapping):  # the second question takes a microsecond
+            return first
+    return inputs
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Names, dtypes and static shapes of tensors, prepared for checks at each run.
+
+    Attributes
+    ----------
+    tensors : tuple of (str, dtype, tuple of int)
+    """
+
+    tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, infos: Sequence[TensorInfo]) -> Expected:
+        """Return those of tensors of static shape."""
+        return cls(tuple((info.name, info.numpy_dtype, tuple(info.shape)) for info in infos))
+
+    @property
+    def names(self) -> list[str]:
+        """Their names, in order."""
+        return [name for name, _, _ in self.tensors]
+
+    def taken(self, values: Mapping[str, Any] | Sequence[Any]) -> list[Array] | None:
+        """Return arrays in order if all of them fit; None leaves conversions and errors to `by_name`."""
+        tensors = self.tensors
+        if len(values) != len(tensors):
+            return None
+        given: list[Any]
+        if type(values) is dict or isinstance(values, Mapping):
+            given = [values.get(name) for name, _, _ in tensors]
+        else:
+            given = list(values)
+        for value, (_, dtype, shape) in zip(given, tensors, strict=True):
+            if not is_readable(value) or value.dtype != dtype or value.shape != shape:
+                return None
+        return given
+
+    def new(self) -> dict[str, Array]:
+        """Return fresh uninitialized arrays by name."""
+        return {name: np.empty(shape, dtype) for name, dtype, shape in self.tensors}
 
 
 def by_name(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:

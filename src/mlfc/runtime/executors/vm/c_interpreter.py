@@ -14,8 +14,9 @@ import numpy as np
 from mlfc.errors import InputError, MlfcError
 from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
 from mlfc.runtime.executors.vm.interpreter import Limits
-from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, address_of, aligned_like, new_array, number_of
+from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, aligned_like, new_array, number_of
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables, devices_symbol_of
+from mlfc.runtime.tensor.arrays import address_of
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable
 from mlfc.support.bytecode.instructions import ALIGNMENT, BY_NAME, CPU, DTYPES, MAX_RANK
@@ -142,7 +143,7 @@ class CInterpreter:
             of, under, call = self._idle.pop()
         except IndexError:
             return PreparedCall(self, function, limits)
-        return call if (of, under) == (function, limits) else PreparedCall(self, function, limits)
+        return call if of == function and under is limits else PreparedCall(self, function, limits)
 
     def failure(self, error: Any) -> MlfcError:
         """Return the error of opening or of a run."""
@@ -175,7 +176,7 @@ class PreparedCall:
         self._outputs = (_Tensor * called.results)()
         # of each input, what was described last, and where it is copied to
         self._described: list[object] = [None] * called.parameters
-        self._copies: list[Array | None] = [None] * called.parameters
+        self._copies: list[tuple[Array | None, int]] = [(None, 0)] * called.parameters
         self._error = _Error()
         self._into = None if targets is None else (_Tensor * called.results)()
         for tensor, array in zip(self._into or (), targets or (), strict=True):
@@ -192,15 +193,19 @@ class PreparedCall:
 
         That has to stay alive. A small copy serves later inputs, too, while their shape and dtype are its own.
         """
-        tensor, described, copied = self._inputs[number], self._described[number], self._copies[number]
-        address, kind = address_of(array), (array.shape, array.dtype)
+        tensor, address, kind = self._inputs[number], address_of(array), (array.shape, array.dtype)
+        is_known = self._described[number] == kind
         if address % ALIGNMENT and array.nbytes:
-            if copied is None or (copied.shape, copied.dtype) != kind:
+            copied, place = self._copies[number] if is_known else (None, 0)
+            if copied is None:
                 copied = aligned_like(array)
-                self._copies[number] = copied if copied.nbytes <= _KEPT_BYTES else None
-            np.copyto(copied, array)
-            array, address = copied, address_of(copied)
-        if described != kind:
+                place = address_of(copied)
+                self._copies[number] = (copied, place) if copied.nbytes <= _KEPT_BYTES else (None, 0)
+            copied[...] = array
+            array, address = copied, place
+        elif not is_known:
+            self._copies[number] = (None, 0)
+        if not is_known:
             dtype = number_of(array.dtype)
             if dtype is None:
                 raise run_error(self._interpreter.executable, Fault(Code.BAD_INPUT, number, -1, 255), None)

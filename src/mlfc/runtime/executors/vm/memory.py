@@ -13,6 +13,7 @@ from mlfc.errors import DeviceError
 from mlfc.runtime.devices.device import Device, DeviceBlock
 from mlfc.runtime.executors.vm.failures import Code, Fault
 from mlfc.runtime.tensor import c_abi
+from mlfc.runtime.tensor.arrays import address_of
 from mlfc.runtime.tensor.ndarray import NDArray
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.instructions import ALIGNMENT, CPU, DTYPES, NUMBERED_DTYPES
@@ -95,15 +96,6 @@ def aligned_zeros(nbytes: int) -> Array:
     whole = np.zeros(nbytes + ALIGNMENT, np.uint8)
     skipped = -whole.ctypes.data % ALIGNMENT
     return whole[skipped : skipped + nbytes]
-
-
-def address_of(array: Array) -> int:
-    """Return where a contiguous array begins."""
-    # a quarter of the time that numpy takes to describe all of an array; dtypes of others, as bfloat16, are no buffers
-    if array.flags.writeable and array.nbytes and array.dtype.isbuiltin == 1:
-        buffer: Any = array
-        return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-    return int(array.__array_interface__["data"][0])
 
 
 def aligned(array: Array) -> Array:

@@ -18,7 +18,7 @@ from mlfc.runtime.executors.vm.kept import VmStates
 from mlfc.runtime.executors.vm.memory import number_of
 from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
 from mlfc.runtime.modules.restoring import Restorable
-from mlfc.runtime.tensor.arrays import require_readable
+from mlfc.runtime.tensor.arrays import is_readable, only, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.arrays import Array
 from mlfc.support.bytecode.executable import Executable
@@ -79,11 +79,12 @@ class VmModel(Restorable, Displayed):
         self.executable = executable
         self._taken, self._given = (Signature(executable, each) for each in (executable.given, executable.returned))
         self.inputs, self.outputs = self._taken.infos, self._given.infos
-        self._names = [info.name for info in self.inputs]
+        self._names, self._result_names = ([info.name for info in infos] for infos in (self.inputs, self.outputs))
         self._parts = [value.name for value in executable.given]
         self.set_limits(memory_limit, turn_limit)
         tables = self._native(executable, code)
         self._states = VmStates(executable, tables)
+        self._is_plain = not (self._states.infos or self.has_containers)
         if interpreter not in (None, PYTHON, C):
             raise OptionError(unknown("interpreter", str(interpreter), (PYTHON, C)))
         can = serves(executable, code)
@@ -195,9 +196,13 @@ class VmModel(Restorable, Displayed):
 
         What is a sequence or optional of the model is a list of arrays, or None.
         """
-        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-        results = self.call(0, self.in_order(given))
-        return {info.name: array for info, array in zip(self.outputs, results, strict=True)}
+        given = self.in_order(only(inputs))
+        engine = self._engine
+        if isinstance(engine, CInterpreter) and self._is_plain and all(map(is_readable, given)):
+            results: Sequence[Any] = engine.run(0, given, self._limits)
+        else:
+            results = self.call(0, given)
+        return dict(zip(self._result_names, results, strict=True))
 
     def in_order(self, given: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
         """Return inputs in the model's order; raise InputError or ProblemsError if some are missing or unknown."""
@@ -206,7 +211,7 @@ class VmModel(Restorable, Displayed):
             if len(given) != len(names):
                 raise InputError(f"expected {len(names)} inputs, got {len(given)}", next_step=f"They are: {names}")
             return list(given)
-        if len(given) == len(names) and all(name in given for name in names):
+        if len(given) == len(names) and all(map(given.__contains__, names)):
             return [given[name] for name in names]
         faults = [InputError(unknown("input", str(name), names)) for name in given if name not in names]
         faults += [InputError("the input is missing", place=name) for name in names if name not in given]

@@ -6,9 +6,10 @@ again, or to ``@loop_done``, which gives the states as they are. Results of the 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlfc.errors import UnsupportedError
@@ -357,6 +358,7 @@ class _Turn:
 
     frame: Frame
     params: list[Var]  # flag, number, states
+    given: list[Expr]  # the states, made of these
     go: Expr | None
     states: list[Expr]
     rows: list[Expr]
@@ -366,6 +368,10 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
     """Return the states behind a loop, a list of what the turns gave for each row, and the number of turns."""
     span = Span((loop.name,))
     kinds, turn = _general(dynamic, loop)
+    if constant := _constant_states(turn):
+        after, lists, ran = looped(dynamic, _without(loop, constant))
+        kept = iter(after)
+        return [loop.initial[i] if i in constant else next(kept) for i in range(len(kinds))], lists, ran
     joiner = Joiner(dynamic, loop.name, [turn.frame])
     rows = [_row_type(joiner, row, loop.name) for row in turn.rows]
     names = {param.name for param in turn.params}
@@ -397,6 +403,31 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
     call = ir.call_function(itself, [start, ir.const(0, "int64"), *initial, *empty, *captured], span=span)
     found = unpacked(dynamic, call, [*kinds, *rows, _NUMBER, _FLAG], [""] * len(results.fields))
     return found[: len(kinds)], found[len(kinds) : -2], found[-2]
+
+
+def _constant_states(turn: _Turn) -> set[int]:
+    """Return the indices of states that every iteration passes on as they are."""
+    pairs = enumerate((flat(state), flat(given)) for state, given in zip(turn.states, turn.given, strict=True))
+    return {index for index, (a, b) in pairs if len(a) == len(b) and all(map(operator.is_, a, b))}
+
+
+def _without(loop: Loop, constant: AbstractSet[int]) -> Loop:
+    """Return a loop without some of its states, whose iterations read the initial values instead."""
+    kept = [value for index, value in enumerate(loop.initial) if index not in constant]
+    fixed = [part for index in constant for part in flat(loop.initial[index])]
+
+    def turn(number: Expr, go: Expr, carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
+        given = iter(carried)
+        states = [loop.initial[i] if i in constant else next(given) for i in range(len(loop.initial))]
+        further, after, rows = loop.turn(number, go, states)
+        return further, [value for index, value in enumerate(after) if index not in constant], rows
+
+    return replace(loop, initial=kept, turn=turn, outer=loop.outer | {part for part in fixed if not is_free(part)})
+
+
+def is_free(expr: Expr) -> bool:
+    """Tell whether every function may have a copy of an expression."""
+    return isinstance(expr, Constant) or ir.op_name(expr) == "extents"
 
 
 def stacked(dynamic: Dynamic, rows: Expr, count: Any, name: str) -> Expr:
@@ -483,7 +514,7 @@ def _general(dynamic: Dynamic, loop: Loop) -> tuple[list[Type], _Turn]:
 
     They begin with the types that the states have, and become as general as a turn makes them.
     """
-    kinds: list[Type] = dynamic.patterns.get(loop.name) or [value.type for value in loop.initial]
+    kinds: list[Type] = dynamic.patterns.get((loop.name, len(loop.initial))) or [value.type for value in loop.initial]
     joiner = Joiner(dynamic, loop.name, [])
     kinds = [
         _opened(dynamic, joiner, kind, value.type, loop.name) for kind, value in zip(kinds, loop.initial, strict=True)
@@ -496,7 +527,7 @@ def _general(dynamic: Dynamic, loop: Loop) -> tuple[list[Type], _Turn]:
             for kind, value in zip(kinds, turn.states, strict=True)
         ]
         if wider == kinds:
-            dynamic.patterns[loop.name] = kinds
+            dynamic.patterns[loop.name, len(kinds)] = kinds
             return kinds, turn
         kinds = wider
     raise UnsupportedError(
@@ -553,5 +584,6 @@ def _imported(dynamic: Dynamic, loop: Loop, kinds: Sequence[Type]) -> _Turn:
             params.append(Var(f"state_{index}", part))
         dynamic.give(params)
         source: Iterator[Expr] = iter(params[2:])
-        go, states, rows = loop.turn(params[1], params[0], [built(kind, source) for kind in kinds])
-    return _Turn(frame, params, go, states, rows)
+        given = [built(kind, source) for kind in kinds]
+        go, states, rows = loop.turn(params[1], params[0], given)
+    return _Turn(frame, params, given, go, states, rows)

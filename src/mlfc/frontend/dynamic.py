@@ -80,7 +80,7 @@ class Dynamic:
         self.defined_symbols: set[Symbol] = set()
         self.stated: dict[str, Symbol] = {}  # symbols whose bounds users gave
         self.may_be_empty: AbstractSet[Symbol] = frozenset()  # input symbols whose lower bound 0 is a default
-        self.patterns: dict[str, Any] = {}  # of states of loops, by the node's name
+        self.patterns: dict[tuple[str, int], Any] = {}  # of states of loops, by the node's name and how many there are
         self._names = {"main"}
         self._symbols: set[str] = set()
         self._varying: set[Symbol] = set()

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from mlfc.errors import ModelError
-from mlfc.frontend.control import Loop, as_list, looped, stacked, taken_out
+from mlfc.frontend.control import Loop, as_list, is_free, looped, stacked, taken_out
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, ListType, Span, TensorType, Tuple
@@ -130,7 +130,7 @@ class Loops:
             behind = len(states) + 1
             return (None if always[0] else further), results[1:behind], results[behind:]
 
-        outer = self.outer | {value for value in (limit, condition) if value is not None and not _is_free(value)}
+        outer = self.outer | {value for value in (limit, condition) if value is not None and not is_free(value)}
         after, lists, ran = looped(self.dynamic, Loop(self.name, states, condition, limit, turn, outer))
         exact = count is not None and always[0] and (condition is None or isinstance(condition, Constant))
         turns = count if exact else None
@@ -162,7 +162,7 @@ class Loops:
             ]
             return None, [], imported(self.graph, items)
 
-        outer = self.outer | {limit} | {item for item in given if not _is_free(item)}
+        outer = self.outer | {limit} | {item for item in given if not is_free(item)}
         _, lists, _ = looped(self.dynamic, Loop(self.name, [], None, limit, turn, outer))
         return lists
 
@@ -191,7 +191,7 @@ class Loops:
             results = imported(self.graph, [*carried, *slices])
             return None, results[:states], results[states:]
 
-        outer = self.outer | {part for part in parts if not _is_free(part)}
+        outer = self.outer | {part for part in parts if not is_free(part)}
         after, lists, ran = looped(self.dynamic, Loop(self.name, values[:states], None, limit, turn, outer))
         found = [self._stacked(item, ran, turns) for item in lists]
         directions, targets = self._listed("scan_output_directions", rows), self._listed("scan_output_axes", rows)
@@ -218,8 +218,3 @@ class Loops:
         if len(found) != count:
             raise self._wrong(f"{name} has {len(found)} entries, expected {count}")
         return found
-
-
-def _is_free(expr: Expr) -> bool:
-    """Tell whether every function may have an expression for itself."""
-    return isinstance(expr, Constant) or ir.op_name(expr) == "extents"

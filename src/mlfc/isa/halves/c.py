@@ -10,8 +10,8 @@ from mlfc.tir.ir import Expr
 _PIECES = pieces_beside(__file__, "lanes.h")
 _HALVES, _FLOATS = "float16x16", "float32x16"
 _HELPERS: dict[str, Helper] = {
-    "widen_halves": ((), _PIECES["widen_halves"]),
-    "narrow_halves": ((), _PIECES["narrow_halves"]),
+    "widen_halves": (("float16_to_float",), _PIECES["widen_halves"]),
+    "narrow_halves": (("float16_from_float",), _PIECES["narrow_halves"]),
 }
 
 
@@ -35,5 +35,12 @@ def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
 _INCLUDES = tuple(_PIECES["includes"].splitlines())
 C_FORMS.add(
     "halves",
-    CForm(_HELPERS.get, _INCLUDES, lambda _: {"uint16x16", _FLOATS, "uint32x16"}, expression=_expression, store=_store),
+    CForm(
+        _HELPERS.get,
+        _INCLUDES,
+        lambda _: {"uint16x16", _FLOATS, "uint32x16"},
+        is_portable=lambda _: True,
+        expression=_expression,
+        store=_store,
+    ),
 )

@@ -6,9 +6,15 @@
 #elif defined(__aarch64__) && defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
+#if defined(__clang__)
+/* what only compilers without vectors call */
+#pragma clang diagnostic ignored "-Wunused-function"
+#endif
 
 //: widen_halves
-#if defined(__AVX512F__) && MLF_PARTS == 1
+#if !MLF_VECTORS
+#define mlf_widen_halves(place) mlf_float16_to_float((place)[q])
+#elif defined(__AVX512F__) && MLF_PARTS == 1
 #define mlf_widen_halves(place) ((mlf_f32x16_part)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(place))))
 #elif defined(__F16C__) && MLF_PARTS == 2
 #define mlf_widen_halves(place) ((mlf_f32x16_part)_mm256_cvtph_ps(_mm_loadu_si128((const void *)((place) + 8 * q))))
@@ -27,7 +33,9 @@
 #endif
 
 //: narrow_halves
-#if defined(__AVX512F__) && MLF_PARTS == 1
+#if !MLF_VECTORS
+#define mlf_narrow_halves(place, value) ((place)[q] = mlf_float16_from_float(value))
+#elif defined(__AVX512F__) && MLF_PARTS == 1
 #define mlf_narrow_halves(place, value) \
   _mm256_storeu_si256((void *)(place), _mm512_cvtps_ph((__m512)(value), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
 #elif defined(__F16C__) && MLF_PARTS == 2

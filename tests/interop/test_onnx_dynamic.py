@@ -573,3 +573,24 @@ def test_sequences_are_arrays_with_numbers_in_files(tmp_path: Path) -> None:
         assert sorted(found) == ["y.0", "y.1", "y.2"]
         for index in range(3):
             np.testing.assert_array_equal(found[f"y.{index}"], parts[f"s.{index}"])
+
+
+def test_states_that_no_iteration_changes_are_constants_of_the_loop() -> None:
+    """Exporters of recurrent layers write weights as states, here one of them by way of an Identity."""
+    node, value, square = helper.make_node, helper.make_tensor_value_info, [3, 3]
+    states = [value(name, FLOAT, square) for name in ("h", "w_in", "v_in", "h2", "v_out")]
+    body = helper.make_graph(
+        [node("MatMul", ["h", "w_in"], ["hw"]), node("MatMul", ["hw", "v_in"], ["hv"]), node("Tanh", ["hv"], ["h2"]),
+         node("Identity", ["v_in"], ["v_out"]), node("Identity", ["go"], ["go2"])], "body",
+        [value("n", INT64, []), value("go", BOOL, []), *states[:3]],
+        [value("go2", BOOL, []), states[3], states[1], states[4], states[3]],
+    )  # fmt: skip
+    weights = {name: np.random.default_rng(2).standard_normal(square).astype(np.float32) for name in ("w", "v")}
+    model = _graph_model(
+        [node("Loop", ["count", "", "x", "w", "v"], ["y", "w_last", "", "rows"], body=body)],
+        {"count": (INT64, []), "x": (FLOAT, square)}, dict.fromkeys(("y", "w_last", "rows"), (FLOAT, None)), weights,
+    )  # fmt: skip
+    _check(model, *({"count": np.asarray(count, np.int64), "x": np.eye(3, dtype=np.float32)} for count in (1, 40)))
+    functions = mlfc.import_model(model, dynamic=True)[0].functions
+    turn = next(function for name, function in functions.items() if name.endswith("turn"))
+    assert sum(str(param.type) == "Tensor[(3, 3), float32]" for param in turn.params) == 1

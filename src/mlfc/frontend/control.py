@@ -369,9 +369,9 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
     span = Span((loop.name,))
     kinds, turn = _general(dynamic, loop)
     if constant := _constant_states(turn):
-        after, lists, ran = looped(dynamic, _without(loop, constant))
-        kept = iter(after)
-        return [loop.initial[i] if i in constant else next(kept) for i in range(len(kinds))], lists, ran
+        changed, given, ran = looped(dynamic, _without(loop, constant))
+        kept = iter(changed)
+        return [loop.initial[i] if i in constant else next(kept) for i in range(len(kinds))], given, ran
     joiner = Joiner(dynamic, loop.name, [turn.frame])
     rows = [_row_type(joiner, row, loop.name) for row in turn.rows]
     names = {param.name for param in turn.params}

@@ -1,4 +1,4 @@
-"""Single float32 operators beside ONNX Runtime, one thread, interleaved: softmax, norms, reductions, pools and more.
+"""Single operators of float32 and float16 beside ONNX Runtime, one thread, interleaved: softmax, norms, reductions, pools and more.
 
 Inputs are NCHW as in ONNX, so what is windowed includes two changes of layout, which models need at their ends alone;
 the column without them has the operator's own time over all of ONNX Runtime's.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 from rich.table import Table
 
 import mlfc
@@ -71,13 +71,26 @@ CASES = (
 )
 
 
-def table(seconds: float) -> Table:
+HALF_CASES = (
+    _Case("Conv", (1, 32, 28, 28), {"pads": [1] * 4}, [(32, 32, 3, 3)]),
+    _Case("Conv", (1, 64, 56, 56), {}, [(64, 64, 1, 1)]),
+    _Case("Conv", (1, 64, 56, 56), {"pads": [1] * 4, "group": 64}, [(64, 1, 3, 3)]),
+    _turned((1, 16, 32, 32), 16, 4, 2, 1),
+    _Case("MatMul", (1, 64), {}, [(64, 1000)]),
+    _Case("MatMul", (1, 512), {}, [(512, 4096)]),
+    _Case("MatMul", (16, 512), {}, [(512, 512)]),
+    _Case("LayerNormalization", (64, 256), {"axis": -1}, [(256,), (256,)]),
+    _pool("MaxPool", (1, 32, 56, 56), 3, 2, 1),
+)
+
+
+def table(seconds: float, cases: Sequence[_Case] = CASES, dtype: str = "float32") -> Table:
     """Return the table of all operators; times in microseconds."""
-    result = Table(title=f"float32 operators, {TARGET}, one thread, beside ONNX Runtime (median, us)")
+    result = Table(title=f"{dtype} operators, {TARGET}, one thread, beside ONNX Runtime (median, us)")
     for name in ("operator", "input", "attributes", "mlfc", "ONNX Runtime", "ratio", "without layouts"):
         result.add_column(name, justify="left" if name in ("operator", "input", "attributes") else "right")
-    for case in CASES:
-        ours, theirs, ratio, own = _measured(case, seconds)
+    for case in cases:
+        ours, theirs, ratio, own = _measured(case, seconds, np.dtype(dtype))
         shown = " ".join(f"{name}={_shown(value)}" for name, value in case.attributes.items() if np.any(value))
         shown += f" axes={list(case.axes)}" if case.axes else ""
         shown += f" weights={'x'.join(map(str, case.weights[0]))}" if case.weights else ""
@@ -90,10 +103,10 @@ def _shown(value: Any) -> str:
     return str(value[0]) if isinstance(value, list) else str(value)
 
 
-def _measured(case: _Case, seconds: float) -> tuple[float, float, float, float]:
+def _measured(case: _Case, seconds: float, dtype: Any) -> tuple[float, float, float, float]:
     """Return both times in microseconds, the median ratio, and that of our kernel alone, without changes of layout."""
-    model = _model(case)
-    x = np.random.default_rng(1).standard_normal(case.shape).astype(np.float32)
+    model = _model(case, dtype)
+    x = np.random.default_rng(1).standard_normal(case.shape).astype(dtype)
     compiled = mlfc.compile(model, TARGET, parallel=False)
     outputs = {info.name: np.empty(info.shape, info.dtype) for info in compiled.outputs}
     (ours, theirs), ratio = paired([compiled.bind({"x": x}, outputs), _theirs(model, x)], seconds)
@@ -116,16 +129,17 @@ def _theirs(model: Any, x: Any) -> Callable[[], object]:
     return lambda: session.run_with_iobinding(binding)
 
 
-def _model(case: _Case) -> Any:
+def _model(case: _Case, dtype: Any) -> Any:
     rng = np.random.default_rng(0)
     weights = [
-        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), f"w{index}")
+        numpy_helper.from_array(rng.standard_normal(shape).astype(dtype), f"w{index}")
         for index, shape in enumerate(case.weights)
     ]
     if case.axes is not None:
         weights.append(numpy_helper.from_array(np.array(case.axes), "axes"))
     node = helper.make_node(case.name, ["x", *(item.name for item in weights)], ["y"], **case.attributes)
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, case.shape)
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    code = helper.np_dtype_to_tensor_dtype(dtype)
+    given = helper.make_tensor_value_info("x", code, case.shape)
+    made = helper.make_tensor_value_info("y", code, None)
     graph = helper.make_graph([node], case.name, [given], [made], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=9)

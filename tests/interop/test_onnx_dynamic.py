@@ -578,17 +578,19 @@ def test_sequences_are_arrays_with_numbers_in_files(tmp_path: Path) -> None:
 def test_states_that_no_iteration_changes_are_constants_of_the_loop() -> None:
     """Exporters of recurrent layers write weights as states, here one of them by way of an Identity."""
     node, value, square = helper.make_node, helper.make_tensor_value_info, [3, 3]
-    states = [value(name, FLOAT, square) for name in ("h", "w_in", "v_in", "h2", "v_out")]
+    states = [value(name, FLOAT, square) for name in ("h", "w_in", "v_in", "h2", "v_out", "row")]
     body = helper.make_graph(
         [node("MatMul", ["h", "w_in"], ["hw"]), node("MatMul", ["hw", "v_in"], ["hv"]), node("Tanh", ["hv"], ["h2"]),
-         node("Identity", ["v_in"], ["v_out"]), node("Identity", ["go"], ["go2"])], "body",
+         node("Neg", ["h2"], ["row"]), *(node("Identity", [f"{name}_in"], [f"{name}_out"]) for name in "vw"),
+         node("Identity", ["go"], ["go2"])], "body",
         [value("n", INT64, []), value("go", BOOL, []), *states[:3]],
-        [value("go2", BOOL, []), states[3], states[1], states[4], states[3]],
+        [value("go2", BOOL, []), states[3], value("w_out", FLOAT, square), states[4], states[5]],
     )  # fmt: skip
     weights = {name: np.random.default_rng(2).standard_normal(square).astype(np.float32) for name in ("w", "v")}
     model = _graph_model(
-        [node("Loop", ["count", "", "x", "w", "v"], ["y", "w_last", "", "rows"], body=body)],
-        {"count": (INT64, []), "x": (FLOAT, square)}, dict.fromkeys(("y", "w_last", "rows"), (FLOAT, None)), weights,
+        [node("Loop", ["count", "", "x", "w", "v"], ["y", "w_last", "v_last", "rows"], body=body)],
+        {"count": (INT64, []), "x": (FLOAT, square)},
+        dict.fromkeys(("y", "w_last", "v_last", "rows"), (FLOAT, None)), weights,
     )  # fmt: skip
     _check(model, *({"count": np.asarray(count, np.int64), "x": np.eye(3, dtype=np.float32)} for count in (1, 40)))
     functions = mlfc.import_model(model, dynamic=True)[0].functions

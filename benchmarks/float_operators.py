@@ -1,4 +1,6 @@
-"""Single operators of float32 and float16 beside ONNX Runtime, one thread, interleaved: softmax, norms, reductions, pools and more.
+"""Single operators of float32 and float16 beside ONNX Runtime: softmax, norms, reductions, pools and more.
+
+One thread, interleaved.
 
 Inputs are NCHW as in ONNX, so what is windowed includes two changes of layout, which models need at their ends alone;
 the column without them has the operator's own time over all of ONNX Runtime's.

@@ -35,9 +35,9 @@ bench-mcu: $(VENV)/.dev
 	$(BIN)/python -m benchmarks mcu $(if $(BOARDS),--boards $(BOARDS))
 
 # readers of archives and models on random input, kernels of all compilers on random chains, random graphs:
-# FUZZ_SECONDS=600 make fuzz
+# FUZZ_SECONDS=600 make fuzz, or FUZZ_MUTANTS=20000 make fuzz
 fuzz: $(VENV)/.dev
-	$(BIN)/python -m fuzz --seconds $(or $(FUZZ_SECONDS),60)
+	$(BIN)/python -m fuzz --seconds $(or $(FUZZ_SECONDS),60) $(if $(FUZZ_MUTANTS),--mutants $(FUZZ_MUTANTS))
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis

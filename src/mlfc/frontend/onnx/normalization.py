@@ -56,12 +56,13 @@ def _layer_normalization(node: Node) -> Expr | list[Expr]:
     if not node.wants(1) and not node.wants(2):
         return _layer_norm(node, x, axis, scale, bias, epsilon)
     axes = tuple(range(axis, node.rank(0)))
-    wide = x if dtype_of(x) == "float64" else node.cast(x, "float32")  # of the statistics, whatever x is
+    wide = x if dtype_of(x) == "float64" else node.cast(x, "float32")
     mean = node.call("mean", wide, axis=axes, keepdims=True)
     centred = node.call("subtract", wide, mean)
     inverse = node.call("divide", node.like(1.0, wide), _deviation(node, centred, axes, epsilon))
     scaled = node.call("multiply", node.cast(node.call("multiply", centred, inverse), dtype_of(x)), scale)
-    return [scaled if bias is None else node.call("add", scaled, bias), mean, inverse]
+    statistics = [node.cast(each, "float32") for each in (mean, inverse)]  # also those of float64
+    return [scaled if bias is None else node.call("add", scaled, bias), *statistics]
 
 
 def _layer_norm(node: Node, x: Expr, axis: int, scale: Expr, bias: Expr | None, epsilon: float) -> Expr:

@@ -302,7 +302,7 @@ def _largest_sum(node: Node, data: TfliteTensor, axis: int, bias: Expr | None) -
     weights, zero_point = node.value(1).astype(np.int64), node.zero_point(data)
     centred = np.abs(np.moveaxis(weights - _zero_points(node.input(1), weights.ndim), axis, -1))
     low, high = dtypes.limits(data.dtype)
-    start = 0 if bias is None else max(int(bias.data.max()), -int(bias.data.min()))
+    start = 0 if bias is None else max(int(bias.data.max(initial=0)), -int(bias.data.min(initial=0)))
     sums = centred.reshape(-1, centred.shape[-1]).sum(axis=0)
     return int(sums.max()) * max(high - zero_point, zero_point - low) + start
 

@@ -15,7 +15,7 @@ import pytest
 import mlfc
 from mlfc.archive import export_model_library_format, load
 from mlfc.verify.litert import Reference
-from tests.tflite_builder import T, build
+from tests.tflite_builder import Op, T, build
 from tests.tflite_cases import Case, Cases, float_cases, quantized_cases
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
@@ -117,3 +117,19 @@ def test_local_response_normalization_has_a_window_around_each_channel(tmp_path:
         windows = [(x[..., max(c - radius, 0) : c + radius + 1] ** 2).sum(-1) for c in range(shape[-1])]
         expected = x / np.sqrt(1.5 + 0.3 * np.stack(windows, -1))
         np.testing.assert_allclose(ours["lrn/out0"], expected, rtol=1e-6)
+
+
+def test_special_values_are_those_of_litert() -> None:
+    x = np.asarray([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, 1e-40, 88.8, -104, 20, -0.5, 1], np.float32)
+    tensors, ops = [T("x", [12]), T("k", [12], value=x[::-1].copy())], []
+    for code in ("MAXIMUM", "MINIMUM"):
+        ops += [Op(code, ["x", "k"], [f"{code} constant"]), Op(code, ["k", "x"], [f"{code} variable"])]
+    for code in ("RELU", "RELU6", "RELU_N1_TO_1", "HARD_SWISH", "LOGISTIC", "TANH", "GELU", "SIGN", "LOG_SOFTMAX"):
+        ops.append(Op(code, ["x"], [code]))
+    ops += [Op("SOFTMAX", ["x"], ["SOFTMAX"], "SoftmaxOptions", {"Beta": 1.0}),
+            Op("LEAKY_RELU", ["x"], ["LEAKY_RELU"], "LeakyReluOptions", {"Alpha": 0.25})]  # fmt: skip
+    outputs = [op.outputs[0] for op in ops]
+    data = build([*tensors, *(T(name, [12]) for name in outputs)], ops, ["x"], outputs)
+    found, wanted = mlfc.compile(data, "llvm").run({"x": x}), Reference(data).run({"x": x})
+    for name in outputs:
+        np.testing.assert_allclose(found[name], wanted[name], 1e-5, 1e-37, err_msg=name)

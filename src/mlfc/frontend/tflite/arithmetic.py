@@ -70,7 +70,11 @@ def _extreme(node: Node) -> Expr:
     tensors = (node.input(0), node.input(1), node.output())
     if not all(same_quantization(tensor, tensors[2]) for tensor in tensors[:2]):
         node.refuse(f"{node.record.code} of different scales is not supported", "Requantize to one scale first")
-    return node.call(_RELAY[node.record.code], node.expr(0), node.expr(1))
+    lhs, rhs = node.expr(0), node.expr(1)
+    if dtypes.is_float(tensors[2].dtype):  # where one is NaN, LiteRT returns the second
+        wins = node.call("greater" if node.record.code == "MAXIMUM" else "less", lhs, rhs)
+        return node.call("where", wins, lhs, rhs)
+    return node.call(_RELAY[node.record.code], lhs, rhs)
 
 
 @converts(

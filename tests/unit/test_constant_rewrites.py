@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import mlfc
 from mlfc.frontend.onnx import import_onnx
 from mlfc.transform import pipeline
-from tests.relay_run import operators
+from tests.relay_run import operators, run_main
 
 Array = npt.NDArray[Any]
 INF, NAN = np.inf, np.nan
@@ -174,6 +174,38 @@ def test_ordinary_constants_fold_into_layers() -> None:
         for group in operators(module):
             names = [part for part in group.split("+") if part != "reshape"]
             assert names in (["nn.conv2d"], ["nn.dense"], ["nn.conv2d", "nn.bias_add"], ["nn.dense", "nn.bias_add"], [])
+
+
+def test_biases_of_quantized_layers_are_rounded_only_where_sums_are() -> None:
+    """A bias that is not a whole number of the sums' steps is added to the real numbers."""
+    x = np.asarray([[[[0.5, 1, -1.5, 2, 0]]]], np.float32)
+    for quantizes in (False, True):
+        maker = Maker()
+        scale, zero = maker.constant(0.25), maker.constant(0, np.int8)
+        data = maker.node("DequantizeLinear", maker.node("QuantizeLinear", "x", scale, zero), scale, zero)
+        weight = maker.node("DequantizeLinear", maker.constant(np.full((1, 1, 1, 1), 3), np.int8), scale, zero)
+        output = maker.node("Conv", data, weight, maker.constant([0.0299]))
+        if quantizes:
+            output = maker.node("DequantizeLinear", maker.node("QuantizeLinear", output, scale, zero), scale, zero)
+        module, params = import_onnx(maker.model(x, output), "quantized")
+        (found,) = run_main(pipeline.run(module, params), {"x": x})
+        wanted = 0.75 * x + np.float32(0.0299)
+        np.testing.assert_allclose(found, np.rint(wanted / 0.25) * 0.25 if quantizes else wanted, 1e-6)
+        assert ("qnn.requantize" in "+".join(operators(pipeline.run(module, params)))) == quantizes
+
+
+@pytest.mark.parametrize("weight", [2.0, INF])
+def test_zeros_around_a_layer_meet_its_weights(weight: float) -> None:
+    x = np.asarray([[[[1, 2, 3]]]], np.float32)
+    maker = Maker()
+    padded = maker.node("Pad", "x", maker.constant([0, 0, 0, 1, 0, 0, 0, 1], np.int64))
+    output = maker.node("Conv", padded, maker.constant(np.full((1, 1, 1, 1), weight)))
+    module = pipeline.run(*import_onnx(maker.model(x, output), "padded"))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(
+            run_main(module, {"x": x})[0], np.float32(weight) * np.pad(x[0, 0], ((0, 0), (1, 1)))[None, None]
+        )
+    assert ("nn.pad" in "+".join(operators(module))) == np.isinf(weight)
 
 
 def test_factors_of_halves_are_multiplied_as_in_float32() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from mlfc.ops.conv import pad_pairs
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Expr, IRModule
 from mlfc.relay.op import Operator
-from mlfc.transform.matching import Rule, apply_rules, joined_span, match_call, scalar_of
+from mlfc.transform.matching import Rule, apply_rules, joined_span, match_call, scalar_of, value_of
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class FoldPad:
 
 
 def _fold_conv2d(call: Call) -> Expr | None:
+    weights = value_of(call.args[1])  # padding by the operator is left out, also where a weight times zero is NaN
+    if match_call(call, "nn.conv2d") and (weights is None or not np.all(np.isfinite(weights.astype(np.float64)))):
+        return None
     return _folded(call, call.attrs["data_layout"], scalar_of(call.args[2]) if len(call.args) > 2 else 0.0, {})
 
 

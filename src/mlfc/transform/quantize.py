@@ -132,29 +132,32 @@ def _integer_sums(expr: Expr) -> Call | None:
     return call
 
 
-def _add(call: Call) -> Expr | None:
-    """Turn the addition of a constant for each channel into a bias of the integer sums."""
+def _add(call: Call, *, rounds: bool = False) -> Expr | None:
+    """Turn the addition of a constant for each channel into a bias of the integer sums.
+
+    Without `rounds`, only if it is a whole number of their steps: what is not quantized again keeps its precision.
+    """
     for data, other in (call.args, call.args[::-1]):
         sums = _integer_sums(data)
         if sums is not None and data.type == call.type:
-            found = _with_bias(call, sums, other)
+            found = _with_bias(call, sums, other, rounds=rounds)
             if found is not None:
                 return found
     return None
 
 
-def _bias_add(call: Call) -> Expr | None:
+def _bias_add(call: Call, *, rounds: bool = False) -> Expr | None:
     sums = _integer_sums(call.args[0])
     rank = len(shape_of(call))
     if sums is None or call.attrs["axis"] % rank != sums.attrs["axis"] % rank:
         return None
-    return _with_bias(call, sums, call.args[1])
+    return _with_bias(call, sums, call.args[1], rounds=rounds)
 
 
-def _with_bias(call: Call, sums: Call, bias: Expr) -> Expr | None:
+def _with_bias(call: Call, sums: Call, bias: Expr, *, rounds: bool) -> Expr | None:
     axis = sums.attrs["axis"] % len(shape_of(call))
     scale = value_of(sums.args[1])
-    steps = None if scale is None else _bias_steps(bias, scale)
+    steps = None if scale is None else _bias_steps(bias, scale, rounds=rounds)
     if scale is None or steps is None or not np.all(np.abs(steps) < _INT32_MAX):
         return None
     if match_call(call, "add"):
@@ -168,8 +171,8 @@ def _with_bias(call: Call, sums: Call, bias: Expr) -> Expr | None:
     return _dequantize_sums(biased, scale, axis, call.span)
 
 
-def _bias_steps(bias: Expr, scale: Array) -> Array | None:
-    """Return a constant bias in units of the sums' scale, of the shape of `bias`."""
+def _bias_steps(bias: Expr, scale: Array, *, rounds: bool) -> Array | None:
+    """Return a constant bias in units of the sums' scale, of the shape of `bias`; None if it must not be rounded."""
     call, value = _dequantized(bias), _constant_value(bias)
     if call is not None and isinstance(call.args[0], Constant) and scalar_of(call.args[2]) == 0:
         own = value_of(call.args[1])
@@ -179,7 +182,10 @@ def _bias_steps(bias: Expr, scale: Array) -> Array | None:
     if value is None or (scale.size > 1 and value.size not in (1, scale.size)):
         return None
     units = scale.astype(np.float64).reshape(-1) if scale.size > 1 else float(scale.reshape(()))
-    flat = np.rint(value.astype(np.float64).reshape(-1) / units)
+    exact = value.astype(np.float64).reshape(-1) / units
+    flat = np.rint(exact)
+    if not rounds and not np.allclose(flat, exact, rtol=1e-6, atol=0):
+        return None
     return flat.reshape(value.shape) if flat.size == value.size else flat
 
 
@@ -209,6 +215,8 @@ def _requantize(call: Call) -> Expr | None:
     while (limited := match_call(source, "nn.relu", "clip")) is not None:
         limits.append(limited)
         source = limited.args[0]
+    if match_call(source, "add", "nn.bias_add") and isinstance(source, Call):
+        source = (_add if match_call(source, "add") else _bias_add)(source, rounds=True) or source
     sums = _integer_sums(source)
     if sums is None or scalar_of(call.args[1]) is None or scalar_of(call.args[2]) is None:
         return None

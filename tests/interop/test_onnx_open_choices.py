@@ -248,3 +248,17 @@ def test_last_states_and_edges_of_a_length_that_data_decide_require_elements() -
     outputs = dict.fromkeys(("all", "last", "padded"), (FLOAT, None))
     model = _graph_model(nodes, {"x": (FLOAT, ["n"])}, outputs, constants)
     _check(model, [{"x": np.array([0, 1, 2], np.float32)}, {"x": _ones(1)}], [{"x": np.zeros(2, np.float32)}])
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "bad"),
+    [
+        ("Expand", [2, 3], [4, 3]), ("Tile", [2, 1], [2]), ("Reshape", [1, -1], [2, 3]), ("Unsqueeze", [0], [0, 1]),
+    ],
+)  # fmt: skip
+def test_lists_of_dynamic_length_decide_shapes(operator: str, value: list[int], bad: list[int]) -> None:
+    rank = 3 if operator == "Unsqueeze" else 2
+    node = helper.make_node(operator, ["x", "s"], ["y"])
+    model = _graph_model([node], {"x": (FLOAT, ["n", "m"]), "s": (INT64, ["r"])}, {"y": (FLOAT, [None] * rank)})
+    runs = [{"x": _ones(*shape), "s": np.array(value)} for shape in ((1, 3), (2, 3))]
+    _check(model, runs, [{"x": _ones(2, 3), "s": np.array(bad)}] if bad != [2, 3] else [])

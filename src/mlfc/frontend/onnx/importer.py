@@ -47,6 +47,7 @@ from mlfc.frontend.onnx.open_loops import is_long
 from mlfc.frontend.onnx.open_shapes import (
     Replaced,
     added,
+    fitting_length,
     fitting_windows,
     making_equal,
     making_least,
@@ -563,6 +564,10 @@ class _Importer(Bodies):
             name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs,
             self.runs.draw, dynamic=self.dynamic, checks=self.checks,
         )  # fmt: skip
+        if self.may_restart and proto.output and (declared := scope.declared.get(proto.output[0])) is not None:
+            equal = fitting_length(node, declared_extents(declared), self.input_symbols)
+            if equal:
+                raise SameExtents(equal)
         try:
             results = converted(node, found, self.advisor, as_opset_7=is_old)
         except UnequalDimsError as problem:

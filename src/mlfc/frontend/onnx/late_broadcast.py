@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
-from typing import Any
 
 from mlfc.frontend.onnx.node import Node, shape_of
-from mlfc.frontend.onnx.shape import reshaped_at_run
-from mlfc.relay.ir import Expr, TensorType
-from mlfc.support.dims import Dim, maximum
+from mlfc.frontend.onnx.shape import extent_from_end, reshaped_at_run, stretched
+from mlfc.relay.ir import TensorType
+from mlfc.support.dims import maximum
 
 _OPERATORS = {
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
@@ -29,27 +28,10 @@ def checked_at_run(node: Node) -> Node | None:
     found = [operand for operand in operands if operand is not None]
     rank = max(len(shape_of(operand)) for operand in found)
     for axis in range(rank):
-        extents = [_extent(operand, axis - rank) for operand in found]
+        extents = [extent_from_end(operand, axis - rank) for operand in found]
         others = list(dict.fromkeys(extent for extent in extents if extent != 1))
         if len(others) > 1:
             fixed = [extent for extent in others if isinstance(extent, int)]
             wide = fixed[0] if fixed else reduce(maximum, others)
-            found = [_broadcast(node, operand, axis - rank, wide) for operand in found]
+            found = [stretched(node, operand, axis - rank, wide) for operand in found]
     return replace(node, inputs=[*found])
-
-
-def _extent(operand: Expr, axis: int) -> Any:
-    shape = shape_of(operand)
-    return shape[axis] if -axis <= len(shape) else 1
-
-
-def _broadcast(node: Node, operand: Expr, axis: int, wide: Any) -> Expr:
-    """Return an operand with another extent along an axis, counted from the end, where it has that or 1."""
-    extent = _extent(operand, axis)
-    if not isinstance(extent, Dim) or extent == wide:
-        return operand
-    number = node.constant(extent, "int64")
-    fits = (node.call("equal", number, node.constant(other, "int64")) for other in (wide, 1))
-    node.require(node.call("logical_or", *fits), f"whether the operands of '{node.name}' broadcast")
-    places = node.call("minimum", node.counted(wide), node.constant(extent - 1, "int64"))
-    return node.call("take", operand, places, axis=axis + len(shape_of(operand)))

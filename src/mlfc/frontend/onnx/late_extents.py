@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial, reduce
 from math import prod
 from typing import Any, TypeAlias
 
@@ -16,9 +17,10 @@ from mlfc.frontend.onnx.index import first_true
 from mlfc.frontend.onnx.late import LATE, Convert, Results, named_axes, per_axis
 from mlfc.frontend.onnx.late_checks import asked_shape, declared_result, kept_steps, range_count, total_of
 from mlfc.frontend.onnx.node import Node, UnknownValueError, dtype_of, shape_of
+from mlfc.frontend.onnx.shape import extent_from_end, stretched
 from mlfc.relay.ir import Expr
 from mlfc.support import dtypes
-from mlfc.support.dims import LARGEST, Dim, UndecidedError, maximum, minimum
+from mlfc.support.dims import LARGEST, Dim, UndecidedError, bounds, maximum, minimum
 
 Late: TypeAlias = "Callable[[Node, Convert], Results | None]"
 
@@ -153,10 +155,19 @@ def _expand(node: Node, convert: Convert) -> Results | None:
     rank = prod(node.shape(1))
     if isinstance(rank, Dim):
         return None
-    asked, old = numbers(node, node.input(1)), node.shape(0)
-    old = (*[1] * (rank - len(old)), *old)
-    kept = [extent if extent != 1 else new for extent, new in zip(old[len(old) - rank :], asked, strict=True)]
-    return convert(node.with_value(1, kept))
+    x, kept, values = node.input(0), [], node.cast(node.reshape(node.input(1), (rank,)), "int64")
+    for place in range(rank):
+        old, asked = extent_from_end(x, place - rank), node.reshape(node.cut(values, 0, place, place + 1), ())
+        if old == 1:
+            kept.append(node.late(asked))
+            continue
+        size, one = _int64(node, old), _int64(node, 1)
+        fits = [node.call("equal", asked, one), node.call("equal", asked, size), node.call("equal", size, one)]
+        node.require(reduce(partial(node.call, "logical_or"), fits), f"whether the operands of '{node.name}' broadcast")
+        is_dynamic = isinstance(old, Dim) and bounds(old)[0] < 2
+        kept.append(node.late(node.call("where", fits[2], asked, size)) if is_dynamic else old)
+        x = stretched(node, x, place - rank, kept[-1])
+    return convert(replace(node.with_value(1, kept), inputs=[x, _int64(node, kept)]))
 
 
 @_late("Range")

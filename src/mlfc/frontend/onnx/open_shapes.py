@@ -16,6 +16,7 @@ from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.dynamic import Dynamic, identifier
 from mlfc.frontend.onnx.container_io import container_of, input_parts
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
+from mlfc.frontend.onnx.node import Node
 from mlfc.relay.dynamic import unproven_extents
 from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
@@ -217,6 +218,24 @@ def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[S
         return None
     found = _from_where_on(symbol, partial(_reaches, extent, symbol, least))
     return None if found is None else _if_it_holds(symbol, found, symbol.high, lambda given: given(extent) >= least)
+
+
+def fitting_length(
+    node: Node, declared: Sequence[int | str] | None, own: AbstractSet[Symbol]
+) -> dict[Symbol, Extent] | None:
+    """Return how long a list is that is an input of dynamic length and decides a shape, by the ranks of tensors."""
+    index = {"ConstantOfShape": 0, "Resize": 3}.get(node.operator, 1)
+    shape = node.shape(index) if node.has(index) else ()
+    if len(shape) != 1 or not isinstance(shape[0], Dim) or node.given("axes") or node.has(3) != (index == 3):
+        return None
+    rank, others = node.rank(0), None if declared is None else len(declared)
+    lengths = {
+        **dict.fromkeys(("Reshape", "Expand", "ConstantOfShape"), others),
+        **dict.fromkeys(("Squeeze", "Unsqueeze"), None if others is None else abs(rank - others)),
+        "Tile": rank, "Resize": rank, "Pad": 2 * rank, "Split": len(node.outputs),
+    }  # fmt: skip
+    length = lengths.get(node.operator)
+    return making_equal(shape[0], length, own) if length else None
 
 
 def fitting_windows(results: Sequence[Expr], own: AbstractSet[Symbol]) -> dict[Symbol, Extent]:

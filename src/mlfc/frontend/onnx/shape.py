@@ -195,12 +195,34 @@ def _expand(node: Node) -> Expr:
     if any(bounds(extent)[1] < 0 for extent in wanted):
         node.wrong(f"{wanted} is not a shape")
     if not is_static((*node.shape(0), *wanted)):
-        return node.broadcast(node.input(0), _expanded(node.shape(0), wanted))
+        x = node.input(0)
+        for axis in range(-min(node.rank(0), len(wanted)), 0):
+            if isinstance(wanted[axis], int) and wanted[axis] > 1 and node.dynamic is not None:
+                x = stretched(node, x, axis, wanted[axis])
+        return node.broadcast(x, _expanded(shape_of(x), wanted))
     try:
         shape = np.broadcast_shapes(node.shape(0), wanted)
     except ValueError:
         node.wrong(f"a tensor of shape {node.shape(0)} does not broadcast to {wanted}")
     return node.broadcast(node.input(0), shape)
+
+
+def extent_from_end(operand: Expr, axis: int) -> Any:
+    """Return the extent of an axis, counted from the end; 1 where there is none."""
+    shape = shape_of(operand)
+    return shape[axis] if -axis <= len(shape) else 1
+
+
+def stretched(node: Node, operand: Expr, axis: int, wide: Extent) -> Expr:
+    """Return an operand with another extent along an axis, counted from the end; runs check that it has that or 1."""
+    extent = extent_from_end(operand, axis)
+    if not isinstance(extent, Dim) or extent == wide:
+        return operand
+    number = node.constant(extent, "int64")
+    fits = (node.call("equal", number, node.constant(other, "int64")) for other in (wide, 1))
+    node.require(node.call("logical_or", *fits), f"whether the operands of '{node.name}' broadcast")
+    places = node.call("minimum", node.counted(wide), node.constant(extent - 1, "int64"))
+    return node.call("take", operand, places, axis=axis + len(shape_of(operand)))
 
 
 def _expanded(shape: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, ...]:

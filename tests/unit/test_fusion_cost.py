@@ -53,6 +53,8 @@ def test_an_interpolation_is_not_computed_anew_for_each_sample_of_the_next() -> 
     text = mlfc.build(module).lib.get_source()
     assert text.count("int32_t tvmgen_default_fused_qnn_resize_bilinear") == 2
     assert "resize_bilinear_qnn_resize_bilinear" not in text
+    module = ir.IRModule({"main": ir.Function((source,), ir.call("argmax", [inner], axis=(3,)))})
+    assert "resize_bilinear_argmax" not in mlfc.build(module).lib.get_source()
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -151,8 +151,11 @@ class Grouping:
             return None
         repeats = self._evaluations(call, group) / max(_size(call), 1)
         limit = 1.0 if operator_of(call).expensive else _MAX_CHEAP_REPEATS
-        # interpolation computes each element of several others
-        moves_data = kind_of(call) is Kind.INJECTIVE and max(self._inline_cost(call).names.values(), default=1) == 1
+        # interpolation computes each element of several others, in vectors unless a reduction reads it
+        is_injective = kind_of(call) is Kind.INJECTIVE
+        moves_data = is_injective and max(self._inline_cost(call).names.values(), default=1) == 1
+        if is_injective and not moves_data and any(kind_of(reader) is Kind.REDUCE for reader in readers):
+            return None
         # to compare two constants costs what it costs to read a mask
         if repeats > limit and not moves_data and not compares_constants(call):
             return None

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import codegen, memory, transform
 from mlfc.byoc import find_generators, takes_modules
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, UnsupportedError
 from mlfc.factory import Factory
 from mlfc.library.toolchain import has_compiler
 from mlfc.relay.dynamic import is_dynamic
@@ -24,11 +25,15 @@ from mlfc.relay.ir import IRModule
 from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
 from mlfc.support.parallel_functions import PARALLEL_FOR
+from mlfc.support.text import printable, shortened, with_article
 from mlfc.target.shipped import shipped_log
 from mlfc.target.target import Target, parse_host, parse_target
 from mlfc.target.tuning_log import Log, opened_log
 
 _ACCEPTED = 16.0  # times the usual limits, for a model that was accepted within some limits
+
+_LONGEST_NAME = 65000  # metadata.json and libraries store 65,536, and some names get a suffix
+_UNSTORABLE = re.compile("[\\0\ud800-\udfff]")
 
 
 def build(
@@ -111,6 +116,7 @@ def build(
     MlfcError
         For options that do not exist, and for what cannot be compiled.
     """
+    _check_names(mod, params or ())
     values = transform.checked_params(mod, params)
     memory_options = memory.MemoryOptions(workspace_io, tuple(pools), tuple(constants))
     chosen = parse_target(target, optimize)
@@ -216,6 +222,18 @@ def runnable_here(factory: Factory) -> Factory:
         specialize=factory.specialize,
         parallel=factory.parallel,
     )
+
+
+def _check_names(module: IRModule, params: Collection[str]) -> None:
+    """Raise UnsupportedError for names that C strings, UTF-8 or libraries cannot store."""
+    names = {param.name: "weight" if param.name in params else "input" for param in module.main.params}
+    for name, kind in (*names.items(), *((name, "output") for name in module.output_names)):
+        if len(name) > _LONGEST_NAME or _UNSTORABLE.search(name):
+            raise UnsupportedError(
+                f"expected {with_article(kind)} name of at most {_LONGEST_NAME:,} characters without NULs and lone "
+                f"surrogates, got '{shortened(printable(name))}' ({len(name):,} characters)",
+                next_step=f"Rename the {kind} in the model",
+            )
 
 
 def _require_fixed(module: IRModule, executor: str | None, specialize: Sequence[Mapping[str, int]]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import mlfc
-from mlfc.errors import InternalError, MlfcError, ModelError, OptionError
+from mlfc.errors import InternalError, MlfcError, ModelError, OptionError, UnsupportedError
 from tests.onnx_models import model, single, small_network
 
 
@@ -44,6 +44,19 @@ def test_places_that_are_no_files(tmp_path: Path) -> None:
     refused(tmp_path, "folder")
     refused("a\0b", "cannot be read")
     refused("x" * 10_000, "cannot be read")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "n" * 70_000])
+@pytest.mark.parametrize("kind", ["input", "weight", "output"])
+def test_names_that_files_and_libraries_cannot_store(name: str, kind: str, tmp_path: Path) -> None:
+    x, w, y = (name if kind == part else part for part in ("input", "weight", "output"))
+    values = [onnx.helper.make_tensor_value_info(item, onnx.TensorProto.FLOAT, [4]) for item in (x, y)]
+    weight = onnx.numpy_helper.from_array(np.ones(4, np.float32), w)
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", [x, w], [y])], "g", values[:1], values[1:], [weight])
+    (tmp_path / "m.onnx").write_bytes(onnx.helper.make_model(graph, ir_version=8).SerializeToString())
+    module, params = mlfc.import_model(tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedError, match=f"{kind} name of at most"):
+        mlfc.build(module, "llvm", params)
 
 
 def test_unknown_numerics() -> None:

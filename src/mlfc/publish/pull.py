@@ -29,8 +29,11 @@ from mlfc.support.text import shortened
 
 MAX_BILL = 16 << 20
 _KIND_OF = {media_type: kind for kind, media_type in ARTIFACTS.items()}
-# a title is a name in the current folder, and nothing that a shell, a build or Python reads by itself
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\.(?:tar|tar\.gz|tgz|tar\.xz|so|dll|dylib|wasm|a|o|lib)")
+# a title is a name in the current folder, and nothing that a shell, a build, Python or the loader reads by itself: not
+# .so, .dll and .dylib, which `import` and the search for libraries find there
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\.(tar|tar\.gz|tgz|tar\.xz|wasm|a|o|lib)")
+_TARS = ("tar", "tar.gz", "tgz", "tar.xz")
+_SUFFIXES = {"archive": _TARS, "library": ("a", "lib", "wasm"), "objects": ("o", *_TARS)}
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,7 @@ def pull(
         Of a registry or a folder.
     output : path, optional
         Default: the name under which it was pushed, in the current folder, if there is no other file of this name.
+        Shared libraries have no default: Python imports, and loaders find, files with such names.
     target : str, optional
         Which artifact, where there are several.
     force : bool
@@ -165,9 +169,12 @@ def pull(
 
 
 def _default_output(chosen: Published, force: bool, place: str) -> Path:
-    if not _NAME.fullmatch(chosen.title):
+    found = _NAME.fullmatch(chosen.title)
+    suffixes = _SUFFIXES[chosen.kind]
+    if found is None or found[1] not in suffixes:
         raise OptionError(
-            f"the artifact's name is no plain name of one: '{shortened(chosen.title)}'",
+            f"expected a file name with .{', .'.join(suffixes)} that is safe to write here, got "
+            f"'{shortened(chosen.title)}'",
             place=place,
             next_step="Name the file: -o FILE",
         )

@@ -16,6 +16,7 @@ from mlfc.codegen.llvm.parallel import Parts
 from mlfc.codegen.llvm.statements import StmtEmitter
 from mlfc.codegen.operators import printed_form
 from mlfc.codegen.unit import Shared, Unit
+from mlfc.support.c_names import sanitize
 from mlfc.tir.extents import as_index, variable
 from mlfc.tir.independence import of_function
 from mlfc.tir.ir import PrimFunc, Stmt
@@ -107,9 +108,9 @@ def _describe(function: Value, prim: PrimFunc, aliased: frozenset[int]) -> None:
     if prim.scratch:
         names, sizes, alone = [*names, "workspace"], [*sizes, prim.scratch_bytes], [*alone, True]
     for argument, symbol in zip(function.args[len(names) :], prim.symbols, strict=True):
-        argument.name = symbol.name
+        argument.name = sanitize(symbol.name)
     for argument, name, size, is_alone in zip(function.args, names, sizes, alone, strict=False):
-        argument.name = name
+        argument.name = sanitize(name)
         argument.add_attribute("captures(none)")
         if is_alone:
             argument.add_attribute("noalias")

@@ -164,7 +164,7 @@ def test_manifests_that_are_none(
         (manifest(layer(mediaType="application/vnd.oci.image.layer.v1.tar+gzip")), "got application/vnd.oci.image.lay"),
         (manifest(layer(), layer()), "expected one artifact"),
         (manifest(layers=[layer()] * (MAX_ENTRIES + 1)), "at most 1,000 entries"),
-        (manifest(layer(mediaType=ARTIFACTS["library"])), "the bytes are something else"),
+        (manifest(layer(title="kws.a", mediaType=ARTIFACTS["library"])), "the bytes are something else"),
         (manifest(layer(b"missing")), "listed, but missing"),
     ],
 )  # fmt: skip

@@ -201,6 +201,9 @@ def _activations(c: Cases) -> None:
         result = c.codes(6, 11, scale=1 / 256, zero=-128)
         fields = {"Beta": float(number + 1) / 2}
         c.add(f"softmax_{number}", "SOFTMAX", [c.codes(6, 11, scale=0.05 + number)], result, "SoftmaxOptions", fields)
+    # the quotient of these scales is a tie in float32 only
+    for code in ("RELU", "RELU6", "RELU_N1_TO_1"):
+        c.add(f"{code}_tie", code, [c.codes(c.many, scale=1 / 256, zero=3)], c.codes(c.many, scale=0.1, zero=-7))
     slopes = T("", (1, 1, 5), "int8", c.rng.integers(-128, 128, (1, 1, 5)).astype(np.int8), 0.01, 3)
     c.add("prelu", "PRELU", [c.codes(1, 6, 6, 5), slopes], c.codes(1, 6, 6, 5))
     result = c.codes(3, 40, dtype="uint8", scale=1 / 256, zero=0)

@@ -95,7 +95,14 @@ def _relu(node: Node) -> Expr:
     function = _BY_CODE[node.record.code]
     if not node.quantized:
         return activated(node, node.expr(0), function)
-    result = rescaled(node, node.expr(0), node.input(0))
+    (in_scale, in_zero), (out_scale, out_zero) = (node.quantization(each) for each in (node.input(0), node.output()))
+    # the reference divides the scales in float32
+    ratio = np.float32(in_scale.data) / np.float32(out_scale.data)
+    in_scale = const(np.float64(ratio) * np.float64(out_scale.data), "float64")
+    result = node.call(
+        "qnn.requantize", node.expr(0), in_scale, in_zero, out_scale, out_zero,
+        rounding="DOUBLE", out_dtype=node.output().dtype,
+    )  # fmt: skip
     return clipped(node, result, function)
 
 

@@ -144,14 +144,47 @@ def test_half_floats_are_those_of_numpy(dtype: str) -> None:
     assert np.all(np.isnan(found[~numbers].view(kind).astype(np.float32)))
 
 
-@pytest.mark.parametrize("source", ["float32", "float64"])
-@pytest.mark.parametrize("target", ["int32", "int64", "uint64"])
-def test_floats_are_truncated_into_the_range_of_an_integer(source: str, target: str) -> None:
-    low, high = dtypes.limits("int64" if target == "uint64" else target)[0], dtypes.limits(target)[1]
+def _integer_edges(source: str) -> npt.NDArray[Any]:
     ends = [float(sign * (1 << power)) for power in (0, 31, 32, 63, 64) for sign in (1, -1)]
     ends = [*ends, -0.5, 0.0, 1.5, -1.5, 2147483647.5, -2147483648.5, 3e9, 1e30, -1e30, np.inf, -np.inf, np.nan]
     with np.errstate(over="ignore"):
-        x = np.array([*ends, *np.nextafter(ends, -np.inf), *np.nextafter(ends, np.inf)], dtypes.to_numpy(source))
-    limited = [0 if np.isnan(v) else low if v < low else high if v > high else min(int(v), high) for v in x]
-    expected = [number % (1 << 64) if target == "uint64" else number for number in limited]
-    np.testing.assert_array_equal(evaluated(f"to_{target}", target, x), np.array(expected, dtypes.to_numpy(target)))
+        return np.array([*ends, *np.nextafter(ends, -np.inf), *np.nextafter(ends, np.inf)], dtypes.to_numpy(source))
+
+
+@pytest.mark.parametrize("source", ["float32", "float64"])
+def test_floats_are_truncated_into_the_range_of_an_int32(source: str) -> None:
+    x = _integer_edges(source)
+    expected = [0 if np.isnan(v) else LOW if v < LOW else HIGH if v >= HIGH else int(v) for v in x]
+    np.testing.assert_array_equal(evaluated("to_int32", "int32", x), np.array(expected, np.int32))
+
+
+@pytest.mark.parametrize("source", ["float32", "float64"])
+@pytest.mark.parametrize("target", ["int32", "int64", "uint64"])
+def test_casts_of_floats_are_those_of_x86_64(source: str, target: str) -> None:
+    x, (low, high) = _integer_edges(source), dtypes.limits("int64" if target == "uint64" else target)
+
+    def expected(v: float) -> int:
+        if target == "uint64" and v >= 2**63:
+            return int(v) if v < 2**64 else 0
+        return (int(v) if np.isfinite(v) and low <= int(v) <= high else low) % (1 << dtypes.bits(target))
+
+    numbers = np.array([expected(v) for v in x], "uint64").astype(dtypes.to_numpy(target))
+    np.testing.assert_array_equal(evaluated(f"as_{target}", target, x), numbers)
+
+
+def test_rounding_to_odd_first_rounds_once() -> None:
+    halves = np.arange(1, 0x7F80, 7, dtype=np.uint16)
+    bfloat = halves.view(dtypes.to_numpy("bfloat16")).astype(np.float64)
+    middle = (bfloat + (halves + 1).astype(np.uint16).view(dtypes.to_numpy("bfloat16")).astype(np.float64)) / 2
+    for factor, even in ((1 - 2.0**-50, halves), (1.0, halves + halves % 2), (1 + 2.0**-50, halves + 1)):
+        for sign in (1, -1):
+            odd = evaluated("float32_of_odd", "float32", sign * middle * factor)
+            found = evaluated("bfloat16_from_float", "uint16", odd)
+            np.testing.assert_array_equal(found, even.astype(np.uint16) | (0 if sign > 0 else 0x8000))
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 1e300])
+    found = evaluated("float32_of_odd", "float32", special)
+    np.testing.assert_array_equal(found, np.array([*special[:4], np.finfo(np.float32).max], np.float32))
+    numbers = [2**62 + 2**54 + step for step in (-1, 0, 1)] + [2**52 + 1, 5]
+    assert evaluated("float64_of_odd", "float64", np.array(numbers)).tolist() == [
+        2.0**62 + 2**54 - 2**11, 2.0**62 + 2**54, 2.0**62 + 2**54 + 2**11, 2**52 + 2**11, 5,
+    ]  # fmt: skip

@@ -179,12 +179,23 @@ declare("clip", 1, _infer_clip, Kind.ELEMENTWISE, (Attr("a_min", REQUIRED, True)
 
 
 def converted(x: Expr, dtype: str) -> Expr:
-    """Return `x` as `dtype`; `_CAST_CONTRACT` says what becomes of floats that an integer cannot hold."""
-    if not dtypes.is_float(x.dtype) or not dtypes.is_integer(dtype):
-        return tb.cast(x, dtype)
-    # through a signed integer: so negative numbers wrap into unsigned ones
-    wide = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
-    return tb.cast(tb.truncated(x, wide), dtype)
+    """Return `x` as `dtype`, by the rules of `_CAST_CONTRACT`."""
+    if dtypes.is_float(x.dtype) and dtypes.is_integer(dtype):
+        # through a signed integer: so negative numbers wrap into unsigned ones
+        wide = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
+        return tb.cast(tb.truncated(x, wide, "as"), dtype)
+    return tb.cast(_rounded_to_odd(x, dtype), dtype)
+
+
+def _rounded_to_odd(x: Expr, dtype: str) -> Expr:
+    """Return `x` so that converting it to `dtype` by way of float32 rounds once."""
+    if dtype not in ("float16", "bfloat16", *dtypes.NARROW_FLOATS):
+        return x
+    # float16 and most narrow floats hold only integers that are exact in float32
+    if dtype in ("bfloat16", "float8_e8m0fnu") and x.dtype.endswith(("int32", "int64")):
+        is_wide = dtypes.bits(x.dtype) == 64
+        x = tb.intrinsic("float64_of_odd", x, dtype="float64") if is_wide else tb.cast(x, "float64")
+    return tb.intrinsic("float32_of_odd", x, dtype="float32") if x.dtype == "float64" else x
 
 
 def _infer_cast(_: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -201,8 +212,9 @@ def _between(x: Expr, source: str, target: str, **how: Any) -> Expr:
     wide = narrow.widened(x, source) if dtypes.is_narrow(source) else x
     if not dtypes.is_narrow(target):
         return converted(wide, target)
-    through = "int32" if target in dtypes.NARROW_INTEGERS else "float32"
-    return narrow.narrowed(converted(wide, through), target, **how)
+    if target in dtypes.NARROW_FLOATS:
+        return narrow.narrowed(tb.cast(_rounded_to_odd(wide, target), "float32"), target, **how)
+    return narrow.narrowed(converted(wide, "int32"), target, **how)
 
 
 def _infer_cast_narrow(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -227,10 +239,11 @@ def _infer_reinterpret(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 
 _CAST_CONTRACT = (
-    "exact; floats truncate, NaN gives 0; to int32 and int64 they saturate, to uint8, int8, uint16 and int16 they "
-    "go through int32 and to uint32 through int64, whose low bits count; to uint64 they saturate from -2**63 to 2**64; "
-    "to int4, uint4, int2 and uint2 through int32; to 8-bit and 4-bit floats through float32, to the nearest, ties to "
-    "even, saturated (to float8_e8m0fnu to the next power of two of the same or a larger magnitude)"
+    "floats become integers by truncation, as on x86-64: NaN and values that do not fit give -2**31 (int32) or -2**63 "
+    "(int64); integers of 8, 16 and fewer bits are the low bits of the int32, uint32 of the int64; uint64 is the bits "
+    "of the int64 below 2**63 and 0 from 2**64 on; integers keep their low bits; to floats: the nearest, ties to even, "
+    "rounded once; 8-bit and 4-bit floats saturate (float8_e8m0fnu: the next power of two of the same or a larger "
+    "magnitude)"
 )
 declare("cast", 1, _infer_cast, Kind.ELEMENTWISE, (Attr("dtype"),), _cast, contract=_CAST_CONTRACT,
         takes_narrow=True, doc="Converts to another dtype")  # fmt: skip
@@ -238,7 +251,7 @@ declare("cast_like", 2, lambda _, __, data, like: TensorType(data.shape, like.dt
         contract=_CAST_CONTRACT, takes_narrow=True, doc="Converts to the second argument's dtype")  # fmt: skip
 declare("cast_narrow", 1, _infer_cast_narrow, Kind.ELEMENTWISE,
         (Attr("dtype"), Attr("saturate", True), Attr("round_mode", "up")), _cast_narrow, takes_narrow=True,
-        in_tvm=_cast_narrow_in_tvm, contract="as onnx casts, by way of float32",
+        in_tvm=_cast_narrow_in_tvm, contract="as onnx casts, rounded once",
         doc="Converts to a float of 8 or 4 bits; not saturated, what is too large becomes infinity or NaN")  # fmt: skip
 declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), doc="The same bits as another dtype")
 

@@ -180,12 +180,15 @@ def cast(value: Expr, dtype: str) -> Expr:
     return ir.Cast(value, dtype)
 
 
-def truncated(x: Expr, dtype: str) -> Expr:
-    """Return a float as an int32, int64 or uint64; `tir.intrinsics` says what becomes of what these cannot hold."""
+def truncated(x: Expr, dtype: str, rule: str = "to") -> Expr:
+    """Return a float as an int32, int64 or uint64. `rule` names the intrinsic for values that these cannot hold.
+
+    `to` saturates and exists for int32 only; `as` is the rule of the operator `cast`.
+    """
     x = x if dtypes.element(x.dtype) == "float64" else cast(x, "float32")
     if float_range(x).fits(dtype):
         return cast(x, dtype)
-    return intrinsic(f"to_{dtype}", x, dtype=dtype)
+    return intrinsic(f"{rule}_{dtype}", x, dtype=dtype)
 
 
 def load(buffer: Buffer, indices: Sequence[Any], lanes: int = 1) -> Expr:

@@ -87,30 +87,61 @@ def round_bfloat16(steps: Steps, value: Expr) -> Expr:
     return float_of_bits(_rounded_bfloat16(steps, value) & 0xFFFF0000)
 
 
-def _truncated(target: str, _: Steps, x: Expr) -> Expr:
+@defined(value="float64")
+def float32_of_odd(steps: Steps, value: Expr) -> Expr:
+    """Return value as a float32; inexact results are truncated and end in a 1, so rounding them again rounds once."""
+    near = steps.let("near", tb.cast(value, "float32"))
+    back = steps.let("back", tb.cast(near, "float64"))
+    bits = steps.let("bits", bits_of_float(near))
+    away = tb.select(tb.binary("lt", value, 0.0), tb.binary("lt", back, value), tb.binary("gt", back, value))
+    truncated = tb.select(away, bits - 1, bits)
+    return float_of_bits(tb.select(tb.binary("eq", back, value), bits, truncated | 1))
+
+
+def _float64_of_odd(steps: Steps, x: Expr) -> Expr:
+    """Return x as a float64; bits that do not fit become a 1 above them, so rounding the result again rounds once."""
+    low = steps.let("low", x & 0xFFF)
+    inexact = tb.binary("land", tb.binary("ne", low, 0), tb.binary("ge", x, 1 << 52))
+    if x.dtype == "int64":
+        inexact = tb.select(tb.binary("lt", x, -(1 << 52)), tb.binary("ne", low, 0), inexact)
+    return tb.cast(tb.select(inexact, (x - low) | 0x800, x), "float64")
+
+
+for _dtype in ("int64", "uint64"):
+    define("float64_of_odd", _float64_of_odd, {"x": _dtype}, _dtype)
+
+
+def _fitting(target: str, x: Expr) -> Expr:
     low, high = dtypes.limits(target)
-    outside = tb.select(tb.binary("lt", x, 0.0), tb.const(low, target), 0)
-    inside = tb.select(_at_least(x, float(low)), tb.cast(x, target), outside)
-    return tb.select(_at_least(x, float(high + 1)), tb.const(high, target), inside)
+    below = tb.select(tb.binary("lt", x, float(high + 1)), tb.cast(x, target), tb.const(low, target))
+    return tb.select(_at_least(x, float(low)), below, tb.const(low, target))
 
 
-def _to_int32(steps: Steps, x: Expr) -> Expr:
+def _to_int32(_: Steps, x: Expr) -> Expr:
     """Return x truncated, limited to what an int32 holds; 0 for NaN."""
-    return _truncated("int32", steps, x)
+    low, high = dtypes.limits("int32")
+    outside = tb.select(tb.binary("lt", x, 0.0), tb.const(low), 0)
+    inside = tb.select(_at_least(x, float(low)), tb.cast(x, "int32"), outside)
+    return tb.select(_at_least(x, float(high + 1)), tb.const(high), inside)
 
 
-def _to_int64(steps: Steps, x: Expr) -> Expr:
-    """Return x truncated, limited to what an int64 holds; 0 for NaN."""
-    return _truncated("int64", steps, x)
+def _as_int32(_: Steps, x: Expr) -> Expr:
+    """Return x truncated; -2**31 for NaN and for what an int32 cannot hold."""
+    return _fitting("int32", x)
 
 
-def _to_uint64(_: Steps, x: Expr) -> Expr:
-    """Return x truncated, limited to what an int64 or a uint64 holds, modulo 2**64; 0 for NaN."""
-    largest = tb.const(dtypes.limits("uint64")[1], "uint64")
-    above = tb.select(_at_least(x, 2.0**64), largest, tb.cast(x, "uint64"))
-    return tb.select(_at_least(x, 0.0), above, tb.cast(tb.intrinsic("to_int64", x, dtype="int64"), "uint64"))
+def _as_int64(_: Steps, x: Expr) -> Expr:
+    """Return x truncated; -2**63 for NaN and for what an int64 cannot hold."""
+    return _fitting("int64", x)
 
 
+def _as_uint64(_: Steps, x: Expr) -> Expr:
+    """Return x truncated if it is from 2**63 to 2**64, 0 if it is larger, otherwise the bits of x as an int64."""
+    large = tb.select(tb.binary("lt", x, 2.0**64), tb.cast(x, "uint64"), tb.const(0, "uint64"))
+    return tb.select(_at_least(x, 2.0**63), large, tb.cast(_fitting("int64", x), "uint64"))
+
+
+_RULES = {"to_int32": _to_int32, "as_int32": _as_int32, "as_int64": _as_int64, "as_uint64": _as_uint64}
 for _dtype in ("float32", "float64"):
-    for _name, _rule in (("to_int32", _to_int32), ("to_int64", _to_int64), ("to_uint64", _to_uint64)):
+    for _name, _rule in _RULES.items():
         define(_name, _rule, {"x": _dtype}, _dtype)

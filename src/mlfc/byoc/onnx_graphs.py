@@ -20,12 +20,11 @@ def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 def captured_names(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the tensors that the graphs of a node read and do not make."""
     for graph in inner_graphs(node):
-        made = _given(graph)
+        made = {*_given(graph), *(name for inner in graph.node for name in inner.output)}
         for inner in graph.node:
             for name in (*inner.input, *captured_names(inner)):
                 if name and name not in made:
                     yield name
-            made.update(inner.output)
         yield from (value.name for value in graph.output if value.name not in made)
 
 

@@ -196,7 +196,6 @@ class Bodies(ABC):
 
     def _repeated(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
         """Import a Loop, unrolled where its turns are few and known, a Scan or a SequenceMap."""
-        assert self.dynamic is not None
         self._check_depth(scope, name)
         values, graph = self._values(proto, scope), graph_of(proto, "body", name)
         if values is None:
@@ -206,13 +205,13 @@ class Bodies(ABC):
         self._give(proto, write(lambda graph, given: self._turn(graph, given, scope, name)), scope)
 
     def _give(self, proto: onnx.NodeProto, results: Sequence[Expr], scope: Scope) -> None:
-        assert self.dynamic is not None
         for result, tensor in zip(results, proto.output, strict=False):
             if tensor:
                 named = renamed(result, tensor)
                 assert named is not None
                 scope.values[tensor] = named
-                self.dynamic.moved({result: named})
+                if self.dynamic is not None:
+                    self.dynamic.moved({result: named})
 
     def _check_depth(self, scope: Scope, name: str) -> None:
         if scope.depth >= NESTING_LIMIT:

@@ -56,7 +56,7 @@ from mlfc.frontend.onnx.open_shapes import (
 )
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.runs import Runs
-from mlfc.frontend.onnx.scope import Scope, check_captured, given_attributes
+from mlfc.frontend.onnx.scope import Scope, check_captured, defining, given_attributes
 from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.symbolic import note_quotients
 from mlfc.frontend.onnx.tensors import tensor_value
@@ -400,11 +400,11 @@ class _Importer(Bodies):
         check_text(self.name, item.label, proto.op_type, domain, *proto.input, *proto.output)
         name = scope.prefix + item.label
         wanted = [output for output in proto.output if output]
-        scope.values.update(dict.fromkeys(wanted))
         function = self.functions.get((domain, proto.op_type, proto.overload))
         self.census.nodes += function is None  # the nodes of its body count
         try:
-            with _located(proto):
+            # only afterwards: graphs inside of the node may use the names of its outputs for their own values
+            with _located(proto), defining(wanted, scope):
                 if function is not None:
                     self._function(function, proto, scope, name)
                 elif not self.external:
@@ -478,17 +478,19 @@ class _Importer(Bodies):
     def _compiled(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
         if (domain, proto.op_type) == ("", "If"):
             self._branch(proto, scope, name)
-        elif not domain and self.dynamic is not None and self._is_left_to_run(proto, scope):
+        elif not domain and self._is_left_to_run(proto, scope):
             self._repeated(proto, scope, name)
         else:
             self._operator(proto, domain, scope, name)
 
     def _is_left_to_run(self, proto: onnx.NodeProto, scope: Scope) -> bool:
-        """Tell whether a node is a loop that the run may take."""
+        """Tell whether a node is a Loop, or another loop with iterations at run time."""
+        if proto.op_type == "Loop" or self.dynamic is None:
+            return proto.op_type == "Loop"
         if proto.op_type == "SequenceMap":
             values = map(scope.values.get, proto.input)
             return any(value is not None and isinstance(value.type, ListType) for value in values)
-        return proto.op_type == "Loop" or (proto.op_type == "Scan" and self._is_long(proto, scope))
+        return proto.op_type == "Scan" and self._is_long(proto, scope)
 
     def _is_long(self, proto: onnx.NodeProto, scope: Scope) -> bool:
         """Tell whether a Scan is left to the run: its turns are many, or the run's."""

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
+from mlfc.byoc.onnx_graphs import captured_names
 from mlfc.errors import ModelError, OptionError, Remedy, unknown
 from mlfc.frontend.common import IMAGE_SIZES, SEQUENCE_SIZES, NoTensorError, Problems, Values, frozen_input
 from mlfc.frontend.onnx.tensors import dtype_name
@@ -305,17 +306,6 @@ def check_text(place: str, *names: object) -> None:
             raise ModelError(f"the name {name!r} is not UTF-8", place=place)
 
 
-def subgraph_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that the branches of a node may read from around it."""
-    graphs = [item.g for item in node.attribute if item.type == onnx.AttributeProto.GRAPH]
-    while graphs:
-        graph = graphs.pop()
-        yield from (output.name for output in graph.output)
-        for inner in graph.node:
-            yield from inner.input
-            graphs.extend(item.g for item in inner.attribute if item.type == onnx.AttributeProto.GRAPH)
-
-
 def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: AbstractSet[str], place: str) -> list[NodeProto]:
     """Return the nodes so that each comes after what it reads, otherwise in the order of the file.
 
@@ -327,7 +317,7 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: AbstractSet[str], place
     waiting = [0] * len(items)
     readers: list[list[int]] = [[] for _ in items]
     for item in items:
-        needs = {maker[name] for name in subgraph_reads(item.proto) if name in maker}
+        needs = {maker[name] for name in captured_names(item.proto) if name in maker}
         for name in item.proto.input:
             if name in maker:
                 needs.add(maker[name])
@@ -371,5 +361,5 @@ def needed_nodes(ordered: Sequence[NodeProto], outputs: Sequence[str]) -> list[N
         if wanted.intersection(item.proto.output):
             needed.append(item)
             wanted.update(item.proto.input)
-            wanted.update(subgraph_reads(item.proto))
+            wanted.update(captured_names(item.proto))
     return needed[::-1]

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import onnx
 
 from mlfc.frontend.onnx.node import Node, shape_of
-from mlfc.frontend.onnx.table import importer
+from mlfc.frontend.onnx.table import UNROLL, importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
 from mlfc.support.dims import Dim, typical
-
-_ADVICE = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ def _scan(node: Node) -> list[Expr]:
 def _batched_scan(node: Node) -> list[Expr]:
     """Scan the sequences of a batch one by one: every input begins with the batch, then come the turns."""
     if node.has(0):
-        node.unsupported("with sequences of several lengths is not supported", _ADVICE)
+        node.unsupported("with sequences of several lengths is not supported", UNROLL)
     given = [node.input(index) for index in range(1, len(node.inputs))]
     states = _states(node, len(given))
     backward = _listed(node, "directions", len(given) - states)
@@ -52,7 +50,7 @@ def _batched_scan(node: Node) -> list[Expr]:
     if len(counts) != 1 or any(len(shape_of(item)) < 1 + (index >= states) for index, item in enumerate(given)):
         node.wrong(f"inputs of shapes {', '.join(str(shape_of(item)) for item in given)} have no batch in common")
     if isinstance(batch, Dim) or not batch:
-        node.unsupported(f"of opset 8 with a batch of {batch} is not supported", _ADVICE)
+        node.unsupported(f"of opset 8 with a batch of {batch} is not supported", UNROLL)
     cost.require("operators", batch, node.name)
     columns: list[list[Expr]] = []
     for index in range(batch):
@@ -83,7 +81,7 @@ def _scanned(node: Node, scan: _Scan) -> tuple[list[Expr], list[list[Expr]]]:
         node.wrong(f"the scanned inputs have {sorted(lengths)} turns")
     (turns,) = lengths
     if not turns or isinstance(turns, Dim):
-        node.unsupported(f"of {turns or 'no'} turns is not supported", _ADVICE)
+        node.unsupported(f"of {turns or 'no'} turns is not supported", UNROLL)
     cost.require("operators", turns * max(1, len(body.node)), node.name)
     carried, count = list(scan.states), len(scan.states)
     collected: list[list[Expr]] = [[] for _ in body.output[count:]]

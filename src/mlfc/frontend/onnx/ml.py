@@ -33,11 +33,14 @@ def _scaler(node: Node) -> Expr:
 def _normalizer(node: Node) -> Expr:
     x = node.cast(node.input(0), "float32")
     norm = node.string("norm", "MAX")
-    size = node.call("abs", x) if norm != "L2" else node.call("multiply", x, x)
     if norm not in ("MAX", "L1", "L2"):
         node.wrong(f"norm '{norm}' is not known")
+    # the largest number of a row, not the largest magnitude
+    size = {"MAX": x, "L1": node.call("abs", x), "L2": node.call("multiply", x, x)}[norm]
     total = node.call("max" if norm == "MAX" else "sum", size, axis=(-1,), keepdims=True)
-    return node.call("divide", x, node.call("sqrt", total) if norm == "L2" else total)
+    divisor = node.call("sqrt", total) if norm == "L2" else total
+    zero = node.call("equal", total, node.like(0.0, total))
+    return node.call("divide", x, node.call("where", zero, node.like(1.0, total), divisor))
 
 
 @importer("LinearRegressor", domain=ML)
@@ -51,13 +54,15 @@ def _linear_classifier(node: Node) -> list[Expr]:
     rows = len(node.reals("intercepts", (0.0,) * max(1, len(labels))))
     transform = node.string("post_transform", "NONE")
     scores = _scores(node, rows)
+    score = scores
     if rows == 1 and len(labels) == 2:
-        scores = node.concatenate([node.call("negative", scores), scores], 1)
-        transform = "LOGISTIC" if transform == "SOFTMAX" else transform
+        scores = node.concatenate([node.call("negative", score), score], 1)
     if len(labels) != shape_of(scores)[1]:
         node.wrong(f"{len(labels)} labels do not fit {shape_of(scores)[1]} scores")
     best = node.call("argmax", scores, axis=(1,), keepdims=False)
     picked = node.call("take", node.constant(labels, "int64"), best, axis=0)
+    if rows == 1 and len(labels) == 2 and transform not in ("LOGISTIC", "PROBIT"):  # as ONNX Runtime: a probability
+        return [picked, node.concatenate([node.call("subtract", node.like(1.0, score), score), score], 1)]
     return [picked, transformed(node, scores, transform)]
 
 

@@ -9,13 +9,14 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from mlfc.errors import ModelError
+from mlfc.errors import ModelError, UnsupportedError
 from mlfc.frontend.control import Loop, as_list, is_free, looped, stacked, taken_out
 from mlfc.frontend.dynamic import Dynamic
+from mlfc.frontend.onnx.table import UNROLL
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, ListType, Span, TensorType, Tuple
 from mlfc.support import cost
-from mlfc.support.dims import Dim
+from mlfc.support.dims import LARGEST, Dim
 
 # imports a graph for its arguments
 Import: TypeAlias = "Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]]"
@@ -33,7 +34,7 @@ def is_long(turns: Any, nodes: int) -> bool:
 class Loops:
     """A node that is a loop, with its inputs."""
 
-    dynamic: Dynamic
+    dynamic: Dynamic | None  # None if shapes are static: all iterations are unrolled then
     proto: onnx.NodeProto
     values: Sequence[Expr | None]
     graph: onnx.GraphProto
@@ -43,6 +44,11 @@ class Loops:
     @property
     def _span(self) -> Span:
         return Span((self.name,))
+
+    @property
+    def _dynamic(self) -> Dynamic:
+        assert self.dynamic is not None  # `loop` returns before
+        return self.dynamic
 
     def _call(self, operator: str, *args: Expr, **attrs: Any) -> Call:
         return ir.call(operator, args, attrs, span=self._span)
@@ -64,6 +70,8 @@ class Loops:
         rows = len(self.graph.output) - 1 - len(states)
         if rows < 0:
             raise self._wrong(f"a graph of {len(self.graph.output)} outputs does not fit {len(states)} states")
+        if self.dynamic is None:
+            return self._static(imported, limit, states, condition)
         turns = None if limit is None else self.dynamic.known(limit)
         count = None if turns is None else turns.reshape(-1)[0]
         if isinstance(condition, Constant) and not condition.data.any():
@@ -73,6 +81,22 @@ class Loops:
             if found is not None:
                 return found
         return self._while(imported, limit, condition, states, count)
+
+    def _static(self, imported: Import, limit: Expr | None, states: list[Expr], condition: Expr | None) -> list[Expr]:
+        """Return the results of a Loop that is unrolled to its end; the limit on operators bounds it."""
+        found = None
+        if limit is None or isinstance(limit, Constant):
+            count = LARGEST if limit is None else int(limit.data)
+            if isinstance(condition, Constant) and not condition.data.any():
+                count = 0
+            found = self._unrolled(imported, count, states, condition)
+        if found is None or len(found) < len(self.proto.output):
+            raise UnsupportedError(
+                "a Loop whose number of iterations is not a positive constant is not supported here",
+                place=f"node '{self.name}'",
+                next_step=UNROLL,
+            )
+        return found
 
     def _scalar(self, value: Expr | None, dtype: str) -> Expr | None:
         if value is None:
@@ -131,21 +155,21 @@ class Loops:
             return (None if always[0] else further), results[1:behind], results[behind:]
 
         outer = self.outer | {value for value in (limit, condition) if value is not None and not is_free(value)}
-        after, lists, ran = looped(self.dynamic, Loop(self.name, states, condition, limit, turn, outer))
+        after, lists, ran = looped(self._dynamic, Loop(self.name, states, condition, limit, turn, outer))
         exact = count is not None and always[0] and (condition is None or isinstance(condition, Constant))
         turns = count if exact else None
         return [*after, *(self._stacked(item, ran, turns) for item in lists)]
 
     def _stacked(self, item: Expr, ran: Expr, turns: Any) -> Expr:
-        count = self.dynamic.defined(ran, self.name) if turns is None else turns
-        return stacked(self.dynamic, item, count, self.name)
+        count = self._dynamic.defined(ran, self.name) if turns is None else turns
+        return stacked(self._dynamic, item, count, self.name)
 
     # SequenceMap
 
     def map(self, imported: Import) -> list[Expr]:
         """Return the results of a SequenceMap: lists of what the graph gives for each element."""
         values = [value for value in self.values if value is not None]
-        given = [as_list(self.dynamic, v, self.name) if not isinstance(v.type, TensorType) else v for v in values]
+        given = [as_list(self._dynamic, v, self.name) if not isinstance(v.type, TensorType) else v for v in values]
         if len(given) < len(self.values) or not isinstance(given[0].type, ListType):
             raise self._wrong("expected a sequence as input 0")
         limit = self._call("list_length", given[0])
@@ -157,13 +181,13 @@ class Loops:
 
         def turn(number: Expr, _go: Expr, _carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
             items = [
-                taken_out(self.dynamic, item, number, self.name) if isinstance(item.type, ListType) else item
+                taken_out(self._dynamic, item, number, self.name) if isinstance(item.type, ListType) else item
                 for item in given
             ]
             return None, [], imported(self.graph, items)
 
         outer = self.outer | {limit} | {item for item in given if not is_free(item)}
-        _, lists, _ = looped(self.dynamic, Loop(self.name, [], None, limit, turn, outer))
+        _, lists, _ = looped(self._dynamic, Loop(self.name, [], None, limit, turn, outer))
         return lists
 
     # Scan
@@ -192,7 +216,7 @@ class Loops:
             return None, results[:states], results[states:]
 
         outer = self.outer | {part for part in parts if not is_free(part)}
-        after, lists, ran = looped(self.dynamic, Loop(self.name, values[:states], None, limit, turn, outer))
+        after, lists, ran = looped(self._dynamic, Loop(self.name, values[:states], None, limit, turn, outer))
         found = [self._stacked(item, ran, turns) for item in lists]
         directions, targets = self._listed("scan_output_directions", rows), self._listed("scan_output_axes", rows)
         return [*after, *map(self._turned, found, targets, directions)]

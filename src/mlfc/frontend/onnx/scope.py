@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -24,6 +25,16 @@ class Scope:
     depth: int = 0
     declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)  # types that the graph states, by name
     stated: Mapping[str, Shape] = field(default_factory=dict)  # shapes without open dimensions that follow from them
+
+
+@contextmanager
+def defining(tensors: Sequence[str], scope: Scope) -> Iterator[None]:
+    """Give tensors without a value None at the end."""
+    try:
+        yield
+    finally:
+        for tensor in tensors:
+            scope.values.setdefault(tensor, None)
 
 
 def given_attributes(

@@ -125,10 +125,10 @@ def advice(domain: str, operator: str, opset: int = 0) -> str:
 ONNX_RUNTIME = Remedy("--byoc", "onnxruntime")
 _RUN_IT = f"Let ONNX Runtime run the node (mlfc compile {ONNX_RUNTIME})"
 _CUT = "Cut the model before this node and do the step in the program that uses the result"
-_UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
+UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
 _NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"
 _ADVICE = {
-    ("", "Loop"): _UNROLL,
+    ("", "Loop"): UNROLL,
     ("", "MaxRoiPool"): _CUT,
     ("", "LpPool"): "AveragePool and MaxPool are supported",
     ("", "ImageDecoder"): "Decode the image in the program, and cut the model after this node",

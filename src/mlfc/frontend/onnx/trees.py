@@ -47,7 +47,8 @@ def _regressor(node: Node) -> Expr:
     scores, _ = _listed_scores(node, nodes, leaf_of, "target", targets)
     aggregate = node.string("aggregate_function", "SUM")
     result = _ensemble(node, nodes, scores, aggregate)
-    return transformed(node, _with_base(node, result), node.string("post_transform", "NONE"))
+    result = transformed(node, _with_base(node, result), node.string("post_transform", "NONE"))
+    return node.cast(result, "float32")
 
 
 @importer("TreeEnsembleClassifier", domain=ML)
@@ -56,10 +57,12 @@ def _classifier(node: Node) -> list[Expr]:
     nodes, leaf_of = _listed(node)
     scores, classes = _listed_scores(node, nodes, leaf_of, "class", len(labels))
     if len(labels) == 2 and len(classes) == 1:
-        return _two_classes(node, labels, nodes, scores[:, list(classes)])
-    total = _with_base(node, _ensemble(node, nodes, scores, "SUM"))
-    picked = node.call("take", node.constant(labels, "int64"), _best(node, total), axis=0)
-    return [picked, transformed(node, total, node.string("post_transform", "NONE"))]
+        picked, result = _two_classes(node, labels, nodes, scores[:, list(classes)])
+    else:
+        total = _with_base(node, _ensemble(node, nodes, scores, "SUM"))
+        picked = node.call("take", node.constant(labels, "int64"), _best(node, total), axis=0)
+        result = transformed(node, total, node.string("post_transform", "NONE"))
+    return [picked, node.cast(result, "float32")]  # in float64 until here if the features are
 
 
 def _two_classes(node: Node, labels: Array, nodes: _Nodes, scores: Array) -> list[Expr]:
@@ -97,7 +100,7 @@ def _tree_ensemble(node: Node) -> Expr:
     number = node.integer("post_transform", 0)
     if not 0 <= number < len(transforms):
         node.wrong(f"post_transform {number} is not known")
-    return transformed(node, _ensemble(node, nodes, scores, aggregate), transforms[number])
+    return node.cast(transformed(node, _ensemble(node, nodes, scores, aggregate), transforms[number]), node.dtype(0))
 
 
 def _best(node: Node, scores: Expr) -> Expr:

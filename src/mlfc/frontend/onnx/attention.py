@@ -239,7 +239,7 @@ def _masks(node: Node, core: Attention) -> Masks:
     left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
     if left < -1 or right < -1:
         node.wrong(f"expected window sizes of -1 or more, got {left} and {right}")
-    if node.integer("is_causal", 0):
+    if node.flag("is_causal"):
         right = 0
     if node.has(3):
         add_mask(core, masks, padded(node, node.input(3), core.keys))

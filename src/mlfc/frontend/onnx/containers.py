@@ -164,7 +164,7 @@ def _sequence_erase(node: Node) -> Expr:
 def _split_to_sequence(node: Node) -> Expr:
     x, shape = node.input(0), node.shape(0)
     axis = node.axis(node.integer("axis", 0), len(shape))
-    keeps = bool(node.integer("keepdims", 1)) or node.has(1)
+    keeps = node.flag("keepdims", 1) or node.has(1)
     if node.dynamic is not None and (isinstance(shape[axis], Dim) or _is_late(node, 1)):
         return _late_split(node, node.dynamic, axis, keeps)
     sizes = _sizes(node, shape[axis])

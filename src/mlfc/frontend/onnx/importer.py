@@ -56,6 +56,7 @@ from mlfc.frontend.onnx.open_shapes import (
 )
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.runs import Runs
+from mlfc.frontend.onnx.schema import check_schema
 from mlfc.frontend.onnx.scope import Scope, check_captured, defining, given_attributes
 from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.symbolic import note_quotients
@@ -566,6 +567,7 @@ class _Importer(Bodies):
             name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs,
             self.runs.draw, dynamic=self.dynamic, checks=self.checks,
         )  # fmt: skip
+        check_schema(node, domain, proto.op_type)
         if self.may_restart and proto.output and (declared := scope.declared.get(proto.output[0])) is not None:
             equal = fitting_length(node, declared_extents(declared), self.input_symbols)
             if equal:

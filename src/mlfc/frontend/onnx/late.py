@@ -140,7 +140,7 @@ def _sized(node: Node, convert: Convert) -> Results | None:
 )  # fmt: skip
 def _reduce(node: Node, convert: Convert) -> Results | None:
     """Reduce along each set of axes that gives the stated shape; which one it is shows when the model runs."""
-    shape, old, keep = _stated(node), node.shape(0), bool(node.integer("keepdims", 1))
+    shape, old, keep = _stated(node), node.shape(0), node.flag("keepdims", 1)
     if shape is None or len(node.shape(1)) > 1:
         return None
     fitting = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -19,10 +20,11 @@ from mlfc.frontend.onnx.attention import (
 )
 from mlfc.frontend.onnx.linear import matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
-from mlfc.frontend.onnx.sequences import angles, scattered, turned
+from mlfc.frontend.onnx.sequences import angles, row, scattered, turned
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
+from mlfc.support.dims import Extent, bounds, maximum, typical
 
 
 def _scale(node: Node) -> float | None:
@@ -36,7 +38,7 @@ def _attended(node: Node, core: Attention, mask: Expr | None, bias: int, shown: 
     `bias` is the input that is added to them.
     """
     masks = Masks()
-    if node.integer("unidirectional", 0):
+    if node.flag("unidirectional"):
         core.window(masks, core.keys - core.queries, -1, 0)
     if node.has(bias):
         add_mask(core, masks, node.input(bias))
@@ -148,7 +150,7 @@ def _biased(node: Node, x: Expr, bias: Expr | None, heads: int, what: str) -> Ex
 
 @importer("Attention", domain=MICROSOFT)
 def _attention(node: Node) -> list[Expr]:
-    if node.integer("do_rotary", 0) or node.integer("past_present_share_buffer", 0) or node.has(6):
+    if node.flag("do_rotary") or node.integer("past_present_share_buffer", 0) or node.has(6):
         node.unsupported("with do_rotary or a shared buffer of the past is not supported")
     heads = node.integer("num_heads")
     sizes = node.integers("qkv_hidden_sizes", ())
@@ -202,7 +204,7 @@ def _group_query_attention(node: Node) -> list[Expr]:
             node.unsupported(f"with {name} is not supported", "Keep keys and values as floating-point numbers")
     cache = _Cache(node)
     q, k, v = _groups(node)
-    if node.integer("do_rotary", 0):
+    if node.flag("do_rotary"):
         q, k = cache.turned(q), cache.turned(k)
     k, v = cache.updated(k, 3, 1, "past_key"), cache.updated(v, 4, 2, "past_value")
     core = Attention(node, q, k, v)
@@ -223,7 +225,7 @@ def _sink(node: Node, core: Attention) -> Expr | None:
     """Return the score of a key without a value, 0 for a smooth softmax."""
     if node.has(11):
         return node.cast(node.reshape(node.input(11), (core.heads,)), core.wide_dtype)
-    smooth = node.integer("smooth_softmax", 0) == 1
+    smooth = node.flag("smooth_softmax")
     return node.constant(np.zeros(core.heads), core.wide_dtype) if smooth else None
 
 
@@ -260,20 +262,20 @@ class _Cache:
         if node.rank(0) != 3:
             node.wrong(f"expected a query of 3 dimensions, got {node.shape(0)}")
         self.batch, self.count = node.shape(0)[:2]
-        self.capacity = node.shape(3)[2] if node.has(3) and node.rank(3) == 4 else 0
+        self.capacity: Extent = node.shape(3)[2] if node.has(3) and node.rank(3) == 4 else 0
         last = per_batch(node, 5, self.batch, "seqlens_k")
         self.lengths = node.call("add", last, node.like(1, last))
         before = node.call("subtract", self.lengths, node.like(self.count, last))
         # rows of a first prompt may be shorter than it
         self.begin = node.call("maximum", before, node.like(0, last))
-        self.offset: Expr | int = self.begin if self.capacity else 0
+        self.offset: Expr | int = 0 if self.capacity == 0 else self.begin
         self.rotation: tuple[Expr, Expr] | None = None
 
     def turned(self, x: Expr) -> Expr:
         """Return queries or keys rotated by their positions."""
         node = self.node
         if self.rotation is None:
-            steps = node.constant(node.counted(self.count, "int32").data.reshape(1, self.count), "int32")
+            steps = row(node, self.count, "int32")
             ids = node.call("add", steps, node.reshape(self.begin, (self.batch, 1)))
             ids = node.cast(node.input(9), "int32") if node.has(9) else ids
             tables = [
@@ -282,33 +284,36 @@ class _Cache:
             ]
             cos, sin = (node.reshape(found, (self.batch, 1, *shape_of(found)[1:])) for found in tables)
             self.rotation = cos, sin
-        return turned(node, x, *self.rotation, interleaved=bool(node.integer("rotary_interleaved", 0)))
+        return turned(node, x, *self.rotation, interleaved=node.flag("rotary_interleaved"))
 
     def updated(self, new: Expr, index: int, output: int, what: str) -> Expr:
         """Return the keys or values of the past, input `index`, with the new ones."""
         node = self.node
-        if not self.capacity:
+        if self.capacity == 0:
             return new
         past, (batch, heads, _, size) = node.shape(index), shape_of(new)
-        if past != (batch, heads, self.capacity, size) or node.dtype(index) != dtype_of(new):
+        if not node.has_shape(past, (batch, heads, self.capacity, size)) or node.dtype(index) != dtype_of(new):
             node.wrong(
                 f"expected {what} of shape ({batch}, {heads}, {self.capacity}, {size}), "
                 f"got {node.dtype(index)} of shape {past}"
             )
-        total = self._total(output)
-        if total < max(self.capacity, self.count):
-            node.wrong(f"{total} keys in all are fewer than the {self.capacity} of {what} or the {self.count} new ones")
-        old = node.input(index)
-        if total > self.capacity:
-            cost.require("constants", 8 * batch * heads * (total - self.capacity) * size, node.name)
-            room = node.constant(np.zeros((batch, heads, total - self.capacity, size)), dtype_of(new))
+        total, old = self._total(output), node.input(index)
+        missing = bounds(self.count - total)
+        if missing[0] > 0:
+            node.wrong(f"{total} keys in all are fewer than the {self.count} new ones")
+        if missing[1] > 0:
+            counts = (node.constant(count, "int64") for count in (self.count, total))
+            node.require(node.call("less_equal", *counts), f"whether the keys of '{node.name}' include the new ones")
+        if total != self.capacity:
+            cost.require("constants", 8 * prod(map(typical, (batch, heads, total - self.capacity, size))), node.name)
+            room = node.filled((batch, heads, total - self.capacity, size), 0, dtype_of(new))
             old = node.concatenate([old, room], 2)
         return scattered(node, old, new, self.begin, 2)
 
-    def _total(self, output: int) -> int:
+    def _total(self, output: int) -> Extent:
         """Return how many keys come out: as many as the cache holds, or more where it grows."""
         node = self.node
         stated = node.stated[output] if output < len(node.stated) else None
-        if stated is not None and len(stated) == 4 and node.known(6) is None:
-            return stated[2]
-        return max(self.capacity, int(node.value(6, "total_sequence_length").reshape(())))
+        if stated is not None and len(stated) == 4 and node.dynamic is None and node.known(6) is None:
+            return maximum(self.capacity, stated[2])
+        return maximum(self.capacity, node.extent(6, "total_sequence_length"))

@@ -169,6 +169,10 @@ class Node:
         """Return an integer attribute."""
         return int(self._typed(name, default, lambda value: isinstance(value, int), "an integer"))
 
+    def flag(self, name: str, default: int = 0) -> bool:
+        """Tell whether an integer attribute is 1: as in ONNX Runtime, no other number counts as true."""
+        return self.integer(name, default) == 1
+
     def real(self, name: str, default: float | None = None) -> float:
         """Return a float attribute."""
         return float(self._typed(name, default, lambda value: isinstance(value, float), "a float"))

@@ -17,7 +17,7 @@ from mlfc.support.dims import Dim, bounds
 def reduced(node: Node, operator: str, x: Expr) -> Expr:
     """Return `x` reduced along the node's axes; on no axes at all it stays as it is."""
     axes = _axes(node, x)
-    keep = bool(node.integer("keepdims", 1))
+    keep = node.flag("keepdims", 1)
     if operator in ("max", "min") and any(shape_of(x)[axis] == 0 for axis in axes):
         return _extreme_of_nothing(node, operator, x, axes)
     return node.call(operator, x, axis=axes, keepdims=keep) if axes else x
@@ -25,7 +25,7 @@ def reduced(node: Node, operator: str, x: Expr) -> Expr:
 
 def _extreme_of_nothing(node: Node, operator: str, x: Expr, axes: Sequence[int]) -> Expr:
     """Return what any element would change: the least value as a maximum, the greatest as a minimum."""
-    keep, dtype = bool(node.integer("keepdims", 1)), dtype_of(x)
+    keep, dtype = node.flag("keepdims", 1), dtype_of(x)
     shape = [1 if axis in axes else extent for axis, extent in enumerate(shape_of(x)) if keep or axis not in axes]
     if is_float(x):
         value = -np.inf if operator == "max" else np.inf
@@ -38,7 +38,7 @@ def _axes(node: Node, x: Expr) -> tuple[int, ...]:
     """Return the axes to reduce, counted from the front; none where the tensor stays as it is."""
     rank = len(shape_of(x))
     given = axes_of(node)
-    no_axes_is_all = not node.integer("noop_with_empty_axes", 0)
+    no_axes_is_all = not node.flag("noop_with_empty_axes")
     if given:
         return tuple(sorted({node.axis(axis, rank) for axis in given}))
     return tuple(range(rank)) if no_axes_is_all else ()
@@ -73,7 +73,7 @@ def _reduced_sum(node: Node) -> Expr:
 def _reduce_log_sum_exp(node: Node) -> Expr:
     """Take the largest element out of the sum, so that it does not overflow; an infinite one may stay in."""
     x = node.input(0)
-    axes, keep = _axes(node, x), bool(node.integer("keepdims", 1))
+    axes, keep = _axes(node, x), node.flag("keepdims", 1)
     if not axes:
         return x
     if any(shape_of(x)[axis] == 0 for axis in axes):
@@ -94,7 +94,7 @@ def _position(node: Node) -> Expr:
         raise TooSmallError(node.operator, extent, 1, "a dimension")
     result = node.call(
         node.operator.lower(), node.input(0), axis=(node.axis(node.integer("axis", 0), node.rank(0)),),
-        keepdims=bool(node.integer("keepdims", 1)), select_last_index=bool(node.integer("select_last_index", 0)),
+        keepdims=node.flag("keepdims", 1), select_last_index=bool(node.integer("select_last_index", 0)),
     )  # fmt: skip
     return node.cast(result, "int64")
 

@@ -10,7 +10,7 @@ from mlfc.frontend.onnx.attention import join_heads, per_batch, split_heads, wid
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Constant, Expr
-from mlfc.support.dims import Dim, Extent
+from mlfc.support.dims import Dim, Extent, bounds
 
 # each step of linear attention is code of its own, unless the run decides how many there are
 _STEP_LIMIT = 64
@@ -28,7 +28,7 @@ def _microsoft_rotary_embedding(node: Node) -> Expr:
         node.unsupported("with is_packed_batching is not supported")
     ids, (batch, count) = node.input(1), _batch_and_count(node)
     if shape_of(ids) in ((), (1,)):  # the position of the first token; the others follow
-        steps = _row(node, count, dtype_of(ids))
+        steps = row(node, count, dtype_of(ids))
         ids = node.broadcast(node.call("add", steps, node.reshape(ids, (1, 1))), (batch, count))
     return _rotary(node, node.input(2), node.input(3), ids)
 
@@ -59,7 +59,7 @@ def _rotary(node: Node, cos: Expr, sin: Expr, ids: Expr | None) -> Expr:
     width = width or shape_of(x)[3]
     tables = [angles(node, table, ids, (batch, count), width) for table in (cos, sin)]
     cos, sin = (node.reshape(table, (*wanted, width // 2)) for table in tables)
-    return node.reshape(turned(node, x, cos, sin, interleaved=bool(node.integer("interleaved", 0))), shape)
+    return node.reshape(turned(node, x, cos, sin, interleaved=node.flag("interleaved")), shape)
 
 
 def angles(node: Node, table: Expr, ids: Expr | None, steps: tuple[int, int], width: int) -> Expr:
@@ -129,7 +129,7 @@ def _tensor_scatter(node: Node) -> Expr:
     return scattered(node, past, update, begin, axis, circular=mode == "circular")
 
 
-def _row(node: Node, count: Extent, dtype: str) -> Expr:
+def row(node: Node, count: Extent, dtype: str) -> Expr:
     """Return 0, 1, ... as a tensor of shape (1, `count`)."""
     numbers = node.counted(count, dtype)
     if isinstance(numbers, Constant):
@@ -144,7 +144,7 @@ def scattered(node: Node, past: Expr, update: Expr, begin: Expr, axis: int, *, c
     """
     shape, count = shape_of(past), shape_of(update)[axis]
     extent, batch = shape[axis], shape[0]
-    steps = _row(node, extent, "int32")
+    steps = row(node, extent, "int32")
     at = node.call("subtract", steps, node.reshape(begin, (batch, 1)))
     if circular:
         at = node.call("floor_mod", at, node.like(extent, at))
@@ -154,7 +154,7 @@ def scattered(node: Node, past: Expr, update: Expr, begin: Expr, axis: int, *, c
     if not circular:
         inside = node.call("logical_and", inside, node.call("greater_equal", at, node.like(0, at)))
     picked = update
-    if count > 1:
+    if bounds(count)[1] > 1:
         # rows outside the update are clipped to it, and not selected
         turn = (0, axis, *(index for index in range(1, len(shape)) if index != axis))
         back = [turn.index(index) for index in range(len(shape))]

@@ -438,10 +438,10 @@ def _reduction(function: Callable[[Sequence[Any]], Any]) -> Rule:
     def rule(node: Node, given: list[Array | None]) -> Array | None:
         assert given[0] is not None
         axes = _listed(node, "axes", given[1] if len(given) > 1 else None)
-        keep = node.integer("keepdims", 1)
+        keep = node.flag("keepdims", 1)
         if (
             given[0].ndim > 1
-            or node.integer("noop_with_empty_axes", 0)
+            or node.flag("noop_with_empty_axes")
             or (axes and {axis % 1 for axis in axes} != {0})
         ):
             return None

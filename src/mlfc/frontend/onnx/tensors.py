@@ -15,7 +15,7 @@ from mlfc.errors import ModelError, UnsupportedError
 from mlfc.support import dtypes
 from mlfc.support.cost import give_file, spend
 
-_DTYPES = {
+DTYPES = {
     TensorProto.FLOAT: "float32", TensorProto.UINT8: "uint8", TensorProto.INT8: "int8", TensorProto.UINT16: "uint16",
     TensorProto.INT16: "int16", TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool",
     TensorProto.FLOAT16: "float16", TensorProto.DOUBLE: "float64", TensorProto.UINT32: "uint32",
@@ -33,15 +33,15 @@ _TYPED_FIELDS = {
 
 def dtype_name(code: int, place: str) -> str:
     """Return the dtype of an ONNX element type; raise for what tensors here cannot hold."""
-    if code in _DTYPES:
-        return _DTYPES[code]
+    if code in DTYPES:
+        return DTYPES[code]
     known = TensorProto.DataType.values()
     if code == TensorProto.UNDEFINED or code not in known:
         raise ModelError(f"unknown element type {code}", place=place)
     if code == TensorProto.STRING:
         step = "Generated code has no strings: replace them by integers before the model, and cut it after that step"
     else:
-        step = f"Supported: {', '.join(_DTYPES.values())}"
+        step = f"Supported: {', '.join(DTYPES.values())}"
     raise UnsupportedError(
         f"element type {TensorProto.DataType.Name(code)} is not supported", place=place, next_step=step
     )

@@ -24,7 +24,7 @@ from onnx import TensorProto, defs, helper, numpy_helper
 import mlfc
 from mlfc.errors import MlfcError
 from mlfc.frontend.onnx import table
-from mlfc.frontend.onnx.tensors import _DTYPES
+from mlfc.frontend.onnx.tensors import DTYPES
 from mlfc.frontend.tflite.importer import _instead
 from mlfc.frontend.tflite.node import CONVERTERS
 from mlfc.frontend.tflite.variables import OPERATORS as VARIABLE_OPERATORS
@@ -189,13 +189,13 @@ def measured(domain: str, name: str) -> tuple[tuple[str, ...], str]:
         return (), ""
     schema = defs.get_schema(name, _history()[domain, name][-1], domain)
     first = _types(schema, 0)
-    codes = [code for code in first if code in _DTYPES] or [0]
+    codes = [code for code in first if code in DTYPES] or [0]
     likely = sorted(codes, key=lambda code: code not in (TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT8))
     for code in likely[:3]:
         for form in _forms(schema):
             module = _imported(schema, form, code)
             if module is not None:
-                kinds = [_DTYPES[other] for other in codes if other and _imported(schema, form, other) is not None]
+                kinds = [DTYPES[other] for other in codes if other and _imported(schema, form, other) is not None]
                 return tuple(kinds), _contract(module)
     return (), ""
 

@@ -22,7 +22,7 @@ from mlfc.ops.spelled_attention import HALVES, SpelledAttention
 from mlfc.relay.ir import Expr
 from mlfc.relay.op import OPERATORS
 from mlfc.support import cost
-from mlfc.support.dims import Dim, bounds, is_static
+from mlfc.support.dims import Dim, Extent, bounds, is_static
 
 PREVIEW = "ai.onnx.preview"
 _PRECISIONS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
@@ -81,11 +81,14 @@ class Attention:
         """The shape of the scores."""
         return self.batch, self.heads, self.queries, self.keys
 
-    def window(self, masks: Masks, offset: Expr | int, left: int, right: int) -> None:
+    def window(self, masks: Masks, offset: Expr | Extent, left: int, right: int) -> None:
         """Mask all but the keys from `left` before to `right` behind each query; -1 stands for no limit.
 
-        The first query is at position `offset`, an int or one for each row of the batch.
+        The first query is at position `offset`, an extent or an int for each row of the batch.
         """
+        if isinstance(offset, Dim):
+            number = self.node.reshape(self.node.constant(offset, "int32"), (1,))
+            offset = self.node.broadcast(number, (self.batch,))
         left, right = min(left, FARTHEST), min(right, FARTHEST)  # as many leave nothing out
         if isinstance(offset, int):
             last = offset + self.queries - 1
@@ -244,9 +247,6 @@ def _masks(node: Node, core: Attention) -> Masks:
     if node.has(3):
         add_mask(core, masks, padded(node, node.input(3), core.keys))
     offset: Any = node.shape(4)[2] if node.has(4) else 0
-    if isinstance(offset, Dim):
-        number = node.reshape(node.constant(offset, "int32"), (1,))
-        offset = node.broadcast(number, (core.batch,))
     if node.has(6):
         lengths = per_batch(node, 6, core.batch, "nonpad_kv_seqlen")
         if right != 0:  # else the last query sees no key behind itself

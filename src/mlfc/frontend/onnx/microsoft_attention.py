@@ -63,19 +63,20 @@ def _filled(node: Node, index: int, core: Attention) -> Expr | None:
     mask, shape = node.cast(node.input(index), "int32"), node.shape(index)
     batch, keys = core.batch, core.keys
     past = keys - core.queries
-    if shape in ((batch,), (2 * batch,)):
+    rank, has_begins = len(shape), shape == (2 * batch,)
+    if rank == 1 and (has_begins or node.has_shape(shape, (batch,))):
         at = node.reshape(node.counted(keys, "int32"), (1, 1, 1, keys))
         ends = node.reshape(node.cut(mask, 0, 0, batch), (batch, 1, 1, 1))
         seen = node.call("less", at, ends)
-        if shape != (batch,):
+        if has_begins:
             begins = node.reshape(node.cut(mask, 0, batch, 2 * batch), (batch, 1, 1, 1))
             seen = node.call("logical_and", seen, node.call("greater_equal", at, begins))
     else:
-        if len(shape) == 4 and shape[:2] == (batch, 1) and shape[2] == shape[3] >= keys and past >= 0:
+        if rank == 4 and node.has_shape(shape[:2], (batch, 1)) and shape[2] == shape[3] >= keys and past >= 0:
             mask = node.cut(node.cut(mask, 2, past, keys), 3, 0, keys)
-        elif shape == (batch, keys):
+        elif rank == 2 and node.has_shape(shape, (batch, keys)):
             mask = node.reshape(mask, (batch, 1, 1, keys))
-        elif shape == (batch, core.queries, keys):
+        elif rank == 3 and node.has_shape(shape, (batch, core.queries, keys)):
             mask = node.reshape(mask, (batch, 1, core.queries, keys))
         else:
             node.unsupported(f"with a mask of shape {shape} for scores of shape {core.shape} is not supported")
@@ -180,10 +181,11 @@ def _attention(node: Node) -> list[Expr]:
 def _with_stacked_past(node: Node, k: Expr, v: Expr) -> tuple[Expr, Expr]:
     """Return keys and values behind those of input 4, in which both are one tensor."""
     past, (batch, heads, _, size) = node.shape(4), shape_of(k)
-    if shape_of(v) != shape_of(k) or len(past) != 5 or (past[:3], past[4]) != ((2, batch, heads), size):
+    fits = len(past) == 5 and node.has_shape((*past[:3], past[4]), (2, batch, heads, size))
+    if shape_of(v) != shape_of(k) or not fits:
         node.wrong(f"expected a past of shape (2, {batch}, {heads}, ..., {size}), got {past}")
     parts = [node.reshape(node.cut(node.input(4), 0, index, index + 1), past[1:]) for index in range(2)]
-    found = [node.concatenate([old, new], 2) if past[3] else new for old, new in zip(parts, (k, v), strict=True)]
+    found = [new if past[3] == 0 else node.concatenate([old, new], 2) for old, new in zip(parts, (k, v), strict=True)]
     return found[0], found[1]
 
 

@@ -96,6 +96,26 @@ def _skip_layer_normalization(node: Node) -> list[Expr]:
     return [result, total, total, total]
 
 
+@importer("EmbedLayerNormalization", domain=MICROSOFT, ignores=("mask_index_type",))
+def _embed_layer_normalization(node: Node) -> list[Expr]:
+    """Return the normalized sum of the embeddings, the number of unmasked tokens of each row, and the sum."""
+    if node.rank(0) != 2:
+        node.wrong(f"expected token numbers of shape (batch, sequence), got {node.shape(0)}")
+    batch, count = node.shape(0)
+    positions = node.input(8) if node.has(8) else node.counted(count, "int32")
+    total = node.call("take", node.input(2), node.input(0), axis=0)
+    total = node.call("add", total, node.call("take", node.input(3), positions, axis=0))
+    if node.has(1):
+        total = node.call("add", total, node.call("take", node.input(4), node.input(1), axis=0))
+    result = _layer_norm(node, total, 2, node.input(5), node.optional(6), node.real("epsilon", 1e-12))
+    if node.has(7):
+        kept = node.cast(node.call("equal", node.input(7), node.like(1, node.input(7))), "int32")
+        counts = node.call("sum", kept, axis=(1,), keepdims=False)
+    else:
+        counts = node.filled((batch,), 0, "int32")
+    return [result, counts, total]
+
+
 @importer("RMSNormalization", "SimplifiedLayerNormalization", ignores=("stash_type",))
 def _rms_normalization(node: Node) -> Expr:
     axes = range(node.axis(node.integer("axis", -1), node.rank(0)), node.rank(0))

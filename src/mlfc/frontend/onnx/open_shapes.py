@@ -202,13 +202,13 @@ def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
     difference = _without_factors(difference)
     if not isinstance(difference, Dim):
         return None
-    for symbol in sorted(difference.symbols & own):
-        for sign in (1, -1):
-            rest = symbol.dim - sign * difference
-            if isinstance(rest, Dim) and symbol in rest.symbols:
-                continue
-            return _replacing(symbol, rest, own)
-    return _making_none(a, b, own)
+    rests = [
+        (symbol, symbol.dim - sign * difference) for symbol in sorted(difference.symbols & own) for sign in (1, -1)
+    ]
+    rests = [(symbol, rest) for symbol, rest in rests if not isinstance(rest, Dim) or symbol not in rest.symbols]
+    # a sum is better than a difference, which may be negative
+    rests.sort(key=lambda found: bounds(found[1])[0] < found[0].low)
+    return _replacing(*rests[0], own) if rests else _making_none(a, b, own)
 
 
 def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:

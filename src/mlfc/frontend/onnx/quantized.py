@@ -21,6 +21,7 @@ from mlfc.ops.weight_only import STORED
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization
 from mlfc.support import dtypes
+from mlfc.support.dims import Extent, bounds
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", *dtypes.NARROW_INTEGERS)
 _EXACT_TERMS = 1 << 13  # of so many products of bytes, all sums that their zero points take part in fit int32
@@ -55,12 +56,16 @@ def _flat(node: Node, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
     return values
 
 
-def _channel_axis(node: Node, rank: int, *numbers: Constant) -> int:
-    """Return the axis along which scales or zero points differ; -1 if they do not."""
+def _channel_axis(node: Node, shape: tuple[Extent, ...], *numbers: Constant) -> int:
+    """Return the axis of data along which scales or zero points differ; -1 if they do not."""
     axis = node.integer("axis", 1)
-    if all(number.data.ndim == 0 for number in numbers):
+    sizes = {number.data.size for number in numbers if number.data.ndim}
+    if not sizes:
         return -1
-    return node.axis(axis, rank)
+    axis = node.axis(axis, len(shape))
+    if not all(node.has_shape((size,), shape[axis : axis + 1]) for size in sizes):
+        node.wrong(f"{max(sizes)} scales or zero points do not fit axis {axis} of data of shape {shape}")
+    return axis
 
 
 @importer("QuantizeLinear", ignores=("precision",), folds=False)
@@ -72,7 +77,7 @@ def _quantize_linear(node: Node) -> Expr:
     if scale is None:
         return _quantized_at_run_time(node, x, dtype, block, saturate=saturate)
     zero_point = zero_point_of(node, 2, scale)
-    axis = _channel_axis(node, len(shape_of(x)), scale, zero_point)
+    axis = _channel_axis(node, shape_of(x), scale, zero_point)
     result = node.call("qnn.quantize", x, scale, zero_point, out_dtype=dtype, axis=axis, rounding="TONEVEN")
     note(node, result, scale, zero_point)
     return result
@@ -106,7 +111,7 @@ def _spread(node: Node, index: int, shape: tuple[int, ...], block: int) -> Expr:
     if not block and prod(given) == 1:
         return node.reshape(numbers, ())
     axis = node.axis(axis, len(shape))
-    if not block and given == (shape[axis],):
+    if not block and node.has_shape(given, (shape[axis],)):
         return node.reshape(numbers, tuple(size if at == axis else 1 for at, size in enumerate(shape)))
     if not block or given != _blocks(node, shape, axis, block):
         node.wrong(f"scales of shape {given} do not fit blocks of {block} of a tensor of shape {shape}")
@@ -150,7 +155,7 @@ def _dequantize_linear(node: Node) -> Expr:
         return node.cast(_dequantized_at_run_time(node, x, block), result_dtype)
     zero_point = zero_point_of(node, 2, scale)
     note(node, x, scale, zero_point)
-    axis = _channel_axis(node, len(shape_of(x)), scale, zero_point)
+    axis = _channel_axis(node, shape_of(x), scale, zero_point)
     return node.cast(node.call("qnn.dequantize", x, scale, zero_point, out_dtype="float32", axis=axis), result_dtype)
 
 
@@ -333,12 +338,15 @@ def integer_matmul(
     node: Node, a: Expr, b: Expr, a_pair: tuple[Constant, Constant], b_pair: tuple[Constant, Constant]
 ) -> Expr:
     """Return the int32 product of quantized matrices with scale and zero point; `b` may have one pair a column."""
-    if len(shape_of(a)) < 2 or len(shape_of(b)) < 2 or shape_of(a)[-1] != shape_of(b)[-2]:
+    is_matrix = len(shape_of(a)) >= 2 and len(shape_of(b)) >= 2
+    if not is_matrix or not node.has_shape(shape_of(a)[-1:], shape_of(b)[-2:-1]):
         node.unsupported(
             f"of shapes {shape_of(a)} and {shape_of(b)} is not supported", "Give matrices or stacks of them"
         )
     if any(number.data.ndim for number in a_pair):
         node.unsupported("with one scale or zero point a row is not supported", "Quantize the first input per tensor")
+    if not all(node.has_shape(number.data.shape, shape_of(b)[-1:]) for number in b_pair if number.data.ndim):
+        node.wrong(f"scales or zero points of {b_pair[1].data.shape} do not fit the columns of {shape_of(b)}")
     numbers = (a_pair[1], b_pair[1], a_pair[0], b_pair[0])
     if len(shape_of(b)) == 2:
         weight = node.transpose(b, (1, 0))
@@ -355,7 +363,9 @@ def _matmul_integer(node: Node) -> Expr:
     late = [index for index in (2, 3) if not _is_fixed(node, index)]
     if 2 not in late and node.has(2) and prod(node.shape(2)) > 1:  # kernels take one for all rows
         late.insert(0, 2)
-    if late and (min(node.rank(0), node.rank(1)) < 2 or shape_of(a)[-1] > _EXACT_TERMS):
+    if 3 not in late and node.has(3) and prod(node.shape(3)) > 1 and not isinstance(b, Constant):
+        late.append(3)
+    if late and (min(node.rank(0), node.rank(1)) < 2 or bounds(shape_of(a)[-1])[1] > _EXACT_TERMS):
         return matmul(node, centred(node, 0, 2), centred(node, 1, 3))
     known = [nothing if index in late else zero_point_of(node, index, one) for index in (2, 3)]
     result = integer_matmul(node, a, b, (one, known[0]), (one, known[1]))

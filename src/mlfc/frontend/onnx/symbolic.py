@@ -439,11 +439,7 @@ def _reduction(function: Callable[[Sequence[Any]], Any]) -> Rule:
         assert given[0] is not None
         axes = _listed(node, "axes", given[1] if len(given) > 1 else None)
         keep = node.flag("keepdims", 1)
-        if (
-            given[0].ndim > 1
-            or node.flag("noop_with_empty_axes")
-            or (axes and {axis % 1 for axis in axes} != {0})
-        ):
+        if given[0].ndim > 1 or node.flag("noop_with_empty_axes") or (axes and {axis % 1 for axis in axes} != {0}):
             return None
         return _made([function(given[0].reshape(-1).tolist())], (1,) if keep and given[0].ndim else ())
 

@@ -87,7 +87,7 @@ def test_tensor_made_twice() -> None:
 def test_inputs_left_out_and_of_the_wrong_type() -> None:
     refused(model([helper.make_node("Add", ["x"], ["y"])], {"x": (1,)}, ["y"]), "requires input 1")
     refused(single("Add", (2,), inputs=[np.array([1], np.int8)]), "node 'n'")
-    refused(single("Reshape", (2,), inputs=[np.array([1.5], np.float32)]), "list of integers")
+    refused(single("Reshape", (2,), inputs=[np.array([1.5], np.float32)]), "dtype float32; expected int64")
     refused(single("Conv", (1, 2, 4, 4), inputs=[np.zeros((1, 3, 3, 3), np.float32)]), "input channels")
 
 

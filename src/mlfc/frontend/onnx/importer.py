@@ -487,7 +487,7 @@ class _Importer(Bodies):
     def _is_left_to_run(self, proto: onnx.NodeProto, scope: Scope) -> bool:
         """Tell whether a node is a Loop, or another loop with iterations at run time."""
         if proto.op_type == "Loop" or self.dynamic is None:
-            return proto.op_type == "Loop"
+            return bool(proto.op_type == "Loop")
         if proto.op_type == "SequenceMap":
             values = map(scope.values.get, proto.input)
             return any(value is not None and isinstance(value.type, ListType) for value in values)

@@ -316,6 +316,7 @@ class _Cache:
         """Return how many keys come out: as many as the cache holds, or more where it grows."""
         node = self.node
         stated = node.stated[output] if output < len(node.stated) else None
-        if stated is not None and len(stated) == 4 and node.dynamic is None and node.known(6) is None:
-            return maximum(self.capacity, stated[2])
-        return maximum(self.capacity, node.extent(6, "total_sequence_length"))
+        is_stated = stated is not None and len(stated) == 4 and node.dynamic is None and node.known(6) is None
+        total: Extent = stated[2] if stated and is_stated else node.extent(6, "total_sequence_length")
+        found: Extent = maximum(self.capacity, total)
+        return found

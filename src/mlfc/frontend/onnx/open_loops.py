@@ -16,7 +16,7 @@ from mlfc.frontend.onnx.table import UNROLL
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, ListType, Span, TensorType, Tuple
 from mlfc.support import cost
-from mlfc.support.dims import LARGEST, Dim
+from mlfc.support.dims import Dim
 
 # imports a graph for its arguments
 Import: TypeAlias = "Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]]"
@@ -85,11 +85,9 @@ class Loops:
     def _static(self, imported: Import, limit: Expr | None, states: list[Expr], condition: Expr | None) -> list[Expr]:
         """Return the results of a Loop that is unrolled to its end; the limit on operators bounds it."""
         found = None
-        if limit is None or isinstance(limit, Constant):
-            count = LARGEST if limit is None else int(limit.data)
-            if isinstance(condition, Constant) and not condition.data.any():
-                count = 0
-            found = self._unrolled(imported, count, states, condition)
+        if isinstance(limit, Constant):
+            never = isinstance(condition, Constant) and not condition.data.any()
+            found = self._unrolled(imported, 0 if never else int(limit.data), states, condition)
         if found is None or len(found) < len(self.proto.output):
             raise UnsupportedError(
                 "a Loop whose number of iterations is not a positive constant is not supported here",

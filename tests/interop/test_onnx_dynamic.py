@@ -465,6 +465,32 @@ def test_extents_that_must_agree_are_made_to_where_all_are_open() -> None:
             np.testing.assert_allclose(ours, wanted, rtol=case.rtol, atol=1e-6, err_msg=name)
 
 
+def test_scales_and_zero_points_by_channel_fix_the_extent_of_their_axis() -> None:
+    codes, weights = (np.arange(-9, 9, dtype=np.int8).reshape(shape) for shape in ((2, 3, 3), (3, 6)))
+    constants = {"s": np.array([0.1, 0.2, 0.3], np.float32), "z": np.array([1, 2, -3], np.int8),
+                 "zeros": np.arange(6, dtype=np.int8)}  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["real"], axis=1),
+        helper.make_node("QuantizeLinear", ["real", "s", "z"], ["y"], axis=-2),
+        helper.make_node("MatMulInteger", ["x", "w", "", "zeros"], ["product"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", TensorProto.INT8, ["a", "b", "c"]),
+         helper.make_tensor_value_info("w", TensorProto.INT8, ["c", "d"])],
+        [onnx.ValueInfoProto(name=name) for name in ("real", "y", "product")],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    module, params = mlfc.import_model(model, dynamic=True)
+    real, again, product = run_dynamic(module, params, {"x": codes, "w": weights})
+    scale, zero = (constants[name].reshape(1, 3, 1) for name in "sz")
+    np.testing.assert_allclose(real, (codes.astype(np.float32) - zero) * scale, rtol=1e-6)
+    np.testing.assert_array_equal(again, codes)
+    wanted = codes.astype(np.int32) @ (weights.astype(np.int32) - constants["zeros"])
+    np.testing.assert_array_equal(product, wanted)
+
+
 def test_a_refusal_says_what_fixed_shapes_would_not_mend() -> None:
     """Sequences have no fixed shapes: that a sequence is refused with these would be no help."""
     nodes = [helper.make_node("SequenceAt", ["s", "i"], ["x"]), helper.make_node("Antialias", ["x"], ["y"])]

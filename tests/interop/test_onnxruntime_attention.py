@@ -153,6 +153,22 @@ CASES = {
     "rotary by heads": rotary((2, 4, 3, 8), IDS, interleaved=1),
     "rotary from a position": rotary((2, 3, 32), np.array([2])),
     "rotary of a part": rotary((2, 3, 32), IDS, 2, num_heads=4, rotary_embedding_dim=4),
+    "embedded": Case(
+        "EmbedLayerNormalization",
+        {
+            "ids": IDS.astype(np.int32),
+            "segments": None,
+            "words": reals(10, 8),
+            "places": reals(5, 8),
+            "kinds": None,
+            "gamma": reals(8),
+            "beta": reals(8),
+            "mask": np.array([[1, 1, 0], [1, 1, 1]], np.int32),
+        },
+        {"epsilon": 1e-5},
+        ("y", "", "sum"),
+        ("words", "places"),
+    ),
     "skip": norm("SkipLayerNormalization", 3, "", "", "sum", epsilon=1e-5),
     "skip, simplified": norm("SkipSimplifiedLayerNormalization", 2, "", "", "sum", epsilon=1e-5),
 }
@@ -177,6 +193,42 @@ def test_results_are_those_of_onnx_runtime(quick_builds: None) -> None:
             assert ours.shape == theirs.shape, (name, output)
             pair = case.shown(output, ours), case.shown(output, theirs)
             np.testing.assert_allclose(*pair, rtol=1e-5, atol=2e-6, err_msg=f"{name}: {output}")
+
+
+def test_caches_of_any_length() -> None:
+    """Lengths that only the run decides, as exporters leave them: the mask has as many columns as there are keys."""
+    size, width = 8, 8 * HEADS
+    nodes = [
+        onnx.helper.make_node("Cast", ["mask"], ["ints"], to=onnx.TensorProto.INT32),
+        onnx.helper.make_node("ReduceSum", ["ints", "axis"], ["length"], keepdims=0),
+        onnx.helper.make_node("Sub", ["length", "one"], ["last"]),
+        onnx.helper.make_node("Shape", ["mask"], ["sizes"]),
+        onnx.helper.make_node("Gather", ["sizes", "axis"], ["total64"]),
+        onnx.helper.make_node("Cast", ["total64"], ["total"], to=onnx.TensorProto.INT32),
+        onnx.helper.make_node("GroupQueryAttention", ["x", "x", "x", "pk", "pv", "last", "total"], ["a", "nk", "nv"],
+                              domain=MICROSOFT, num_heads=HEADS, kv_num_heads=HEADS),
+        onnx.helper.make_node("Attention", ["a", "w", "", "ints", "past"], ["y", "present"], domain=MICROSOFT,
+                              num_heads=HEADS, unidirectional=1),
+    ]  # fmt: skip
+    shapes = {"x": ("b", "s", width), "mask": ("b", "t"), "past": (2, "b", HEADS, "p", size)}
+    shapes |= dict.fromkeys(("pk", "pv"), ("b", HEADS, "p", size))
+    constants = {"w": reals(width, 3 * width), "axis": np.array([1]), "one": np.array(1, np.int32)}
+    graph = onnx.helper.make_graph(
+        nodes, "g",
+        [onnx.helper.make_tensor_value_info(name, 7 if name == "mask" else 1, shape) for name, shape in shapes.items()],
+        [onnx.helper.make_tensor_value_info(name, 1, None) for name in ("y", "present", "nk", "nv")],
+        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(MICROSOFT, 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    compiled = mlfc.compile(model, "llvm")
+    for steps, past in ((1, 5), (3, 2), (4, 0)):
+        feeds = {"x": reals(1, steps, width), "mask": np.ones((1, steps + past), np.int64)}
+        feeds |= {name: reals(1, HEADS, past, size) for name in ("pk", "pv")}
+        feeds["past"] = reals(2, 1, HEADS, past, size)
+        for ours, theirs in zip(compiled.run(feeds).values(), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6, err_msg=f"{steps} {past}")
 
 
 def test_packed_tensors_are_what_they_are_apart() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.frontend.onnx import import_onnx
@@ -53,6 +53,30 @@ def run(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     module, params = import_onnx(model.SerializeToString(), "one")
     return run_main(module, {**params, **free})
+
+
+def test_casts_round_once_and_convert_as_x86_64() -> None:
+    x = np.array(
+        [65519.999999, 1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-8 + 2.0**-40, 1.0625 + 2.0**-40, -(2.0**-25) * 1.001]
+    )
+    whole = np.array([2**62 + 2**54 + 1, 2**24 + 2**16 + 1, -5], np.int64)
+    beyond = floats(300.7, -1.5, 3e9, -3e9, 1e30, INF, -INF, NAN)
+    low, lower = -(2**31), -(2**63)
+    expected = (
+        (x, TensorProto.FLOAT16, x.astype(np.float16)),
+        (x[1:4], TensorProto.BFLOAT16, [1.0, 1.0078125, 1.0625]),
+        (x[3:4], TensorProto.FLOAT8E4M3FN, [1.125]),
+        (whole, TensorProto.BFLOAT16, [2.0**62 + 2.0**55, 2.0**24 + 2.0**17, -5.0]),
+        (beyond, TensorProto.INT8, [44, -1, 0, 0, 0, 0, 0, 0]),
+        (beyond, TensorProto.UINT16, [300, 65535, 0, 0, 0, 0, 0, 0]),
+        (beyond, TensorProto.INT32, [300, -1, low, low, low, low, low, low]),
+        (beyond, TensorProto.INT64, [300, -1, 3 * 10**9, -3 * 10**9, lower, lower, lower, lower]),
+        (beyond, TensorProto.UINT64, [300, 2**64 - 1, 3 * 10**9, 2**64 - 3 * 10**9, 0, 0, 2**63, 2**63]),
+    )
+    for given, code, wanted in expected:
+        for known in ((), ("x",)):  # and the same where constants are folded
+            (found,) = run("Cast", {"x": given}, known=known, to=code)
+            np.testing.assert_array_equal(found.astype(np.asarray(wanted).dtype), wanted, err_msg=str(code))
 
 
 def floats(*values: float) -> Array:

@@ -29,7 +29,23 @@ SVM = {
 LISTS = {"keys_int64s": [3, 1, 4], "values_floats": [0.5, 1.5, 2.5], "default_float": -7.0}
 OF_NAN = {"keys_floats": [np.nan, float(X[0, 0]), 2.0], "values_int64s": [9, 8, 7], "default_int64": 3}
 
+TREE: dict[str, Any] = {
+    "nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0] * 3, "nodes_values": [0.1, 0.0, 0.0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0],
+}  # fmt: skip
+LEAVES: dict[str, Any] = {"treeids": [0, 0], "nodeids": [1, 2], "ids": [0, 0], "weights": [0.1, 0.7]}
+# at both sides of the float32 threshold, which are one number in float32
+NEAR = np.float64(np.float32(0.1)) + np.array([[-1e-10, 0, 0], [0, 0, 0], [1e-10, 0, 0], [np.nan, 0, 0]])
+SIGNED = np.array([[0, 0, 0], [-1, -2, -3], [-5, 1, 2]], np.float32)
+
 CASES: dict[str, tuple[str, dict[str, Any], Array, int]] = {
+    "tree of float64": (
+        "TreeEnsembleRegressor", {"n_targets": 1, **TREE, **{f"target_{key}": value for key, value in LEAVES.items()}},
+        NEAR, 3,
+    ),
+    "largest of a row": ("Normalizer", {"norm": "MAX"}, SIGNED, 1),
+    "sum of a row": ("Normalizer", {"norm": "L1"}, SIGNED, 1),
+    "length of a row": ("Normalizer", {"norm": "L2"}, SIGNED, 1),
     "binarizer": ("Binarizer", {"threshold": 0.25}, X, 1),
     "imputer of NaN": ("Imputer", {"imputed_value_floats": [1.0, 2.0, 3.0], "replaced_value_float": np.nan}, HOLES, 1),
     "imputer of a value": ("Imputer", {"imputed_value_int64s": [9], "replaced_value_int64": 2}, CODES, 1),
@@ -63,6 +79,15 @@ CASES: dict[str, tuple[str, dict[str, Any], Array, int]] = {
 def test_operators_equal_onnx_runtime(name: str) -> None:
     op, attrs, data, version = CASES[name]
     compare(ml_model(op, attrs, {"x": data}, version=version), {"x": data})
+
+
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
+def test_classifiers_of_one_score_and_their_dtypes(transform: str) -> None:
+    linear = {"classlabels_ints": [4, 5], "coefficients": [0.1, 0.2, 0.3], "intercepts": [-0.2]}
+    compare(ml_model("LinearClassifier", {**linear, "post_transform": transform}, {"x": X}, 2), {"x": X})
+    trees = {**TREE, "classlabels_int64s": [4, 5], **{f"class_{key}": value for key, value in LEAVES.items()}}
+    model = ml_model("TreeEnsembleClassifier", {**trees, "post_transform": transform}, {"x": NEAR}, 2, 3)
+    compare(model, {"x": NEAR})
 
 
 def test_inputs_become_one_vector() -> None:

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.ops.rules import broadcast_shape
 from mlfc.relay import ir
@@ -100,14 +100,18 @@ def _gemm(node: Node) -> Expr:
         a = node.transpose(a, (1, 0))
     weight = b if node.integer("transB", 0) else transposed_weight(node, b)
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
-    result = _times(node, node.call("nn.dense", a, weight, units=shape_of(weight)[0]), alpha)
+    result = node.call("nn.dense", a, weight, units=shape_of(weight)[0])
+    dtype = dtype_of(result)
+    # real factors of integers: the sum is computed in float64 and truncated
+    wide = dtype if is_float(result) or alpha == beta == 1.0 else "float64"
+    result = _times(node, node.cast(result, wide), alpha)
     if not node.has(2) or beta == 0.0:
-        return result
-    addend = _times(node, node.input(2), beta)
+        return node.cast(result, dtype)
+    addend = _times(node, node.cast(node.input(2), wide), beta)
     units = shape_of(result)[-1]
     if shape_of(addend) in ((units,), (1, units)):
-        return node.call("nn.bias_add", result, node.reshape(addend, (units,)), axis=1)
-    return node.call("add", result, addend)
+        return node.cast(node.call("nn.bias_add", result, node.reshape(addend, (units,)), axis=1), dtype)
+    return node.cast(node.call("add", result, addend), dtype)
 
 
 def _times(node: Node, x: Expr, factor: float) -> Expr:

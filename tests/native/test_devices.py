@@ -22,7 +22,7 @@ from mlfc.runtime import GraphExecutor
 from mlfc.transform import device_placement
 from tests.conftest import need_opencl
 from tests.harness import seeded_inputs
-from tests.interop.test_onnxruntime_nodes import embedding_between_compiled_layers, model, node
+from tests.interop.test_onnxruntime_nodes import a_norm_between_compiled_layers, model, node
 from tests.onnx_graphs import GraphMaker
 from tests.unit.test_device_placement import refusing
 from tests.unit.test_passes import image
@@ -285,7 +285,7 @@ def test_what_another_generator_takes_stays_on_the_host(
     device: mlfc.runtime.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(device_placement, "SMALL_WORK", 1)
-    data = embedding_between_compiled_layers()
+    data = a_norm_between_compiled_layers()
     x = np.random.default_rng(1).standard_normal((1, 4, 6, 6)).astype(np.float32)
     wanted = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     module, params = mlfc.import_model(data, byoc=["onnxruntime"])

@@ -145,6 +145,8 @@ def transpose_geometry(name: str, data: TensorType, weight: TensorType, attrs: A
     strides = per_dimension(name, "strides", attrs["strides"], rank)
     dilation = per_dimension(name, "dilation", attrs["dilation"], rank)
     pads = pad_pairs(name, attrs["padding"], rank)
+    if any(not dims.is_static(pair) for pair in pads):
+        raise UnsupportedError(f"{name}: expected static padding, got {pads}")
     extra = per_dimension(name, "output_padding", attrs["output_padding"], rank, 0)
     if any(more >= max(stride, step) for more, stride, step in zip(extra, strides, dilation, strict=True)):
         raise TypeCheckError(f"{name}: output_padding {extra} must be smaller than the strides {strides}")

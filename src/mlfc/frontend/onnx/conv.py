@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.run_tables import placed
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import bounds, is_static, maximum, minimum
@@ -164,10 +165,14 @@ def _conv_transpose(node: Node) -> Expr:
         for size, stride, taps, dilation, more in zip(node.shape(0)[2:], strides, kernel, dilations, extra, strict=True)
     ]
     begin, end = _cropping(node, full, strides)
-    # an output larger than the input reaches: what is beyond is the bias alone
+    lift = spatial == 1
+    # templates need static padding; of other dimensions the whole result is computed first
+    cut = [axis for axis in range(spatial) if not is_static((begin[axis], end[axis]))]
+    pieces = [(axis + 2 + lift, begin[axis], full[axis] - begin[axis] - end[axis]) for axis in cut]
+    begin, end = ([0 if axis in cut else pad for axis, pad in enumerate(pads)] for pads in (begin, end))
+    # an output that is larger than the input reaches has the bias alone there
     beyond = [(maximum(0, -before), maximum(0, -after)) for before, after in zip(begin, end, strict=True)]
     begin, end = [maximum(0, pad) for pad in begin], [maximum(0, pad) for pad in end]
-    lift = spatial == 1
     padding = (0, begin[0], 0, end[0]) if lift else (*begin, *end)
     if lift:
         kernel, strides, dilations, extra = (1, *kernel), (1, *strides), (1, *dilations), (0, *extra)
@@ -180,6 +185,8 @@ def _conv_transpose(node: Node) -> Expr:
     if any(pair != (0, 0) for pair in beyond):
         widths = ((0, 0), (0, 0), *([(0, 0)] if lift else []), *beyond)
         result = node.call("nn.pad", result, node.like(0.0, result), pad_width=widths, pad_mode="constant")
+    for axis, before, size in pieces:
+        result = placed(node, result, axis, before, size, node.like(0.0, result))
     if node.has(2):
         result = node.call("nn.bias_add", result, node.input(2), axis=1)
     shape = shape_of(result)
@@ -187,7 +194,11 @@ def _conv_transpose(node: Node) -> Expr:
 
 
 def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return what is cut off at the begin and the end of each dimension of the `full` result."""
+    """Return what is cut off at the begin and the end of each dimension of the `full` result.
+
+    What a result lacks to `output_shape` is a negative number at its end. ONNX Runtime never enlarges a result for
+    `auto_pad`: it has fewer than ``size * stride`` elements where the stride is larger than the kernel.
+    """
     spatial = len(full)
     auto_pad = node.string("auto_pad", "NOTSET")
     if auto_pad not in ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"):
@@ -199,12 +210,17 @@ def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[li
         wanted = node.integers("output_shape")[-spatial:]
     elif auto_pad.startswith("SAME"):
         wanted = tuple(size * stride for size, stride in zip(node.shape(0)[2:], strides, strict=True))
+    elif auto_pad == "VALID":
+        return [0] * spatial, [0] * spatial
     else:
         return list(pads[:spatial]), list(pads[spatial:])
     if len(wanted) != spatial:
         node.wrong(f"output_shape {wanted} does not fit {spatial} spatial dimensions")
-    total = [whole - size for whole, size in zip(full, wanted, strict=True)]
-    return _halves(total, auto_pad)
+    rest = [whole - size for whole, size in zip(full, wanted, strict=True)]
+    begin, end = _halves([maximum(0, more) for more in rest], auto_pad)
+    if node.given("output_shape"):
+        end = [pad + minimum(0, more) for pad, more in zip(end, rest, strict=True)]
+    return begin, end
 
 
 @importer("AveragePool")

@@ -187,5 +187,13 @@ def as_expr(node: Node, table: Numbers, dtype: str) -> Expr:
     return node.constant(np.ascontiguousarray(table), dtype)
 
 
+def placed(node: Node, x: Expr, axis: int, begin: Extent, size: Extent, fill: Expr) -> Expr:
+    """Return `size` elements of an axis from position `begin`, which may be negative; `fill` outside the tensor."""
+    shape = shape_of(x)
+    at = RunTable(node, node.counted(size)) + begin
+    column = node.reshape(as_expr(node, (at >= 0) & (at < shape[axis]), "bool"), (size, *[1] * (len(shape) - 1 - axis)))
+    return node.call("where", column, node.call("take", x, at.expr, axis=axis), fill)
+
+
 def _expr(node: Node, value: Any, dtype: str) -> Expr:
     return value.expr if isinstance(value, RunTable) else node.constant(value, dtype)

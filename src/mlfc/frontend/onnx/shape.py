@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, shape_of
-from mlfc.frontend.onnx.run_tables import RunTable, as_expr, where
+from mlfc.frontend.onnx.run_tables import placed
 from mlfc.frontend.onnx.symbolic import Quotient
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
@@ -272,10 +272,16 @@ def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Exp
         node.wrong(f"{len(pads)} pads do not fit a tensor of {rank} dimensions")
     widths = list(zip(pads[:rank], pads[rank:], strict=True))
     for axis, (before, after) in enumerate(widths):
-        begin, end = maximum(0, -before), shape_of(x)[axis] - maximum(0, -after)
-        if bounds(begin - end)[0] > 0:
+        extent = shape_of(x)[axis]
+        begin, end = maximum(0, -before), extent - maximum(0, -after)
+        if bounds(extent + before + after)[1] < 0 or (mode != "constant" and bounds(begin - end)[0] > 0):
             node.wrong(f"pads {tuple(pads)} cut more than dimension {axis} has")
-        x = node.cut(x, axis, begin, end)
+        if mode == "constant" and bounds(end - begin)[0] < 0 < bounds(maximum(before, after))[1]:
+            # what is cut on one side may be padding of the other
+            x = placed(node, x, axis, -before, extent + before + after, value)
+            widths[axis] = (0, 0)
+        else:
+            x = node.cut(x, axis, begin, end)
     widths = [(maximum(0, before), maximum(0, after)) for before, after in widths]
     if all(pair == (0, 0) for pair in widths):
         return x
@@ -311,23 +317,10 @@ def _center_crop_pad(node: Node) -> Expr:
     pads = [0] * 2 * rank
     for axis, size in zip(axes, sizes, strict=True):
         missing = size - node.shape(0)[axis]
-        if bounds(missing)[0] < 0 < bounds(missing)[1]:
-            x = _centered(node, x, axis, size)
-            continue
         # cropping drops the smaller half in front, padding adds it there
-        before = missing // 2 if bounds(missing)[0] >= 0 else -(-missing // 2)
+        before = maximum(missing, 0) // 2 - maximum(-missing, 0) // 2
         pads[axis], pads[rank + axis] = before, missing - before
     return pad(node, x, pads, node.like(0, x), "constant")
-
-
-def _centered(node: Node, x: Expr, axis: int, size: Extent) -> Expr:
-    """Return `x` with `size` elements along an axis, cropped or padded as the run decides."""
-    shape = shape_of(x)
-    steps, missing = RunTable(node, node.counted(size)), RunTable(node, node.constant(size - shape[axis], "int64"))
-    at = steps - where(missing < 0, -(-missing // 2), missing // 2)
-    inside = as_expr(node, (at >= 0) & (at < shape[axis]), "bool")
-    column = node.reshape(inside, (size, *[1] * (len(shape) - 1 - axis)))
-    return node.call("where", column, node.call("take", x, as_expr(node, at, "int64"), axis=axis), node.like(0, x))
 
 
 @importer("DepthToSpace", "SpaceToDepth")

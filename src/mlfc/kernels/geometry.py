@@ -57,7 +57,7 @@ class Conv:
     @property
     def padded(self) -> bool:
         """Whether any window reads outside the input."""
-        return any(pad != 0 for pads in self.padding for pad in pads)
+        return any(map(is_padded, self.padding))
 
     @property
     def macs(self) -> Any:
@@ -73,6 +73,11 @@ class Conv:
             self.batch, one + self.spatial, self.channels, self.filters, one + self.kernel, one + self.strides,
             one + self.dilation, ((0, 0), *self.padding), self.groups,
         )  # fmt: skip
+
+
+def is_padded(pads: Sequence[Extent]) -> bool:
+    """Return whether any padding is not 0, or may not be."""
+    return any(pad != 0 for pad in pads)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 
-from mlfc.kernels.geometry import Conv, frame_of
+from mlfc.kernels.geometry import Conv, frame_of, is_padded
 from mlfc.kernels.gpu_groups import below
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor
 from mlfc.kernels.templates import Weights, template
@@ -45,7 +45,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
             left = stmts.let("left", at * (strip * plane.strides[1]) - plane.padding[1][0])
             for ky in range(plane.kernel[0]):
                 row = stmts.let("row", top + ky * plane.dilation[0])
-                with _when_inside(ctx, row, plane.spatial[0], any(plane.padding[0])):
+                with _when_inside(ctx, row, plane.spatial[0], is_padded(plane.padding[0])):
                     for column, uses in _columns(plane, strip).items():
                         at_x = left + column
                         element = tb.load(data, frame(n, row, at_x, channel // multiplier))

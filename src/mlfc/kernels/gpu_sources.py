@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, is_padded
 from mlfc.kernels.gpu_groups import unraveled
 from mlfc.kernels.gpu_tile import VECTOR, Tile
 from mlfc.kernels.templates import Array
@@ -112,7 +112,7 @@ class Patches:
             taps, channel = self._tap(position // units), position % units * width
         places = [first + tap * step for first, tap, step in zip(starts, taps, conv.dilation, strict=True)]
         for index, size, pads in zip(places, conv.spatial, conv.padding, strict=True):
-            if any(pads):
+            if is_padded(pads):
                 checks += [tb.binary("ge", index, 0), tb.binary("lt", index, size)]
         indices = [image, *places, layer * conv.group_channels + channel * self._elements.packed]
         return tb.select(tb.land(*checks), self._elements.read(indices), self._elements.nothing)

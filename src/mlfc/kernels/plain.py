@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mlfc.kernels.folding import serial_loops
-from mlfc.kernels.geometry import Conv, Product
+from mlfc.kernels.geometry import Conv, Product, is_padded
 from mlfc.kernels.nibbles import LEAST_NIBBLES, fit_nibbles, nibble, nibbles
 from mlfc.kernels.packed_panels import PackedPanels
 from mlfc.kernels.templates import Array, Weights, template
@@ -336,7 +336,7 @@ def _taps(ctx: Context, conv: Conv, axis: int, index: Expr) -> _Taps:
     """Return the taps of an output index; those of a dilated axis are not clipped, so `_inside` tests them."""
     stmts, size, taps = ctx.stmts, conv.spatial[axis], tb.const(conv.kernel[axis])
     base = index * conv.strides[axis] - conv.padding[axis][0]
-    if conv.dilation[axis] > 1 or not any(conv.padding[axis]):
+    if conv.dilation[axis] > 1 or not is_padded(conv.padding[axis]):
         return _Taps(base, tb.const(0), taps)
     first = stmts.let("first", tb.maximum(base, 0))
     return _Taps(first, first - base, stmts.let("count", tb.minimum(base + taps, size) - first))
@@ -346,7 +346,7 @@ def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
     """Return the condition that the taps of dilated axes read inside the input."""
     checks = []
     for position, step, size, pads in zip(positions, conv.dilation, conv.spatial, conv.padding, strict=True):
-        if step > 1 and any(pads):
+        if step > 1 and is_padded(pads):
             checks += [tb.binary("ge", position, 0), tb.binary("lt", position, size)]
     return tb.land(*checks)
 

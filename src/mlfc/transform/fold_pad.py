@@ -10,6 +10,7 @@ from mlfc.ops.conv import pad_pairs
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Expr, IRModule
 from mlfc.relay.op import Operator
+from mlfc.support.dims import is_static
 from mlfc.transform.matching import Rule, apply_rules, joined_span, match_call, scalar_of, value_of
 
 
@@ -46,7 +47,7 @@ def _folded(call: Call, layout: str, fill: float | None, changed: dict[str, bool
     if any(widths[axis] != (0, 0) for axis, letter in enumerate(layout) if letter in "NC"):
         return None
     (top, bottom), (left, right) = widths[layout.index("H")], widths[layout.index("W")]
-    if min(top, bottom, left, right) < 0:
+    if not is_static((top, bottom, left, right)) or min(top, bottom, left, right) < 0:
         return None
     own = pad_pairs(call.op.name, call.attrs["padding"], 2)
     padding = (own[0][0] + top, own[1][0] + left, own[0][1] + bottom, own[1][1] + right)

@@ -59,11 +59,12 @@ def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None
             node.wrong(f"{what} {values} must be {rank} positive integers")
     reach = [(count - 1) * dilation + 1 for count, dilation in zip(taps, dilations, strict=True)]
     begin, end = _pads(node, sizes, reach, strides)
-    ceil = node.integer("ceil_mode", 0) != 0
+    same = node.string("auto_pad", "NOTSET").startswith("SAME")
+    ceil = node.integer("ceil_mode", 0) != 0 and not same
     out, overhang = [], []
     for size, length, stride, before, after in zip(sizes, reach, strides, begin, end, strict=True):
         room = size + before + after - length
-        count = room // stride + 1
+        count = -(-size // stride) if same else room // stride + 1
         # a last window that would start behind the input and its left padding is dropped
         if ceil and not is_static((room,)):
             count = minimum(-(-room // stride) + 1, -(-(size + before) // stride))
@@ -110,10 +111,30 @@ def convolution(node: Node) -> Expr:
     shape = conv_window(node, weight)
     attributes = conv_attributes(node, weight, shape)
     operator = "nn.conv3d" if len(shape.kernel) == 3 else "nn.conv2d"
-    result = node.call(operator, as_image(node, x), as_image(node, weight), **attributes)
+    x = as_image(node, middle(node, x, shape, 1))
+    result = node.call(operator, x, as_image(node, weight), **attributes)
     if node.has(2):
         result = node.call("nn.bias_add", result, node.input(2), axis=1)
     return node.reshape(result, shape_of(result)[:2] + shape.out) if node.rank(0) == 3 else result
+
+
+def middle(node: Node, x: Expr, shape: WindowAttributes, less: int = 0) -> Expr:
+    """Return the elements that windows with `auto_pad` cover where strides exceed the kernel.
+
+    The total padding is negative there, which ONNX leaves undefined. ONNX Runtime skips half of the excess at the
+    begin, rounded down, of an excess that counts one `less` for convolutions and for SAME_LOWER.
+    """
+    auto_pad = node.string("auto_pad", "NOTSET")
+    less += auto_pad == "SAME_LOWER"
+    for axis, (taps, stride, dilation, out) in enumerate(
+        zip(shape.kernel, shape.strides, shape.dilations, shape.out, strict=True), 2
+    ):
+        reach = (taps - 1) * dilation + 1
+        if auto_pad.startswith("SAME") and stride - reach - less >= 2:
+            size, span = shape_of(x)[axis], (out - 1) * stride + reach
+            begin = maximum(size - span - less, 0) // 2
+            x = node.cut(x, axis, begin, begin + minimum(size, span))
+    return x
 
 
 def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] = (1, 2, 3)) -> WindowAttributes:
@@ -231,6 +252,7 @@ def _average_pool(node: Node) -> Expr:
 def average_pool(node: Node, x: Expr) -> Expr:
     """Return the average pool of `x` that the attributes of the node describe."""
     shape = pool_window(node)
+    x = middle(node, x, shape)
     counted = node.integer("count_include_pad", 0) != 0
     if counted and any(more != 0 for more in shape.overhang):
         # padding counts, what hangs over it does not: so the padding becomes part of the input
@@ -284,7 +306,7 @@ def _lp_pool(node: Node) -> Expr:
     power = node.integer("p", 2)
     x, shape = node.input(0), pool_window(node)
     size = prod(shape.kernel)
-    magnitude = node.call("abs", x)
+    magnitude = node.call("abs", middle(node, x, shape))
     raised = magnitude if power == 1 else node.call("power", magnitude, node.like(power, x))
     total = node.call("multiply", pooled(node, raised, "avg", shape, count_include_pad=True), node.like(size, x))
     return total if power == 1 else node.call("power", total, node.constant(1.0 / power, dtype_of(x)))

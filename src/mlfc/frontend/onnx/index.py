@@ -37,16 +37,18 @@ def _sliced(
     begin: list[Extent] = [0] * len(shape)
     end, strides = list(shape), [1] * len(shape)
     backwards = []
-    for start, stop, given, step in zip(starts, ends, axes, steps, strict=True):
-        axis = node.axis(given, len(shape))
+    numbered = [node.axis(axis, len(shape)) for axis in axes]
+    if len(set(numbered)) != len(axes):
+        node.wrong(f"axes {axes} name a dimension twice")
+    for start, stop, axis, step in zip(starts, ends, numbered, steps, strict=True):
         if step < 0:
             backwards.append(axis)
         if is_static((start, stop, step, shape[axis])):
-            positions = range(shape[axis])[start:stop:step]
+            positions = range(*_limited(shape[axis], start, stop, step), step)
             positions = positions[::-1] if step < 0 else positions
-            begin[axis] = positions.start if positions else 0
+            begin[axis] = positions[0] if positions else 0
             end[axis] = positions[-1] + 1 if positions else 0
-            strides[axis] = positions.step if positions else 1
+            strides[axis] = positions.step if len(positions) > 1 else 1
         else:
             begin[axis], end[axis], strides[axis] = open_range(shape[axis], start, stop, step)
     if (begin, end, strides) != ([0] * len(shape), list(shape), [1] * len(shape)):
@@ -66,21 +68,36 @@ def open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[
 
     Raises UndecidedError where it depends on the run whether a position counts from the end.
     """
-    first, last = (0, extent) if step > 0 else (-1, extent - 1)
-    positions = [_counted(at, extent, first) for at in (start, stop)]
-    begin, end = (minimum(maximum(at, first), last) for at in positions)
+    begin, end = _limited(extent, start, stop, step)
+    if abs(step) >= min(bounds(extent)[1], LARGEST):  # one element at most
+        return (begin, maximum(minimum(end, begin + 1), begin), 1) if step > 0 else (
+            begin + 1 - minimum(maximum(begin - end, 0), 1), begin + 1, 1
+        )
     if step > 0:
         return begin, maximum(end, begin), step
     count = maximum((begin - end - 1) // -step + 1, 0)
     # the element that a slice takes last is the first of the axis among its elements
     lowest = begin + (count - 1) * step
-    return minimum(lowest, begin + 1), begin + 1, -step
+    return maximum(minimum(lowest, begin + 1), 0), begin + 1, -step
 
 
-def _counted(at: Extent, extent: Extent, first: int) -> Any:
+ENDLESS = (LARGEST, (1 << 63) - 1)
+"""Ends of slices that ONNX Runtime takes for the end of the axis, or for its begin where the step is negative."""
+
+
+def _limited(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[Any, Any]:
+    """Return the start and end of a slice, counted from the front and limited to the axis as ONNX defines it."""
+    first, last = (0, extent) if step > 0 else (-1, extent - 1)
+    begin, end = (_counted(at, extent) for at in (start, stop))
+    if step < 0 and stop in ENDLESS:
+        end = -1
+    return minimum(maximum(begin, 0), last), minimum(maximum(end, first), last)
+
+
+def _counted(at: Extent, extent: Extent) -> Any:
     """Return a position from the front; no extent is as large, though its bounds alone may not say so: 12 * n."""
     if not isinstance(at, Dim) and abs(at) >= LARGEST:
-        return extent if at > 0 else first
+        return extent if at > 0 else -1
     return at + extent if at < 0 else at
 
 

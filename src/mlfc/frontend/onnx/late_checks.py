@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mlfc.frontend.onnx.index import ENDLESS
 from mlfc.frontend.onnx.late import LATE, Convert, Results, named_axes, per_axis, wrapped
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.relay.ir import Constant, Expr
@@ -97,7 +98,11 @@ def kept_steps(node: Node, extent: Extent, cut: tuple[Expr, Expr, Expr]) -> tupl
         is_back = node.call("less", step, zero)
         low = node.call("where", is_back, int64(node, -1), zero)
         high = node.call("where", is_back, last, size)
-        begin, stop = (_clipped(node, wrapped(node, item, extent, low=False), low, high) for item in (start, end))
+        begin = _clipped(node, wrapped(node, start, extent), zero, high)
+        stop = _clipped(node, wrapped(node, end, extent, low=False), low, high)
+        for mark in ENDLESS:
+            is_mark = node.call("logical_and", is_back, node.call("equal", end, int64(node, mark)))
+            stop = node.call("where", is_mark, low, stop)
     distance = node.call("subtract", stop, begin)
     steps = node.call("negative", node.call("floor_divide", node.call("negative", distance), step))
     return begin, step, node.call("maximum", steps, zero)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.frontend.onnx.conv import as_image, conv_attributes, conv_window
+from mlfc.frontend.onnx.conv import as_image, conv_attributes, conv_window, middle
 from mlfc.frontend.onnx.elementwise import narrowed
 from mlfc.frontend.onnx.linear import batches, matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
@@ -260,7 +260,7 @@ def _integer_conv(
     geometry = conv_window(node, weight, node.inputs.index(x), (1, 2))
     attributes = conv_attributes(node, weight, geometry)
     sums = node.call(
-        "qnn.conv2d", as_image(node, x), as_image(node, weight), x_pair[1], w_pair[1], x_pair[0], w_pair[0],
+        "qnn.conv2d", as_image(node, middle(node, x, geometry, 1)), as_image(node, weight), x_pair[1], w_pair[1], x_pair[0], w_pair[0],
         out_dtype="int32", **attributes,
     )  # fmt: skip
     return sums, (*shape_of(sums)[:2], *geometry.out)
@@ -282,7 +282,7 @@ def _conv_integer(node: Node) -> Expr:
         node.value(3 if 3 not in known else 2, "zero_point")
     geometry = conv_window(node, weight, 0, (1, 2))
     attributes = conv_attributes(node, weight, geometry)
-    image, kernel = as_image(node, x), as_image(node, weight)
+    image, kernel = as_image(node, middle(node, x, geometry, 1)), as_image(node, weight)
     top, left, bottom, right = attributes["padding"]
     x_zero = node.input(2) if node.has(2) else node.constant(0, node.dtype(0))
     # what the borders hold stands for zero

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mlfc.kernels.geometry import Conv, Frame
+from mlfc.kernels.geometry import Conv, Frame, is_padded
 from mlfc.kernels.staging import choose
 from mlfc.kernels.templates import Array
 from mlfc.tir import builder as tb
@@ -154,7 +154,7 @@ class Patch:
         """Return the conditions under which elements from `start` on are inside the input."""
         checks = []
         for first, extent, size, pads in zip(start, extents, self._conv.spatial, self._conv.padding, strict=True):
-            if any(pads):
+            if is_padded(pads):
                 checks += [tb.binary("ge", first, 0), tb.binary("le", first, size - extent)]
         return checks
 

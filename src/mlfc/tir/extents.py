@@ -37,19 +37,40 @@ def as_index(extent: Extent, dtype: str = "int32") -> Expr:
     def apply(op: str, a: Expr, b: Expr) -> Expr:
         if op == "+" and isinstance(b, Const) and b.value < 0:
             return ExprOps.build("sub", a, Const(-b.value, dtype))
+        if op in ("//", "%") and dtype == "int32" and any(map(_is_large, (*walk_expr(a), *walk_expr(b)))):
+            return Cast(ExprOps.build(_OPERATIONS[op], _widened(a), _widened(b)), dtype)
         return ExprOps.build(_OPERATIONS[op], a, b)
 
     found: Expr = walked(extent, leaf, apply)
     return found
 
 
+_LARGE = 1 << 15
+"""From here on a constant in a division may take the product with an extent, or the sum, out of int32."""
+
+
+def _is_large(expr: Expr) -> bool:
+    return isinstance(expr, Const) and abs(int(expr.value)) >= _LARGE
+
+
+def _widened(expr: Expr) -> Expr:
+    """Return an expression of int32, made by `as_index`, computed in int64."""
+    if isinstance(expr, Const):
+        return Const(expr.value, "int64")
+    if isinstance(expr, Binary):
+        return ExprOps.build(expr.op, _widened(expr.a), _widened(expr.b))
+    return expr.value if isinstance(expr, Cast) else Cast(expr, "int64")
+
+
 def as_extent(expr: Expr) -> Extent | None:
-    """Return an expression of int32 as an extent; None where it is not of numbers and symbols alone."""
+    """Return an expression of integers as an extent; None where it is not of numbers and symbols alone."""
+    if isinstance(expr, Cast):
+        return as_extent(expr.value) if {expr.dtype, expr.value.dtype} == {"int32", "int64"} else None
     if isinstance(expr, Const):
         return int(expr.value)
     if isinstance(expr, Var):
         return None if expr.symbol is None else expr.symbol.dim
-    if not isinstance(expr, Binary) or expr.op not in _EXTENTS or expr.dtype != "int32":
+    if not isinstance(expr, Binary) or expr.op not in _EXTENTS or expr.dtype not in ("int32", "int64"):
         return None
     a, b = as_extent(expr.a), as_extent(expr.b)
     if a is None or b is None or (expr.op.startswith("floor") and dims.bounds(b)[0] < 1):

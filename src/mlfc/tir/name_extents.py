@@ -14,7 +14,7 @@ from mlfc.support.dim_names import MOST_CHARS, name_of
 from mlfc.support.dims import Dim
 from mlfc.tir import visitor
 from mlfc.tir.extents import as_extent, as_index
-from mlfc.tir.ir import Binary, Expr, Let, Load, PrimFunc, Stmt, Store, Var
+from mlfc.tir.ir import Binary, Cast, Expr, Let, Load, PrimFunc, Stmt, Store, Var
 
 _NAMED = ("floordiv", "floormod", "max", "min")
 
@@ -83,7 +83,8 @@ def _strides(access: Load | Store) -> Iterator[Expr]:
 
 def _extent(expr: Expr) -> Dim | None:
     """Return what an expression is of open extents, if a variable may hold it."""
-    if not isinstance(expr, Binary) or expr.op not in _NAMED or expr.dtype != "int32":
+    part = expr.value if isinstance(expr, Cast) else expr
+    if not isinstance(part, Binary) or part.op not in _NAMED or expr.dtype != "int32":
         return None
     found = as_extent(expr)
     return found if isinstance(found, Dim) else None

@@ -41,6 +41,7 @@ class Frame:
     # symbols that are extents of what an `If`, a call or a list gives: whose, and along which axis
     sources: dict[Symbol, tuple[Expr, int]] = field(default_factory=dict)
     known: dict[int, tuple[Expr, Any]] = field(default_factory=dict)  # extents by the integer that they are
+    scaled: dict[tuple[Any, float], Any] = field(default_factory=dict)  # dimension sizes times numbers, rounded down
     # what every run of the function checks: symbols with one value
     required: list[tuple[Symbol, Expr]] = field(default_factory=list)
 

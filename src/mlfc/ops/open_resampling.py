@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlfc.errors import UnsupportedError
-from mlfc.ops.resampling import AxisResize
+from mlfc.ops.resampling import TIE, AxisResize
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr
@@ -154,10 +154,15 @@ def _away_from_zero(x: Expr) -> Expr:
     return tb.select(tb.binary("lt", x, 0.0), tb.const(0.0, _FLOAT) - size, size)
 
 
+def _nearest(x: Expr, more: float) -> Expr:
+    below = tb.intrinsic("floor", x)
+    return tb.select(tb.binary("lt", x - below - 0.5, float(np.float32(more))), below, below + 1.0)
+
+
 _ROUNDINGS: dict[str, Callable[[Expr], Expr]] = {
     "floor": lambda x: tb.intrinsic("floor", x),
     "ceil": lambda x: tb.intrinsic("ceil", x),
     "round": _away_from_zero,
-    "round_prefer_floor": lambda x: tb.intrinsic("ceil", x - 0.5),
-    "round_prefer_ceil": lambda x: tb.intrinsic("floor", x + 0.5),
+    "round_prefer_floor": lambda x: _nearest(x, TIE),
+    "round_prefer_ceil": lambda x: _nearest(x, -TIE),
 }

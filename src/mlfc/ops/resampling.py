@@ -88,12 +88,21 @@ _MODES: dict[str, Callable[[AxisResize, Floats], Floats]] = {
     "tf_crop_and_resize": _crop,
 }
 
+TIE = 1e-6
+"""How far from half-way between two elements ONNX Runtime takes a coordinate for a tie."""
+
+
+def _rounded(x: Floats, more: float) -> Floats:
+    below = np.floor(x)
+    return np.where(x - below - np.float32(0.5) < np.float32(more), below, below + np.float32(1))
+
+
 _ROUNDINGS: dict[str, Callable[[Floats], Floats]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round": lambda x: np.copysign(np.floor(np.abs(x) + np.float32(0.5)), x),
-    "round_prefer_floor": lambda x: np.ceil(x - np.float32(0.5)),
-    "round_prefer_ceil": lambda x: np.floor(x + np.float32(0.5)),
+    "round_prefer_floor": lambda x: _rounded(x, TIE),
+    "round_prefer_ceil": lambda x: _rounded(x, -TIE),
 }
 
 

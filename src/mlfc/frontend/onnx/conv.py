@@ -115,7 +115,7 @@ def convolution(node: Node) -> Expr:
     result = node.call(operator, x, as_image(node, weight), **attributes)
     if node.has(2):
         result = node.call("nn.bias_add", result, node.input(2), axis=1)
-    return node.reshape(result, shape_of(result)[:2] + shape.out) if node.rank(0) == 3 else result
+    return without_lift(node, result, shape)
 
 
 def middle(node: Node, x: Expr, shape: WindowAttributes, less: int = 0) -> Expr:
@@ -164,6 +164,12 @@ def conv_attributes(node: Node, weight: Expr, shape: WindowAttributes) -> dict[s
 def as_image(node: Node, x: Expr) -> Expr:
     """Return a tensor of one spatial dimension as one of two."""
     return node.call("expand_dims", x, axis=2) if len(shape_of(x)) == 3 else x
+
+
+def without_lift(node: Node, result: Expr, shape: WindowAttributes) -> Expr:
+    """Return a result over the spatial dimensions of the input: `as_image` adds one to a single one."""
+    sizes = shape_of(result)
+    return node.reshape(result, (*sizes[:2], *sizes[-len(shape.kernel) :]))
 
 
 @importer("ConvTranspose")
@@ -285,7 +291,7 @@ def pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attributes
         f"nn.{kind}_pool{rank}d", as_image(node, x), pool_size=image.kernel, strides=image.strides,
         dilation=image.dilations, padding=image.padding, layout="NC" + "DHW"[-rank:], **attributes,
     )  # fmt: skip
-    return node.reshape(result, (*shape_of(result)[:2], *shape.out))
+    return without_lift(node, result, shape)
 
 
 @importer("GlobalAveragePool", "GlobalMaxPool")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.frontend.onnx.conv import as_image, conv_attributes, conv_window, middle
+from mlfc.frontend.onnx.conv import WindowAttributes, as_image, conv_attributes, conv_window, middle, without_lift
 from mlfc.frontend.onnx.elementwise import narrowed
 from mlfc.frontend.onnx.linear import batches, matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
@@ -246,24 +246,24 @@ def _qlinear_conv(node: Node) -> Expr:
     x_pair, w_pair = scale_and_zero(node, 1, 2, "x_scale"), scale_and_zero(node, 4, 5, "w_scale")
     y_pair = scale_and_zero(node, 6, 7, "y_scale")
     note(node, node.input(0), *x_pair)
-    sums, shape = _integer_conv(node, node.input(0), node.input(3), x_pair, w_pair)
+    sums, geometry = _integer_conv(node, node.input(0), node.input(3), x_pair, w_pair)
     if node.has(8):
         sums = node.call("nn.bias_add", sums, node.input(8), axis=1)
     unit = np.asarray(x_pair[0].data * w_pair[0].data)
-    return node.reshape(requantized(node, sums, unit, 1, *y_pair, node.dtype(7)), shape)
+    return without_lift(node, requantized(node, sums, unit, 1, *y_pair, node.dtype(7)), geometry)
 
 
 def _integer_conv(
     node: Node, x: Expr, weight: Expr, x_pair: tuple[Constant, Constant], w_pair: tuple[Constant, Constant]
-) -> tuple[Expr, tuple[int, ...]]:
-    """Return int32 sums of a convolution over two dimensions, and the shape that the result should have."""
+) -> tuple[Expr, WindowAttributes]:
+    """Return int32 sums of a convolution over two dimensions, and its window."""
     geometry = conv_window(node, weight, node.inputs.index(x), (1, 2))
     attributes = conv_attributes(node, weight, geometry)
     sums = node.call(
         "qnn.conv2d", as_image(node, middle(node, x, geometry, 1)), as_image(node, weight), x_pair[1], w_pair[1], x_pair[0], w_pair[0],
         out_dtype="int32", **attributes,
     )  # fmt: skip
-    return sums, (*shape_of(sums)[:2], *geometry.out)
+    return sums, geometry
 
 
 @importer("ConvInteger")
@@ -272,8 +272,7 @@ def _conv_integer(node: Node) -> Expr:
     known = {index: (one, zero_point_of(node, index, one)) for index in (2, 3) if _is_fixed(node, index)}
     is_late = 3 not in known or (known[3][1].data.ndim > 0 and not isinstance(weight, Constant))
     if len(known) == 2 and not is_late:
-        sums, shape = _integer_conv(node, x, weight, known[2], known[3])
-        return node.reshape(sums, shape)
+        return without_lift(node, *_integer_conv(node, x, weight, known[2], known[3]))
     if node.has(2) and prod(shape_of(node.input(2))) != 1:
         node.value(2, "zero_point")
         node.unsupported("with a zero point a channel of the data is not supported", "Quantize the data per tensor")
@@ -302,7 +301,7 @@ def _conv_integer(node: Node) -> Expr:
     centre = node.call("subtract", node.cast(kernel, "int32"), zeros)
     weights = node.reshape(node.call("sum", centre, axis=(1, 2, 3), keepdims=False), (1, shape_of(kernel)[0], 1, 1))
     sums = node.call("subtract", sums, node.call("multiply", weights, node.reshape(node.cast(x_zero, "int32"), ())))
-    return node.reshape(sums, (*shape_of(sums)[:2], *geometry.out))
+    return without_lift(node, sums, geometry)
 
 
 def _times_window_sums(node: Node, image: Expr, kernel: Expr, zeros: Expr, attributes: dict[str, Any]) -> Expr:

@@ -50,6 +50,10 @@ class RunTable:
         """Return the smallest numbers along an axis."""
         return self._call("min", self.expr, axis=(axis,), keepdims=False)
 
+    def sum(self, axis: int) -> RunTable:
+        """Return the sums along an axis."""
+        return self._call("sum", self.expr, axis=(axis,), keepdims=False)
+
     def any(self, axis: int) -> RunTable:
         """Return whether any along an axis holds."""
         return self._call("any", self.expr, axis=(axis,), keepdims=False)
@@ -147,6 +151,18 @@ def cos(angles: Numbers) -> Any:
 def sin(angles: Numbers) -> Any:
     """Return sines."""
     return angles._call("sin", angles.expr) if isinstance(angles, RunTable) else np.sin(angles)
+
+
+def applied(function: str, numbers: Numbers) -> Any:
+    """Return ``abs``, ``ceil`` or ``floor`` of numbers."""
+    return numbers._call(function, numbers.expr) if isinstance(numbers, RunTable) else getattr(np, function)(numbers)
+
+
+def limited(numbers: Numbers, low: Any, high: Any) -> Any:
+    """Return numbers limited to a range."""
+    if not isinstance(numbers, RunTable):
+        return np.clip(numbers, low, high)
+    return numbers._with("maximum", low)._with("minimum", high)
 
 
 def where(holds: Numbers, one: Any, other: Any) -> Any:

@@ -90,15 +90,11 @@ class _Axis:
 
     def _limited(self, at: Expr) -> Expr:
         """Return a coordinate in or near the axis for any, NaN included, which counts as the lowest."""
-        if self.padding == "zeros":
-            return tb.clamp(at, _like(-_MARGIN, at), _like(self.extent - 1 + _MARGIN, at))
         if self.padding == "reflection":
-            at = self._reflected(at)
-        if self.padding == "reflection":
-            return tb.clamp(at, *self._edges(at))
-        nearest = tb.clamp(at, _like(0, at), _like(self.extent - 1, at))
-        # half an element beyond the middle of the last counts as inside: a cubic reads other elements there
-        return tb.select(self._is_inside(at), at, nearest) if self.method == "bicubic" else nearest
+            return tb.clamp(self._reflected(at), *self._edges(at))
+        # of a cubic with border padding, the elements are limited to the axis, and not the place among them
+        margin = _MARGIN if self.padding == "zeros" or self.method == "bicubic" else 0
+        return tb.clamp(at, _like(-margin, at), _like(self.extent - 1 + margin, at))
 
     def _is_inside(self, at: Expr) -> Expr:
         low, high = self._edges(at)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from mlfc.frontend.onnx.linear import matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.quantized import centred
+from mlfc.frontend.onnx.run_tables import RunTable, placed
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import Extent
 
@@ -264,13 +265,13 @@ def _pad(node: Node, _convert: Convert) -> Expr | None:
             if shape[axis] != extent:
                 return None
             continue
+        if mode == "constant":
+            x = placed(node, x, axis, RunTable(node, node.call("negative", start)), shape[axis], value)
+            continue
         cut, kept = _after_cutting(node, start, extent, shape[axis] - extent)
         at = _minus(node, node.counted(shape[axis]), node.call("maximum", start, _int64(node, 0)))
         inside = _mirrored(node, at, kept, mode)
         x = node.call("take", x, _within(node, node.call("add", cut, inside), _int64(node, extent)), axis=axis)
-        if mode == "constant":
-            column = (shape[axis], *[1] * (len(old) - 1 - axis))
-            x = node.call("where", node.reshape(node.call("equal", at, inside), column), x, value)
     return x
 
 

@@ -203,7 +203,7 @@ def as_expr(node: Node, table: Numbers, dtype: str) -> Expr:
     return node.constant(np.ascontiguousarray(table), dtype)
 
 
-def placed(node: Node, x: Expr, axis: int, begin: Extent, size: Extent, fill: Expr) -> Expr:
+def placed(node: Node, x: Expr, axis: int, begin: Extent | RunTable, size: Extent, fill: Expr) -> Expr:
     """Return `size` elements of an axis from position `begin`, which may be negative; `fill` outside the tensor."""
     shape = shape_of(x)
     at = RunTable(node, node.counted(size)) + begin

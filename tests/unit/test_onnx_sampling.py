@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime import InferenceSession
 
 import mlfc
 from mlfc.errors import MlfcError
@@ -55,7 +56,9 @@ def test_far_and_near_places_are_sampled_as_onnx_defines(mode: str, padding: str
             "grid": RNG.uniform(-3, 3, (2, *(5, 3, 2)[: len(extents)], len(extents))).astype(np.float32),
         }
         source = model("GridSample", inputs, {}, mode=mode, padding_mode=padding, align_corners=corners)
-        (expected,) = ReferenceEvaluator(source).run(None, inputs)
+        # the evaluator limits the place where ONNX Runtime and PyTorch limit each of its 16 neighbours
+        peer: Any = InferenceSession(source.SerializeToString()) if (mode, padding) == ("cubic", "border") else None
+        (expected,) = (peer or ReferenceEvaluator(source)).run(None, inputs)
         np.testing.assert_allclose(run(source, inputs), expected, rtol=2e-4, atol=2e-5)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float
 from mlfc.frontend.onnx.resize_axis import Axis, along, copies, late_scaled, scaled, sized, within_sizes
 from mlfc.frontend.onnx.resize_method import Method
@@ -136,9 +134,6 @@ def _is_plain_image(axes: Sequence[Axis], method: Method) -> bool:
     if not method.is_image(len(axes)) or not all(axis.stays for axis in axes[:2]):
         return False
     if method.mode == "nearest":
-        return all(
-            axis.is_static and np.float32(axis.scale) == np.float32(axis.out) / np.float32(axis.size)
-            for axis in axes[2:]
-        )
+        return all(axis.is_static and axis.is_quotient for axis in axes[2:])
     # whatever the size is, as code of dynamic sizes has to know
     return all(axis.is_ratio and bounds(axis.size)[0] > 0 for axis in axes[2:])

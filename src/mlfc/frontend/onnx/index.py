@@ -70,9 +70,7 @@ def open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[
     """
     begin, end = _limited(extent, start, stop, step)
     if abs(step) >= min(bounds(extent)[1], LARGEST):  # one element at most
-        return (begin, maximum(minimum(end, begin + 1), begin), 1) if step > 0 else (
-            begin + 1 - minimum(maximum(begin - end, 0), 1), begin + 1, 1
-        )
+        return begin, begin + minimum(maximum(end - begin if step > 0 else begin - end, 0), 1), 1
     if step > 0:
         return begin, maximum(end, begin), step
     count = maximum((begin - end - 1) // -step + 1, 0)

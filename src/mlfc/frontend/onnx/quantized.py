@@ -260,8 +260,8 @@ def _integer_conv(
     geometry = conv_window(node, weight, node.inputs.index(x), (1, 2))
     attributes = conv_attributes(node, weight, geometry)
     sums = node.call(
-        "qnn.conv2d", as_image(node, middle(node, x, geometry, 1)), as_image(node, weight), x_pair[1], w_pair[1], x_pair[0], w_pair[0],
-        out_dtype="int32", **attributes,
+        "qnn.conv2d", as_image(node, middle(node, x, geometry, 1)), as_image(node, weight), x_pair[1], w_pair[1],
+        x_pair[0], w_pair[0], out_dtype="int32", **attributes,
     )  # fmt: skip
     return sums, geometry
 

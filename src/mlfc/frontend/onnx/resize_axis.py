@@ -50,6 +50,11 @@ class Axis:
         """Whether positions and weights are known at compile time."""
         return is_static((self.size, self.out)) and isinstance(self.scale, float)
 
+    @property
+    def is_quotient(self) -> bool:
+        """Whether the scale of a static axis is the quotient of its sizes in float32."""
+        return self.scale == float(np.float32(self.out) / np.float32(self.size))  # type: ignore[arg-type]  # numbers
+
 
 def scaled(node: Node, size: Extent, scale: float) -> Axis:
     """Return an axis that is resized by a number: ONNX Runtime rounds the product with the size to float32."""
@@ -91,7 +96,7 @@ def sized(node: Node, size: Extent, out: Extent) -> Axis:
 
 def _ratio(node: Node, size: Extent, out: Extent) -> float | Expr:
     if is_static((size, out)):
-        return float(np.float32(out) / np.float32(size))
+        return float(np.float32(int(out)) / np.float32(int(size)))  # type: ignore[arg-type]  # numbers
     return node.call("divide", *(node.constant(extent, "float32") for extent in (out, size)))
 
 
@@ -104,8 +109,8 @@ def within_sizes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], *, la
     if len(static) == len(ratios):
         best = max(static) if larger else min(static)
         for axis in axes:
-            product = np.float32(best) * np.float32(shape[axis])
-            found[axis] = Axis(shape[axis], int(_rounded(product)), best, is_ratio=False)
+            whole = int(_rounded(np.float32(best) * np.float32(shape[axis])))
+            found[axis] = Axis(shape[axis], whole, best, is_ratio=False)
         return found
     exprs = [node.constant(ratio, "float32") if isinstance(ratio, float) else ratio for ratio in ratios]
     chosen = reduce(lambda one, other: node.call("maximum" if larger else "minimum", one, other), exprs)
@@ -189,8 +194,9 @@ def _coordinates(node: Node, axis: Axis, mode: str) -> tuple[Any, Any]:
             return np.float32(value)  # type: ignore[arg-type]  # no expression, as the axis is static
         return RunTable(node, node.constant(value, "float32") if isinstance(value, (int, float, Dim)) else value)
 
-    places = np.arange(axis.out, dtype=np.float32) if axis.is_static else node.counted(axis.out, "float32")
-    at: Any = places if axis.is_static else RunTable(node, places)  # type: ignore[arg-type]  # an expression
+    at: Any = RunTable(node, node.counted(axis.out, "float32"))
+    if axis.is_static:
+        at = np.arange(axis.out, dtype=np.float32)  # type: ignore[arg-type]  # a number
     size, out, scale = number(axis.size), number(axis.out), number(axis.scale)
     last = size - 1
 

@@ -53,7 +53,7 @@ class Axis:
     @property
     def is_quotient(self) -> bool:
         """Whether the scale of a static axis is the quotient of its sizes in float32."""
-        return self.scale == float(np.float32(self.out) / np.float32(self.size))  # type: ignore[arg-type]  # numbers
+        return self.size != 0 and self.scale == float(np.float32(self.out) / np.float32(self.size))  # type: ignore[arg-type]  # numbers
 
 
 def scaled(node: Node, size: Extent, scale: float) -> Axis:

@@ -114,11 +114,11 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
     x = node.input(0)
     if any(not _is_size(axis.out) and axis.size != 0 for axis in axes):
         node.wrong(f"a tensor of shape {node.shape(0)} cannot become {tuple(axis.out for axis in axes)}")
+    if is_float(x) and _is_plain_image(axes, method):
+        return method.as_image(node, x, (axes[2].out, axes[3].out))
     copied = copies(node, axes)
     if copied is True:
         return x
-    if is_float(x) and _is_plain_image(axes, method):
-        return method.as_image(node, x, (axes[2].out, axes[3].out))
     dtype = dtype_of(x)
     if method.mode != "nearest":
         x = node.cast(x, "float32")

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 import mlfc
 from mlfc.frontend.onnx import import_onnx
 from mlfc.transform import pipeline
+from mlfc.transform.bind_params import BindParams
 from tests.relay_run import operators, run_main
 
 Array = npt.NDArray[Any]
@@ -92,11 +93,11 @@ class Maker:
             source = self.node(operator, source, *(self.constant(item, dtype) for item in values))
         return source
 
-    def model(self, x: Array, *outputs: str) -> bytes:
-        kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    def model(self, x: Array, *outputs: str, output_dtype: Any = None) -> bytes:
+        kind, result = (helper.np_dtype_to_tensor_dtype(np.dtype(each)) for each in (x.dtype, output_dtype or x.dtype))
         graph = helper.make_graph(
             self.nodes, "g", [helper.make_tensor_value_info("x", kind, x.shape)],
-            [helper.make_tensor_value_info(name, kind, None) for name in outputs], self.constants,
+            [helper.make_tensor_value_info(name, result, None) for name in outputs], self.constants,
         )  # fmt: skip
         opsets = [helper.make_opsetid("", 18)]
         return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
@@ -192,6 +193,22 @@ def test_biases_of_quantized_layers_are_rounded_only_where_sums_are() -> None:
         wanted = 0.75 * x + np.float32(0.0299)
         np.testing.assert_allclose(found, np.rint(wanted / 0.25) * 0.25 if quantizes else wanted, 1e-6)
         assert ("qnn.requantize" in "+".join(operators(pipeline.run(module, params)))) == quantizes
+
+
+@pytest.mark.parametrize("scale", [0.5, -0.5, 0.0, 1e38, INF, NAN])
+def test_codes_are_computed_with_where_scales_keep_their_order(scale: float) -> None:
+    x = np.asarray([[3, 0, 5, 127, -128]], np.int8)
+    maker = Maker()
+    params = maker.constant(scale), maker.constant(3, np.int8)
+    data = maker.node("DequantizeLinear", "x", *params)
+    again = maker.node("DequantizeLinear", maker.node("QuantizeLinear", data, *params), *params)
+    model = maker.model(x, maker.node("Relu", data), again, output_dtype=np.float32)
+    module, weights = import_onnx(model, "codes")
+    with np.errstate(all="ignore"):
+        found = run_main(pipeline.run(module, weights), {"x": x})
+        for result, wanted in zip(found, run_main(BindParams(weights)(module), {"x": x}), strict=True):
+            np.testing.assert_array_equal(result, wanted)
+            assert np.isnan(result).all() == np.isnan(scale)
 
 
 @pytest.mark.parametrize("weight", [2.0, INF])

@@ -86,8 +86,8 @@ def number(name: str, tensor: Tensor) -> Any:
 def per_axis(ctx: Context, values: npt.NDArray[Any], label: str, indices: Indices, *, axis: int, dtype: str) -> Expr:
     """Return one of `values`, as a literal where all are equal, else from a table by the index of `axis`."""
     array = values.astype(dtypes.to_numpy(dtype))
-    if np.all(array == array.flat[0]):
-        return tb.const(array.flat[0].item(), dtype)
+    if array.size <= 1 or np.all(array == array.flat[0]):  # a single one may be NaN
+        return tb.const(array.flat[0].item() if array.size else 0, dtype)
     if ctx.small and dtype == "int32" and np.array_equal(array, array.astype(np.int8)):
         return tb.cast(tb.load(ctx.constant(label, array.astype(np.int8)), [indices[axis]]), dtype)
     return tb.load(ctx.constant(label, array), [indices[axis]])

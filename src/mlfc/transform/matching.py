@@ -208,6 +208,15 @@ def same_quantization(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
     return all(x is not None and y is not None and np.array_equal(x, y) for x, y in pairs)
 
 
+def keeps_order(scale: Expr) -> bool:
+    """Tell whether constant scales are positive and of a range in which codes and their real numbers keep order."""
+    value = value_of(scale)
+    if value is None:
+        return False
+    wide = value.astype(np.float64)
+    return bool(np.all((wide >= 2.0**-126) & (wide < 2.0**64)))
+
+
 def typed_like(expr: Expr, original: Expr) -> bool:
     """Tell whether `expr` can stand in the place of `original`."""
     return isinstance(expr.type, TensorType) and expr.type == original.type

@@ -25,6 +25,7 @@ from mlfc.transform.matching import (
     dtype_of,
     flat_args,
     joined_span,
+    keeps_order,
     match_call,
     per_channel,
     same_quantization,
@@ -47,9 +48,9 @@ class CanonicalizeQuantized:
 
 
 def _dequantized(expr: Expr) -> Call | None:
-    """Return a dequantize whose parameters are constants."""
+    """Return a dequantize whose parameters are constants, with positive scales."""
     call = match_call(expr, "qnn.dequantize")
-    return call if call and value_of(call.args[1]) is not None and value_of(call.args[2]) is not None else None
+    return call if call and keeps_order(call.args[1]) and value_of(call.args[2]) is not None else None
 
 
 def _byte_tensor(expr: Expr) -> Call | None:

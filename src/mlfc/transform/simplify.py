@@ -16,6 +16,7 @@ from mlfc.transform.matching import (
     Rule,
     apply_rules,
     dtype_of,
+    keeps_order,
     match_call,
     moves_nothing,
     reshaped,
@@ -153,6 +154,8 @@ def _drop_quantize(call: Call) -> Expr | None:
     if inner is None or not typed_like(inner.args[0], call) or dtypes.bits(dtype_of(call)) > 16:
         return None
     if call.attrs["axis"] != inner.attrs["axis"] and shape_of(call.args[1]):
+        return None
+    if not keeps_order(call.args[1]):  # too large for its real numbers, or not a number
         return None
     return inner.args[0] if same_quantization(call.args[1:], inner.args[1:]) else None
 

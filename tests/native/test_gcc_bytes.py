@@ -25,7 +25,11 @@ def test_wide_sums_and_products_of_bytes_are_exact(target: str) -> None:
         dtype = helper.np_dtype_to_tensor_dtype(np.dtype(to))
         nodes.append(helper.make_node("Cast", [name], [f"{name}/c"], to=dtype))
         nodes.append(helper.make_node("ReduceSum", [f"{name}/c", "axis"], [f"{name}/y"], keepdims=0))
-        expected[f"{name}/y"] = fed[name].astype(to).sum(1)
+        nodes.append(helper.make_node("ReduceProd", [f"{name}/c"], [f"{name}/p"], axes=[1], keepdims=0))
+        with np.errstate(over="ignore"):
+            fed[name] |= 1
+            expected[f"{name}/y"] = fed[name].astype(to).sum(1)
+            expected[f"{name}/p"] = fed[name].astype(to).prod(1, dtype=to)
     weights = rng.integers(-128, 128, (16, 16)).astype(np.int8)
     fed["x"] = rng.integers(0, 256, (5, 16)).astype(np.uint8)
     nodes.append(helper.make_node("MatMulInteger", ["x", "w", "z"], ["p"]))

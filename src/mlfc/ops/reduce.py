@@ -129,12 +129,19 @@ def sorts_before(dtype: str, *, ascending: bool) -> Callable[[Expr, Expr], Expr]
     )
 
 
-def _sum_fold(dtype: str, finish: Callable[[Expr], Expr] = _same) -> Fold:
+def _wrapping(
+    dtype: str, neutral: int, step: Callable[[Expr, Expr], Expr], finish: Callable[[Expr], Expr] = _same
+) -> Fold:
+    """Return a sum or product, of integers modulo the width of their dtype."""
     if dtype in ("int32", "int64"):
-        # GCC 12 loses every other one of bytes that are added to signed numbers without a proof that they do not wrap
+        # GCC 12 loses elements of narrow dtypes that signed accumulators take without a proof that they do not wrap
         wide = f"u{dtype}"
-        return Fold(wide, 0, lambda a, b: a + tb.cast(b, wide), lambda total: finish(tb.cast(total, dtype)))
-    return Fold(dtype, 0, lambda a, b: a + b, finish, rounds=dtypes.is_float(dtype))
+        return Fold(wide, neutral, lambda a, b: step(a, tb.cast(b, wide)), lambda total: finish(tb.cast(total, dtype)))
+    return Fold(dtype, neutral, step, finish, rounds=dtypes.is_float(dtype) and neutral == 0)
+
+
+def _sum_fold(dtype: str, finish: Callable[[Expr], Expr] = _same) -> Fold:
+    return _wrapping(dtype, 0, lambda a, b: a + b, finish)
 
 
 def _fold(name: str, dtype: str, count: int) -> Fold:
@@ -145,7 +152,7 @@ def _fold(name: str, dtype: str, count: int) -> Fold:
     if name == "mean":
         return _sum_fold(wide, _divided(maximum(count, 1), wide))  # the mean of no elements is 0
     if name == "prod":
-        return Fold(wide, 1, lambda a, b: a * b, _same)
+        return _wrapping(wide, 1, lambda a, b: a * b)
     if name == "max":
         return Fold(dtype, lowest(dtype), _extreme("gt"), _same)
     if name == "min":

@@ -177,6 +177,21 @@ def test_ordinary_constants_fold_into_layers() -> None:
             assert names in (["nn.conv2d"], ["nn.dense"], ["nn.conv2d", "nn.bias_add"], ["nn.dense", "nn.bias_add"], [])
 
 
+@pytest.mark.parametrize(("factor", "merges"), [(0.3, True), (1e-30, False), (INF, False)])
+def test_a_batch_norm_takes_the_factor_and_addend_behind_it(factor: float, merges: bool) -> None:
+    """The sum of a product that is two operators of the model stays as it is."""
+    x = np.asarray([[[[0.5, 1, -3, 4, 2]]]], np.float32)
+    maker = Maker()
+    norm = maker.node("BatchNormalization", "x", *(maker.constant([value]) for value in (2.0, 0.5, 0.25, 4.0)))
+    output = maker.chain(norm, [("Mul", factor), ("Add", 0.125)])
+    affine = maker.chain("x", [("Mul", 2.0), ("Add", 0.5), ("Mul", 0.3), ("Add", 0.125)])
+    module = pipeline.run(*import_onnx(maker.model(x, output, affine), "norm"))
+    twice = "multiply+add+multiply+add"
+    assert sorted(operators(module)) == sorted(["multiply+add" if merges else twice, twice])
+    wanted = ((x - 0.25) / np.sqrt(np.float32(4 + 1e-5)) * 2 + 0.5) * np.float32(factor) + np.float32(0.125)
+    np.testing.assert_allclose(run_main(module, {"x": x})[0], wanted, 1e-5)
+
+
 def test_biases_of_quantized_layers_are_rounded_only_where_sums_are() -> None:
     """A bias that is not a whole number of the sums' steps is added to the real numbers."""
     x = np.asarray([[[[0.5, 1, -1.5, 2, 0]]]], np.float32)

@@ -38,7 +38,7 @@ class FoldScale:
     A factor for each output channel goes into constant weights, a summand for each becomes ``nn.bias_add``,
     which kernels start their sums with. All factors must be moderate and all new constants normal or zero, and two
     biases become one only where they do not cancel. Chains of ``multiply`` and ``add`` on anything else are kept, but
-    for factors of 16-bit floats: merging their constants can overflow, underflow or cancel.
+    for batch norms and factors of 16-bit floats: merging their constants can overflow, underflow or cancel.
     """
 
     def __call__(self, module: IRModule) -> IRModule:
@@ -65,7 +65,22 @@ class _Folding(RuleRewriter):
             return None if scale is None else _scaled_anchor(data, scale, call.span)
         if isinstance(data, Call) and match_call(data, "nn.bias_add"):
             return self._scaled_bias_add(data, factor, call)
-        return self._merged_factors(data, factor, call)
+        norm = self._norm(data)
+        if norm is None:
+            return self._merged_factors(data, factor, call)
+        scale, offset = (_product(part, factor) for part in norm[1:])
+        if scale is None or offset is None or not np.all(is_moderate(factor)):
+            return None
+        return _affine(norm[0], scale, offset, joined_span(data, call))
+
+    def _norm(self, expr: Expr) -> tuple[Expr, Array, Array] | None:
+        """Return the operands of ``x * a + b`` that stands for one node: a batch normalization, which rounds twice."""
+        product, offset = _split(expr) if match_call(expr, "add") else (None, None)
+        inner, scale = _split(product) if product is not None and match_call(product, "multiply") else (None, None)
+        if product is None or inner is None or scale is None or offset is None or not self._alone(product):
+            return None
+        same = product.span.nodes and product.span.nodes == expr.span.nodes
+        return (inner, scale, offset) if same else None
 
     def _merged_factors(self, data: Expr, factor: Array, call: Call) -> Expr | None:
         """Merge two factors of 16-bit floats: ONNX Runtime multiplies in float32, so the first product fits."""
@@ -101,7 +116,9 @@ class _Folding(RuleRewriter):
             if vector is None:
                 return None
             return ir.call("nn.bias_add", [data, Constant(vector)], axis=axis, span=call.span)
-        return None
+        norm = self._norm(data) if self._alone(data) else None
+        total = None if norm is None else _sum(norm[2], shift)
+        return None if norm is None or total is None else _affine(*norm[:2], total, joined_span(data, call))
 
     def subtract(self, call: Call) -> Expr | None:
         """Rewrite ``x - c`` as ``x + -c``, which is the same number in float arithmetic."""
@@ -136,6 +153,11 @@ def _split(expr: Expr) -> tuple[Expr | None, Array | None]:
     return None, None
 
 
+def _affine(data: Expr, scale: Array, offset: Array, span: ir.Span) -> Expr:
+    product = ir.call("multiply", [data, Constant(scale)], span=ir.Span(span.nodes))
+    return ir.call("add", [product, Constant(offset)], span=span)
+
+
 def _product(a: Array, b: Array) -> Array | None:
     """Return the product of constants, rounded once; None unless each is normal, or zero because a factor is."""
     with np.errstate(all="ignore"):
@@ -149,8 +171,8 @@ def _sum(a: Array, b: Array) -> Array | None:
     with np.errstate(all="ignore"):
         wide = a.astype(np.float64) + b.astype(np.float64)
         total = wide.astype(a.dtype)
-    parts, most = (float(np.max(np.abs(each.astype(np.float64)), initial=0.0)) for each in (np.stack((a, b)), total))
-    return total if np.all(np.isfinite(wide)) and np.isfinite(most) and most * _MOST_CANCELLED >= parts else None
+    *parts, most = (float(np.max(np.abs(each.astype(np.float64)), initial=0.0)) for each in (a, b, total))
+    return total if np.all(np.isfinite(wide)) and np.isfinite(most) and most * _MOST_CANCELLED >= max(parts) else None
 
 
 def _channel_axis(anchor: Call) -> int:

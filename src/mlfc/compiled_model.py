@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +27,7 @@ from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.specializing import SpecializingModel
 from mlfc.support.arrays import Array
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import Displayed
 from mlfc.target.defaults import EVERY_CPU
 from mlfc.target.target import llvm_here
@@ -235,7 +235,7 @@ class CompiledModel(Displayed, HasModel):
         try:
             return cached_library(self.factory.runtime).read_bytes()
         except ToolchainError:
-            with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+            with TemporaryFolder() as folder:
                 return self.export(Path(folder, "model.tar")).read_bytes()
 
     def __reduce__(self) -> Reduced:
@@ -256,12 +256,12 @@ class CompiledModel(Displayed, HasModel):
 
     def inspect(self) -> dict[str, Any]:
         """Return what `mlfc.inspect` says of the archive that `export` writes."""
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+        with TemporaryFolder() as folder:
             return inspect(self.export(Path(folder, f"{self.name}.tar")))
 
     def memory_map(self) -> MemoryMap:
         """Return what the memory of the archive that `export` writes is for."""
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+        with TemporaryFolder() as folder:
             return memory_map(self.export(Path(folder, f"{self.name}.tar")))
 
     def verify(self, *, layers: bool = False, **options: Any) -> Comparison:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from mlfc.cli.options import size_option
 from mlfc.cli.tables import BUDGET_KEYS, Styled, excess, print_json, print_line, print_table
 from mlfc.errors import OptionError
+from mlfc.support.temporary import TemporaryFolder
 
 EXAMPLES = (
     "mlfc budget kws.tflite --ram 64k --flash 256k",
@@ -60,7 +60,7 @@ def _budget_of(path: Path, target: str, ram: int | None, flash: int | None) -> d
     from mlfc.cli.options import Inputs
     from mlfc.support.progress import stage
 
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         made = path
         if artifact_kind(path) == "model":
             made = Path(folder) / "model.tar"

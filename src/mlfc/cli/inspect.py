@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from mlfc.cli.options import OF_ITS_ARCHIVE, Inputs, chosen_board, target_option
 from mlfc.cli.tables import LEVELS_TITLE, bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
 from mlfc.support.progress import stage
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import printable, shortened, with_article
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _of_model(model: Path, inputs: Inputs, target: str) -> dict[str, Any]:
     from mlfc.archive import export_model_library_format, inspect
     from mlfc.cli.artifacts import compiled_model
 
-    with tempfile.TemporaryDirectory() as folder, stage(f"compiling {model.name}"):
+    with TemporaryFolder() as folder, stage(f"compiling {model.name}"):
         factory = compiled_model(model, inputs, target, is_named=True)
         return inspect(export_model_library_format(factory, Path(folder, "model.tar")))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from mlfc.cli.options import OF_ITS_ARCHIVE, Inputs, chosen_board, target_option
 from mlfc.cli.reporting import compared, costs_of, differences, require_one_to_measure
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _page(artifact: Path, kind: str, asked: _Request, found: Comparison | None) 
     from mlfc.archive.describe.report_page import report_page
     from mlfc.archive.read.opening import open_archive
 
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         archive = _archive(artifact, kind, asked, Path(folder))
         budget = _budget(artifact, asked.inputs) if asked.boards and kind == "model" else None
         with open_archive(archive) as opened:
@@ -157,7 +157,7 @@ def _compared_page(a: Path, b: Path, asked: _Request) -> str:
             "options --profile and --verify require one artifact, got two",
             next_step="Write a page of each, or remove the options",
         )
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+    with TemporaryFolder() as first, TemporaryFolder() as second:
         archives = []
         for artifact, folder in ((a, first), (b, second)):
             kind = artifact_kind(artifact)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from mlfc.errors import (
@@ -26,6 +25,7 @@ from mlfc.frontend.torch import is_torch_model
 from mlfc.objfile.head import machine_code
 from mlfc.support.cost import limited
 from mlfc.support.plain_file import open_plain
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.target.target import parse_target
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def model_file(model: Model) -> Iterator[Path]:
         yield Path(cast("str | Path", model))
         return
     name = model_name(model)
-    with TemporaryDirectory(prefix="mlfc-") as folder:
+    with TemporaryFolder() as folder:
         path = Path(folder, f"{name}.{'tflite' if content[4:8] == b'TFL3' else 'onnx'}")
         path.write_bytes(content)
         try:

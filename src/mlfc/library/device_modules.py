@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from mlfc.runtime.modules.device_module import device_module_class
 from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import first_lines
 from mlfc.target.target import Target
 
@@ -115,7 +115,7 @@ def _by_nvcc(nvcc: str, source: str, archs: list[str]) -> bytes:
     command = [nvcc, f"--{form}", "--std=c++17", "-o", f"kernels.{form}", _SOURCE]
     for arch in archs:
         command += ["--generate-code", f"arch={compute_arch(arch)},code={arch}"]
-    with tempfile.TemporaryDirectory(prefix="mlfc-cuda-") as folder:
+    with TemporaryFolder() as folder:
         (Path(folder) / _SOURCE).write_text(source, encoding="utf-8")
         try:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +36,7 @@ from mlfc.runtime.modules.tvm_kinds import METADATA
 from mlfc.support.atomic import check_writable, output_error
 from mlfc.support.content import ArrayContent, Data, FileContent, write_data
 from mlfc.support.platforms import EXAMPLES, Platform, parse_platform, this_platform
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.target.features import AUTO, LEVELS, LIBRARY_CPUS, Level
 
 ABIS = ("classic", "ffi")
@@ -151,7 +151,7 @@ def cached_library(root: Module) -> Path:
     found = find_entry(key, machine.suffix)
     if found is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="mlfc-export-") as folder:
+    with TemporaryFolder() as folder:
         made = export_library(root, Path(folder, f"model{machine.suffix}"))
         return store_entry(key, machine.suffix, FileContent(made))
 
@@ -211,7 +211,7 @@ def _trees(root: Module, abi: Sequence[str]) -> list[PackedTree]:
 @contextmanager
 def _folder(given: PathLike | None) -> Iterator[Path]:
     if given is None:
-        with tempfile.TemporaryDirectory(prefix="mlfc-export-") as name:
+        with TemporaryFolder() as name:
             yield Path(name)
         return
     folder = Path(given).absolute()

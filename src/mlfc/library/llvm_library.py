@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -25,6 +24,7 @@ from mlfc.runtime.libraries.library_context import fill_context, take_error
 from mlfc.runtime.modules.device_module import DeviceModule
 from mlfc.runtime.modules.module import Function
 from mlfc.support.content import Data
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.target.features import level_here, levels_of_host
 
 _RECORD = "operator_record.ll"
@@ -91,7 +91,7 @@ class LlvmLibrary(HostLibrary):
         files = self._external_files()
         if not files:
             return {}
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+        with TemporaryFolder() as folder:
             built = compile_objects(files, Path(folder), (NATIVE,))
             return {f"external/{path.name}": path.read_bytes() for path in built}
 

@@ -23,6 +23,7 @@ from mlfc.support.atomic import atomic_file, output_error, temporary_error
 from mlfc.support.content import Data, FileContent, sha256_of, write_data
 from mlfc.support.platforms import Platform, host_arch, parse_platform
 from mlfc.support.tar import source_date
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import first_lines
 
 _JOBS = 2
@@ -279,7 +280,7 @@ def compile_cached(
     found = find_entry(key, ".so")
     if found is not None:
         return found
-    with scratch(), tempfile.TemporaryDirectory(prefix="mlfc-build-") as folder:
+    with scratch(), TemporaryFolder() as folder:
         objects = compile_objects(files, Path(folder), flags, includes=includes, own_flags=own_flags)
         library = link_shared(objects, Path(folder) / "library.so", flags)
         return store_entry(key, ".so", FileContent(library))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from mlfc.errors import InputError, RunError
 from mlfc.matrix.rows import Row
 from mlfc.support.plain_file import open_plain
+from mlfc.support.temporary import TemporaryFolder
 
 _SUFFIXES = {"so": ".so", "a": ".a", "tar": "_lib.tar", "c": "", "o": ""}
 _CONFIG, _OUT = "build.toml", "out"
@@ -69,7 +69,7 @@ def compile_row(model: str, output: str, files: Files, name: str) -> RowResult:
     `model`: NAME=FILE. `output`: the name of what is made, a file or a folder. `files`: all that the options name.
     Raises RunError with what the process said if it fails.
     """
-    with tempfile.TemporaryDirectory(prefix="mlfc-row-") as folder:
+    with TemporaryFolder() as folder:
         for path, data in files.items():
             Path(folder, path).write_bytes(data)
         Path(folder, _OUT).mkdir()

@@ -6,7 +6,6 @@ import base64
 import binascii
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -17,6 +16,7 @@ from mlfc.publish.subject import Subject
 from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.json_text import parse_json
 from mlfc.support.plain_file import open_plain
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import shortened
 
 SUFFIX = ".sig"
@@ -66,7 +66,7 @@ def sign(artifact: Path, key: Path | None, output: Path | None = None, *, token:
             config.use_elliptic_key_signer(
                 private_key=key, password=password.encode() if password is not None and b"ENCRYPTED" in data else None
             )
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+        with TemporaryFolder() as folder:
             made = Path(folder, "signature")
             config.sign(artifact.resolve(), made)
             data = made.read_bytes()
@@ -112,7 +112,7 @@ def verify_signature(
             config.use_elliptic_key_verifier(public_key=key)
         else:
             config.use_sigstore_verifier(identity=identity, oidc_issuer=issuer)
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+        with TemporaryFolder() as folder:
             copy = Path(folder, "signature")
             copy.write_bytes(data)
             # it prints warnings

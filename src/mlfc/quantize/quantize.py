@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from mlfc.relay.ir import TensorType, Type
 from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.dims import Dim
 from mlfc.support.progress import reported, stages
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.verify.accuracy import Accuracy
@@ -144,7 +144,7 @@ def quantize(
             if name not in nodes:
                 raise OptionError(unknown("node", name, nodes), place="exclude")
         sets = calibration_sets(calibrate, infos, samples, scaling or ImageScaling())
-        with tempfile.TemporaryDirectory(prefix="mlfc-") as folder:
+        with TemporaryFolder() as folder:
             source = data if isinstance(data, Path) else _written(data, Path(folder, "model.onnx"))
             prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
             say("folding constants")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
-import shutil
 import stat
-import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
+from mlfc.support.temporary import TemporaryFolder
+
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 # by process: the child of a fork makes one of its own
-_folders: dict[int, Path] = {}
+_folders: dict[int, TemporaryFolder] = {}
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
@@ -39,18 +38,11 @@ def private_folder() -> Path:
     """Return a folder that only this user may read, and that vanishes with this process."""
     process = os.getpid()
     if process not in _folders:
-        folder = tempfile.mkdtemp(prefix="mlfc-")
-        atexit.register(_remove, folder, process)
-        _folders[process] = Path(folder)
-    return _folders[process]
+        _folders[process] = TemporaryFolder()
+    return Path(_folders[process].name)
 
 
 def existing_private_folder() -> Path | None:
     """Return the folder if this process has made it."""
-    return _folders.get(os.getpid())
-
-
-def _remove(folder: str, process: int) -> None:
-    # children of a fork leave through the same functions
-    if os.getpid() == process:
-        shutil.rmtree(folder, ignore_errors=True)
+    found = _folders.get(os.getpid())
+    return None if found is None else Path(found.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from mlfc.crt import crt_files
 from mlfc.errors import ToolchainError
 from mlfc.library.toolchain import compile_objects
 from mlfc.objfile.elf import read_elf
+from mlfc.support.temporary import TemporaryFolder
 
 _INCLUDES = (HEADERS, "runtime/include", "runtime/host")  # as the archive's own Makefile has them
 _NOBITS = 8
@@ -31,7 +31,7 @@ def code_sizes(archive: Archive) -> dict[str, int]:
     # code that TVM wrote includes the headers of its runtime
     headers = {f"runtime/{name}": data for name, data in crt_files().items() if name.endswith(".h")}
     total: Counter[str] = Counter(code_bytes=0, readonly_bytes=0, data_bytes=0, zeroed_bytes=0)
-    with tempfile.TemporaryDirectory(prefix="mlfc-sizes-") as folder:
+    with TemporaryFolder() as folder:
         for path in compile_objects({**headers, **files}, Path(folder), includes=_INCLUDES):
             total.update(object_sizes(path.read_bytes(), path.name))
     return dict(total)

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from mlfc.errors import ArchiveError, MlfcError, OptionError
@@ -20,6 +19,7 @@ from mlfc.runtime.modules.restoring import Origin
 from mlfc.support.installation import required_for
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
+from mlfc.support.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from mlfc.archive.read.module_parts import ModuleParts
@@ -134,7 +134,7 @@ def _module_of_bytes(data: memoryview, module: str | None, fmt: str) -> Any:
 @contextmanager
 def file_of(data: bytes | bytearray | memoryview) -> Iterator[Path]:
     """Yield a file with some bytes for the time of the context; errors then call it so."""
-    with TemporaryDirectory(prefix="mlfc-") as folder:
+    with TemporaryFolder() as folder:
         path = Path(folder) / "module"
         path.write_bytes(data)
         try:

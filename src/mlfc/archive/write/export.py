@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -28,6 +27,7 @@ from mlfc.support.content import Data, to_bytes
 from mlfc.support.json_text import MAX_TOKENS, values_of
 from mlfc.support.params import params_content
 from mlfc.support.tar import source_date, write_tar
+from mlfc.support.temporary import TemporaryFolder
 
 _RUNTIME = "runtime"
 _GRAPHS = (".graph", "/graph.json")
@@ -139,7 +139,7 @@ def object_files(
     sources = {path: data for path, data in code.items() if path not in files or path.endswith(".h")}
     sources |= runtime if needs_runtime(code) or _has_bytecode(factories) else {}
     folders = sorted({*(str(PurePosixPath(path).parent) for path in code), f"{_RUNTIME}/include", f"{_RUNTIME}/host"})
-    with tempfile.TemporaryDirectory(prefix="mlfc-objects-") as folder:
+    with TemporaryFolder() as folder:
         for built in compile_objects(sources, Path(folder), includes=folders, compiler=compiler):
             files[f"lib/{built.name.removesuffix('.o').rpartition('.')[0]}.o"] = built.read_bytes()
     return files | beside

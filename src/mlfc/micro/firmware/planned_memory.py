@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +42,7 @@ from mlfc.micro.memory.trial import Trial
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import shortened
 from mlfc.support.vm_info import most_input_bytes
 
@@ -200,7 +200,7 @@ def trial_build(
     compiler = f"{board.toolchain.prefix}gcc"
     need(compiler, board.toolchain.packages)
     command = [compiler, *core_flags(board, code)]
-    with tempfile.TemporaryDirectory(prefix="mlfc-trial-") as name:
+    with TemporaryFolder() as name:
         folder = Path(name)
         write_files(folder, code)
         flags = [*COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags]

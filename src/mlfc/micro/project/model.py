@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from mlfc.support.content import Data, ViewContent
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import open_tar
+from mlfc.support.temporary import TemporaryFolder
 
 _VECTORS = 3
 # of types of projects that do not take all of them
@@ -67,7 +67,7 @@ def project_source(
         raise OptionError(
             "option --module requires an archive; a model is a single module", place="module", next_step="Leave it out"
         )
-    with tempfile.TemporaryDirectory(prefix="mlfc-project-") as folder:
+    with TemporaryFolder() as folder:
         yield _read(_compiled(path, board, project_type, Path(folder)), None, project_type)
 
 

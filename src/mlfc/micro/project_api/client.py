@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from mlfc.micro.project.generate import templates
 from mlfc.micro.project_api.connection import ServerConnection
 from mlfc.micro.project_server.protocol import PROTOCOL_VERSION, decode_bytes, encode_bytes
 from mlfc.micro.rpc.transport import Timeouts
+from mlfc.support.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -199,7 +199,7 @@ class TemplateProject(_Project):
         """Make a project from what `mlfc.build` returned."""
         from mlfc.archive.write.export import export_model_library_format
 
-        with tempfile.TemporaryDirectory(prefix="mlfc-project-") as folder:
+        with TemporaryFolder() as folder:
             path = export_model_library_format(factory, Path(folder) / "model.tar")
             return self.generate_project_from_mlf(path, project_dir, options)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from mlfc.runtime.modules.runnable import HasModel
 from mlfc.runtime.tensor.arrays import by_name, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.temporary import TemporaryFolder
 
 
 class DrivenModel(HasModel):
@@ -146,7 +146,7 @@ def driven_model(
         with Session(serial_transport(port, board), log=log) as session:
             yield DrivenModel(source, session)
         return
-    with tempfile.TemporaryDirectory(prefix="mlfc-driven-") as name:
+    with TemporaryFolder() as name:
         folder = Path(name)
         build_host_driven(source, board, folder)
         with Session(_local(board, folder), log=log) as session:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from mlfc.support.bytecode import Executable, decode
 from mlfc.support.call_shapes import counted
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, OperatorInfo
+from mlfc.support.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -211,7 +211,7 @@ class EmulatedModule(BuiltFirmware):
         if is_traced and executable is None:  # the virtual machine calls the hook itself
             check_traceable(name, code)
         self._module, self._cflags = (name, code, details), cflags or optimization_level(details)
-        self._temporary = tempfile.TemporaryDirectory(prefix="mlfc-board-")
+        self._temporary = TemporaryFolder()
         folder = Path(self._temporary.name)
         write_files(folder, project_files(name, code, details, board, firmware))
         build(folder, board, trace=is_traced, cflags=self._cflags)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from mlfc.micro.run.firmware_build import build
 from mlfc.micro.run.firmware_run import execute, failure, run_command
 from mlfc.support.bytecode import decode
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.temporary import TemporaryFolder
 
 _READ_BYTES = 4096
 # of applications that stay on their boards after it
@@ -207,7 +207,7 @@ def run_selftest(
     without a verdict.
     """
     run_command(board)
-    with project_source(path, board, SELFTEST, module) as source, tempfile.TemporaryDirectory() as name:
+    with project_source(path, board, SELFTEST, module) as source, TemporaryFolder() as name:
         model, folder = source.model, Path(name)
         firmware = firmware_of(model, board, SELFTEST)
         write_files(folder, project_files(model.name, model.code, model.details, board, firmware))

@@ -33,6 +33,11 @@ PIECES = 64
 """Pieces that suffice: more would only cost."""
 FEW_PIECES = 7
 """Fewer pieces share badly among threads; parts inside may do better, although what one wrote another reads."""
+MOST_COPIED = 128
+"""Statements of which there is a second copy for few pieces, unless it has parts of a known number of pieces.
+
+Where there are few rows of an image, its columns are few, too; blocks of channels are not.
+"""
 _INNER_SHARE = 0.7
 _RESTART_SHARE = 0.25
 """What filling carried scratch may cost of the least range that begins with it."""
@@ -103,7 +108,11 @@ class _Finder:
         inner = self._below(stmt)
         if isinstance(part.count, ir.Const):
             return inner if _shared_work(inner) >= _INNER_SHARE * as_number(work) else part
-        if not any(isinstance(item, ir.Parallel) for item in walk(inner)):
+        inside = [item for item in walk(inner) if isinstance(item, ir.Parallel)]
+        if not inside:
+            return part
+        is_large = sum(1 for _ in walk(inner)) > MOST_COPIED
+        if is_large and not is_few and not any(isinstance(item.count, ir.Const) for item in inside):
             return part
         return inner if is_few else ir.If(tb.binary("ge", part.count, FEW_PIECES), part, inner)
 

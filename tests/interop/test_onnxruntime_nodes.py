@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import mlfc
 from mlfc.cli.main import app
-from mlfc.errors import ModelError, OptionError, ProblemsError, UnsupportedError
+from mlfc.errors import MlfcError, ModelError, OptionError, ProblemsError, UnsupportedError
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(11)
@@ -270,3 +270,13 @@ def test_more_weights_than_onnx_holds_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("mlfc.byoc.onnxruntime._MOST_BYTES", weights.nbytes - 1)
     with pytest.raises(UnsupportedError, match=r"the_GlobalLpPool: .* cannot be handed 576 bytes of weights"):
         mlfc.build(module, "c", params)
+
+
+def test_domains_that_onnx_runtime_does_not_know(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "onnx.brevitas" : 1]>
+        two (float[1, 4] x) => (float[1, 4] z) { y = Relu(x)  z = onnx.brevitas.BipolarQuant(y) }
+    """)
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(MlfcError, match=r"ONNX Runtime has no operator BipolarQuant of the domain 'onnx.brevitas'"):
+        mlfc.import_model(tmp_path / "m.onnx", byoc=["onnxruntime"])

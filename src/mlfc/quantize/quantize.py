@@ -145,7 +145,8 @@ def quantize(
                 raise OptionError(unknown("node", name, nodes), place="exclude")
         sets = calibration_sets(calibrate, infos, samples, scaling or ImageScaling())
         with TemporaryFolder() as folder:
-            source = data if isinstance(data, Path) else _written(data, Path(folder, "model.onnx"))
+            with _named(place, "read"):
+                source = _written(data, Path(folder, "model.onnx"))
             prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
             say("folding constants")
             with _named(place, "prepare"):
@@ -212,8 +213,14 @@ def _fixed(name: str, kind: Type, place: str) -> TensorInfo:
     return TensorInfo(name, tuple(int(extent) for extent in extents), kind.dtype)
 
 
-def _written(data: bytes, path: Path) -> Path:
-    path.write_bytes(data)
+def _written(model: bytes | Path, path: Path) -> Path:
+    """Write the model with its weights, which may be in files beside it, to one file."""
+    import onnx
+
+    if isinstance(model, bytes):
+        path.write_bytes(model)
+    else:
+        onnx.save(onnx.load(model), path)
     return path
 
 

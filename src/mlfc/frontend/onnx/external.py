@@ -17,9 +17,12 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Span, TensorType
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Shape, dims_in
+from mlfc.support.text import printable
 
 # constants up to this size are looked at by the inference of shapes
 _LOOKED_AT = 1 << 16
+# whose operators ONNX Runtime has
+_DOMAINS = ("", table.ML, table.MICROSOFT, "com.microsoft.nchwc", "com.microsoft.experimental", "ai.onnx.training")
 _LOOPS = ("Loop", "Scan", "If")
 
 
@@ -43,6 +46,10 @@ def external_calls(
     if refers_to_function(proto):
         raise UnsupportedError(
             f"ONNX Runtime cannot run {proto.op_type} alone: it reads an attribute of a function", place=place
+        )
+    if table.normal_domain(proto.domain) not in _DOMAINS:
+        raise UnsupportedError(
+            f"ONNX Runtime has no operator {proto.op_type} of the domain '{printable(proto.domain)}'", place=place
         )
     given = [value for value in (*operands, *captured.values()) if value is not None]
     if any(not isinstance(value.type, TensorType) for value in given):

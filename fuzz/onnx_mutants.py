@@ -119,6 +119,8 @@ def by_onnxruntime(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str,
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     infos = session.get_outputs()
+    if any(item.type == "tensor(bfloat16)" for item in infos):
+        raise UnfitError("NOT_IMPLEMENTED: bfloat16 arrays from ONNX Runtime")
     results = zip(infos, session.run([item.name for item in infos], feeds), strict=True)
     # elements of float8 are returned as bytes
     return {item.name: array.view(dtypes.to_numpy(_FLOAT8[item.type])) if item.type in _FLOAT8 else array

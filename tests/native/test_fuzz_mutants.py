@@ -67,3 +67,11 @@ def test_statistics_of_narrow_floats_are_float32() -> None:
     np.testing.assert_allclose(found["y"], [[-1.342, -0.894, 1.342, 5.367]], rtol=1e-3)
     np.testing.assert_array_equal(found["mean"], [[1.75]])
     np.testing.assert_allclose(found["inverse"], [[1 / 0.3125**0.5]], rtol=1e-6)
+
+
+def test_attributes_beside_integers_are_real_numbers() -> None:
+    data = model(
+        [helper.make_node("Shrink", ["x"], ["y"], bias=1.5, lambd=0.5)], {"x": (4,)}, ["y"], dtype=TensorProto.INT32
+    )
+    found = mlfc.compile(data, "llvm").run({"x": np.array([-5, 0, 1, 5], np.int32)})
+    np.testing.assert_array_equal(found["y"], [-3, 0, 0, 3])

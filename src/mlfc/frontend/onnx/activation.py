@@ -10,6 +10,7 @@ from mlfc.frontend.onnx.elementwise import clip
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import MICROSOFT, Convert, add_importer, importer
 from mlfc.relay.ir import Expr
+from mlfc.support import dtypes
 
 
 def _below_zero(node: Node, x: Expr, instead: Expr) -> Expr:
@@ -66,11 +67,12 @@ def _thresholded_relu(node: Node, x: Expr) -> Expr:
 
 
 def _shrink(node: Node, x: Expr) -> Expr:
-    limit, bias = node.real("lambd", 0.5), node.real("bias", 0.0)
+    limit, bias, dtype = node.real("lambd", 0.5), node.real("bias", 0.0), dtype_of(x)
+    x = x if dtypes.is_float(dtype) else node.cast(x, "float32")  # beside attributes that are real numbers
     low = node.call("less", x, node.like(-limit, x))
     high = node.call("greater", x, node.like(limit, x))
     inner = node.call("where", high, node.call("subtract", x, node.like(bias, x)), node.like(0.0, x))
-    return node.call("where", low, node.call("add", x, node.like(bias, x)), inner)
+    return node.cast(node.call("where", low, node.call("add", x, node.like(bias, x)), inner), dtype)
 
 
 _FUNCTIONS: dict[str, Callable[[Node, Expr], Expr]] = {

@@ -185,7 +185,7 @@ def _cast_like(node: Node) -> Expr:
 
 
 def _converted(node: Node, dtype: str) -> Expr:
-    saturate, mode = bool(node.integer("saturate", 1)), node.string("round_mode", "up")
+    saturate, mode = node.flag("saturate", 1), node.string("round_mode", "up")
     return narrowed(node, node.input(0), dtype, saturate=saturate, round_mode=mode)
 
 

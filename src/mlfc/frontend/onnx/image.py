@@ -136,4 +136,4 @@ def _is_plain_image(axes: Sequence[Axis], method: Method) -> bool:
     if method.mode == "nearest":
         return all(axis.is_static and axis.is_quotient for axis in axes[2:])
     # whatever the size is, as code of dynamic sizes has to know
-    return all(axis.is_ratio and bounds(axis.size)[0] > 0 for axis in axes[2:])
+    return all(axis.is_ratio for axis in axes[2:])

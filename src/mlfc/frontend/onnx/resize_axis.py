@@ -20,6 +20,7 @@ from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.resize_method import Method
 from mlfc.frontend.onnx.run_tables import Numbers, RunTable, applied, as_expr, limited, where
 from mlfc.ops.resampling import TIE
+from mlfc.ops.rules import TooSmallError
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, bounds, is_static
@@ -90,7 +91,9 @@ def late_scaled(node: Node, scales: Expr, axes: Sequence[int]) -> list[Axis]:
 
 
 def sized(node: Node, size: Extent, out: Extent) -> Axis:
-    """Return an axis that gets a size."""
+    """Return an axis that gets a size, and therefore must have elements."""
+    if size != out and isinstance(size, Dim) and bounds(size)[0] < 1:
+        raise TooSmallError(node.operator, size, 1, "elements")
     return Axis(size, out, 1.0 if out == size else _ratio(node, size, out))
 
 

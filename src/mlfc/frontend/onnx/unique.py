@@ -55,7 +55,7 @@ def _unique(node: Node) -> list[Expr]:
     """Return the elements, where each is first, the number of each old one among the new, and how often it occurs."""
     shape = node.shape(0)
     axis = node.axis(node.integer("axis"), len(shape)) if node.given("axis") else None
-    is_sorted = bool(node.integer("sorted", 1))
+    is_sorted = node.flag("sorted", 1)
     count = _stated_count(node, axis or 0)
     is_flat = axis is None or len(shape) == 1
     if node.known(0) is not None or not (is_flat or node.dynamic is not None):
@@ -71,7 +71,7 @@ def _unique(node: Node) -> list[Expr]:
 
 def _stated_count(node: Node, axis: int) -> int | None:
     """Return how many elements the result has by what the model states; 0 where that changes nothing."""
-    if not any(map(node.wants, (0, 1, 3))) and node.integer("sorted", 1):
+    if not any(map(node.wants, (0, 1, 3))) and node.flag("sorted", 1):
         return 0
     places = ((index, axis if index == 0 else 0) for index in (0, 1, 3) if index < len(node.stated))
     shapes = ((node.stated[index], at) for index, at in places)

@@ -84,7 +84,8 @@ def test_refused_node_tests_compile_with_the_advice() -> None:
         data = test.model.SerializeToString()
         found = examine(data, target=FIXED)
         assert found.problems, test.name
-        assert (found.nodes, found.refused) == (1, 1), test.name
+        # a node is unchecked where the model is refused for the type of an input
+        assert (found.nodes, found.refused + found.unchecked) == (1, 1), test.name
         if found.left.problems:
             stay.add(test.name)
         else:
@@ -304,7 +305,7 @@ def _of_two() -> bytes:
 def test_dimensions_that_stay_open_are_listed() -> None:
     found = examine(_of_two())
     assert [str(item) for item in found.open_dimensions] == [
-        "batch (1 or more) of 'x', 'y'", "n (1 or more) of 'x'",
+        "batch (0 or more) of 'x', 'y'", "n (0 or more) of 'x'",
     ]  # fmt: skip
     assert (found.problems, found.bounding) == ((), ())
     batch = mlfc.Dim("batch", 2, 4)
@@ -317,7 +318,7 @@ def test_dimensions_that_stay_open_are_listed() -> None:
 def test_a_microcontroller_asks_for_bounds() -> None:
     target = "c -mcpu=cortex-m4"
     unbounded = examine(_of_two(), shapes={"x": (None, None), "y": (None, 1)}, target=target)
-    assert unbounded.bounding == ("--shape x=batch:1..8,n:1..8",)
+    assert unbounded.bounding == ("--shape x=batch:0..8,n:0..8",)
     shapes = parse_shapes([option.removeprefix("--shape ") for option in unbounded.bounding])
     assert examine(_of_two(), shapes=shapes, target=target).bounding == ()
     (problem,) = examine(_of_two(), target=target).problems

@@ -54,8 +54,8 @@ def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pyte
                 tensors[key] = tensors[key] + np.asarray(3, tensors[key].dtype)
             return tensors
 
-    def planted_reference(path: Path, *, layers: bool) -> tuple[str, Any]:
-        title, reference = real(path, layers=layers)
+    def planted_reference(path: Path, **options: Any) -> tuple[str, Any]:
+        title, reference = real(path, **options)
         return title, Off(reference)
 
     monkeypatch.setattr(compare, "open_reference", planted_reference)

@@ -174,8 +174,8 @@ class _Changed:
 def _verified(monkeypatch: pytest.MonkeyPatch, path: Path, change: Callable[[dict[str, Any]], None]) -> Any:
     real = compare.open_reference
 
-    def changed(path: Path, *, layers: bool) -> tuple[str, Any]:
-        title, reference = real(path, layers=layers)
+    def changed(path: Path, **options: Any) -> tuple[str, Any]:
+        title, reference = real(path, **options)
         return title, _Changed(reference, change)
 
     monkeypatch.setattr(compare, "open_reference", changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,15 @@ from onnx import TensorProto, helper, numpy_helper
 import mlfc
 from mlfc.archive.read.load import load_factory
 from mlfc.compiler import build
+from mlfc.errors import OptionError
 from mlfc.frontend import import_for_run
 from mlfc.relay.ir import If
 from mlfc.runtime.tensor.arrays import fill
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify import compare, verify
+from mlfc.verify import nudged as nudging
 from mlfc.verify.float64 import float64_model, in_float64
+from mlfc.verify.judge import Judge, Subject
 from mlfc.verify.nudged import OwnRounding, nudged
 from mlfc.verify.provenance import decision_of, range_of, rounds_inside
 from tests.onnx_graphs import GRAPHS, GraphMaker
@@ -370,8 +375,8 @@ def test_exact_numbers_have_no_last_bits_to_move(tmp_path: Path) -> None:
     constants = {name: np.array(value, np.float32) for name, value in numbers.items()}
     path = model_of(tmp_path / "m.onnx", nodes, (4, 8), {**constants, "mask": np.ones(8, np.float32)})
     x = {"x": np.linspace(-2, 2, 32, dtype=np.float32).reshape(4, 8)}
-    last_bits = OwnRounding(path, "ONNX Runtime", layers=False).of("y", "random", x)
-    steps = OwnRounding(path, "ONNX Runtime", layers=False, is_stepped=True).of("y", "random", x)
+    last_bits = OwnRounding(path, "ONNX Runtime", layers=False).of(["y"], x)["y"]
+    steps = OwnRounding(path, "ONNX Runtime", layers=False, is_stepped=True).of(["y"], x)["y"]
     assert 1e-7 < last_bits < 1e-6 < steps < 1e-3
 
 
@@ -386,7 +391,7 @@ def test_rounding_inside_of_branches_is_seen(ill_conditioned: Path, tmp_path: Pa
     x = np.random.default_rng(1).standard_normal((4, 512)).astype(np.float32)
     for model in (ill_conditioned, path):
         # what the last bits of x do is small beside what those of the weights do
-        rounding = OwnRounding(model, "ONNX Runtime", layers=False).of("y", "random", {"x": np.ones_like(x)})
+        rounding = OwnRounding(model, "ONNX Runtime", layers=False).of(["y"], {"x": np.ones_like(x)})["y"]
         assert rounding > 1e-5
 
 
@@ -412,7 +417,7 @@ def test_codes_that_round_the_other_way_are_rounding_and_no_more(
     assert not rounds_inside([mlfc.import_model(DIGITS / "digits.onnx")[0].main.body])
     x = {"x": rng.uniform(-1, 1, (64, 128)).astype(np.float32)}
     # what one code does, a thousand times a last bit
-    stepped = OwnRounding(path, "ONNX Runtime", layers=False, is_stepped=True).of("y", "random", x)
+    stepped = OwnRounding(path, "ONNX Runtime", layers=False, is_stepped=True).of(["y"], x)["y"]
     assert 1e-4 < stepped < 0.1
     np.savez(tmp_path / "x.npz", **x)
     for size, is_within in ((0, True), (stepped / 2, True), (9 * stepped, False)):
@@ -442,3 +447,89 @@ def test_what_decides_a_tensor_is_found(labels: Path, tmp_path: Path) -> None:
     averaged = mlfc.import_model(model_of(tmp_path / "a.onnx", nodes, (4,), {}))[0].main.body
     assert decision_of(averaged) is None
     assert range_of(averaged) == 1.0
+
+
+class _Counted:
+    """A reference of nine layers that are equal for every reference, and one, ``z``, that is not.
+
+    `alive`: counts the arrays of all results that are still alive, and the runs.
+    """
+
+    input_names, output_names = frozenset("x"), frozenset("z")
+
+    def __init__(
+        self, alive: weakref.WeakSet[Any], z: float, at_start: Callable[[int], object] = lambda _: None
+    ) -> None:
+        self.outputs = [TensorInfo(name, (8,), "float32") for name in [*"abcdefghi", "z"]]
+        self._alive, self._z, self._at_start = alive, z, at_start
+        self.runs = self.begun = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        self._at_start(len(self._alive))
+        self.runs += 1
+        results = {info.name: np.ones(8, np.float32).view(_Tracked) for info in self.outputs}
+        results["z"] *= np.float32(self._z)
+        self._alive.update(results.values())
+        return results
+
+
+class _Tracked(np.ndarray[Any, Any]):
+    """An array that a WeakSet accepts."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        return np.equal(np.asarray(self), np.asarray(other)) if isinstance(other, np.ndarray) else NotImplemented
+
+
+def test_tensors_are_released_when_they_have_been_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of ten layers one differs: while it is judged, the two results of the others are not kept."""
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    first, changed, exact_runs = list[int](), list[int](), list[int]()
+    variants: list[_Counted] = []
+
+    def variant(*_: Any, **options: Any) -> _Counted | None:
+        if options["stored"]:
+            return None
+        variants.append(_Counted(alive, 2 + len(variants) / 64, changed.append))
+        return variants[-1]
+
+    monkeypatch.setattr(nudging, "_variant", variant)
+    monkeypatch.setattr(Judge, "_exact_outputs", lambda *_: exact_runs.append(len(alive)))
+    (tmp_path / "m.onnx").write_bytes(b"")
+
+    def refused() -> Any:
+        raise OptionError("not imported")
+
+    judge = Judge(Subject(tmp_path / "m.onnx", "ONNX Runtime", True, "c", refused))
+    ours, theirs = _Counted(alive, 2.01, first.append), _Counted(alive, 2)
+    sets = [(f"set {index}", {"x": np.ones(1, np.float32)}) for index in range(3)]
+    comparing = compare._Comparing(ours, theirs, sets, None, judge)  # type: ignore[arg-type]
+    found = comparing.run()
+    assert [item.tensor for item in found] == [*"abcdefghi", "z"]
+    assert all(item.is_within for item in found)
+    assert found[-1].excuse == "rounding"
+    assert first == [0, 0, 0]  # of an earlier set of inputs, nothing
+    assert exact_runs == [2, 2, 2]  # z, twice
+    assert changed == [2, 3, 4] * 3  # and one z of each changed model before
+    assert [(one.runs, one.begun) for one in variants] == [(3, 3)] * 3
+
+
+def test_each_set_is_judged_once_and_a_settled_tensor_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    asked: list[list[str]] = []
+
+    def judge(doubtful: Any, inputs: Any) -> Any:
+        asked.append([item.tensor for item, *_ in doubtful])
+        return [item for item, *_ in doubtful]
+
+    ours = _Counted(alive, 3)
+    run = ours.run
+    monkeypatch.setattr(ours, "run", lambda inputs: {**run(inputs), "a": np.full(8, 1 + inputs["x"], np.float32)})
+    sets = [(str(size), {"x": size}) for size in (1, 3, 2)]
+    comparing = compare._Comparing(ours, _Counted(alive, 2), sets, None, judge)  # type: ignore[arg-type]
+    assert {item.tensor: item.sample for item in comparing.run() if not item.is_within} == {"a": "3", "z": "1"}
+    assert asked == [["a", "z"], ["a"]]

@@ -187,39 +187,63 @@ class _Comparing:
 
         A sequence or optional has one, the worst of its tensors.
         """
-        dtypes = {info.name: info.dtype for info in self.compiled.outputs}
         refusals: list[MlfcError] = []
         for done, (sample, inputs) in enumerate(self.sets):
             self.say(done, len(self.sets), sample)
-            held = self.reference.held if isinstance(self.reference, Stepping) else {}
-            # a loop without an end has one here: the virtual machine counts its turns
-            try:
-                found = self.compiled.run(inputs)
-            except (InputError, RunError) as refusal:
-                if not self.may_refuse or not self._refuses(inputs):
-                    raise
+            if refusal := self._run_set(sample, inputs):
                 refusals.append(refusal)
-                continue
-            expected = self.reference.run(inputs)
-            self._check_required(found, expected)
-            for name, value in found.items():
-                if name not in expected:
-                    continue
-                if apart := unlike(value, expected[name]):
-                    self._keep(_of_another_form(name, dtypes[name], sample, apart))
-                    continue
-                for part, ours, theirs in pairs(name, value, expected[name]):
-                    self._compare(sample, name, part, {**inputs, **held}, ours, theirs)
-            if self.labels is not None:
-                self.labels.count(found, expected)
-            for name in found:
-                if name in expected and name not in self.worst:
-                    self.empty.setdefault(name, Difference(name, dtypes[name], 0.0, 0.0, sample, note=_NO_TENSOR))
         self.say(len(self.sets), len(self.sets), "")
         if refusals and len(refusals) == len(self.sets):
             raise refusals[0]
         self.refused = len(refusals)
         return list({**self.empty, **self.worst}.values())
+
+    def _run_set(self, sample: str, inputs: Mapping[str, Any]) -> MlfcError | None:
+        """Compare the results for one set of inputs; return the error if both refuse it."""
+        held = self.reference.held if isinstance(self.reference, Stepping) else {}
+        # a loop without an end has one here: the virtual machine counts its turns
+        try:
+            found = dict(self.compiled.run(inputs))
+        except (InputError, RunError) as refusal:
+            if not self.may_refuse or not self._refuses(inputs):
+                raise
+            return refusal
+        expected = dict(self.reference.run(inputs))
+        self._check_required(found, expected)
+        if self.labels is not None:
+            self.labels.count(found, expected)
+        items, doubtful = self._differences(sample, found, expected)
+        judged = self.judge([*doubtful.values()], {**inputs, **held}) if self.judge and doubtful else ()
+        for place, item in zip(doubtful, judged, strict=False):
+            items[place] = items[place][0], item
+        for name, item in items:
+            self._keep(name, item)
+        return None
+
+    def _differences(
+        self, sample: str, found: dict[str, Any], expected: dict[str, Any]
+    ) -> tuple[list[tuple[str, Difference]], dict[int, tuple[Difference, Array, Array]]]:
+        """Return the differences with the names of outputs, and by position those to judge, with their tensors.
+
+        Both mappings are emptied, to release each tensor when it has been compared.
+        """
+        dtypes = {info.name: info.dtype for info in self.compiled.outputs}
+        items: list[tuple[str, Difference]] = []
+        doubtful: dict[int, tuple[Difference, Array, Array]] = {}
+        for name in [name for name in found if name in expected]:
+            self.empty.setdefault(name, Difference(name, dtypes[name], 0.0, 0.0, sample, note=_NO_TENSOR))
+            value, other = found.pop(name), expected.pop(name)
+            if apart := unlike(value, other):
+                items.append((name, _of_another_form(name, dtypes[name], sample, apart)))
+                continue
+            for part, ours, theirs in pairs(name, value, other):
+                item, is_doubtful = self._difference(sample, name, part, ours, theirs)
+                if is_doubtful:
+                    doubtful[len(items)] = item, ours, theirs
+                items.append((name, item))
+        found.clear()
+        expected.clear()
+        return items, doubtful
 
     def _refuses(self, inputs: Mapping[str, Any]) -> bool:
         """Tell whether the reference takes no such inputs, either."""
@@ -244,25 +268,22 @@ class _Comparing:
                     next_step="Compare an artifact with the model that it was compiled from",
                 )
 
-    def _compare(
-        self, sample: str, name: str, part: str, inputs: Mapping[str, Any], ours: Array, theirs: Array
-    ) -> None:
-        """Compare a tensor, which is a part of the sequence `name` or has that name itself."""
+    def _difference(self, sample: str, name: str, part: str, ours: Array, theirs: Array) -> tuple[Difference, bool]:
+        """Return the difference of a tensor, which may be a part of the sequence `name`, and whether to judge it."""
         if name in self.required and ours.shape != theirs.shape and ours.size == theirs.size:
             shapes = f"shape {list(ours.shape)} against {list(theirs.shape)}"
-            item = _of_another_form(part, ours.dtype.name, sample, shapes)
-        else:
-            item = difference(part, ours, theirs, sample, self.tolerance)
-            if not item.is_within and self.judge is not None:
-                item = self.judge(item, inputs, ours, theirs)
-        if part != name:
-            within = item.is_within and not item.excuse
-            where = "" if within else f"in {part}" + (f"; {item.note}" if item.note else "")
-            item = replace(item, tensor=name, note=where)
-        self._keep(item)
+            return _of_another_form(part, ours.dtype.name, sample, shapes), False
+        item = difference(part, ours, theirs, sample, self.tolerance)
+        known = self.worst.get(name)
+        # whatever the judge found, a larger difference that is not excused would be reported
+        is_settled = known is not None and not known.is_within and known.largest >= item.largest
+        return item, not item.is_within and not is_settled
 
-    def _keep(self, item: Difference) -> None:
-        name = item.tensor
+    def _keep(self, name: str, item: Difference) -> None:
+        if item.tensor != name:
+            within = item.is_within and not item.excuse
+            where = "" if within else f"in {item.tensor}" + (f"; {item.note}" if item.note else "")
+            item = replace(item, tensor=name, note=where)
         known = self.worst.get(name)
         nans = max(item.nans, known.nans if known else 0)
         if known is None or _badness(item) > _badness(known):

@@ -120,21 +120,22 @@ def difference(name: str, ours: Array, theirs: Array, sample: str, tolerance: To
         return Difference(name, ours.dtype.name, math.inf, 0.0, sample, ours.size, cosine=0.0, snr=-math.inf, note=note)
     a, b = _comparable(ours), _comparable(theirs)
     apart = _apart(a, b)
-    allowed = _allowed(ours, b, tolerance)
+    allowed = np.broadcast_to(_allowed(ours, b, tolerance), apart.shape)
+    elements = int((apart > allowed).sum())
     # by how much it is too large, and of what is allowed, the largest
-    element = int(np.argmax(apart - allowed)) if (apart > allowed).any() else int(apart.argmax()) if apart.size else 0
+    element = int(np.argmax(apart - allowed)) if elements else int(apart.argmax()) if apart.size else 0
     cosine, snr = _likeness(a, b)
+    nans, lone_nans = (int(which(_is_nan(a), _is_nan(b)).sum()) for which in (np.logical_and, np.logical_xor))
     return Difference(
         name, ours.dtype.name, float(apart[element]) if apart.size else 0.0,
-        float(allowed[element]) if apart.size else 0.0, sample, int((apart > allowed).sum()), element,
-        cosine=cosine, snr=snr, nans=int((_is_nan(a) & _is_nan(b)).sum()),
-        lone_nans=int((_is_nan(a) ^ _is_nan(b)).sum()),
+        float(allowed[element]) if apart.size else 0.0, sample, elements, element,
+        cosine=cosine, snr=snr, nans=nans, lone_nans=lone_nans,
     )  # fmt: skip
 
 
 def largest_difference(a: Array, b: Array) -> float:
     """Return the largest |difference| of two tensors of one size; NaN equals NaN and nothing else."""
-    return difference("", a, b, "").largest
+    return math.inf if a.size != b.size else float(_apart(_comparable(a), _comparable(b)).max(initial=0.0))
 
 
 def is_real(dtype: np.dtype[Any]) -> bool:
@@ -143,14 +144,19 @@ def is_real(dtype: np.dtype[Any]) -> bool:
 
 
 def _comparable(array: Array) -> Array:
-    wide: Any = np.float64 if is_real(array.dtype) else np.uint64 if array.dtype == np.uint64 else np.int64
-    return array.astype(wide).ravel()
+    # float64 represents integers of 32 bits exactly
+    is_exact = is_real(array.dtype) or array.dtype.itemsize <= 4
+    return array.astype(np.float64 if is_exact else np.uint64 if array.dtype == np.uint64 else np.int64).ravel()
 
 
 def _apart(a: Array, b: Array) -> Array:
-    same = (a == b) | (_is_nan(a) & _is_nan(b))
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        apart = np.subtract(a, b, dtype=np.float64, casting="unsafe")
+    np.abs(apart, out=apart)
+    is_exact = a.dtype == b.dtype == np.float64
+    if is_exact and np.isfinite(apart.max(initial=0.0)):
+        return apart
+    same = (a == b) | (_is_nan(a) & _is_nan(b))
     if a.dtype != np.float64:
         apart = np.maximum(apart, 1)  # of two large integers that differ, float64 may make one number
     # infinities of one sign are equal, though their difference is not a number
@@ -162,24 +168,41 @@ def _is_nan(array: Array) -> Array:
 
 
 def _allowed(ours: Array, theirs: Array, tolerance: Tolerance | None) -> Array:
-    real = is_real(ours.dtype)
-    sizes = np.abs(theirs.astype(np.float64))
-    sizes = np.where(np.isfinite(sizes), sizes, 0.0)
-    if tolerance is not None and ours.dtype.kind != "b":
+    """Return what is allowed for each element, or one number for all of them."""
+    if not is_real(ours.dtype) and (tolerance is None or ours.dtype.kind == "b"):
+        return np.zeros(())
+    sizes = np.abs(theirs.astype(np.float64, copy=False))
+    if not np.isfinite(sizes.max(initial=0.0)):
+        sizes = np.where(np.isfinite(sizes), sizes, 0.0)
+    if tolerance is not None:
         return np.asarray(tolerance.atol + tolerance.rtol * sizes)
-    return np.full(sizes.shape, FLOAT_TOLERANCE * float(sizes.max(initial=0.0)) if real else 0.0)
+    return np.asarray(FLOAT_TOLERANCE * float(sizes.max(initial=0.0)))
 
 
 def _likeness(a: Array, b: Array) -> tuple[float, float]:
     """Return the cosine of two tensors, and the second one's power over that of the difference in dB."""
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    finite = np.isfinite(x) & np.isfinite(y)
-    x, y = x[finite], y[finite]
+    x, y = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
+    if not (scale := _scale(x, y)) < math.inf:
+        finite = np.isfinite(x) & np.isfinite(y)
+        x, y = x[finite], y[finite]
+        scale = _scale(x, y)
     # squares of large values must not overflow
-    scale = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
-    x, y = x / scale, y / scale
-    lengths = math.sqrt(float(x @ x) * float(y @ y))
-    noise, signal = float((x - y) @ (x - y)), float(y @ y)
-    cosine = min(1.0, float(x @ y) / lengths) if lengths else float(noise == 0)
+    x, y = x / (scale or 1.0), y / (scale or 1.0)
+    signal = _dot(y, y)
+    lengths = math.sqrt(_dot(x, x) * signal)
+    apart = x - y
+    noise = _dot(apart, apart)
+    cosine = min(1.0, _dot(x, y) / lengths) if lengths else float(noise == 0)
     snr = math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal else -math.inf
     return cosine, snr
+
+
+def _dot(x: Array, y: Array) -> float:
+    """Return the dot product without BLAS, whose threads cost more time than the product of a layer's tensor."""
+    return float(np.einsum("i,i->", x, y))
+
+
+def _scale(x: Array, y: Array) -> float:
+    """Return the largest magnitude in two arrays; not finite if an element is not."""
+    ends = [end for array in (x, y) for end in (array.max(initial=0.0), -array.min(initial=0.0))]
+    return float(np.max(ends))

@@ -7,9 +7,9 @@ where the reference is further from float64 than its own rounding explains, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -49,28 +49,45 @@ class Subject:
     imported: Callable[[], tuple[IRModule, Mapping[str, Array]]]
 
 
+@dataclass(frozen=True, eq=False)
+class _Witnesses:
+    """What there is to judge one set of inputs by; computed by the first call."""
+
+    exact: Callable[[], dict[str, Array] | None]
+    rounding: Callable[[], dict[str, float]]
+
+
 class Judge:
     """Looks at differences that are too large; what that takes is made when there is the first."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._exact_of: tuple[str, dict[str, Array] | None] = ("", None)
 
-    def __call__(self, item: Difference, inputs: Mapping[str, Array], ours: Array, theirs: Array) -> Difference:
-        """Return the difference with what there is to say about it.
+    def __call__(
+        self, doubtful: Sequence[tuple[Difference, Array, Array]], inputs: Mapping[str, Array]
+    ) -> list[Difference]:
+        """Return the differences of one set of inputs with what there is to say about them.
 
-        `item`: beyond its tolerance.
+        `doubtful`: differences beyond their tolerance, with the two tensors. Of the model in float64 and of the changed
+            references no other tensor is kept.
         """
+        tensors = {item.tensor for item, *_ in doubtful}
+        witnesses = _Witnesses(
+            cache(lambda: self._exact_outputs(tensors, inputs)), cache(lambda: self._own_rounding(tensors, inputs))
+        )
+        return [self._judged(item, witnesses, ours, theirs) for item, ours, theirs in doubtful]
+
+    def _judged(self, item: Difference, witnesses: _Witnesses, ours: Array, theirs: Array) -> Difference:
         if item.lone_nans or ours.size != theirs.size:
             return item
         expr = self._tensors.get(item.tensor)
         decision = None if expr is None else self._decisions.get(item.tensor)
         if decision is not None:
-            return self._by_scores(item, decision, inputs, ours, theirs)
+            return self._by_scores(item, decision, witnesses, ours, theirs)
         if not is_real(ours.dtype) and ours.dtype.itemsize > 2:
             return item  # a count, a place, a label whose scores nobody knows
         functions = self._imported[0].functions if self._imported else {}
-        return self._by_rounding(item, 0.0 if expr is None else range_of(expr, functions), inputs, ours, theirs)
+        return self._by_rounding(item, 0.0 if expr is None else range_of(expr, functions), witnesses, ours, theirs)
 
     @cached_property
     def _imported(self) -> tuple[IRModule, Mapping[str, Array]] | None:
@@ -112,19 +129,22 @@ class Judge:
         is_stepped = rounds_inside(list(self._tensors.values()))
         return OwnRounding(self._subject.path, self._subject.title, layers=self._subject.layers, is_stepped=is_stepped)
 
-    def _exact_outputs(self, sample: str, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+    def _exact_outputs(self, tensors: Collection[str], inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Return tensors in float64, and the scores that decided them, if the model has that form."""
         if self._exact is None:
             return None
-        if self._exact_of[0] != sample:
-            self._exact_of = sample, flattened(self._exact[0].run(inputs))
-        return self._exact_of[1]
+        model, scores = self._exact
+        kept = {*tensors, *(name for tensor in tensors for name in scores.get(tensor, ()))}
+        return {name: array for name, array in flattened(model.run(inputs)).items() if name in kept}
+
+    def _own_rounding(self, tensors: Collection[str], inputs: Mapping[str, Array]) -> dict[str, float]:
+        """Return how much of the reference's tensors is rounding."""
+        return self._rounding.of(tensors, {**(self._imported[0].frozen if self._imported else {}), **inputs})
 
     def _by_rounding(
-        self, item: Difference, limit: float, inputs: Mapping[str, Array], ours: Array, theirs: Array
+        self, item: Difference, limit: float, witnesses: _Witnesses, ours: Array, theirs: Array
     ) -> Difference:
-        exact = self._exact_outputs(item.sample, inputs)
-        frozen = self._imported[0].frozen if self._imported else {}
-        rounding = self._rounding.of(item.tensor, item.sample, {**frozen, **inputs})
+        exact, rounding = witnesses.exact(), witnesses.rounding()[item.tensor]
         steps = not is_real(ours.dtype)
         # LiteRT's integer kernels define their results; ONNX defines most by floats, which round
         allowed = float(steps and self._subject.title != LITERT) or item.tolerance
@@ -145,9 +165,9 @@ class Judge:
         return replace(item, excuse=ROUNDING if excused else "", evidence=evidence)
 
     def _by_scores(
-        self, item: Difference, decision: Decision, inputs: Mapping[str, Array], ours: Array, theirs: Array
+        self, item: Difference, decision: Decision, witnesses: _Witnesses, ours: Array, theirs: Array
     ) -> Difference:
-        exact = self._exact_outputs(item.sample, inputs)
+        exact = witnesses.exact()
         if exact is None or self._exact is None:
             return item
         scores = [exact[name] for name in self._exact[1][item.tensor]]

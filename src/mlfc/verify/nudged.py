@@ -5,7 +5,7 @@ What a reference makes of them shows how much of its own result is rounding, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,8 +43,6 @@ class OwnRounding:
 
     def __init__(self, path: Path, title: str, *, layers: bool, is_stepped: bool = False) -> None:
         self._variants: dict[tuple[float, int], list[Reference]] = {}
-        self._sample = ""
-        self._outputs: dict[tuple[float, int], list[dict[str, Array]]] = {}
         if path.stat().st_size > _LARGEST_MODEL:
             return
         coarse = [(1.0, False, _COARSE)] if is_stepped else []
@@ -53,22 +51,22 @@ class OwnRounding:
             variants = [_variant(path, title, random, layers=layers, stored=stored, most=most) for random in randoms]
             self._variants[scale, most] = [variant for variant in variants if variant is not None]
 
-    def of(self, tensor: str, sample: str, inputs: Mapping[str, Array]) -> float:
-        """Return the largest |difference| of a tensor between runs that differ in last bits of weights and inputs.
+    def of(self, tensors: Collection[str], inputs: Mapping[str, Array]) -> dict[str, float]:
+        """Return the largest |difference| of each tensor between runs that differ in last bits of weights and inputs.
 
         Weights that are kept in float16 and computed with in float32 change by float16's last bits, and what that does
         counts by the ratio of the two: results follow small changes nearly in proportion.
         """
-        if sample != self._sample:
-            self._sample = sample
-            self._outputs = {key: _runs(variants, inputs, key[1]) for key, variants in self._variants.items()}
-        apart = [
-            scale * largest_difference(first[tensor], second[tensor])
-            for (scale, _), runs in self._outputs.items()
-            for first, second in combinations(runs, 2)
-            if tensor in first and first[tensor].size == second[tensor].size
-        ]
-        return max((one for one in apart if np.isfinite(one)), default=0.0)
+        largest = dict.fromkeys(tensors, 0.0)
+        for (scale, most), variants in self._variants.items():
+            for first, second in combinations(
+                [_run(variant, seed, inputs, most, tensors) for seed, variant in enumerate(variants)], 2
+            ):
+                for tensor in first.keys() & second.keys():
+                    if first[tensor].size == second[tensor].size:
+                        apart = scale * largest_difference(first[tensor], second[tensor])
+                        largest[tensor] = max(largest[tensor], apart if np.isfinite(apart) else 0.0)
+        return largest
 
 
 def nudged(array: Array, random: np.random.Generator, most: int = 1) -> Array:
@@ -103,12 +101,14 @@ def _is_exact(values: Array) -> bool:
     return bool(np.all((np.abs(values) <= _FEW) & (values == np.round(values))))
 
 
-def _runs(variants: list[Reference], inputs: Mapping[str, Array], most: int) -> list[dict[str, Array]]:
-    randoms = [np.random.default_rng(seed) for seed in range(len(variants))]
-    return [
-        flattened(variant.run({name: _nudged(value, random, most) for name, value in inputs.items()}))
-        for variant, random in zip(variants, randoms, strict=True)
-    ]
+def _run(
+    variant: Reference, seed: int, inputs: Mapping[str, Array], most: int, tensors: Collection[str]
+) -> dict[str, Array]:
+    """Return the tensors with these names from a run with other last bits of the inputs."""
+    random = np.random.default_rng(seed)
+    results = flattened(variant.run({name: _nudged(value, random, most) for name, value in inputs.items()}))
+    variant.begin()  # LiteRT keeps every tensor of the last run
+    return {name: results[name] for name in tensors if name in results}
 
 
 def _variant(

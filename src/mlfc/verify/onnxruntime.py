@@ -43,6 +43,8 @@ class Reference:
         # with more, some operators quantize each thread's part by a range of its own
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
+        # an arena keeps the memory of all tensors between runs, in each of the judge's sessions
+        options.enable_cpu_mem_arena = False
         # a path lets ONNX Runtime find weights that lie in files of their own
         other = layers or changed or multiplies_integers(Path(model))
         source = _other_model(Path(model), changed, layers=layers) if other else str(model)

@@ -24,12 +24,15 @@ A = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 11
 C, ROW, PLANE, BASE = A[0, :, 0], A[0, 0], A[0], np.abs(A) + 1
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 2, 2)).astype(np.float32)
 SPREAD = np.array([0.5, 1.0, 2.0], np.float32)
+CHANNELS, SPREADS, EACH = C.reshape(3, 1, 1), SPREAD.reshape(3, 1, 1), IMAGE[0] + 4
+CONSTANT = ("Reshape", "Split:2", "Tile")  # the inputs after the first have to be known
 
 
 def model(op: str, opset: int, inputs: list[np.ndarray[Any, Any]], attrs: dict[str, Any], fixed: int) -> bytes:
-    """Return a model of one node, whose inputs from `fixed` on are constants."""
+    """Return a model of one node, whose inputs from `fixed` on are constants; "Op:2" returns the third output of Op."""
     names = [f"i{index}" for index in range(len(inputs))]
-    node = helper.make_node(op, names, ["y"], **attrs)
+    op, _, place = op.partition(":")
+    node = helper.make_node(op, names, [*(f"unread{index}" for index in range(int(place or 0))), "y"], **attrs)
     types = [helper.np_dtype_to_tensor_dtype(value.dtype) for value in inputs]
     given = [
         helper.make_tensor_value_info(name, kind, value.shape)
@@ -43,9 +46,9 @@ def model(op: str, opset: int, inputs: list[np.ndarray[Any, Any]], attrs: dict[s
     )
 
 
-def normalized(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    scale = C.reshape(3, 1, 1) / np.sqrt(SPREAD.reshape(3, 1, 1) + np.float32(1e-5))
-    return (x - SPREAD.reshape(3, 1, 1)) * scale + C.reshape(3, 1, 1)
+def normalized(x: np.ndarray[Any, Any], scale: np.ndarray[Any, Any], spread: np.ndarray[Any, Any]) -> Any:
+    """Return BatchNormalization whose scales are also its biases, and whose means are also its variances."""
+    return (x - spread) * (scale / np.sqrt(spread + np.float32(1e-5))) + scale
 
 
 CASES: dict[str, tuple[str, int, list[Any], dict[str, Any], Any]] = {
@@ -59,7 +62,17 @@ CASES: dict[str, tuple[str, int, list[Any], dict[str, Any], Any]] = {
     "comparison": ("Greater", 1, [A, C], {"broadcast": 1, "axis": 1}, C[:, None] < A),
     "slope of channels": ("PRelu", 6, [A, C], {}, np.where(A < 0, A * C[:, None], A)),
     "one slope": ("PRelu", 1, [A, C[:1]], {"consumed_inputs": [0, 0]}, np.where(A < 0, A * C[0], A)),
-    "statistics": ("BatchNormalization", 6, [IMAGE, C, C, SPREAD, SPREAD], {"is_test": 1}, normalized(IMAGE)),
+    "statistics": (
+        "BatchNormalization", 6, [IMAGE, C, C, SPREAD, SPREAD], {"is_test": 1}, normalized(IMAGE, CHANNELS, SPREADS),
+    ),
+    "statistics of elements": (
+        "BatchNormalization", 7, [IMAGE, EACH, EACH, EACH**2, EACH**2], {"spatial": 0},
+        normalized(IMAGE, EACH, EACH**2),
+    ),
+    "statistics of features": (
+        "BatchNormalization", 1, [PLANE.T, C, C, SPREAD, SPREAD],
+        {"is_test": 1, "spatial": 0, "consumed_inputs": [0] * 5}, normalized(PLANE.T, C, SPREAD),
+    ),
     "type by name": ("Cast", 1, [A], {"to": "INT32"}, A.astype(np.int32)),
     "type by number": ("Cast", 6, [A], {"to": TensorProto.INT32}, A.astype(np.int32)),
     "joined along channels": ("Concat", 1, [A, A], {}, np.concatenate([A, A], 1)),
@@ -67,6 +80,8 @@ CASES: dict[str, tuple[str, int, list[Any], dict[str, Any], Any]] = {
     "shape beside it": ("Reshape", 5, [A, np.array([4, 6])], {}, A.reshape(4, 6)),
     "paddings": ("Pad", 1, [PLANE], {"paddings": [0, 1, 2, 0]}, np.pad(PLANE, ((0, 2), (1, 0)))),
     "tiles": ("Tile", 1, [PLANE, np.array([2], np.int64), np.array([1], np.int64)], {}, np.tile(PLANE, (1, 2))),
+    "tiles of the dtype of the data": ("Tile", 1, [PLANE, SPREAD[2:], SPREAD[1:2]], {}, np.tile(PLANE, (1, 2))),
+    "sizes of the dtype of the data": ("Split:2", 1, [A, SPREAD[[1, 1, 2]]], {"axis": 2}, A[:, :, 2:]),
     "repeats": ("Tile", 6, [PLANE, np.array([2, 1])], {}, np.tile(PLANE, (2, 1))),
     "height and width": (
         "Upsample", 1, [IMAGE], {"height_scale": 2.0, "width_scale": 3.0}, IMAGE.repeat(2, 2).repeat(3, 3),
@@ -75,6 +90,10 @@ CASES: dict[str, tuple[str, int, list[Any], dict[str, Any], Any]] = {
     "added bias": ("Gemm", 6, [PLANE, PLANE.T, C], {"broadcast": 1}, PLANE @ PLANE.T + C),
     "power": ("LpPool", 1, [IMAGE], {"p": 2.0, "kernel_shape": [2, 2]}, np.sqrt((IMAGE**2).sum((2, 3), keepdims=True))),
     "no longer trained": ("Dropout", 6, [A], {"is_test": 1, "ratio": 0.5}, A),
+    "mask of opset 6": ("Dropout:1", 6, [A], {"is_test": 1}, np.zeros_like(A)),
+    "mask of opset 7": ("Dropout:1", 7, [A], {"ratio": 0.5}, np.zeros_like(A)),
+    "mask of opset 10": ("Dropout:1", 10, [A], {}, np.zeros(A.shape, bool)),
+    "mask of opset 12": ("Dropout:1", 12, [A], {}, np.ones(A.shape, bool)),
 }  # fmt: skip
 
 
@@ -106,7 +125,7 @@ def differences(name: str, result: np.ndarray[Any, Any], expected: np.ndarray[An
 def test_older_nodes_mean_what_they_did() -> None:
     models = []
     for op, opset, inputs, attrs, _ in CASES.values():
-        fixed = next((index for index, value in enumerate(inputs) if value.dtype == np.int64), len(inputs))
+        fixed = 1 if op in CONSTANT else len(inputs)
         models.append((onnx.ModelProto.FromString(model(op, opset, inputs, attrs, fixed)), inputs[:fixed]))
     faults = []
     for (name, case), (result,) in zip(CASES.items(), results(models), strict=True):
@@ -126,6 +145,14 @@ def test_older_nodes_mean_what_they_did() -> None:
         ("LpPool", 1, [IMAGE], {"p": 2.5, "kernel_shape": [2, 2]}, "p=2.5"),
         ("Upsample", 1, [IMAGE], {"height_scale": 2.0}, "requires the attribute 'width_scale'"),
         ("Tile", 1, [PLANE, np.array([2, 1]), np.array([1])], {}, "one number each"),
+        ("Tile", 1, [PLANE, SPREAD[:1], SPREAD[1:2]], {}, r"input 1 must be whole numbers, got \[0.5\]"),
+        (
+            "BatchNormalization",
+            7,
+            [IMAGE, C, C, SPREAD, SPREAD],
+            {"spatial": 0},
+            r"statistics of shape \(3, 2, 2\), got",
+        ),
     ],
 )
 def test_what_older_opsets_did_not_allow_is_refused(

@@ -210,4 +210,8 @@ def _dropout(node: Node) -> Expr | list[Expr]:
     node.attribute("seed")
     if not node.wants(1):
         return node.input(0)
-    return [node.input(0), node.filled(node.shape(0), 1, "bool")]
+    # before opset 12 ONNX Runtime's mask of inference is all false, and before opset 10 it has the dtype of the data
+    return [
+        node.input(0),
+        node.filled(node.shape(0), int(node.opset >= 12), "bool" if node.opset >= 10 else node.dtype(0)),
+    ]

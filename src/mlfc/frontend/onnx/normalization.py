@@ -16,13 +16,19 @@ def _batch_normalization(node: Node) -> Expr | list[Expr]:
         return _batch_statistics(node)
     if any(node.wants(index) for index in range(1, 5)):
         node.unsupported("in training mode is not supported", "Export the model in inference mode")
-    if not node.integer("spatial", 1):
-        node.unsupported("with spatial=0 is not supported", "Statistics must be one number a channel")
-    arguments = [node.input(index) for index in range(5)]
+    arguments, shape = [node.input(index) for index in range(5)], node.shape(0)
     if node.rank(0) < 2:
-        node.wrong(f"a tensor of shape {node.shape(0)} has no channels")
-    epsilon = node.real("epsilon", 1e-5)
-    return TupleGetItem(node.call("nn.batch_norm", *arguments, axis=1, epsilon=epsilon), 0)
+        node.wrong(f"a tensor of shape {shape} has no channels")
+    epsilon, per_element = node.real("epsilon", 1e-5), not node.integer("spatial", 1)
+    if per_element:  # statistics of each element of a sample: of each channel of a sample that is flattened
+        if any(node.shape(index) != shape[1:] for index in range(1, 5)):
+            node.wrong(f"with spatial=0, expected statistics of shape {shape[1:]}, got {node.shape(1)}")
+        count = prod(shape[1:])
+        arguments = [
+            node.reshape(value, (count,) if index else (shape[0], count)) for index, value in enumerate(arguments)
+        ]
+    result = TupleGetItem(node.call("nn.batch_norm", *arguments, axis=1, epsilon=epsilon), 0)
+    return node.reshape(result, shape) if per_element else result
 
 
 def _batch_statistics(node: Node) -> list[Expr]:

@@ -88,14 +88,26 @@ def _shape(node: Node) -> None:
         node.inputs[1:] = [_integers(node, shape)]
 
 
+def _whole(node: Node, *indices: int) -> None:
+    """Convert known inputs that opset 1 stores in the dtype of the data to int64."""
+    for index in indices:
+        values = None if node.dtype(index).startswith("int") else node.value(index, "sizes")
+        if values is not None:
+            if (values % 1 != 0).any():
+                node.wrong(f"input {index} must be whole numbers, got {values.reshape(-1).tolist()}")
+            node.inputs[index] = _integers(node, values)
+
+
 def _split(node: Node) -> None:
     if node.has(1):
+        _whole(node, 1)
         node.attributes["split"] = node.int_values(1, "split")
         del node.inputs[1:]
 
 
 def _tile(node: Node) -> None:
     if node.opset < 6:
+        _whole(node, 1, 2)
         tiles, axis = node.int_values(1, "tiles"), node.int_values(2, "axis")
         if len(tiles) != 1 or len(axis) != 1:
             node.wrong("'tiles' and 'axis' must be one number each")
@@ -131,7 +143,6 @@ _CHANGES: dict[str, Callable[[Node], None]] = {
     "BatchNormalization": _statistics,
     "Cast": _cast,
     "Gemm": _without_broadcast,
-    "GlobalLpPool": _power,
     "LpPool": _power,
     "PRelu": _slope,
     "Pad": _pads,

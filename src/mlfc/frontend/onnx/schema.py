@@ -36,7 +36,8 @@ def check_schema(node: Node, domain: str, operator: str) -> None:
     if unknown:
         node.wrong(f"opset {node.opset} does not define the attribute '{unknown[0]}'")
     for index, value in enumerate(node.inputs if latest.inputs else ()):
-        formal = latest.inputs[min(index, len(latest.inputs) - 1)]
-        dtypes = sorted(_OF_TEXT[text] for text in formal.types if text in _OF_TEXT)
+        formals = [each.inputs[min(index, len(each.inputs) - 1)] for each in (latest, schema) if each.inputs]
+        formal = formals[0]
+        dtypes = sorted({_OF_TEXT[text] for each in formals for text in each.types if text in _OF_TEXT})
         if value is not None and isinstance(value.type, TensorType) and dtypes and value.type.dtype not in dtypes:
             node.wrong(f"input '{formal.name}' has the dtype {value.type.dtype}; expected {' or '.join(dtypes)}")

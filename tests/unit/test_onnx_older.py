@@ -162,6 +162,16 @@ def test_what_older_opsets_did_not_allow_is_refused(
         mlfc.import_model(model(op, opset, inputs, attrs, 1))
 
 
+def test_top_k_of_a_dynamic_axis_reads_k_from_its_attribute() -> None:
+    """The number of elements is checked at run time, as with the input that replaced the attribute in opset 10."""
+    proto = onnx.ModelProto.FromString(model("TopK", 9, [PLANE], {"k": 2, "axis": 0}, 1))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    compiled = mlfc.compile(proto, "llvm")
+    assert np.array_equal(compiled.run({"i0": PLANE})["y"], PLANE[:0:-1])
+    with pytest.raises(MlfcError, match="elements that there are"):
+        compiled.run({"i0": PLANE[:1]})
+
+
 def tensors(folder: Path, kind: str) -> list[np.ndarray[Any, Any]]:
     files = sorted(folder.glob(f"{kind}_*.pb"), key=lambda path: int(path.stem.rpartition("_")[2]))
     return [numpy_helper.to_array(TensorProto.FromString(path.read_bytes())) for path in files]

@@ -140,6 +140,8 @@ def _squeeze(node: Node, _convert: Convert) -> Results | None:
 @_late("TopK")
 def _top_k(node: Node, convert: Convert) -> Results | None:
     extent = node.shape(0)[node.axis(node.integer("axis", -1), node.rank(0))]
+    if node.opset < 10:  # since then, k is an input
+        node = replace(node, inputs=[node.input(0), node.constant([node.integer("k")], "int64")], opset=10)
     wanted = node.reshape(node.input(1), ())
     count = node.late(wanted, 0, extent)
     if isinstance(extent, Dim):

@@ -80,7 +80,8 @@ def _summary(model: Path, found: Examination) -> list[str]:
         left = _nodes(found.left) if found.left.problems else "no problems are left"
         lines.append(f"with {options}: {left}")
     if any(item.is_example for item in found.remedies):
-        lines.append("these are examples that fit the model; give the values that you need")
+        fitting = "" if found.left.problems else " that fit the model"
+        lines.append(f"these are examples{fitting}; give the values that you need")
     return lines
 
 

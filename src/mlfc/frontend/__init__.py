@@ -178,8 +178,9 @@ def import_for_run(
 ) -> tuple[IRModule, Params]:
     """Import a model with what only the run decides, or with fixed shapes where it is refused otherwise.
 
-    `dynamic` and `options` are as for `import_model`. A refusal is that of fixed shapes, which says which ones fit; its
-    cause is that of open ones. Where fixed shapes would not help, as a sequence has none, it is that of open ones.
+    `dynamic` and `options` are as for `import_model`. An error is that of static shapes, which suggests shapes that fit;
+    its cause is that of dynamic ones. Where static shapes do not help, because a sequence has none or none that was
+    tried fits, the error is that of dynamic shapes, which names the node.
     """
     if not dynamic:
         return import_model(model, census=census, **options)
@@ -199,10 +200,12 @@ def import_for_run(
         try:
             return import_model(model, census=census, **options)
         except MlfcError as error:
-            from mlfc.frontend.common import NoTensorError
+            from mlfc.frontend.common import NoFittingShapesError, NoTensorError
 
             problems = error.problems if isinstance(error, ProblemsError) else (error,)
-            if any(isinstance(problem, NoTensorError) for problem in problems):
+            if any(isinstance(problem, (NoTensorError, NoFittingShapesError)) for problem in problems):
+                if census is not None:
+                    vars(census).update(vars(counted))
                 raise refusal from error
             raise error from refusal
 

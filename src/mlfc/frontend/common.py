@@ -15,7 +15,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.errors import InternalError, LimitError, MlfcError, OptionError, ProblemsError, UnsupportedError
+from mlfc.errors import (
+    InternalError,
+    LimitError,
+    MlfcError,
+    ModelError,
+    OptionError,
+    ProblemsError,
+    UnsupportedError,
+)
 from mlfc.kernels.codes import pack_codes
 from mlfc.ops.evaluate import evaluate, of_nothing
 from mlfc.relay import ir
@@ -49,6 +57,10 @@ _LEAST_PACKED = 1024  # numbers of less than 8 bits that share bytes in the para
 
 class NoTensorError(UnsupportedError):
     """An input that is no tensor, which has no fixed shape: a sequence or optional."""
+
+
+class NoFittingShapesError(ModelError):
+    """Inputs with dynamic dimensions, for which no shape was found with which the model can be imported."""
 
 
 @dataclass

@@ -247,7 +247,7 @@ class _Importer(Bodies):
         )
         if self.dynamic is None:
             return finish(variables, results, titles, quantization, source, frozen, runs.states)
-        if self.may_restart and (found := fitting_windows(results, self.input_symbols)):
+        if self.may_restart and (found := fitting_windows(results, self.input_symbols, self.dynamic.functions)):
             raise SameExtents(found)
         needs = self.dynamic.needs(self.dynamic.frame, variables, results, frozenset())
         module, params = finish(

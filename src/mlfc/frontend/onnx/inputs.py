@@ -14,7 +14,7 @@ import onnx
 
 from mlfc.byoc.onnx_graphs import captured_names
 from mlfc.errors import ModelError, OptionError, Remedy, unknown
-from mlfc.frontend.common import IMAGE_SIZES, SEQUENCE_SIZES, NoTensorError, Problems, Values, frozen_input
+from mlfc.frontend.common import IMAGE_SIZES, SEQUENCE_SIZES, NoFittingShapesError, NoTensorError, Problems, Values, frozen_input
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, TensorType, Var
 
@@ -254,7 +254,8 @@ def open_dimensions(
     which = "inputs leave" if len(inputs) > 1 else "input leaves"
     bounded = [_bounded_shape(item, guessed.get(item.name, ())) for item in inputs] if may_bound else []
     keep = f", or bounds, for example: {' '.join(bounded)}" if bounded and all(bounded) else ""
-    return ModelError(
+    kind = ModelError if fits or not guessed else NoFittingShapesError
+    return kind(
         f"shapes must be fixed, but {len(inputs)} {which} dimensions open: {', '.join(described)}",
         next_step=f"Give them, {how}: {' '.join(options)}{keep}",
         remedies=remedies,

@@ -18,7 +18,7 @@ from mlfc.frontend.onnx.container_io import container_of, input_parts
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
 from mlfc.frontend.onnx.node import Node
 from mlfc.relay.dynamic import unproven_extents
-from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, Var
+from mlfc.relay.ir import Call, Constant, Expr, Function, If, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
 from mlfc.support.dims import (
     LARGEST,
@@ -238,16 +238,33 @@ def fitting_length(
     return making_equal(shape[0], length, own) if length else None
 
 
-def fitting_windows(results: Sequence[Expr], own: AbstractSet[Symbol]) -> dict[Symbol, Extent]:
-    """Return symbols of the inputs in the bounds in which windows of convolutions and pools fit into their data."""
-    found: dict[Symbol, Symbol] = {}
+def fitting_windows(
+    results: Sequence[Expr], own: AbstractSet[Symbol], functions: Mapping[str, Function]
+) -> dict[Symbol, Extent]:
+    """Return symbols of the inputs in the bounds in which windows of convolutions and pools fit into their data.
+
+    Of two branches the wider bounds count: which one runs is not known, and the other may need less. The bodies of
+    loops do not count, because a loop may run no iteration.
+    """
+    found: dict[Symbol, Extent] = {}
     for node in post_order(Tuple(tuple(results))):
-        for extent, least in unproven_extents(node).items() if isinstance(node, Call) else ():
-            for symbol, narrow in (making_least(extent, least, own) or {}).items():
-                low, high = bounds(narrow)
-                before = found.get(symbol, symbol)
-                found[symbol] = Symbol(symbol.name, max(low, before.low), min(high, before.high))
-    return {symbol: narrow.dim for symbol, narrow in found.items()}
+        narrower: list[Mapping[Symbol, Extent]] = []
+        if isinstance(node, Call):
+            narrower = [making_least(extent, least, own) or {} for extent, least in unproven_extents(node).items()]
+        elif isinstance(node, If):
+            then, other = (
+                fitting_windows([functions[branch.name].body], own, functions) for branch in (node.then, node.otherwise)
+            )
+            narrower = [{symbol: _joined(symbol, then[symbol], other[symbol]) for symbol in then.keys() & other}]
+        for symbol, narrow in ((symbol, narrow) for item in narrower for symbol, narrow in item.items()):
+            (low, high), (least, most) = bounds(narrow), bounds(found.get(symbol, symbol.dim))
+            found[symbol] = Symbol(symbol.name, max(low, least), min(high, most)).dim
+    return found
+
+
+def _joined(symbol: Symbol, *ranges: Extent) -> Dim:
+    lows, highs = zip(*map(bounds, ranges), strict=True)
+    return Symbol(symbol.name, min(lows), max(highs)).dim
 
 
 def _making_none(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:

@@ -158,6 +158,14 @@ def test_what_follows_from_a_guess_is_no_problem_of_its_own() -> None:
     assert places(examine(data, target=FIXED)) == [None, "node 'regions'"]
 
 
+def test_the_node_is_named_where_no_shape_helps() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], name="product"), helper.make_node("Relu", ["a"], ["y"])]
+    found = examine(model(nodes, {"x": ("n", 4)}, ["y"], {"w": np.ones((5, 6), np.float32)}).SerializeToString())
+    (problem,) = found.problems
+    assert (problem.place, found.refused, found.remedies) == ("node 'product'", 1, ())
+    assert "shapes (n, 4) and (5, 6) do not fit together" in problem.cause
+
+
 def test_a_shape_that_fits_is_tried_and_a_limit_is_not() -> None:
     found = examine(
         model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", 3, "h", "w")}, ["y"]).SerializeToString(),

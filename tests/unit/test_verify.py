@@ -48,6 +48,9 @@ def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pyte
             self.reference = reference
             self.output_names = reference.output_names
 
+        def begin(self) -> None:
+            pass
+
         def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
             tensors = self.reference.run(inputs)
             for key in planted:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import mlfc
 from mlfc.cli.main import app
 from mlfc.errors import InputError, LimitError
+from mlfc.problems import examine
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify import compare, verify
@@ -251,14 +252,71 @@ def test_what_does_not_end_ends_by_the_limit_of_compiled_code() -> None:
         comparing.run()
 
 
-def test_sizes_that_suit_neither_are_counted(tmp_path: Path) -> None:
-    k = N("Constant", [], ["k"], value=helper.make_tensor("v", INT64, [1], [3]))
-    outputs = [_tensor("y", [3]), _tensor("places", [3], INT64)]
+# 1 element is not enough for 2; where the 2 of the first set are not enough, larger sizes are drawn
+@pytest.mark.parametrize(("most", "counts"), [(2, (6, 2)), (3, (8, 0))])
+def test_sizes_that_suit_neither_are_counted_or_drawn_larger(
+    tmp_path: Path, most: int, counts: tuple[int, int]
+) -> None:
+    k = N("Constant", [], ["k"], value=helper.make_tensor("v", INT64, [1], [most]))
+    outputs = [_tensor("y", [None]), _tensor("places", [None], INT64)]
     path = _save(tmp_path, [k, N("TopK", ["x", "k"], ["y", "places"])], [_tensor("x", ["n"])], outputs)
     result = verify(path, samples=5, target="llvm")
     assert result.is_within
-    # 5, 16 and 7 elements are enough, 1 and 2 are not
-    assert (result.samples, result.refused) == (4, 4)
+    assert (result.samples, result.refused) == counts
+
+
+def test_inputs_that_are_drawn_suit_tables_lengths_and_windows(tmp_path: Path) -> None:
+    """Positions in tables, also after arithmetic; lengths; windows in a branch or loop that does not run."""
+    weights = {
+        "table": np.ones((5, 4), np.float32), "one": np.array(1), "rate": np.array(16000), "zero": np.float32(0),
+        "w": np.ones((1, 1, 4096), np.float32), "v": np.ones((1, 1, 256), np.float32), "times": np.array(0),
+    }  # fmt: skip
+    then, other, body = (
+        helper.make_graph(
+            [N("Conv", ["audio", kernel], [f"{title}_c"], strides=[64]), N("ReduceSum", [f"{title}_c"], [f"{title}_s"],
+             keepdims=0), *more], title, given, results,
+        )
+        for title, kernel, more, given, results in (
+            ("then", "w", [], [], [_tensor("then_s", [])]),
+            ("other", "v", [], [], [_tensor("other_s", [])]),
+            (
+                "body", "w", [N("Identity", ["go"], ["go_on"])],
+                [_tensor("i", [], INT64), _tensor("go", [], BOOL), _tensor("before", [])],
+                [_tensor("go_on", [], BOOL), _tensor("body_s", [])],
+            ),
+        )
+    )  # fmt: skip
+    nodes = [
+        N("GatherND", ["table", "places"], ["a"]), N("Add", ["index", "one"], ["next"]),
+        N("Gather", ["table", "next"], ["b"]), N("ReverseSequence", ["table", "lengths"], ["c"], time_axis=0),
+        N("Equal", ["index0", "rate"], ["is_wide"]),
+        N("If", ["is_wide"], ["d"], then_branch=then, else_branch=other),
+        N("Sub", ["index0", "index0"], ["none"]), N("Loop", ["none", "", "zero"], ["e"], body=body),
+    ]  # fmt: skip
+    inputs = [
+        _tensor("places", [3, 1], INT64), _tensor("index", [9], INT64), _tensor("lengths", [4], INT64),
+        _tensor("index0", [], INT64), _tensor("audio", [1, 1, "samples"]),
+    ]  # fmt: skip
+    outputs = [_tensor(name, [None, None]) for name in "abc"] + [_tensor(name, []) for name in "de"]
+    graph = helper.make_graph(
+        nodes, "drawn", inputs, outputs, [numpy_helper.from_array(np.asarray(v), k) for k, v in weights.items()]
+    )
+    path = tmp_path / "drawn.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    assert [str(item) for item in examine(path).open_dimensions] == ["samples (256 or more) of 'audio'"]
+    result = verify(path, samples=2, target="llvm")
+    assert (result.samples, result.refused, result.is_within) == (5, 0, True)
+
+
+def test_inputs_that_never_suit_are_named(tmp_path: Path) -> None:
+    """Table positions of at least 8."""
+    node = N("Constant", [], ["eight"], value=helper.make_tensor("v", INT64, [], [8]))
+    table = N("Constant", [], ["table"], value=helper.make_tensor("t", FLOAT, [3], [1.0, 2.0, 3.0]))
+    nodes = [node, table, N("Add", ["i", "eight"], ["j"]), N("Gather", ["table", "j"], ["y"])]
+    path = _save(tmp_path, nodes, [_tensor("i", [2], INT64)], [_tensor("y", [2])])
+    with pytest.raises(InputError, match=r"drawn do not suit the model: ONNX Runtime .*out of data bounds") as refused:
+        verify(path, samples=1, target="llvm")
+    assert refused.value.next_step == "Give valid ones: --inputs FILE.npz"
 
 
 def test_inputs_come_from_a_file(tmp_path: Path) -> None:

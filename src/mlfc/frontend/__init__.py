@@ -178,9 +178,9 @@ def import_for_run(
 ) -> tuple[IRModule, Params]:
     """Import a model with what only the run decides, or with fixed shapes where it is refused otherwise.
 
-    `dynamic` and `options` are as for `import_model`. An error is that of static shapes, which suggests shapes that fit;
-    its cause is that of dynamic ones. Where static shapes do not help, because a sequence has none or none that was
-    tried fits, the error is that of dynamic shapes, which names the node.
+    `dynamic` and `options` are as for `import_model`. An error is that of static shapes, which suggests shapes that
+    fit; its cause is that of dynamic ones. Where static shapes do not help, because a sequence has none or none that
+    was tried fits, the error is that of dynamic shapes, which names the node.
     """
     if not dynamic:
         return import_model(model, census=census, **options)

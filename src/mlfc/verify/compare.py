@@ -28,7 +28,6 @@ from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_f
 from mlfc.relay.ir import Call, GlobalVar, If, IRModule
 from mlfc.relay.visitor import post_order
 from mlfc.runtime.executors.states import ModelState
-from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.module import pick_module
 from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
@@ -41,7 +40,7 @@ from mlfc.verify.board_layers import BesideHost, BoardLayers
 from mlfc.verify.contained import Asked, element_shapes, made_up_sets, pairs, unlike
 from mlfc.verify.difference import Difference, Tolerance, difference
 from mlfc.verify.groups import differing_groups
-from mlfc.verify.inputs import read_sets, sample_inputs
+from mlfc.verify.inputs import DRAWS, read_sets, sample_inputs
 from mlfc.verify.judge import Judge, Subject
 from mlfc.verify.reference import LITERT, Reference, WithFrozen, open_reference, with_all_tensors
 from mlfc.verify.stepping import Stepping
@@ -63,8 +62,7 @@ class Comparison(Displayed):
     samples : int
         How many sets of inputs were run.
     refused : int
-        How many made-up sets, of models with sequences, optionals or open dimensions, the reference refused: these were
-        not compared.
+        How many made-up sets the reference refused: these were not compared.
     outputs : tuple of Difference
         Of the model's outputs, as the code that ships computes them.
     layers : tuple of Difference
@@ -125,10 +123,6 @@ class _Request:
     limit_factor: float
     say: Say = lambda *_: None  # what tells of each set of inputs
 
-    def makes_up_extents(self, compiled: Computes) -> bool:
-        """Tell whether sets of inputs are made up for open dimensions, of which nobody says what suits the model."""
-        return self.inputs is None and isinstance(compiled, VmModel) and bool(compiled.extents)
-
     def sets(self, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
         """Return the sets of inputs, and how many more the reference refuses."""
         if self.inputs is not None:
@@ -139,8 +133,6 @@ class _Request:
             module = imported()[0]
         except MlfcError:  # an artifact may have been compiled with what is not known here
             module = None
-        if not any(isinstance(info, ContainerInfo) for info in compiled.inputs):
-            return list(sample_inputs(compiled.inputs, self.samples, self.seed, bounds, module)), 0
 
         def accepts(inputs: Mapping[str, Any]) -> bool:
             try:
@@ -151,6 +143,17 @@ class _Request:
                 reference.begin()
             return True
 
+        if not any(isinstance(info, ContainerInfo) for info in compiled.inputs):
+            best: Sets = []
+            most = -1
+            for draw in DRAWS:
+                sets = list(sample_inputs(compiled.inputs, self.samples, self.seed, bounds, module, draw))
+                if sets and accepts(sets[0][1]):
+                    return sets, 0
+                accepted = sum(accepts(inputs) for _, inputs in sets)
+                if accepted > most:
+                    best, most = sets, accepted
+            return best, 0
         elements = element_shapes(module) if module else {}
         return made_up_sets(Asked(compiled.inputs, bounds, elements, self.samples, self.seed), accepts)
 
@@ -179,8 +182,8 @@ class _Comparing:
     required: Sequence[str] = ()  # outputs that both must have; others, of layers, are compared where both do
     worst: dict[str, Difference] = field(default_factory=dict)
     empty: dict[str, Difference] = field(default_factory=dict)  # no set has tensors of these to compare
-    may_refuse: bool = False  # whether extents were made up, which may suit neither of the two
-    refused: int = 0  # sets that both refuse
+    is_drawn: bool = False  # whether the inputs were made up, which may not suit the model
+    refused: int = 0  # sets that the reference refuses
 
     def run(self) -> list[Difference]:
         """Return the worst difference of every tensor; sets of inputs of models with state are steps, in this order.
@@ -194,21 +197,31 @@ class _Comparing:
                 refusals.append(refusal)
         self.say(len(self.sets), len(self.sets), "")
         if refusals and len(refusals) == len(self.sets):
-            raise refusals[0]
+            raise InputError(
+                f"the inputs that were drawn do not suit the model: {refusals[0].cause}",
+                place=refusals[0].place,
+                next_step="Give valid ones: --inputs FILE.npz",
+            ) from refusals[0]
         self.refused = len(refusals)
         return list({**self.empty, **self.worst}.values())
 
     def _run_set(self, sample: str, inputs: Mapping[str, Any]) -> MlfcError | None:
-        """Compare the results for one set of inputs; return the error if both refuse it."""
+        """Compare the results for one set of inputs; return the error if the reference refuses it."""
         held = self.reference.held if isinstance(self.reference, Stepping) else {}
         # a loop without an end has one here: the virtual machine counts its turns
         try:
             found = dict(self.compiled.run(inputs))
         except (InputError, RunError) as refusal:
-            if not self.may_refuse or not self._refuses(inputs):
+            if not self.is_drawn or (other := self._refusal(inputs)) is None:
+                raise
+            other.__cause__ = refusal
+            return other
+        try:
+            expected = dict(self.reference.run(inputs))
+        except ModelError as refusal:
+            if not self.is_drawn or isinstance(self.reference, Stepping):  # the states would differ from here on
                 raise
             return refusal
-        expected = dict(self.reference.run(inputs))
         self._check_required(found, expected)
         if self.labels is not None:
             self.labels.count(found, expected)
@@ -245,13 +258,13 @@ class _Comparing:
         expected.clear()
         return items, doubtful
 
-    def _refuses(self, inputs: Mapping[str, Any]) -> bool:
-        """Tell whether the reference takes no such inputs, either."""
+    def _refusal(self, inputs: Mapping[str, Any]) -> ModelError | None:
+        """Return the error with which the reference refuses inputs, too; None if it accepts them."""
         try:
             self.reference.run(inputs)
-        except ModelError:
-            return True
-        return False
+        except ModelError as error:
+            return error
+        return None
 
     def _check_required(self, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         """Raise InputError for an output that one of the two lacks: what is not compared must not count as equal."""
@@ -480,7 +493,7 @@ def _compared(
     labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
     names = [info.name for info in compiled.outputs]
     comparing = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, asked.say, names)
-    comparing.may_refuse = asked.makes_up_extents(compiled)
+    comparing.is_drawn = asked.inputs is None
     found = comparing.run()
     count, refused = len(sets) - comparing.refused, refused + comparing.refused
     return Comparison(title, count, tuple(found), accuracy=labels.accuracy if labels else None, refused=refused)
@@ -499,7 +512,7 @@ def _with_layers(
     subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
     judge = _judge(asked, subject, reference)
     comparing = _Comparing(compiled, reference, sets, asked.tolerance, judge, say=asked.say)
-    comparing.may_refuse = asked.makes_up_extents(compiled)
+    comparing.is_drawn = asked.inputs is None
     layers = tuple(comparing.run())
     wrong = {item.sample for item in result.outputs if not item.is_within}
     if isinstance(reference, Stepping):

@@ -6,10 +6,10 @@ models, and NaN of these.
 
 from __future__ import annotations
 
-from mlfc.relay.ir import Call, Expr, IRModule, TensorType, Var, op_name
+from mlfc.relay.ir import Call, Expr, IRModule, TensorType, Var, op_name, tensor_type
 from mlfc.relay.visitor import post_order
 
-_LOOKUPS = ("take", "gather")
+_LOOKUPS = ("take", "gather", "scatter_elements", "gather_nd", "scatter_nd")
 # give elements of their first operand
 _SAME_ELEMENTS = (
     "broadcast_to", "cast", "copy", "expand_dims", "reshape", "squeeze", "strided_slice", "transpose",
@@ -28,10 +28,19 @@ def index_ends(module: IRModule) -> dict[str, int]:
         table, places = node.args[0].type, _source(node.args[1])
         if places is None or not isinstance(table, TensorType):
             continue
-        size = table.shape[node.attrs["axis"]]
-        if isinstance(size, int):
-            found[places] = min(size, found.get(places, size))
+        sizes = [size for size in table.shape[_axes(node)] if isinstance(size, int)]
+        if sizes:
+            found[places] = min(*sizes, found.get(places, sizes[0]))
     return found
+
+
+def _axes(lookup: Call) -> slice:
+    """Return the axes of a table that positions are of."""
+    if "axis" in lookup.attrs:
+        axis = lookup.attrs["axis"]
+        return slice(axis, axis + 1 or None)
+    first, places = lookup.attrs.get("batch_dims", 0), tensor_type(lookup.args[1]).shape[0]
+    return slice(first, first + places if isinstance(places, int) else None)
 
 
 def _source(expr: Expr) -> str | None:

@@ -25,6 +25,9 @@ _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
 EXTENTS = (2, 1, 5, 16, 7)
 """Of open dimensions that are made up."""
+DRAWS = ((1, None), (1, 2), (32, None), (512, None), (32, 2), (512, 2), (1, 1))
+"""Factors of `EXTENTS`, and ends of integers, in the order in which they are tried until the reference accepts them."""
+_MOST_DRAWN = 1 << 26  # bytes of one set with larger sizes
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {
     "random": "seeded values over the whole range of the inputs",
@@ -131,17 +134,26 @@ def sample_inputs(
     seed: int,
     bounds: Mapping[str, tuple[int, int]] | None = None,
     module: IRModule | None = None,
+    draw: tuple[int, int | None] = DRAWS[0],
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield named sets of inputs: `samples` random ones, then the corners of the value range.
 
     `bounds` are the least and largest values of open extents, of which each set has others. `module` knows extents
-    that follow from these, and the tables that integers are places in.
+    that follow from these, and the tables that integers are places in. `draw` is one of `DRAWS`; sets that would be
+    very large are left out for factors above 1.
     """
+    factor, end = draw
     ends = index_ends(module) if module else {}
-    for index in range(samples):
-        yield f"random {index}", fill(_shaped(infos, bounds, module, index), "random", seed + index, ends)
-    for index, title in enumerate(CORNERS):
-        yield title, corner_arrays(_shaped(infos, bounds, module, index), title, ends)
+    if end is not None:
+        ends = {info.name: min(end, ends.get(info.name, end)) for info in infos}
+    for index, title in enumerate((*(f"random {index}" for index in range(samples)), *CORNERS)):
+        shaped = _shaped(infos, bounds, module, index if index < samples else index - samples, factor)
+        if factor > 1 and sum(info.nbytes for info in shaped) > _MOST_DRAWN:
+            continue
+        yield (
+            title,
+            fill(shaped, "random", seed + index, ends) if index < samples else corner_arrays(shaped, title, ends),
+        )
 
 
 def corner_arrays(infos: Sequence[TensorInfo], title: str, ends: Mapping[str, int] | None = None) -> dict[str, Array]:
@@ -150,11 +162,15 @@ def corner_arrays(infos: Sequence[TensorInfo], title: str, ends: Mapping[str, in
 
 
 def _shaped(
-    infos: Sequence[TensorInfo], bounds: Mapping[str, tuple[int, int]] | None, module: IRModule | None, index: int
+    infos: Sequence[TensorInfo],
+    bounds: Mapping[str, tuple[int, int]] | None,
+    module: IRModule | None,
+    index: int,
+    factor: int,
 ) -> Sequence[TensorInfo]:
     if not bounds:
         return infos
-    values = sample_extents(bounds, index)
+    values = sample_extents(bounds, index, factor)
     types = {param.name: param.type for param in module.main.params} if module else {}
     return [_at(info, types.get(info.name), values) for info in infos]
 
@@ -167,11 +183,13 @@ def _at(info: TensorInfo, kind: object, values: Mapping[str, int]) -> TensorInfo
     return replace(info, shape=tuple(substituted(extent, known) for extent in kind.shape))
 
 
-def sample_extents(bounds: Mapping[str, tuple[int, int]], index: int) -> dict[str, int]:
-    """Return values for open extents in the sample of a number: small ones, odd and even, and within their bounds."""
-    chosen = EXTENTS[index % len(EXTENTS)]
+def sample_extents(bounds: Mapping[str, tuple[int, int]], index: int, factor: int = 1) -> dict[str, int]:
+    """Return values for open extents in the sample of a number: small ones, odd and even, and within their bounds.
+
+    `factor` multiplies those that are not batches by their name.
+    """
     return {
-        name: max(low, min(high, chosen if place == 0 else EXTENTS[(index + place) % len(EXTENTS)]))
+        name: max(low, min(high, EXTENTS[(index + place) % len(EXTENTS)] * (1 if "batch" in name.lower() else factor)))
         for place, (name, (low, high)) in enumerate(bounds.items())
     }
 

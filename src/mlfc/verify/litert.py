@@ -107,7 +107,7 @@ class Reference:
                 interpreter.set_tensor(detail["index"], np.asarray(inputs[name]))
             interpreter.invoke()
         except (RuntimeError, ValueError) as error:
-            raise ModelError(f"LiteRT cannot run the model: {error}", place=self._place) from None
+            raise ModelError(f"LiteRT cannot run the model with these inputs: {error}", place=self._place) from None
         return self._activations()
 
     def _activations(self) -> dict[str, Array]:

@@ -80,7 +80,9 @@ class Reference:
         try:
             values = self._session.run(self._names, dict(inputs))
         except Exception as error:  # as above
-            raise ModelError(f"ONNX Runtime cannot run the model: {error}", place=self._model) from error
+            raise ModelError(
+                f"ONNX Runtime cannot run the model with these inputs: {error}", place=self._model
+            ) from error
         results = dict(zip(self._names, values, strict=True))
         for name, classes in self._classes.items():
             if name in results:

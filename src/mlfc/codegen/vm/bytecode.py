@@ -10,7 +10,7 @@ from mlfc.codegen.vm.lists import ListAssembler
 from mlfc.memory.slots import Slot, SlotPlan, ends_with
 from mlfc.support import bytecode as bc
 from mlfc.support.containers import BYTES, EXTENTS, Container, parts_of
-from mlfc.support.dims import Dim, Extent, Symbol, symbols_of, walked
+from mlfc.support.dims import Dim, Extent, Symbol, bounds, maximum, symbols_of, walked
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.ir import Value
 from mlfc.tir.steps import (
@@ -159,7 +159,9 @@ class _Assembler:
         if slot not in self._storages:
             self._storages[slot] = self._main.storage_register()
         device = TYPE_CODES[slot.device or "cpu"]
-        return self._main.storage(self._numbers.of(slot.nbytes), slot.offset, self._storages[slot], device=device)
+        # storages of branches and loops that do not run are taken, too: their sizes may be negative
+        nbytes = slot.nbytes if bounds(slot.nbytes)[0] >= 0 else maximum(slot.nbytes, 0)
+        return self._main.storage(self._numbers.of(nbytes), slot.offset, self._storages[slot], device=device)
 
     def _step(self, step: Step, at: int) -> None:
         if isinstance(step, Mark):

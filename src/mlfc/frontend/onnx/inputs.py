@@ -14,7 +14,15 @@ import onnx
 
 from mlfc.byoc.onnx_graphs import captured_names
 from mlfc.errors import ModelError, OptionError, Remedy, unknown
-from mlfc.frontend.common import IMAGE_SIZES, SEQUENCE_SIZES, NoFittingShapesError, NoTensorError, Problems, Values, frozen_input
+from mlfc.frontend.common import (
+    IMAGE_SIZES,
+    SEQUENCE_SIZES,
+    NoFittingShapesError,
+    NoTensorError,
+    Problems,
+    Values,
+    frozen_input,
+)
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, TensorType, Var
 

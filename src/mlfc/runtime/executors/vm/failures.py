@@ -83,6 +83,7 @@ _NEXT_STEPS = {
     Code.DEPTH: "Raise depth_limit if the model is to call this deep",
     Code.RANGE: "Check the shapes of the inputs, and the values that decide shapes",
     Code.EQUAL: "Check the shapes of the inputs, and the values that decide shapes",
+    Code.NEGATIVE: "Check the shapes of the inputs, and the values that decide shapes",
 }
 _ERRORS: dict[Code, type[MlfcError]] = {
     Code.BAD_FILE: ArchiveError, Code.BAD_CODE: ArchiveError, Code.BAD_NATIVE: ArchiveError,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tarfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,3 +95,17 @@ def test_determinants_of_batches(size: int) -> None:
     graph = helper.make_graph([helper.make_node("Det", ["x"], ["y"])], "g", [info], [out])
     source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
     np.testing.assert_allclose(run(source, {"x": x}), np.linalg.det(x), rtol=1e-10, atol=1e-12)
+
+
+def test_the_header_states_that_rows_without_a_box_are_padding(tmp_path: Path) -> None:
+    boxes, scores = np.zeros((1, 6, 4), np.float32), np.zeros((1, 1, 6), np.float32)
+    node = helper.make_node("NonMaxSuppression", ["boxes", "scores"], ["kept"])
+    given = [helper.make_tensor_value_info(n, 1, a.shape) for n, a in (("boxes", boxes), ("scores", scores))]
+    graph = helper.make_graph([node], "g", given, [helper.make_tensor_value_info("kept", 7, (5, 3))])
+    compiled = mlfc.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)]), "c")
+    compiled.export(tmp_path / "boxes.tar")
+    with tarfile.open(tmp_path / "boxes.tar") as archive:
+        (header,) = (item for item in archive.getmembers() if item.name.endswith(".h") and "/tvmgen_" in item.name)
+        file = archive.extractfile(header)
+        assert file is not None
+        assert "kept: 5 x 3 int64; rows without a box are -1" in file.read().decode()

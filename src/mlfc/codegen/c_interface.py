@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,7 @@ class Interface:
     constant_pools: tuple[LoadedPool, ...] = ()  # constants that the caller loads
     states: tuple[InterfaceState, ...] = ()
     state_bytes: int = 0  # of all states, in one memory that keeps its bytes between runs
+    notes: Mapping[Value, str] = field(default_factory=dict)  # of outputs, by the value that owns their bytes
 
     @property
     def has_state_flag(self) -> bool:
@@ -193,7 +194,8 @@ def _struct(interface: Interface, kind: str, group: Sequence[InterfaceTensor]) -
         f"struct {interface.prefix}_{kind} {{",
     ]
     for tensor in group:
-        lines.append(f"  /*! {described(tensor.value, interface.quantization)} */")
+        note = interface.notes.get(tensor.value.root)
+        lines.append(f"  /*! {described(tensor.value, interface.quantization)}{f'; {note}' if note else ''} */")
         lines.append(f"  void *{tensor.field};")
     if not group:  # C has no empty structs
         lines.append("  void *unused;")

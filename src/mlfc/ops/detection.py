@@ -139,4 +139,5 @@ def _edges(ctx: Context, boxes: Tensor, batch: Expr, box: Expr, *, centred: bool
 declare("vision.select_boxes", 5, _infer, Kind.ANCHOR, (Attr("rows", REQUIRED), Attr("center_point_box", False)),
         emit=_emit,
         contract="exact up to the rounding of areas; rows without a box are -1, boxes without a row are left out",
+        note="rows without a box are -1, boxes without a row are left out",
         doc="Batch, class and place of the boxes of the best scores that do not overlap better ones")  # fmt: skip

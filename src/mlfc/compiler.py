@@ -116,8 +116,8 @@ def build(
     MlfcError
         For options that do not exist, and for what cannot be compiled.
     """
-    _check_names(mod, params or ())
     values = transform.checked_params(mod, params)
+    _check_names(mod, values)
     memory_options = memory.MemoryOptions(workspace_io, tuple(pools), tuple(constants))
     chosen = parse_target(target, optimize)
     host = parse_host(target_host, optimize) if chosen.device else chosen

@@ -154,6 +154,8 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
 
     def _ask(self, error: MlfcError) -> None:
         """Note the inputs that a refusal asks for; raise it if it asks for anything else, or for the same again."""
+        if isinstance(error.__cause__, MlfcError):  # of the import with static shapes
+            error = error.__cause__
         problems = error.problems if isinstance(error, ProblemsError) else (error,)
         known = len(self._open) + len(self._asked)
         for problem in problems:

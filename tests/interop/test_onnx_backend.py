@@ -77,7 +77,7 @@ def test_onnx_tests_pass() -> None:
 def test_what_is_known_late_is_taken_from_the_inputs_of_a_run() -> None:
     # whose weights are computed when it is compiled
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear", antialias=1)
-    data = model([node], {"x": (1, 1, "h", "w"), "scales": (4,)}, ["y"])
+    data = model([node], {"x": (1, 1, "h", "w"), "scales": (4,)}, ["y"], opset=18)
     prepared = BACKEND.prepare(data)
     x = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
     for factor in (1, 2, 1):

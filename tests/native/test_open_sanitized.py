@@ -52,5 +52,5 @@ def test_the_edge_of_nothing_is_not_read(tmp_path: Path) -> None:
     runs = [[np.zeros(0, np.float32)], [np.array([3, 4], np.float32)]]
     ((empty, two),), said = run_models([VmJob("edge", made.factory, runs)], tmp_path, ["clang"])
     assert not said
-    assert empty.outputs[0].tolist() == [0, 0, 0]
+    assert not empty.outputs  # refused, as ONNX Runtime refuses it
     assert two.outputs[0].tolist() == [3, 3, 4, 4, 4]

@@ -128,7 +128,8 @@ def test_what_firmware_and_c_cannot_have_is_said(tmp_path: Path) -> None:
 
 def test_an_output_of_extents_that_no_operand_has_is_refused() -> None:
     """Nobody knows how much memory it takes."""
-    node = helper.make_node("CropAndResize", ["x", "boxes", "images", "size"], ["y"], name="crop", domain="com.microsoft")
+    operands = ["x", "boxes", "images", "size"]
+    node = helper.make_node("CropAndResize", operands, ["y"], name="crop", domain="com.microsoft")
     inputs = [_value("x", FLOAT, ["n", 1, 4, 4]), _value("boxes", FLOAT, ["k", 4])]
     inputs += [_value("images", TensorProto.INT32, ["k"]), _value("size", TensorProto.INT32, [2])]
     graph = helper.make_graph([node], "graph", inputs, [_value("y", FLOAT, ["k", 1, "m", 4])])

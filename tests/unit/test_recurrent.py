@@ -99,7 +99,7 @@ def refused(item: Layer, **attrs: Any) -> str:
         ("GRU", {"clip": -1.0}, "expected a clip above 0"),
         ("LSTM", {"clip": float("nan")}, "expected a clip above 0"),
         ("LSTM", {"clip": "much"}, "must be a float"),
-        ("LSTM", {"depth": 3}, "attribute 'depth' is not supported"),
+        ("LSTM", {"depth": 3}, "opset 22 does not define the attribute 'depth'"),
     ],
 )
 def test_each_wrong_attribute_is_one_error(operator: str, attrs: dict[str, Any], message: str) -> None:

@@ -117,7 +117,7 @@ def _note_array(declaration: list[bytes], found: CSymbols) -> None:
     for index in range(1, len(declaration) - 2):
         name, opening, number, closing = declaration[index - 1 : index + 3]
         if opening == b"[" and closing == b"]" and _NAME.fullmatch(name) and (size := _NUMBER.fullmatch(number)):
-            found.arrays[name.decode()] = int(size[1], 0)
+            found.arrays.setdefault(name.decode(), int(size[1], 0))  # a form without GNU extensions follows
             return
         if name == b"=":
             return

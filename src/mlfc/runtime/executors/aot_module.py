@@ -27,6 +27,7 @@ from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface
+    from mlfc.support.tensor_info import TensorInfo
 
 _POOL_ALIGNMENT = 64
 
@@ -75,6 +76,7 @@ class AotModule(Restorable, Displayed):
     each `bind`, and its bound calls may run at the same time.
     """
 
+    _reuses_calls = True  # structs of pointers serve one run after another
     # of modules without states
     _state = ModelState()
     _own_states: tuple[Array, ...] = ()
@@ -86,11 +88,7 @@ class AotModule(Restorable, Displayed):
         description: ModuleInterface,
         loaded: Mapping[str, Data] | None = None,
     ) -> None:
-        self.inputs = description.inputs
-        self.outputs = description.outputs
-        self._taken, self._given = Expected.of(self.inputs), Expected.of(self.outputs)
-        self._idle: list[_Prepared] = []  # of runs that have ended: several may go on at once
-        self.device: Device = cpu()
+        self._describe(description.inputs, description.outputs)
         self._pools: Sequence[int] = ()
         if description.external_workspace:
             size = description.memory.workspace_bytes
@@ -102,8 +100,16 @@ class AotModule(Restorable, Displayed):
         self._mappers: tuple[Any, ...] = ()
         if description.workspace_io:
             self._mappers = tuple(self._mapper(library, entry, kind) for kind in _MAPPED)
+            self._reuses_calls = False
         if description.states:
             self._keep_states(library, description)
+
+    def _describe(self, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]) -> None:
+        """Set the tensors that runs take and return, on the host."""
+        self.inputs, self.outputs = inputs, outputs
+        self._taken, self._given = Expected.of(inputs), Expected.of(outputs)
+        self._idle: list[_Prepared] = []  # of runs that have ended: several may go on at once
+        self.device: Device = cpu()
 
     def _facts(self) -> Mapping[str, object]:
         return {"inputs": self.inputs, "outputs": self.outputs}
@@ -143,7 +149,7 @@ class AotModule(Restorable, Displayed):
         if arrays is None:
             arrays = [require_readable(array) for array in by_name(given, self.inputs, "input").values()]
         outputs = self._given.new()
-        if self._mappers:
+        if not self._reuses_calls:
             call: Callable[[], int] = self._call(dict(zip(self._taken.names, arrays, strict=True)), outputs)
         else:
             try:
@@ -155,7 +161,7 @@ class AotModule(Restorable, Displayed):
             results[: len(outputs)] = list(map(address_of, outputs.values()))
         with self._lock:
             status = call()
-        if not self._mappers:
+        if self._reuses_calls:
             self._idle.append(prepared)
         require_success(status)
         return outputs

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlfc.errors import ArchiveError
-from mlfc.runtime.devices.device import cpu
 from mlfc.runtime.executors.aot_module import AotModule, BoundCall, aligned, filled
 from mlfc.runtime.ffi.native_code import PackedFunc
 from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
@@ -159,6 +158,8 @@ class PackedAotModule(AotModule):
     ArchiveError if the library has no such entry, or no tables.
     """
 
+    _reuses_calls = False
+
     def __init__(self, library: LibraryModule, name: str) -> None:
         tables = tables_of(library, name)
         prefix = f"tvmgen_{name}" if tables is None else tables.prefix
@@ -171,8 +172,7 @@ class PackedAotModule(AotModule):
                 place=library.path,
                 next_step="Call its functions one by one: mlfc.load_module(path).lib",
             )
-        self.inputs, self.outputs = tables.inputs, tables.outputs
-        self.device = cpu()
+        self._describe(tables.inputs, tables.outputs)
         self._lock = ForkSafeLock()
         self._entry = entry
         # the function for C brings its pools along

@@ -19,6 +19,7 @@ from onnx.backend import base
 from mlfc.compiled_model import CompiledModel
 from mlfc.compiled_model import compile as compile_model
 from mlfc.errors import DeviceError, InputError, MlfcError, OptionError, ProblemsError
+from mlfc.frontend.common import NoFittingShapesError
 from mlfc.frontend.onnx.table import NEWEST_OPSET
 from mlfc.runtime.devices.device import device as device_of
 from mlfc.support.text import Displayed
@@ -154,7 +155,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
 
     def _ask(self, error: MlfcError) -> None:
         """Note the inputs that a refusal asks for; raise it if it asks for anything else, or for the same again."""
-        if isinstance(error.__cause__, MlfcError):  # of the import with static shapes
+        if isinstance(error.__cause__, NoFittingShapesError):  # it lists the inputs with dynamic shapes
             error = error.__cause__
         problems = error.problems if isinstance(error, ProblemsError) else (error,)
         known = len(self._open) + len(self._asked)

@@ -87,7 +87,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant."""
+    """The outcome of a mutant."""
 
     sample: Sample
     kind: str

@@ -63,7 +63,7 @@ def asked_shape(node: Node) -> Expr:
     shape, rank = node.shape(0), prod(node.shape(1))
     wanted, minus = node.cast(node.input(1), "int64"), int64(node, -1)
     if not node.integer("allowzero", 0):
-        # what a 0 copies that the tensor has not is no extent
+        # a 0 beyond the rank of the tensor copies nothing: -2 equals no size
         old = int64(node, [*shape[:rank], *[-2] * (rank - len(shape))])
         wanted = node.call("where", node.call("equal", wanted, int64(node, 0)), old, wanted)
     is_left = node.call("equal", wanted, minus)

@@ -244,10 +244,11 @@ class _Comparing:
         items: list[tuple[str, Difference]] = []
         doubtful: dict[int, tuple[Difference, Array, Array]] = {}
         for name in [name for name in found if name in expected]:
-            self.empty.setdefault(name, Difference(name, dtypes[name], 0.0, 0.0, sample, note=_NO_TENSOR))
             value, other = found.pop(name), expected.pop(name)
+            dtype = dtypes[name] if name in dtypes else value.dtype.name  # an operator on a board is no output
+            self.empty.setdefault(name, Difference(name, dtype, 0.0, 0.0, sample, note=_NO_TENSOR))
             if apart := unlike(value, other):
-                items.append((name, _of_another_form(name, dtypes[name], sample, apart)))
+                items.append((name, _of_another_form(name, dtype, sample, apart)))
                 continue
             for part, ours, theirs in pairs(name, value, other):
                 item, is_doubtful = self._difference(sample, name, part, ours, theirs)

@@ -14,7 +14,7 @@ def test_fences_are_more_than_comments() -> None:
     prim = PrimFunc("copy", (x,), (), y, (), Seq((Comment("first"), Fence("then"), stmts.finish())))
     printed = print_function(prim)
     assert printed.needs.fences
-    assert [line.strip() for line in printed.text.splitlines()[1:3]] == ["/* first */", "MLF_FENCE /* then */"]
+    assert [line.strip() for line in printed.text.splitlines()[1:3]] == ["/* first */", "MLF_FENCE(0) /* then */"]
 
 
 def test_prefetches_are_more_than_comments() -> None:

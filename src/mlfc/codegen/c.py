@@ -248,7 +248,8 @@ class _FunctionPrinter(StatementPrinter):
             self._external(stmt)
         elif isinstance(stmt, ir.Fence):
             self._needs.fences = True
-            self._writer.line(f"MLF_FENCE /* {comment_text(stmt.text)} */")
+            memory = self._read_name(stmt.buffer) if stmt.buffer else "0"
+            self._writer.line(f"MLF_FENCE({memory}) /* {comment_text(stmt.text)} */")
         elif isinstance(stmt, ir.Require):
             with self._block(f"if (!{self._read_name(stmt.buffer)}[{self._exprs.expr(stmt.offset)}])"):
                 self._writer.line(f"return -1; /* {comment_text(stmt.text)} */")

@@ -91,11 +91,11 @@ typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
 #endif
 
 //: fences
-/* later values are loaded from memory behind this point, not before it into registers */
+/* later values are loaded from memory behind this point, not before it into registers; so is the array, if one is named */
 #if defined(__GNUC__)
-#define MLF_FENCE __asm__ volatile("" ::: "memory");
+#define MLF_FENCE(array) __asm__ volatile("" : : "g"(array) : "memory");
 #else
-#define MLF_FENCE
+#define MLF_FENCE(array)
 #endif
 
 //: wide_vectors

@@ -272,12 +272,12 @@ class WinogradConv:
                     values = [self._loaded(self.products.sums, indices) for indices in at]
                     for place, value in enumerate(self.form.output(values, self._scaled)):
                         stmts.store(half, [place, x, 0], value)
-                stmts.fence("products above are rounded before they are added to anything")
+                stmts.fence("products above are rounded before they are added to anything", half)
                 with stmts.loop(results, "y") as y:
                     values = [self._loaded(half, [y, place, 0]) for place in range(size)]
                     for place, value in enumerate(self.form.output(values, self._scaled)):
                         stmts.store(found, [y, place, vector * LANES], value)
-            stmts.fence("products above are rounded before they are added to anything")
+            stmts.fence("products above are rounded before they are added to anything", found)
             first = number * block.width + block.first
             tall = tb.minimum(results, conv.output[0] - row)
             wide = tb.minimum(results, conv.output[1] - column)

@@ -233,9 +233,9 @@ class StmtBuilder:
         """Add a line for the reader."""
         self.append(ir.Comment(text))
 
-    def fence(self, text: str) -> None:
-        """Keep what comes after from being loaded before; `text` tells the reader why."""
-        self.append(ir.Fence(text))
+    def fence(self, text: str, buffer: Buffer | None = None) -> None:
+        """Keep what comes after from being loaded before, and `buffer` in memory; `text` tells the reader why."""
+        self.append(ir.Fence(text, buffer))
 
     def prefetch(self, buffer: Buffer, offset: Expr, text: str) -> None:
         """Bring the element at a place in row-major order nearer; `text` tells the reader why."""

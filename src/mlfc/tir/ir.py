@@ -253,7 +253,11 @@ class Fence(Comment):
     """A comment that compilers read too: they keep nothing that memory holds in registers across it.
 
     It ends a loop that needs all registers: compilers load early, around that loop, what only later loops use.
+
+    `buffer`: an array of the function that is in memory at this point. Compilers may keep others in registers.
     """
+
+    buffer: Buffer | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -185,7 +185,12 @@ class _Merger:
             return ir.Allocate(
                 self._declare([item.buffer for item in allocations]), self._block([item.body for item in allocations])
             )
-        return self._alike(stmts, "text")
+        self._alike(stmts, "text")
+        buffers = [stmt.buffer for stmt in stmts if isinstance(stmt, (ir.Fence, ir.Prefetch)) and stmt.buffer]
+        if buffers and isinstance(first, (ir.Fence, ir.Prefetch)):
+            self._require(len(buffers) == len(stmts))
+            return replace(first, buffer=self._buffer(buffers))
+        return first
 
     def _loop(self, loops: Sequence[ir.For]) -> Stmt:
         first = self._alike(loops, "kind", "step")

@@ -137,6 +137,8 @@ class _Specializer:
                 return self.stmt(taken) if taken is not None else ir.Seq(())
         elif isinstance(stmt, (ir.Store, ir.Allocate, ir.Prefetch)):
             stmt = replace(stmt, buffer=self._buffer(stmt.buffer))
+        elif isinstance(stmt, ir.Fence) and stmt.buffer:
+            stmt = replace(stmt, buffer=self._buffer(stmt.buffer))
         return rebuilt_stmt(stmt, self.stmt, self._expr)
 
     def _buffer(self, buffer: Buffer) -> Buffer:

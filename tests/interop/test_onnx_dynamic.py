@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import mlfc
 from mlfc.cli.main import app
 from mlfc.errors import LimitError, MlfcError, UnsupportedError
+from mlfc.frontend.onnx import importer
 from mlfc.relay.verify import verify
 from mlfc.support.dims import Symbol
 from tests.relay_dynamic import RefusedError, run_dynamic
@@ -559,6 +560,21 @@ def test_sequences_that_do_not_fit_are_one_error(tmp_path: Path) -> None:
         for value, text in faults:
             with pytest.raises(MlfcError, match=text):
                 machine.invoke("main", value)
+
+
+def test_sizes_of_sequences_are_narrowed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    run = importer._Importer.run
+
+    def counted(self: Any, *args: Any) -> Any:
+        runs.append(self)
+        return run(self, *args)
+
+    monkeypatch.setattr(importer._Importer, "run", counted)
+    nodes = [helper.make_node("ConcatFromSequence", ["s"], ["t"], axis=0), helper.make_node("Unknown", ["t"], ["y"])]
+    with pytest.raises(MlfcError, match="Unknown"):
+        mlfc.import_model(_sequence_model(nodes, helper.make_tensor_value_info("y", FLOAT, None)), dynamic=True)
+    assert len(runs) <= 6
 
 
 def test_a_sequence_that_grows_without_end_reaches_the_memory_limit(tmp_path: Path) -> None:

@@ -103,3 +103,20 @@ def test_the_work_for_bounds_of_nested_quotients_is_bounded() -> None:
     dims._bounds.cache_clear()
     bounds(_strip(N.dim, Symbol("w").dim, 6) - _strip(N.dim, Symbol("w").dim, 8))
     assert dims._bounds.cache_info().misses < 1000
+
+
+def test_the_work_for_renaming_symbols_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    power: Any = 1
+    for _ in range(60):
+        power = power * (N.dim + M.dim)
+    sums = 0
+    made = dims._made
+
+    def counted(terms: Any) -> Any:
+        nonlocal sums
+        sums += 1
+        return made(terms)
+
+    monkeypatch.setattr(dims, "_made", counted)
+    assert substituted(power, {N: M.dim, M: N.dim}) == power
+    assert sums <= 2 * len(power.terms)

@@ -300,11 +300,14 @@ def substituted(extent: Extent, values: Mapping[Symbol, Extent]) -> Any:
     """Return an extent with values in the place of symbols."""
     if not isinstance(extent, Dim):
         return extent
-    return reduce(
-        operator.add,
-        (count * prod(_substituted_atom(factor, values) for factor in factors) for factors, count in extent.terms),
-        0,
-    )
+    terms: list[tuple[_Monomial, int]] = []
+    for factors, count in extent.terms:
+        parts = [_terms(_substituted_atom(factor, values)) for factor in factors]
+        single = [part[0] for part in parts if len(part) == 1]  # as where a symbol replaces another
+        product = tuple(sorted(factor for factors, _ in single for factor in factors))
+        others = prod(_made(part) for part in parts if len(part) != 1)
+        terms += _terms(_made([(product, count * prod(times for _, times in single))]) * others)
+    return _made(terms)
 
 
 def walked(extent: Extent, leaf: Callable[[int | Symbol], Any], apply: Callable[[str, Any, Any], Any]) -> Any:

@@ -135,9 +135,7 @@ class _Specializer:
             if isinstance(condition, ir.Const):
                 taken = stmt.then if condition.value else stmt.otherwise
                 return self.stmt(taken) if taken is not None else ir.Seq(())
-        elif isinstance(stmt, (ir.Store, ir.Allocate, ir.Prefetch)):
-            stmt = replace(stmt, buffer=self._buffer(stmt.buffer))
-        elif isinstance(stmt, ir.Fence) and stmt.buffer:
+        elif isinstance(stmt, (ir.Store, ir.Allocate, ir.Prefetch, ir.Fence)) and stmt.buffer:
             stmt = replace(stmt, buffer=self._buffer(stmt.buffer))
         return rebuilt_stmt(stmt, self.stmt, self._expr)
 

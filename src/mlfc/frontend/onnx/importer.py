@@ -227,7 +227,10 @@ class _Importer(Bodies):
             if self.may_restart:
                 stated = self.dynamic.stated
                 self.dynamic.may_be_empty = {
-                    each for each in self.input_symbols if not each.low and each.name not in stated
+                    each
+                    for each in self.input_symbols
+                    # sizes of sequences are not replaced, and are not tried twice
+                    if not each.low and each.name not in stated and each not in self.replaced
                 }
         frozen = {name: expr.data for name, expr in given.items() if isinstance(expr, Constant)}
         outputs = [output.name for output in graph.output]

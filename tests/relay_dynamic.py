@@ -19,7 +19,8 @@ from mlfc.relay import ir
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import children, post_order
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, Symbol, substituted, symbols_of, walked
+from mlfc.support.dim_walk import walked
+from mlfc.support.dims import Dim, Symbol, substituted, symbols_of
 from tests.harness import loaded_by_llvm
 
 Array: TypeAlias = npt.NDArray[Any]

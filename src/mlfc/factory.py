@@ -29,7 +29,7 @@ from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.bytecode import encode, state_offsets
 from mlfc.support.content import Data
-from mlfc.support.dims import most
+from mlfc.support.dim_estimates import most
 from mlfc.support.module_info import (
     MemoryInfo,
     ModuleInterface,

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlfc.support import dims
-from mlfc.support.dims import Symbol, UndecidedError, bounds, maximum, minimum, substituted, walked
+from mlfc.support.dim_walk import walked
+from mlfc.support.dims import Symbol, UndecidedError, bounds, maximum, minimum, substituted
 
 N, M = Symbol("n"), Symbol("m", 0, 9)
 OPERATIONS: dict[str, Any] = {

@@ -11,7 +11,8 @@ from mlfc import memory
 from mlfc.codegen import GeneratedCode
 from mlfc.codegen.call_info import call_info
 from mlfc.support.content import ArrayContent, sha256_of_each
-from mlfc.support.dims import is_static, most
+from mlfc.support.dim_estimates import most
+from mlfc.support.dims import is_static
 from mlfc.support.module_info import (
     BlockInfo,
     CallInfo,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mlfc.support.call_shapes import UNKNOWN, count_text, tensor_text
-from mlfc.support.dims import LARGEST, Dim, Extent, most, substituted, symbols_of
+from mlfc.support.dim_estimates import most
+from mlfc.support.dims import LARGEST, Dim, Extent, substituted, symbols_of
 from mlfc.support.module_info import OperatorInfo
 from mlfc.tir.ir import KernelCall
 

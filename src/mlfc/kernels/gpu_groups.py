@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
 
-from mlfc.support.dims import Extent, maximum, typical
+from mlfc.support.dim_estimates import typical
+from mlfc.support.dims import Extent, maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 from mlfc.kernels.gpu_groups import below, each_result, unraveled
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, is_static, typical
+from mlfc.support.dim_estimates import typical
+from mlfc.support.dims import Dim, is_static
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context

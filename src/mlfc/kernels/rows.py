@@ -15,7 +15,8 @@ from typing import Protocol
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.kernels.gpu_groups import WARP, fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.support import dtypes
-from mlfc.support.dims import bounds, maximum, typical
+from mlfc.support.dim_estimates import typical
+from mlfc.support.dims import bounds, maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader
 from mlfc.tir.ir import Expr

@@ -8,7 +8,7 @@ from mlfc.codegen import Unit
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.c_parallel import scratch_bytes
 from mlfc.crt import crt_files
-from mlfc.support.dims import most
+from mlfc.support.dim_estimates import most
 from mlfc.support.parallel_functions import HEADERS, PARALLEL_FOR, SOURCE
 
 _SIZES = "mlfc_parallel_sizes.h"

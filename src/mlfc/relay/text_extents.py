@@ -16,6 +16,7 @@ from mlfc.relay.ir import Function, IRModule
 from mlfc.relay.text_literals import unique_names
 from mlfc.relay.visitor import post_order
 from mlfc.support import dims
+from mlfc.support.dim_walk import walked
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol
 
 BOUNDS = "symbols"  # the attribute that gives bounds
@@ -123,7 +124,7 @@ def extent_text(extent: Extent) -> str:
             return f"-{a}" if b == "-1" else f"{b} * {a}"
         return f"{_CALL_OF.get(operation, operation)}({a}, {b})"
 
-    text: str = dims.walked(extent, str, applied)
+    text: str = walked(extent, str, applied)
     return text
 
 

@@ -10,7 +10,8 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mlfc.support.dims import Dim, Extent, Symbol, symbols_of, walked
+from mlfc.support.dim_walk import walked
+from mlfc.support.dims import Dim, Extent, Symbol, symbols_of
 
 UNKNOWN = "?"
 _MOST_CHARACTERS = 2_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlfc.support.c_names import sanitize
-from mlfc.support.dims import Extent, Symbol, walked
+from mlfc.support.dim_walk import walked
+from mlfc.support.dims import Extent, Symbol
 
 MOST_CHARS = 48
 """Longer names read no better than what they stand for."""
@@ -33,7 +34,7 @@ def number_name(value: int) -> str:
 
 
 def combined(op: str, a: str, b: str) -> str:
-    """Return the name of an operation of `dims.walked` on two extents with these names."""
+    """Return the name of an operation of `walked` on two extents with these names."""
     if op in ("max", "min"):
         return f"{op}_of_{a}_and_{b}"
     if op == "+" and b.startswith(_MINUS):

@@ -9,7 +9,7 @@ an order is decided by the bounds of the symbols, and `UndecidedError` tells tha
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from math import gcd, lcm, prod
@@ -17,10 +17,7 @@ from typing import Any, TypeAlias, Union
 
 LARGEST = (1 << 31) - 1
 """The upper bound of symbols that have none of their own: what 32-bit indices reach."""
-NO_LIMIT = LARGEST // 128
-"""From here on a bound says nothing of memory: it may be of a symbol of which others are multiples."""
 _TERM_LIMIT = 256
-_USUAL = 64
 _STEP_LIMIT = 64
 """Of a division: what is left then is not divided."""
 _CHOICE_LIMIT = 4
@@ -64,7 +61,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class _Atom:
-    """A factor that is no sum: a symbol, or one of `_OPERATIONS` on two extents."""
+    """A factor that is no sum: a symbol, or an operation (``//``, ``%``, ``max``, ``min``) on two extents."""
 
     kind: str
     args: tuple[Any, ...]
@@ -102,9 +99,6 @@ class _Atom:
 
 
 _Monomial: TypeAlias = "tuple[_Atom, ...]"  # sorted factors; of no factors it is 1
-_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {
-    "//": operator.floordiv, "%": operator.mod, "max": max, "min": min,
-}  # fmt: skip
 Extent: TypeAlias = Union[int, "Dim"]
 Shape: TypeAlias = tuple[Any, ...]
 """Extents; those that are not `int` are `Dim`."""
@@ -261,22 +255,6 @@ def bounds(extent: Extent) -> tuple[int, int]:
     return extent.bounds if isinstance(extent, Dim) else (extent, extent)
 
 
-def most(extent: Extent) -> int | None:
-    """Return the largest value that an extent, or a number of bytes, may have; None where a symbol has no bound."""
-    if any(symbol.high >= NO_LIMIT for symbol in symbols_of([extent])):
-        return None
-    return max(0, bounds(extent)[1])
-
-
-def typical(extent: Extent) -> int:
-    """Return a value that an extent may well have, for estimates of work and size."""
-    return int(substituted(extent, {symbol: _typical(symbol) for symbol in symbols_of([extent])}))
-
-
-def _typical(symbol: Symbol) -> int:
-    return max(symbol.low, min(symbol.high, _USUAL))
-
-
 def symbols_of(extents: Iterable[Any]) -> list[Symbol]:
     """Return the symbols of extents, each once, in the order of their appearance."""
     found: dict[Symbol, None] = {}
@@ -308,30 +286,6 @@ def substituted(extent: Extent, values: Mapping[Symbol, Extent]) -> Any:
         others = prod(_made(part) for part in parts if len(part) != 1)
         terms += _terms(_made([(product, count * prod(times for _, times in single))]) * others)
     return _made(terms)
-
-
-def walked(extent: Extent, leaf: Callable[[int | Symbol], Any], apply: Callable[[str, Any, Any], Any]) -> Any:
-    """Return what a fold gives of an extent.
-
-    `leaf` is of integers and symbols; `apply` takes an operation (``+``, ``*``, ``//``, ``%``, ``max``, ``min``) and
-    what was made of both operands.
-    """
-    if not isinstance(extent, Dim):
-        return leaf(extent)
-    total = None
-    for factors, count in extent.terms:
-        parts = [_walked_atom(factor, leaf, apply) for factor in factors]
-        parts += [leaf(count)] if count != 1 or not factors else []
-        term = reduce(lambda a, b: apply("*", a, b), parts)
-        total = term if total is None else apply("+", total, term)
-    return total
-
-
-def _walked_atom(atom: _Atom, leaf: Callable[[Any], Any], apply: Callable[[str, Any, Any], Any]) -> Any:
-    if atom.kind == "symbol":
-        return leaf(atom.args[0])
-    a, b = (walked(item, leaf, apply) for item in atom.args)
-    return apply(atom.kind, a, b)
 
 
 def _substituted_atom(atom: _Atom, values: Mapping[Symbol, Extent]) -> Any:
@@ -402,6 +356,8 @@ def _at_least(a: Dim, b: Any, how: str) -> bool:
 
 def _divided(a: Extent, b: Extent) -> tuple[Any, Any]:
     """Return (quotient, rest) with ``a = quotient * b + rest``, where the rest has no term that `b` cancels."""
+    if isinstance(b, int) and b == 0:
+        raise ZeroDivisionError("an extent is divided by 0")
     first, count = _terms(b)[0]
     quotient: Any = 0
     rest: Any = 0
@@ -429,7 +385,7 @@ def _without(factors: _Monomial, taken: _Monomial) -> _Monomial | None:
 
 
 def _quotient(a: Extent, b: Extent) -> Any:
-    quotient, rest = _reduced(a, b)
+    quotient, rest = _divided(a, b)
     if _is_below(rest, b):
         return quotient
     if isinstance(rest, Dim) and isinstance(b, int) and b > 0:
@@ -446,16 +402,10 @@ def _quotient(a: Extent, b: Extent) -> Any:
 
 
 def _remainder(a: Extent, b: Extent) -> Any:
-    _, rest = _reduced(a, b)
+    _, rest = _divided(a, b)
     if _is_below(rest, b):
         return rest
     return rest % b if isinstance(rest, int) and isinstance(b, int) else _atom("%", rest, b)
-
-
-def _reduced(a: Extent, b: Extent) -> tuple[Any, Any]:
-    if isinstance(b, int) and b == 0:
-        raise ZeroDivisionError("an extent is divided by 0")
-    return _divided(a, b)
 
 
 @lru_cache(_REMEMBERED)

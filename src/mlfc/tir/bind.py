@@ -13,7 +13,8 @@ from math import prod
 from typing import Any, TypeAlias
 
 from mlfc.errors import UnsupportedError
-from mlfc.support.dims import Dim, Extent, bounds, maximum, typical
+from mlfc.support.dim_estimates import typical
+from mlfc.support.dims import Dim, Extent, bounds, maximum
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 from mlfc.support import dims
-from mlfc.support.dims import Extent, Symbol, walked
+from mlfc.support.dim_walk import walked
+from mlfc.support.dims import Extent, Symbol
 from mlfc.tir.ir import Binary, Buffer, Cast, Const, Expr, ExprOps, Stmt, Var
 from mlfc.tir.visitor import own_exprs, walk, walk_expr
 

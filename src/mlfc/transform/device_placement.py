@@ -15,7 +15,7 @@ from mlfc.errors import UnsupportedError
 from mlfc.relay import ir as relay
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
-from mlfc.support.dims import most
+from mlfc.support.dim_estimates import most
 from mlfc.target.features import Features
 from mlfc.tir.visitor import launches
 from mlfc.transform.lower_group import LoweredGroup, lower_group

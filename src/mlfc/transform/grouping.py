@@ -14,7 +14,7 @@ from math import prod
 from mlfc.errors import InternalError
 from mlfc.relay.ir import Call, Expr, Function, Tuple, op_name, tensor_type
 from mlfc.relay.op import Kind, Operator
-from mlfc.support.dims import typical
+from mlfc.support.dim_estimates import typical
 from mlfc.target.features import Features
 from mlfc.tir import ir, visitor
 from mlfc.tir.context import Context, Indices, Tensor

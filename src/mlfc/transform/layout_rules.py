@@ -16,7 +16,7 @@ from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, op_name
 from mlfc.relay.op import Kind, Operator
-from mlfc.support.dims import typical
+from mlfc.support.dim_estimates import typical
 from mlfc.transform.matching import flat_args, match_call, matching_axes, reshaped, shape_of, transposed
 
 

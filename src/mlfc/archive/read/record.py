@@ -28,7 +28,7 @@ from mlfc.archive.read.model import (
     TensorRecord,
 )
 from mlfc.support import dtypes
-from mlfc.support.dims import NO_LIMIT
+from mlfc.support.dim_estimates import NO_LIMIT
 from mlfc.support.module_info import ArchiveInfo, ModuleInfo
 from mlfc.support.tensor_info import TensorInfo
 

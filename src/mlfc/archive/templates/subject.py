@@ -19,7 +19,8 @@ from mlfc.codegen.vm.interface import vm_field_names, vm_tensors
 from mlfc.errors import OptionError
 from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
 from mlfc.support import dtypes
-from mlfc.support.dims import Symbol, most, substituted, symbols_of
+from mlfc.support.dim_estimates import most
+from mlfc.support.dims import Symbol, substituted, symbols_of
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
 from mlfc.support.vm_info import bounding_option
 from mlfc.tir.ir import Value

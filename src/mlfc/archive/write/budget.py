@@ -12,7 +12,7 @@ from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.bytecode import OPEN, work_bytes
-from mlfc.support.dims import most
+from mlfc.support.dim_estimates import most
 from mlfc.support.module_info import ConstantInfo, NamedBytes, PeakInfo
 from mlfc.support.text import shortened
 from mlfc.support.vm_info import bounding_option

@@ -13,7 +13,7 @@ from mlfc.archive.read.layout import VERSION
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.support.content import Data, nbytes_of, sha256_of_each
-from mlfc.support.dims import most
+from mlfc.support.dim_estimates import most
 from mlfc.support.module_info import (
     ArchiveInfo,
     AskedConstantPool,

@@ -10,7 +10,8 @@ from mlfc.codegen.vm.lists import ListAssembler
 from mlfc.memory.slots import Slot, SlotPlan, ends_with
 from mlfc.support import bytecode as bc
 from mlfc.support.containers import BYTES, EXTENTS, Container, parts_of
-from mlfc.support.dims import Dim, Extent, Symbol, bounds, maximum, symbols_of, walked
+from mlfc.support.dim_walk import walked
+from mlfc.support.dims import Dim, Extent, Symbol, bounds, maximum, symbols_of
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.ir import Value
 from mlfc.tir.steps import (

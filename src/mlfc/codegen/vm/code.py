@@ -37,7 +37,7 @@ from mlfc.codegen.writer import Writer
 from mlfc.errors import InternalError
 from mlfc.support.bytecode import encode
 from mlfc.support.content import Data
-from mlfc.support.dims import most
+from mlfc.support.dim_estimates import most
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.ir import PrimFunc
 

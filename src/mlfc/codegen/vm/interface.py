@@ -10,7 +10,7 @@ from mlfc.codegen.writer import Writer, comment_text
 from mlfc.relay.ir import Quantization
 from mlfc.support.bytecode import DTYPES, OPEN, Executable, state_offsets, work_bytes
 from mlfc.support.c_names import unique
-from mlfc.support.dims import most
+from mlfc.support.dim_estimates import most
 from mlfc.tir.ir import Program
 
 _RESERVED = ("vm_work", "vm_bytecode", "vm_state", "extents")

@@ -14,7 +14,8 @@ from mlfc.codegen.c_types import scalar_type
 from mlfc.support import dtypes
 from mlfc.support.c_names import KEYWORDS, unique
 from mlfc.support.dim_names import MOST_CHARS, combined, number_name
-from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, walked
+from mlfc.support.dim_walk import walked
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds
 from mlfc.tir import host
 from mlfc.tir.host import (
     INT32,

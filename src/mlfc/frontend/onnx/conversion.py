@@ -8,10 +8,10 @@ from functools import partial
 from mlfc.errors import MlfcError, ModelError, TypeCheckError, UnsupportedError
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.onnx import older, table
-from mlfc.frontend.onnx.late_checks import declared_result
-from mlfc.frontend.onnx.late_extents import late_result
+from mlfc.frontend.onnx.declared_shapes import declared_result
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
+from mlfc.frontend.onnx.runtime_shapes import late_result
 from mlfc.frontend.onnx.symbolic import evaluated
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import Extent, Symbol, UndecidedError, bounds, substituted

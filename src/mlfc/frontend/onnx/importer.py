@@ -40,7 +40,6 @@ from mlfc.frontend.onnx.inputs import (
     sorted_nodes,
     stated_shapes,
 )
-from mlfc.frontend.onnx.late_broadcast import checked_at_run
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.open_loops import is_long
@@ -56,6 +55,7 @@ from mlfc.frontend.onnx.open_shapes import (
 )
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.runs import Runs
+from mlfc.frontend.onnx.runtime_broadcast import checked_at_run
 from mlfc.frontend.onnx.schema import check_schema
 from mlfc.frontend.onnx.scope import Scope, check_captured, defining, given_attributes
 from mlfc.frontend.onnx.stand_ins import StandIns

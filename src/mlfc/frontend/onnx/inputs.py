@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -25,6 +25,7 @@ from mlfc.frontend.common import (
 )
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Constant, TensorType, Var
+from mlfc.support.dims import Dim
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
@@ -56,12 +57,8 @@ def input_variables(
     `shapes` and `values` are the user's. `weights` are the names of initializers, which are inputs too before IR
     version 4. `problems` receives what is wrong with the inputs.
     """
-    inputs = [item for item in graph.input if item.name not in weights]
-    for what, names in (("shapes", shapes), ("values", values)):
-        missing = sorted(set(names) - {item.name for item in inputs})
-        if missing:
-            raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place=what)
-    symbols = _symbols(inputs, shapes, values)
+    inputs = named_inputs(graph, shapes, values, weights)
+    symbols = named_sizes(inputs, shapes, values)
     found: dict[str, Var | Constant] = {}
     still_open = []
     for item in inputs:
@@ -81,6 +78,18 @@ def input_variables(
     if still_open:
         raise OpenShapesError([item.name for item in still_open], found)
     return found
+
+
+def named_inputs(
+    graph: onnx.GraphProto, shapes: Mapping[str, object], values: Values, weights: AbstractSet[str]
+) -> list[onnx.ValueInfoProto]:
+    """Return the inputs that are not weights; raise OptionError for a shape or value of an unknown one."""
+    inputs = [item for item in graph.input if item.name not in weights]
+    for what, names in (("shapes", shapes), ("values", values)):
+        missing = sorted(set(names) - {item.name for item in inputs})
+        if missing:
+            raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place=what)
+    return inputs
 
 
 def checked_dtype(item: onnx.ValueInfoProto) -> str:
@@ -137,17 +146,19 @@ def stated_shapes(
     return found
 
 
-def _symbols(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes, values: Values) -> dict[str, int]:
-    """Return sizes of named open dimensions that follow from the given shapes, and from those of the given values."""
-    symbols: dict[str, int] = {}
+def named_sizes(
+    inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[Any]], values: Values
+) -> dict[str, Any]:
+    """Return sizes of named dynamic dimensions, from the given shapes and from those of the given values."""
+    sizes: dict[str, Any] = {}
     for item in inputs:
         dimensions = declared_extents(item) or []
         of_value = np.shape(values[item.name]) if item.name in values else ()
         given = shapes.get(item.name, of_value if len(of_value) == len(dimensions) else ())
         for dimension, size in zip(dimensions, given, strict=False):
-            if isinstance(dimension, str) and dimension:
-                symbols.setdefault(dimension, int(size))
-    return symbols
+            if isinstance(dimension, str) and dimension and size is not None:
+                sizes.setdefault(dimension, size)
+    return sizes
 
 
 def _extents(item: onnx.ValueInfoProto, symbols: Mapping[str, int]) -> list[int | None] | None:
@@ -161,13 +172,17 @@ def _extents(item: onnx.ValueInfoProto, symbols: Mapping[str, int]) -> list[int 
 def _shape(
     item: onnx.ValueInfoProto, given: Sequence[int] | None, symbols: Mapping[str, int]
 ) -> tuple[int, ...] | None:
-    """Return the fixed shape of an input, None if dimensions stay open; check what the user gave."""
-    declared = declared_extents(item)
-    if given is None:
-        sizes = _extents(item, symbols)
-        return None if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
-    shape = tuple(given)
-    if any(not isinstance(size, int) or size < 1 for size in shape):
+    """Return the static shape of an input, None if it has dynamic dimensions."""
+    if given is not None:
+        return checked_shape(item, given, symbols)
+    sizes = _extents(item, symbols)
+    return None if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
+
+
+def checked_shape(item: onnx.ValueInfoProto, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the shape that the user gives; raise OptionError if it is invalid, or if the model declares another."""
+    shape, declared = tuple(given), declared_extents(item)
+    if not all(isinstance(size, Dim) or (isinstance(size, int) and size > 0) for size in shape):
         raise OptionError(f"the shape {shape} given for the input '{item.name}' must be positive integers")
     if declared is None:
         return shape
@@ -175,11 +190,11 @@ def _shape(
         raise OptionError(
             f"the input '{item.name}' has {len(declared)} dimensions, the given shape {shape} has {len(shape)}"
         )
-    for position, (size, wanted) in enumerate(zip(shape, declared, strict=True)):
-        fixed = symbols.get(wanted, size) if isinstance(wanted, str) else wanted
+    for axis, (size, wanted) in enumerate(zip(shape, declared, strict=True)):
+        fixed = named.get(wanted, size) if isinstance(wanted, str) else wanted
         if size != fixed:
             raise OptionError(
-                f"dimension {position} of the input '{item.name}' is {fixed}, the given shape {shape} says {size}"
+                f"dimension {axis} of the input '{item.name}' is {fixed}, the given shape {shape} says {size}"
             )
     return shape
 
@@ -189,7 +204,7 @@ def guessed_shapes(
 ) -> Iterator[dict[str, tuple[int, ...]]]:
     """Yield shapes that the inputs left open may have, the likeliest first: a batch of 1, and usual sizes."""
     inputs = [item for item in graph.input if item.name not in weights]
-    symbols = _symbols(inputs, shapes, values)
+    symbols = named_sizes(inputs, shapes, values)
     inputs = [item for item in inputs if item.name not in values]
     still_open: dict[str, list[int | str]] = {}
     for item in inputs:

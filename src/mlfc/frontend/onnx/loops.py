@@ -12,7 +12,8 @@ from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import UNROLL, importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
-from mlfc.support.dims import Dim, typical
+from mlfc.support.dim_estimates import typical
+from mlfc.support.dims import Dim
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from mlfc.frontend.onnx.sequences import angles, row, scattered, turned
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
-from mlfc.support.dims import Extent, bounds, maximum, typical
+from mlfc.support.dim_estimates import typical
+from mlfc.support.dims import Extent, bounds, maximum
 
 
 def _scale(node: Node) -> float | None:

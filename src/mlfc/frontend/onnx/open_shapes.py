@@ -8,14 +8,21 @@ from functools import partial
 from math import gcd, prod
 from typing import Any, TypeAlias
 
-import numpy as np
 import onnx
 
-from mlfc.errors import ModelError, OptionError, unknown
+from mlfc.errors import ModelError, OptionError
 from mlfc.frontend.common import Problems, Values, frozen_input
 from mlfc.frontend.dynamic import Dynamic, identifier
 from mlfc.frontend.onnx.container_io import container_of, input_parts
-from mlfc.frontend.onnx.inputs import SIZE_LIMIT, OpenShapesError, checked_dtype, declared_extents
+from mlfc.frontend.onnx.inputs import (
+    SIZE_LIMIT,
+    OpenShapesError,
+    checked_dtype,
+    checked_shape,
+    declared_extents,
+    named_inputs,
+    named_sizes,
+)
 from mlfc.frontend.onnx.node import Node
 from mlfc.relay.dynamic import unproven_extents
 from mlfc.relay.ir import Call, Constant, Expr, Function, If, TensorType, Tuple, Var
@@ -51,12 +58,9 @@ def opened_inputs(
     problems: Problems,
 ) -> dict[str, Var | Constant]:
     """Return every input of the model that is not a weight, as `inputs.input_variables` does, with open dimensions."""
-    inputs = [item for item in graph.input if item.name not in weights]
-    for what, names in (("shapes", shapes), ("values", values)):
-        missing = sorted(set(names) - {item.name for item in inputs})
-        if missing:
-            raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place=what)
-    named = _named(inputs, shapes, values)
+    inputs = named_inputs(graph, shapes, values, weights)
+    sizes = named_sizes(inputs, shapes, values)
+    named = {name: _extent(size) for name, size in sizes.items() if name not in _NO_NAMES}
     stated = [_extent(value) for shape in shapes.values() for value in shape if value is not None]
     _check_ranges([*named.values(), *stated], dynamic)
     found: dict[str, Var | Constant] = {}
@@ -70,12 +74,11 @@ def opened_inputs(
                 parts = input_parts(item, container, shapes.get(item.name), dynamic)
                 found.update((part.name, part) for part in parts)
                 continue
-            dtype = checked_dtype(item)
-            declared = declared_extents(item)
-            given = _given(item, declared, _spelled_out(item, declared, shapes, named, dynamic))
+            dtype, declared = checked_dtype(item), declared_extents(item)
+            given = _given(item, declared, shapes, named, dynamic)
             if item.name in values:
-                sizes = [size if isinstance(size, int) else None for size in declared] if declared is not None else None
-                found[item.name] = Constant(frozen_input(values[item.name], item.name, dtype, sizes), item.name)
+                extents = None if declared is None else [size if isinstance(size, int) else None for size in declared]
+                found[item.name] = Constant(frozen_input(values[item.name], item.name, dtype, extents), item.name)
                 continue
             if declared is None and given is None:
                 still_open.append(item.name)
@@ -96,23 +99,28 @@ def opened_inputs(
     return found
 
 
-def _spelled_out(
+def _given(
     item: onnx.ValueInfoProto,
     declared: Sequence[int | str] | None,
     shapes: Mapping[str, Sequence[Any]],
     named: dict[str, Extent],
     dynamic: Dynamic,
-) -> Sequence[Any] | None:
-    """Return the shape that the user gives, in which None is the dimension that the model leaves open."""
+) -> tuple[Extent, ...] | None:
+    """Return the shape that the user gives, in which None is the dimension that the model declares."""
     given = shapes.get(item.name)
     if given is None:
         return None
     titles = declared if declared is not None and len(declared) == len(given) else [""] * len(given)
-    pairs = zip(given, titles, strict=True)
-    return [
-        (size if isinstance(size, int) else _symbol(item.name, axis, size, named, dynamic)) if value is None else value
-        for axis, (value, size) in enumerate(pairs)
-    ]
+    return checked_shape(
+        item,
+        [
+            size if value is None and isinstance(size, int)
+            else _symbol(item.name, axis, str(size), named, dynamic) if value is None
+            else _extent(value)
+            for axis, (value, size) in enumerate(zip(given, titles, strict=True))
+        ],
+        {},
+    )  # fmt: skip
 
 
 def _extent(value: Any) -> Extent:
@@ -143,43 +151,6 @@ def _check_ranges(extents: Sequence[Extent], dynamic: Dynamic) -> None:
                     place="shapes",
                 )
             dynamic.take(symbol)
-
-
-def _given(
-    item: onnx.ValueInfoProto, declared: Sequence[int | str] | None, given: Sequence[Any] | None
-) -> list[Extent] | None:
-    if given is None:
-        return None
-    shape = [_extent(value) for value in given]
-    if any(bounds(extent)[0] < (0 if isinstance(extent, Dim) else 1) for extent in shape):
-        raise OptionError(f"the shape {tuple(shape)} given for the input '{item.name}' must be positive integers")
-    if declared is None:
-        return shape
-    if len(shape) != len(declared):
-        raise OptionError(
-            f"the input '{item.name}' has {len(declared)} dimensions, the given shape {tuple(shape)} has {len(shape)}"
-        )
-    for axis, (extent, wanted) in enumerate(zip(shape, declared, strict=True)):
-        if isinstance(wanted, int) and extent != wanted:
-            raise OptionError(
-                f"dimension {axis} of the input '{item.name}' is {wanted}, the given shape {tuple(shape)} says {extent}"
-            )
-    return shape
-
-
-def _named(
-    inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[Any]], values: Values
-) -> dict[str, Extent]:
-    """Return extents of named open dimensions by the shapes and values that the user gives."""
-    named: dict[str, Extent] = {}
-    for item in inputs:
-        declared = declared_extents(item) or []
-        of_value = np.shape(values[item.name]) if item.name in values else ()
-        given = shapes.get(item.name, of_value if len(of_value) == len(declared) else ())
-        for size, extent in zip(declared, given, strict=False):
-            if isinstance(size, str) and size not in _NO_NAMES and extent is not None:
-                named.setdefault(size, _extent(extent))
-    return named
 
 
 def _symbol(name: str, axis: int, title: str, named: dict[str, Extent], dynamic: Dynamic) -> Extent:

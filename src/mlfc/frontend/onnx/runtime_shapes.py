@@ -1,7 +1,7 @@
-"""Inputs that decide shapes and come only when the model runs: what they say becomes extents of the run.
+"""Operators whose output shape depends on an input that is not constant, where the model does not declare it.
 
-The counterpart of `late`, which takes the shapes that a model states. An extent that is computed is a symbol, and the
-integer that it is: how many elements are not zero, how many steps a range has, where a slice ends.
+The dimension sizes are then symbols that integers define at run time: the number of elements of a range, the end of a
+slice, the elements of a shape.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from math import prod
 from typing import Any, TypeAlias
 
 from mlfc.errors import MlfcError
-from mlfc.frontend.onnx.index import first_true
-from mlfc.frontend.onnx.late import LATE, Convert, Results, named_axes, per_axis
-from mlfc.frontend.onnx.late_checks import asked_shape, declared_result, kept_steps, range_count, total_of
+from mlfc.frontend.onnx.declared_shapes import declared_result, grown_by, padded, slices
+from mlfc.frontend.onnx.index import count_of, first_true
 from mlfc.frontend.onnx.node import Node, UnknownValueError, dtype_of, shape_of
+from mlfc.frontend.onnx.runtime_values import Convert, Results, asked_shape, int64, named_axes, range_count
 from mlfc.frontend.onnx.shape import extent_from_end, stretched
 from mlfc.relay.ir import Expr
 from mlfc.support import dtypes
@@ -88,10 +88,6 @@ def numbers(node: Node, values: Expr, high: Sequence[Any] = ()) -> list[Any]:
     ]
 
 
-def _int64(node: Node, value: Any) -> Any:
-    return node.constant(value, "int64")
-
-
 @_late("Reshape")
 def _reshape(node: Node, _convert: Convert) -> Results | None:
     given = shape_of(node.input(1))
@@ -104,7 +100,7 @@ def reshaped(node: Node, asked: Expr) -> Expr:
     """Return input 0 in a shape that the run computes, and refuses where the elements are others."""
     size, extents = prod(node.shape(0)), numbers(node, asked)
     total = node.call("prod", asked, axis=(0,), keepdims=False)
-    node.require(node.call("equal", total, _int64(node, size)), f"whether the shape of '{node.name}' fits its elements")
+    node.require(node.call("equal", total, int64(node, size)), f"whether the shape of '{node.name}' fits its elements")
     if size == 0:
         return node.filled(extents, 0, node.dtype(0))
     # as many elements as the new shape says, which are all
@@ -121,20 +117,20 @@ def _squeeze(node: Node, _convert: Convert) -> Results | None:
     if isinstance(count, Dim) or not 0 < count <= rank <= _LARGEST_LIST or not shape:
         return None
     named = node.call("any", named_axes(node, node.input(1), rank), axis=(0,), keepdims=False)
-    is_whole = node.call("equal", total_of(node, named), _int64(node, count))
+    is_whole = node.call("equal", count_of(node, named), int64(node, count))
     node.require(is_whole, f"whether '{node.name}' has {count} different axes")
     if not is_less:
         place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)
-        place = node.call("maximum", node.call("subtract", place, _int64(node, 1)), _int64(node, 0))
+        place = node.call("maximum", node.call("subtract", place, int64(node, 1)), int64(node, 0))
         # what is too many is no place of the input, and refused above
-        place = node.call("minimum", place, _int64(node, len(shape) - 1))
-        kept = node.call("take", _int64(node, shape), place, axis=0)
-        return reshaped(node, node.call("where", named, _int64(node, 1), kept))
+        place = node.call("minimum", place, int64(node, len(shape) - 1))
+        kept = node.call("take", int64(node, shape), place, axis=0)
+        return reshaped(node, node.call("where", named, int64(node, 1), kept))
     if count == rank:
-        node.require(node.call("equal", _int64(node, prod(shape)), _int64(node, 1)), f"whether '{node.name}' drops 1")
-        return node.call("take", node.reshape(node.input(0), (prod(shape),)), _int64(node, 0), axis=0)
+        node.require(node.call("equal", int64(node, prod(shape)), int64(node, 1)), f"whether '{node.name}' drops 1")
+        return node.call("take", node.reshape(node.input(0), (prod(shape),)), int64(node, 0), axis=0)
     places = first_true(node, node.call("logical_not", named), rank - count)
-    return reshaped(node, node.call("take", _int64(node, shape), places, axis=0))
+    return reshaped(node, node.call("take", int64(node, shape), places, axis=0))
 
 
 @_late("TopK")
@@ -145,7 +141,7 @@ def _top_k(node: Node, convert: Convert) -> Results | None:
     wanted = node.reshape(node.input(1), ())
     count = node.late(wanted, 0, extent)
     if isinstance(extent, Dim):
-        few = node.call("less_equal", node.cast(wanted, "int64"), _int64(node, extent))
+        few = node.call("less_equal", node.cast(wanted, "int64"), int64(node, extent))
         node.require(few, f"whether '{node.name}' takes elements that there are")
         count = minimum(count, extent)
     return convert(node.with_value(1, [count]))
@@ -163,13 +159,13 @@ def _expand(node: Node, convert: Convert) -> Results | None:
         if old == 1:
             kept.append(node.late(asked))
             continue
-        size, one = _int64(node, old), _int64(node, 1)
+        size, one = int64(node, old), int64(node, 1)
         fits = [node.call("equal", asked, one), node.call("equal", asked, size), node.call("equal", size, one)]
         node.require(reduce(partial(node.call, "logical_or"), fits), f"whether the operands of '{node.name}' broadcast")
         is_dynamic = isinstance(old, Dim) and bounds(old)[0] < 2
         kept.append(node.late(node.call("where", fits[2], asked, size)) if is_dynamic else old)
         x = stretched(node, x, place - rank, kept[-1])
-    return convert(replace(node.with_value(1, kept), inputs=[x, _int64(node, kept)]))
+    return convert(replace(node.with_value(1, kept), inputs=[x, int64(node, kept)]))
 
 
 @_late("Range")
@@ -181,33 +177,20 @@ def _range(node: Node, _convert: Convert) -> Results | None:
 
 @_late("Slice")
 def _slice(node: Node, _convert: Convert) -> Results | None:
-    """Count the steps of each axis from its start, end and step, which are limited to the axis as ONNX says."""
-    if node.opset < 10:
+    x = node.input(0)
+    cuts = None if isinstance(prod(node.shape(1)), Dim) else slices(node)
+    if cuts is None:
         return None
-    x, old, count = node.input(0), node.shape(0), prod(node.shape(1))
-    if isinstance(count, Dim):
-        return None
-    found = per_axis(node, node.optional(3), count)
-    for axis, extent in enumerate(old):
-        start, end = (found(node.input(index), axis, default) for index, default in ((1, 0), (2, extent)))
-        step = found(node.optional(4), axis, 1)
-        if start is None or end is None or step is None:
-            continue
-        x = _sliced(node, x, axis, (start, end, step))
+    for axis, (begin, step, steps) in cuts.items():
+        count = node.late(steps, 0, node.shape(0)[axis])
+        # within the axis where there is a result
+        places = node.call("add", begin, node.call("multiply", node.counted(count), step))
+        x = node.call("take", x, places, axis=axis)
     return x
 
 
-def _sliced(node: Node, x: Expr, axis: int, bounds: tuple[Expr, Expr, Expr]) -> Expr:
-    extent = shape_of(x)[axis]
-    begin, step, steps = kept_steps(node, extent, bounds)
-    count = node.late(steps, 0, extent)
-    places = node.call("add", begin, node.call("multiply", node.counted(count), step))
-    # no place is outside where there is a result; without elements there is none
-    return node.call("take", x, places, axis=axis)
-
-
 @_late("Pad")
-def _pad(node: Node, convert: Convert) -> Results | None:
+def _pad(node: Node, _convert: Convert) -> Results | None:
     """Give each axis its extent, and take the elements by place."""
     if node.opset < 11:
         return None
@@ -217,25 +200,20 @@ def _pad(node: Node, convert: Convert) -> Results | None:
         return None
     known = _known_pads(node, count // 2)
     if known is not None:
-        padded = {axis: pads for axis, pads in known.items() if pads != (0, 0)}
-        pads = [pair[end] for end in (0, 1) for pair in padded.values()]
+        changed = {axis: pads for axis, pads in known.items() if pads != (0, 0)}
+        pads = [pair[end] for end in (0, 1) for pair in changed.values()]
         inputs = [*node.inputs, *[None] * (4 - len(node.inputs))]
-        inputs[1], inputs[3] = _int64(node, pads), _int64(node, list(padded))
+        inputs[1], inputs[3] = int64(node, pads), int64(node, list(changed))
         shape = tuple(
-            maximum(extent + sum(padded.get(axis, (0, 0))), 0) if axis in padded else extent
+            maximum(extent + sum(changed.get(axis, (0, 0))), 0) if axis in changed else extent
             for axis, extent in enumerate(old)
         )
-        return LATE["Pad"](replace(node, inputs=inputs, stated=[shape]), convert)
-    before, behind = (node.cut(node.input(1), 0, begin, begin + count // 2) for begin in (0, count // 2))
-    found = per_axis(node, node.optional(3), count // 2)
+        return padded(replace(node, inputs=inputs), shape)
     grown = list(old)
-    for axis, extent in enumerate(old):
-        first, second = found(before, axis, 0), found(behind, axis, 0)
-        if first is None or second is None:
-            continue
-        total = node.call("add", node.call("add", first, second), _int64(node, extent))
-        grown[axis] = node.late(node.call("maximum", total, _int64(node, 0)))
-    return LATE["Pad"](replace(node, stated=[tuple(grown)]), convert)
+    for axis, total in grown_by(node).items():
+        size = node.call("add", total, int64(node, old[axis]))
+        grown[axis] = node.late(node.call("maximum", size, int64(node, 0)))
+    return padded(node, tuple(grown))
 
 
 def _known_pads(node: Node, count: int) -> dict[int, tuple[Any, Any]] | None:

@@ -1,0 +1,25 @@
+"""Numbers that stand for dynamic extents in estimates: of memory, work and size."""
+
+from __future__ import annotations
+
+from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, substituted, symbols_of
+
+NO_LIMIT = LARGEST // 128
+"""From here on a bound says nothing of memory: it may be of a symbol of which others are multiples."""
+_USUAL = 64
+
+
+def most(extent: Extent) -> int | None:
+    """Return the largest value that an extent, or a number of bytes, may have; None where a symbol has no bound."""
+    if any(symbol.high >= NO_LIMIT for symbol in symbols_of([extent])):
+        return None
+    return max(0, bounds(extent)[1])
+
+
+def typical(extent: Extent) -> int:
+    """Return a value that an extent may well have, for estimates of work and size."""
+    return int(substituted(extent, {symbol: _typical(symbol) for symbol in symbols_of([extent])}))
+
+
+def _typical(symbol: Symbol) -> int:
+    return max(symbol.low, min(symbol.high, _USUAL))

@@ -19,11 +19,11 @@ from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.specialize import with_numbers
-from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.dynamic_cases import filled
 from tests.native.llvm_functions import LlvmLibrary, library_of, machine_for, run_kernel
 from tests.shared_library import compile_shared
+from tests.verify_tir import verify
 
 Array = npt.NDArray[Any]
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")

@@ -14,7 +14,7 @@ import mlfc
 from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.support.module_info import ModuleInterface
-from mlfc.tir.verify import verify
+from tests.verify_tir import verify
 
 Array = npt.NDArray[Any]
 

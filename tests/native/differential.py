@@ -19,12 +19,12 @@ from mlfc.support import dtypes
 from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Program, Value
-from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.compiler_levels import Build
 from tests.native.fused_chains import Chain
 from tests.native.kernel_runner import aligned, group_of
 from tests.native.llvm_functions import library_of, machine_for
+from tests.verify_tir import verify
 
 Array: TypeAlias = "npt.NDArray[Any]"
 

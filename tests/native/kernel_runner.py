@@ -23,10 +23,10 @@ from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir.ir import PrimFunc
-from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.llvm_functions import beside_c
 from tests.shared_library import compile_shared
+from tests.verify_tir import verify
 
 Array = npt.NDArray[Any]
 Key = TypeVar("Key", bound=Hashable)

@@ -29,7 +29,6 @@ from mlfc.tir import interpreter
 from mlfc.tir import ir as tir
 from mlfc.tir.parallel import parallelize
 from mlfc.tir.specialize import with_numbers
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
 from mlfc.transform.kernel_key import kernel_key
 from mlfc.transform.lower_group import LoweredGroup, lower_group
@@ -40,6 +39,7 @@ from tests.native.test_i8mm_kernels import dense_layer
 from tests.native.test_mve_kernels import PLAIN, layer, requantized, scalar
 from tests.native.test_open_extents import result as run_open
 from tests.shared_library import compile_shared
+from tests.verify_tir import verify
 
 Array = npt.NDArray[Any]
 

@@ -19,10 +19,10 @@ from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
 from mlfc.tir.interpreter import evaluate_expr
 from mlfc.tir.ir import PrimFunc, Var
-from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import lower_group
 from tests.attention_reference import attention
 from tests.harness import loaded_by_llvm
+from tests.verify_tir import verify
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(31)

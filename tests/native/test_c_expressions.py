@@ -17,9 +17,9 @@ from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter, ir
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
-from mlfc.tir.verify import verify
 from tests.conftest import need
 from tests.native.c_functions import Functions
+from tests.verify_tir import verify
 
 Array = npt.NDArray[Any]
 SIZE = 96

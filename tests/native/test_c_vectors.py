@@ -20,10 +20,10 @@ from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter, ir
 from mlfc.tir.ir import Buffer, PrimFunc
-from mlfc.tir.verify import verify
 from tests.conftest import need
 from tests.native.c_functions import Functions
 from tests.native.llvm_functions import run_kernel
+from tests.verify_tir import verify
 
 FILES = ((16,), (8, 4))
 """Lanes of the vectors that are together in one file: the widest decide how many parts all have."""

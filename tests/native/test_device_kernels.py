@@ -19,7 +19,6 @@ from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import Program
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import launches
 from tests import operator_cases
 from tests.image_cases import block_cases, resize_cases
@@ -29,6 +28,7 @@ from tests.operator_cases import Case
 from tests.reduction_cases import reduce_cases
 from tests.tflite_cases import Case as TfliteCase
 from tests.unit.test_tflite_ops import FLOAT, QUANTIZED, check, inputs_of, model_of
+from tests.verify_tir import verify
 
 DEVICE = Features(vector_bytes=0, dot4=False, gpu=True)
 FAMILIES = {

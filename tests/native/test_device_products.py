@@ -12,12 +12,12 @@ from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.device import device_kernels, device_source
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import launches
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.cuda_on_host import assert_nvrtc_takes
 from tests.native.device_products import ProductCase, product_cases
 from tests.native.device_runner import CudaOnHost, OnOpencl
+from tests.verify_tir import verify
 
 DEVICE = Features(vector_bytes=0, dot4=False, gpu=True)
 CASES = product_cases()

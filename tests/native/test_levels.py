@@ -19,10 +19,10 @@ from mlfc.factory import Factory
 from mlfc.library.toolchain import run_tool
 from mlfc.support.platforms import this_platform
 from mlfc.target.features import LEVELS
-from mlfc.tir.verify import verify
 from tests.conftest import need
 from tests.native.foreign_libraries import without_c_library
 from tests.native.foreign_programs import emulator_of, link_program
+from tests.verify_tir import verify
 
 _EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"
 MODEL, FLOATS = _EXAMPLES / "digits_int8.tflite", _EXAMPLES / "digits.onnx"

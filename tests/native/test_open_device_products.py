@@ -18,10 +18,10 @@ from mlfc.support.dims import Dim, substituted
 from mlfc.tir import interpreter, simt_interpreter
 from mlfc.tir.ir import Allocate, PrimFunc
 from mlfc.tir.specialize import with_numbers
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
 from tests.conftest import need_opencl
 from tests.native.cuda_on_host import assert_nvrtc_takes
+from tests.verify_tir import verify
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 Inputs = dict[str, np.ndarray]

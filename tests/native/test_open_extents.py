@@ -21,12 +21,12 @@ from mlfc.support.dims import Symbol, maximum
 from mlfc.target.features import Features
 from mlfc.tir.ir import Const, For, Prefetch, PrimFunc
 from mlfc.tir.specialize import with_numbers
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.kernel_runner import FUSING, aligned, group_of
 from tests.native.llvm_functions import beside_c
 from tests.shared_library import compile_shared
+from tests.verify_tir import verify
 
 Array = npt.NDArray[Any]
 Made = tuple[ir.Expr, list[ir.Var]]

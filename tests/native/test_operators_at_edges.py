@@ -23,12 +23,12 @@ from mlfc.target.features import Features
 from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, Var
-from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.conftest import need
 from tests.edge_cases import DTYPES, NO_KERNEL, EdgeCall, edge_calls
 from tests.native.llvm_functions import LlvmLibrary, library_of, run_kernel
 from tests.native.sanitized import Job, run_sanitized
+from tests.verify_tir import verify
 
 Array = npt.NDArray[np.generic]
 

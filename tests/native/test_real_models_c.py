@@ -10,8 +10,8 @@ import pytest
 import mlfc
 from mlfc.factory import Factory
 from mlfc.support.content import to_bytes, write_data
-from mlfc.tir.verify import verify
 from tests.conftest import need
+from tests.verify_tir import verify
 
 CALLER = """
 #include "{header}"

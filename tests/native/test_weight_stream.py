@@ -18,11 +18,11 @@ from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.interpreter import run
 from mlfc.tir.specialize import with_numbers
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import rebuilt_stmt, walk
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.kernel_runner import Kernels, group_of
 from tests.native.test_kernels import Case, attributes
+from tests.verify_tir import verify
 
 WIDE = Features(vector_registers=32, winograd=True, prefetches=True)
 NARROW = Features(packing_registers=32, winograd=True, prefetches=True)

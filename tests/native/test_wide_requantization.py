@@ -19,10 +19,10 @@ from mlfc.tir import interpreter
 from mlfc.tir.context import Context
 from mlfc.tir.fixed_point_lanes import WIDE, vectorize
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
-from mlfc.tir.verify import verify
 from tests.conftest import need
 from tests.native.llvm_functions import run_kernel
 from tests.shared_library import compile_shared
+from tests.verify_tir import verify
 
 WARNINGS = ("-std=c99", "-O3", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
 FLAGS = {

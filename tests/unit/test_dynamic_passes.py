@@ -16,11 +16,11 @@ from mlfc.relay.visitor import post_order
 from mlfc.support.dims import Dim, Symbol
 from mlfc.target.features import Features
 from mlfc.tir.specialize import with_numbers
-from mlfc.tir.verify import verify
 from mlfc.transform.lower_group import lower_group
 from mlfc.transform.matching import matching_axes
 from mlfc.transform.pipeline import run
 from tests.relay_run import operators
+from tests.verify_tir import verify
 
 Make = Callable[..., tuple[tuple[ir.Var, ...], ir.Expr]]
 N, S, H, W = (Symbol(name).dim for name in "nshw")

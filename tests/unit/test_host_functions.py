@@ -36,9 +36,9 @@ from mlfc.tir.host import (
     names,
     pointer,
 )
-from mlfc.tir.host_verify import verify_host
 from tests.native.programs import chain, product
 from tests.native.test_launch_code import program as launch_program
+from tests.verify_host import verify_host
 
 A, B, C = names(a=INT, b=INT, c=INT)
 

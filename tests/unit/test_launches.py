@@ -12,8 +12,8 @@ from mlfc.tir import builder as tb
 from mlfc.tir import interpreter, ir
 from mlfc.tir.bind import bind
 from mlfc.tir.ir import Buffer, PrimFunc
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import launches
+from tests.verify_tir import verify
 
 Body = Callable[[tb.StmtBuilder, Buffer, Buffer], None]
 SHAPE = (6, 50)

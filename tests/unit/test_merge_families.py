@@ -19,8 +19,8 @@ from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
 from mlfc.tir.merge_kernels import merge_families, merge_kernels
 from mlfc.tir.parameters import ParameterPool, SharedFunction, specialize, without_single_trips
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import signature
+from tests.verify_tir import verify
 
 Array = npt.NDArray[np.generic]
 

@@ -17,8 +17,8 @@ from mlfc.tir import builder as tb
 from mlfc.tir import ir, visitor
 from mlfc.tir.interpreter import run
 from mlfc.tir.ir import Buffer, KernelCall, PrimFunc, Program, Value
-from mlfc.tir.verify import verify
 from mlfc.transform.share_kernels import share_kernels
+from tests.verify_tir import verify
 
 Array = npt.NDArray[Any]
 LIMITS = (1.5, 0.5, 6.0)

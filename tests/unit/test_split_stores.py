@@ -12,8 +12,8 @@ from mlfc.tir import builder as tb
 from mlfc.tir import interpreter, ir
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
 from mlfc.tir.split_stores import split_stores
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
+from tests.verify_tir import verify
 
 ROWS, LANES = 3, 16
 SUMS = Buffer("sums", (ROWS, LANES), "int32")

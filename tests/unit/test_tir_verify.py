@@ -8,7 +8,7 @@ from mlfc.errors import InternalError
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, PrimFunc
-from mlfc.tir.verify import verify
+from tests.verify_tir import verify
 
 Body = Callable[[tb.StmtBuilder, Buffer, Buffer], None]
 

@@ -12,8 +12,8 @@ from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
 from mlfc.tir.fixed_point_lanes import QUARTET, vectorize
 from mlfc.tir.ir import Buffer, Expr, For, PrimFunc, Store
-from mlfc.tir.verify import verify
 from mlfc.tir.visitor import walk
+from tests.verify_tir import verify
 
 Value = Callable[[tb.StmtBuilder, Expr], Expr]
 

@@ -19,7 +19,7 @@ from mlfc.tir.ir import Expr, For, Stmt, Var
 from mlfc.tir.proven_lines import Limited, LineOf, Lines, Tables, with_single_uses
 from mlfc.tir.proven_planes import PlaneOf, Planes
 from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import own_exprs, same_expr, walk, walk_expr
+from mlfc.tir.visitor import only, own_exprs, rebuilt_stmt, same_expr, walk, walk_expr
 
 _NARROW = ("int8", "uint8", "int16", "uint16")
 _ANY_WIDTH = frozenset({"min", "max"})  # narrow operands give the same results as int32
@@ -67,14 +67,9 @@ def vectorize(stmt: Stmt, forms: Forms, tables: Tables | None = None) -> Stmt:
             parts = _loop(stmt, forms, tables)
             return stmt if parts is None else tb.seq(parts)
         return _nest(stmt, forms, tables) or replace(stmt, body=vectorize(stmt.body, forms, tables))
-    if isinstance(stmt, ir.Seq):
-        return ir.Seq(tuple(vectorize(item, forms, tables) for item in stmt.stmts))
-    if isinstance(stmt, (ir.Let, ir.Allocate)):
-        return replace(stmt, body=vectorize(stmt.body, forms, tables))
-    if isinstance(stmt, ir.If):
-        otherwise = None if stmt.otherwise is None else vectorize(stmt.otherwise, forms, tables)
-        return ir.If(stmt.condition, vectorize(stmt.then, forms, tables), otherwise)
-    return stmt
+    if isinstance(stmt, (ir.Launch, ir.Parallel)):
+        return stmt
+    return rebuilt_stmt(stmt, lambda item: vectorize(item, forms, tables))
 
 
 def _nest(outer: For, forms: Forms, tables: Tables | None) -> Stmt | None:
@@ -86,7 +81,7 @@ def _nest(outer: For, forms: Forms, tables: Tables | None) -> Stmt | None:
     stmt: Stmt = outer
     while isinstance(stmt, For) and stmt.kind == "serial" and stmt.step == 1 and isinstance(stmt.extent, ir.Const):
         loops.append(stmt)
-        stmt = _only(stmt.body)
+        stmt = only(stmt.body)
     if tables is None or not loops or not isinstance(stmt, For) or stmt.kind != "vectorized":
         return None
     proof = Independence(outer)
@@ -109,11 +104,6 @@ def _around(loops: Sequence[For], body: Stmt) -> Stmt:
     for loop in reversed(loops):
         result = For(own[loop.var], loop.extent, result, loop.kind)
     return result
-
-
-def _only(stmt: Stmt) -> Stmt:
-    """Return the one statement that a sequence of one holds."""
-    return stmt.stmts[0] if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1 else stmt
 
 
 def _loop(loop: For, forms: Forms, tables: Tables | None) -> list[Stmt] | None:
@@ -163,18 +153,13 @@ def _at(stmt: Stmt, var: Var, value: Expr) -> Stmt:
 
 
 def _copied(stmt: Stmt, env: dict[Var, Expr]) -> Stmt:
-    if isinstance(stmt, ir.Seq):
-        return ir.Seq(tuple(_copied(item, env) for item in stmt.stmts))
     if isinstance(stmt, ir.Let):
         var = Var(stmt.var.name, stmt.var.dtype)
         return ir.Let(var, substitute(stmt.value, env), _copied(stmt.body, {**env, stmt.var: var}))
-    if isinstance(stmt, ir.Store):
-        indices = tuple(substitute(index, env) for index in stmt.indices)
-        return ir.Store(stmt.buffer, indices, substitute(stmt.value, env))
     if isinstance(stmt, For):
         var = Var(stmt.var.name)
         return replace(stmt, var=var, body=_copied(stmt.body, {**env, stmt.var: var}))
-    return stmt
+    return rebuilt_stmt(stmt, lambda item: _copied(item, env), lambda expr: substitute(expr, env))
 
 
 class _Vectorizer:

@@ -16,7 +16,7 @@ from mlfc.tir import ir
 from mlfc.tir.affine import ExprTable
 from mlfc.tir.ir import Buffer, Expr, For, Stmt, Var
 from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import children, own_exprs, rebuilt, rebuilt_stmt, same_expr, walk_expr
+from mlfc.tir.visitor import children, inside_lets, own_exprs, rebuilt, rebuilt_stmt, same_expr, walk_expr
 
 LANES = 16
 MOST_ELEMENTS = 256  # of a block, whose arrays should stay in the first-level cache beside everything else
@@ -32,12 +32,8 @@ def half_blocks(stmt: Stmt) -> Stmt:
 
 class _Loop:
     def __init__(self, loop: For) -> None:
-        self._loop, self._lets = loop, list[ir.Let]()
-        body = _only(loop.body)
-        while isinstance(body, ir.Let):
-            self._lets.append(body)
-            body = _only(body.body)
-        self._store = body
+        self._loop = loop
+        self._lets, self._store = inside_lets(loop.body)
         self._loads: list[ir.Load] = []  # elements that are widened by vectors
         self._bound = {id(let.var) for let in self._lets}
 
@@ -218,8 +214,3 @@ def _vectors(count: Expr, store: Callable[[Expr], Stmt]) -> Stmt:
 
 def _lanes(load: ir.Load, indices: tuple[Expr, ...]) -> ir.Load:
     return replace(load, indices=indices, dtype=dtypes.vector(load.dtype, LANES))
-
-
-def _only(stmt: Stmt) -> Stmt:
-    """Return the one statement that a sequence of one holds."""
-    return stmt.stmts[0] if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1 else stmt

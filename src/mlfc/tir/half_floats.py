@@ -14,7 +14,7 @@ from mlfc.tir import ir
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Buffer, Expr, Stmt, Var
 from mlfc.tir.proven_lines import with_single_uses
-from mlfc.tir.visitor import rebuilt, rebuilt_stmt, walk_expr
+from mlfc.tir.visitor import inside_lets, rebuilt, rebuilt_stmt, walk_expr
 
 _ORDERED = ("min", "max")
 
@@ -115,9 +115,7 @@ class _Widener:
 
 def _inlined(body: Stmt) -> Stmt:
     """Return the body of a loop, without names for what is used once if it stores one element."""
-    last = body
-    while isinstance(last, ir.Let) or (isinstance(last, ir.Seq) and len(last.stmts) == 1):
-        last = last.body if isinstance(last, ir.Let) else last.stmts[0]
+    _, last = inside_lets(body)
     is_half = isinstance(last, ir.Store) and _is_half(last.value)
     return with_single_uses(body) if is_half else body
 

@@ -106,7 +106,7 @@ class Select(ExprOps):
 
 @dataclass(frozen=True, eq=False)
 class Cast(ExprOps):
-    """Convert as C does; float to integer truncates (`tir.verify` proves that it fits), to bool tests against zero."""
+    """Convert as C does; float to integer truncates and must fit, to bool tests against zero."""
 
     value: Expr
     dtype: str

@@ -17,7 +17,7 @@ from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Buffer, Expr, For, Stmt, Var
 from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import rebuilt, rebuilt_stmt, same_expr, walk_expr
+from mlfc.tir.visitor import inside_lets, only, rebuilt, rebuilt_stmt, same_expr, walk_expr
 
 # fewer results are not worth three loops; from 32 bytes on, nothing is gained, and what a cut loop keeps in registers
 # may be missing in the loop around it
@@ -47,21 +47,13 @@ def _nest(loop: For) -> tuple[list[For], list[ir.Let], ir.Store] | None:
     stmt: Stmt = loop
     while isinstance(stmt, For) and stmt.step == 1 and isinstance(stmt.extent, ir.Const):
         loops.append(stmt)
-        stmt = _only(stmt.body)
-    lets: list[ir.Let] = []
-    while isinstance(stmt, ir.Let):
-        lets.append(stmt)
-        stmt = _only(stmt.body)
+        stmt = only(stmt.body)
+    lets, stmt = inside_lets(stmt)
     if not loops or loops[-1].kind != "vectorized" or not isinstance(stmt, ir.Store):
         return None
     extents = _extents(loops)
     short = LEAST_BYTES <= extents[-1] <= MOST_BYTES and prod(extents) <= MOST_ELEMENTS
     return (loops, lets, stmt) if short and stmt.value.dtype in _BYTES else None
-
-
-def _only(stmt: Stmt) -> Stmt:
-    """Return the one statement that a sequence of one holds."""
-    return stmt.stmts[0] if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1 else stmt
 
 
 def _extents(loops: Sequence[For]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from mlfc.tir import ir
 from mlfc.tir.extents import as_extent
 from mlfc.tir.ir import Expr, For, Stmt, Store, Var
 from mlfc.tir.unroll import with_values
-from mlfc.tir.visitor import rebuilt_stmt, walk_expr
+from mlfc.tir.visitor import only, rebuilt_stmt, walk_expr
 
 TILE = 4
 """Elements of a row that are written at once: as many as the narrowest vectors hold."""
@@ -41,7 +41,7 @@ def _nest(loop: For) -> tuple[list[For], Var, Store] | None:
     stmt: Stmt = loop
     while isinstance(stmt, For) and stmt.step == 1 and stmt.until is None and stmt.part is None and not stmt.fresh:
         loops.append(stmt)
-        stmt = stmt.body.stmts[0] if isinstance(stmt.body, ir.Seq) and len(stmt.body.stmts) == 1 else stmt.body
+        stmt = only(stmt.body)
     if len(loops) < 2 or not isinstance(stmt, Store) or not stmt.indices or _is_at_most(loops[-1].extent, LONG):
         return None
     if any(as_extent(item.extent) is None for item in loops):  # of a band: what is left of one is not worth tiles

@@ -11,7 +11,7 @@ from mlfc.support.dims import bounds
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Buffer, PrimFunc, Stmt
-from mlfc.tir.visitor import own_exprs, walk_expr
+from mlfc.tir.visitor import below, own_exprs, walk_expr
 
 
 def traffic(prim: PrimFunc) -> Mapping[Buffer, int]:
@@ -42,18 +42,11 @@ class _Counter:
             with self._ranges.scope():
                 self._ranges.enter_loop(stmt)
                 self.count(stmt.body, times * -(-longest // stmt.step))
-        elif isinstance(stmt, ir.Seq):
-            for item in stmt.stmts:
-                self.count(item, times)
-        elif isinstance(stmt, ir.Let):
-            self._ranges.enter_let(stmt)
-            self.count(stmt.body, times)
-        elif isinstance(stmt, ir.Allocate):
-            self.count(stmt.body, times)
         elif isinstance(stmt, ir.Launch):
             self._ranges.enter_launch(stmt)
             self.count(stmt.body, times * prod(bounds(extent)[1] for extent in stmt.grid) * prod(stmt.block))
-        elif isinstance(stmt, ir.If):
-            self.count(stmt.then, times)
-            if stmt.otherwise is not None:
-                self.count(stmt.otherwise, times)
+        else:
+            if isinstance(stmt, ir.Let):
+                self._ranges.enter_let(stmt)
+            for item in below(stmt):
+                self.count(item, times)

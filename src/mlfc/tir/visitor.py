@@ -92,6 +92,21 @@ def is_small(expr: Expr, limit: int = 16) -> bool:
     return all(count < limit and not isinstance(node, ir.Call) for count, node in enumerate(walk_expr(expr)))
 
 
+def only(stmt: Stmt) -> Stmt:
+    """Return the statement in a sequence of one, else the statement itself."""
+    return stmt.stmts[0] if isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1 else stmt
+
+
+def inside_lets(stmt: Stmt) -> tuple[list[ir.Let], Stmt]:
+    """Return the bindings around a statement, the outermost first, and the statement."""
+    lets: list[ir.Let] = []
+    stmt = only(stmt)
+    while isinstance(stmt, ir.Let):
+        lets.append(stmt)
+        stmt = only(stmt.body)
+    return lets, stmt
+
+
 def below(stmt: Stmt) -> tuple[Stmt, ...]:
     """Return the statements directly below a statement, in program order."""
     if isinstance(stmt, ir.Seq):

@@ -5,7 +5,7 @@ What is written of numpy's operators and of the functions here holds for both: `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
@@ -18,6 +18,13 @@ from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, is_static
 
 Numbers: TypeAlias = "npt.NDArray[Any] | RunTable"
+
+
+def _operator(name: str) -> Callable[[RunTable, Any], RunTable]:
+    def apply(table: RunTable, other: Any) -> RunTable:
+        return table._with(name, other)
+
+    return apply
 
 
 class RunTable:
@@ -63,47 +70,23 @@ class RunTable:
         rest = iter(self.shape)
         return self.reshape(*(1 if place is None else next(rest) for place in places))
 
-    def __add__(self, other: Any) -> RunTable:
-        return self._with("add", other)
-
-    def __sub__(self, other: Any) -> RunTable:
-        return self._with("subtract", other)
-
-    def __mul__(self, other: Any) -> RunTable:
-        return self._with("multiply", other)
-
-    def __truediv__(self, other: Any) -> RunTable:
-        return self._with("divide", other)
-
-    def __floordiv__(self, other: Any) -> RunTable:
-        return self._with("floor_divide", other)
-
-    def __mod__(self, other: Any) -> RunTable:
-        return self._with("floor_mod", other)
-
-    def __and__(self, other: Any) -> RunTable:
-        return self._with("logical_and", other)
-
-    def __or__(self, other: Any) -> RunTable:
-        return self._with("logical_or", other)
-
-    def __lt__(self, other: Any) -> RunTable:
-        return self._with("less", other)
-
-    def __ge__(self, other: Any) -> RunTable:
-        return self._with("greater_equal", other)
+    __add__ = __radd__ = _operator("add")
+    __sub__ = _operator("subtract")
+    __mul__ = __rmul__ = _operator("multiply")
+    __truediv__ = _operator("divide")
+    __floordiv__ = _operator("floor_divide")
+    __mod__ = _operator("floor_mod")
+    __and__ = __rand__ = _operator("logical_and")
+    __or__ = _operator("logical_or")
+    __lt__ = _operator("less")
+    __ge__ = _operator("greater_equal")
+    equals = _operator("equal")
 
     def __rtruediv__(self, other: Any) -> RunTable:
         return RunTable(self.node, _expr(self.node, other, dtype_of(self.expr)))._with("divide", self)
 
-    def equals(self, other: Any) -> RunTable:
-        """Return where it has the same numbers as another one."""
-        return self._with("equal", other)
-
     def __neg__(self) -> RunTable:
         return self._call("negative", self.expr)
-
-    __radd__, __rmul__, __rand__ = __add__, __mul__, __and__
 
     def _call(self, operator: str, *args: Expr, **attrs: Any) -> RunTable:
         return RunTable(self.node, self.node.call(operator, *args, **attrs))

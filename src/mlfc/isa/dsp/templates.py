@@ -16,7 +16,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.bounds import Interval, Ranges
 from mlfc.tir.ir import Expr, Stmt
-from mlfc.tir.visitor import rebuilt
+from mlfc.tir.visitor import rebuilt, rebuilt_stmt
 
 NARROW = 2**30 - 1
 _LARGEST_ZERO = 1 << 16
@@ -47,16 +47,12 @@ class _Narrowing:
         self._ranges = _ScaledRanges()
 
     def stmt(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, ir.Seq):
-            return ir.Seq(tuple(map(self.stmt, stmt.stmts)))
         if isinstance(stmt, ir.Store):
             return ir.Store(stmt.buffer, stmt.indices, self._expr(stmt.value))
         if isinstance(stmt, ir.Let):
             value = self._expr(stmt.value)
             self._ranges.enter_let(stmt)
             return replace(stmt, value=value, body=self.stmt(stmt.body))
-        if isinstance(stmt, ir.Allocate):
-            return ir.Allocate(stmt.buffer, self.stmt(stmt.body))
         if isinstance(stmt, ir.For):
             with self._ranges.scope():
                 self._ranges.enter_loop(stmt)
@@ -64,7 +60,7 @@ class _Narrowing:
         if isinstance(stmt, ir.If):
             otherwise = None if stmt.otherwise is None else self._branch(stmt.otherwise, stmt.condition, holds=False)
             return ir.If(stmt.condition, self._branch(stmt.then, stmt.condition, holds=True), otherwise)
-        return stmt
+        return rebuilt_stmt(stmt, self.stmt)
 
     def _branch(self, body: Stmt, condition: Expr, *, holds: bool) -> Stmt:
         with self._ranges.scope():

@@ -24,9 +24,9 @@ import mlfc
 from mlfc.cli.main import app
 from mlfc.errors import LimitError, MlfcError, UnsupportedError
 from mlfc.frontend.onnx import importer
-from mlfc.relay.verify import verify
 from mlfc.support.dims import Symbol
 from tests.relay_dynamic import RefusedError, run_dynamic
+from tests.verify_relay import verify
 
 pytestmark = pytest.mark.usefixtures("quick_builds")  # what takes long to interpret is compiled to run once
 

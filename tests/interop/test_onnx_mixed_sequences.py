@@ -14,9 +14,9 @@ from onnxruntime import InferenceSession
 import mlfc
 from mlfc.errors import InputError, MlfcError, UnsupportedError
 from mlfc.relay.text import from_text, to_text
-from mlfc.relay.verify import verify
 from mlfc.support.bytecode import decode, encode
 from tests.relay_dynamic import run_dynamic
+from tests.verify_relay import verify
 
 # a sequence of scalars, to which each turn adds a vector and a matrix
 GROWN = """

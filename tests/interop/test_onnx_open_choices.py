@@ -15,10 +15,10 @@ from onnxruntime import InferenceSession
 import mlfc
 from mlfc.errors import InputError, MlfcError
 from mlfc.frontend.onnx import importer
-from mlfc.relay.verify import verify
 from mlfc.support.dims import bounds
 from tests.interop.test_onnx_dynamic import FLOAT, INT64, _branches, _graph_model
 from tests.relay_dynamic import RefusedError, run_dynamic
+from tests.verify_relay import verify
 
 Array = npt.NDArray[Any]
 

@@ -15,8 +15,8 @@ from onnxruntime import InferenceSession
 
 import mlfc
 from mlfc.errors import MlfcError
-from mlfc.relay.verify import verify
 from tests.relay_dynamic import RefusedError, run_dynamic
+from tests.verify_relay import verify
 
 RNG = np.random.default_rng(6)
 WINDOWS = ("HannWindow", "HammingWindow", "BlackmanWindow")

@@ -13,7 +13,7 @@ import mlfc
 from mlfc.relay import ir
 from mlfc.relay.text import from_text, to_text
 from mlfc.relay.text_metadata import SECTION, metadata_text
-from mlfc.relay.verify import verify
+from tests.verify_relay import verify
 
 
 def archived(shared: Path, archive: str, name: str) -> str:

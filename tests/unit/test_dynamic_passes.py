@@ -11,7 +11,6 @@ import pytest
 from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.relay.ir import call
-from mlfc.relay.verify import verify as verify_module
 from mlfc.relay.visitor import post_order
 from mlfc.support.dims import Dim, Symbol
 from mlfc.target.features import Features
@@ -20,6 +19,7 @@ from mlfc.transform.lower_group import lower_group
 from mlfc.transform.matching import matching_axes
 from mlfc.transform.pipeline import run
 from tests.relay_run import operators
+from tests.verify_relay import verify as verify_module
 from tests.verify_tir import verify
 
 Make = Callable[..., tuple[tuple[ir.Var, ...], ir.Expr]]

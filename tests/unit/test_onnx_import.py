@@ -13,10 +13,10 @@ import mlfc
 from mlfc.errors import MlfcError, ModelError, OptionError, ProblemsError, UnsupportedError
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant
-from mlfc.relay.verify import verify
 from mlfc.relay.visitor import post_order
 from tests.onnx_models import model, single, small_network
 from tests.relay_run import run_main
+from tests.verify_relay import verify
 
 
 def imported(data: Any, **options: Any) -> ir.Expr:

@@ -16,11 +16,11 @@ from mlfc.errors import InternalError, TextError, TypeCheckError
 from mlfc.relay import ir
 from mlfc.relay.ir import Function, GlobalVar, IRModule, TensorType, Tuple, Var
 from mlfc.relay.text import from_text, to_text
-from mlfc.relay.verify import verify
 from mlfc.support import dims
 from mlfc.support.dims import Dim, Symbol
 from tests.counting import counted_calls
 from tests.unit.test_relay_text import same
+from tests.verify_relay import verify
 
 N, K, ROWS = Symbol("n"), Symbol("k", 0), Symbol("rows of x", 1, 32)
 SYMBOLS = (N, K, ROWS, Symbol("else", 0, 7))

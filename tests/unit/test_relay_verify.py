@@ -9,7 +9,7 @@ import pytest
 from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import InternalError
 from mlfc.relay import ir
-from mlfc.relay.verify import verify
+from tests.verify_relay import verify
 
 KIND = ir.TensorType((2, 3), "float32")
 X, Y = ir.Var("x", KIND), ir.Var("y", KIND)

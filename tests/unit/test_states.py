@@ -18,9 +18,9 @@ import mlfc
 from mlfc.cli.options import Inputs, parse_states
 from mlfc.errors import InputError, InternalError, MlfcError, OptionError
 from mlfc.memory import prove
+from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import State
 from mlfc.relay.text import from_text, to_text
-from mlfc.relay.verify import state_faults
 from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.verify import verify
 from tests.state_models import (

@@ -12,12 +12,12 @@ from mlfc.frontend.shapes import Dim
 from mlfc.frontend.tflite import import_tflite
 from mlfc.relay import ir
 from mlfc.relay.text import from_text, to_text
-from mlfc.relay.verify import verify
 from mlfc.relay.visitor import post_order
 from mlfc.verify.litert import Reference
 from tests.relay_dynamic import run_dynamic
 from tests.tflite_builder import Graph, Op, T, build_graphs
 from tests.unit.test_tflite_control import branching, looping, uneven
+from tests.verify_relay import verify
 
 X = np.array([-2, -0.5, 1.25, 3], np.float32)
 

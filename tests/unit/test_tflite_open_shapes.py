@@ -15,7 +15,6 @@ from mlfc.frontend.shapes import Dim, parse_shapes
 from mlfc.frontend.tflite import import_tflite
 from mlfc.relay import ir
 from mlfc.relay.text import from_text, to_text
-from mlfc.relay.verify import verify
 from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.support import dims
 from mlfc.support.dims import Symbol
@@ -23,6 +22,7 @@ from mlfc.verify.litert import Reference
 from tests.relay_dynamic import run_dynamic
 from tests.tflite_builder import Op, T, build
 from tests.tflite_sweep import Form, cases
+from tests.verify_relay import verify
 
 N = Symbol("n", 1, 64)
 KINDS = (("float32", False, False), ("int8", True, False))

@@ -18,6 +18,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from mlfc.errors import MlfcError, TypeCheckError
 from mlfc.relay import ir
+from mlfc.relay.faults import definition_faults, state_faults
 from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TupleType, Var
 from mlfc.relay.op import OPERATORS, Attr
 from mlfc.relay.text_branches import Branch, called_alone, same_arguments
@@ -27,8 +28,6 @@ from mlfc.relay.text_literals import integer_values, number_value, string_value
 from mlfc.relay.text_metadata import SECTION, read_metadata
 from mlfc.relay.text_source import MAX_NESTING, Origin, Prepared, Source
 from mlfc.relay.text_types import TypeReader
-from mlfc.relay.verify import state_faults
-from mlfc.relay.verify_symbols import definition_faults
 from mlfc.support.dims import Dim, Symbol
 
 Node: TypeAlias = "Tree[Token] | Token"

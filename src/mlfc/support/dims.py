@@ -8,10 +8,9 @@ an order is decided by the bounds of the symbols, and `UndecidedError` tells tha
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, lru_cache
 from math import gcd, lcm, prod
 from typing import Any, TypeAlias, Union
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import OptionError
+from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import Call, IRModule, Tuple
-from mlfc.relay.verify import state_faults
 from mlfc.relay.visitor import called_functions, post_order
 from mlfc.support.cost import limited
 from mlfc.transform.attention_orders import AttentionOrders

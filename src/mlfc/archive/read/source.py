@@ -10,10 +10,10 @@ import numpy.typing as npt
 from mlfc.archive.read.layout import relay_path, source_params_path
 from mlfc.archive.read.opening import Archive
 from mlfc.errors import ArchiveError
+from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import IRModule
 from mlfc.relay.text import from_text, section_text, text_and_constants
 from mlfc.relay.text_source import MAX_TEXT
-from mlfc.relay.verify import state_faults
 from mlfc.support.content import Data, ViewContent, sha256_of
 from mlfc.support.params import load_params, params_content
 

@@ -1,14 +1,11 @@
-"""A check of everything that a module promises, run after passes in tests and before lowering."""
+"""Check everything that a Relay module promises, after each pass."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from typing import Any
-
-import numpy.typing as npt
 
 from mlfc.errors import InternalError, MlfcError, TypeCheckError
+from mlfc.relay.faults import definition_faults, state_faults
 from mlfc.relay.ir import (
     Call,
     Expr,
@@ -16,19 +13,16 @@ from mlfc.relay.ir import (
     GlobalVar,
     If,
     IRModule,
-    TensorType,
     Tuple,
     TupleGetItem,
     TupleType,
-    Type,
     Var,
     call_function,
     if_else,
 )
 from mlfc.relay.op import Operator
-from mlfc.relay.verify_control import circles
-from mlfc.relay.verify_symbols import definition_faults, scope, symbol_faults
-from mlfc.support import dtypes
+from tests.verify_relay_control import circles
+from tests.verify_relay_symbols import scope, symbol_faults
 
 _SHOWN_FAULTS = 20
 
@@ -143,34 +137,3 @@ def _output_faults(module: IRModule) -> Iterator[str]:
         yield f"{results} results have {len(names)} names"
     if len(set(names)) != len(names):
         yield f"output names are not unique: {', '.join(names)}"
-
-
-def state_faults(module: IRModule) -> Iterator[str]:
-    """Yield what is wrong with the states of a module."""
-    if not module.states or "main" not in module.functions:
-        return
-    body = module.main.body
-    heads = body.fields if isinstance(body, Tuple) else (body,)
-    outputs = dict(zip(module.output_names, heads, strict=False))
-    inputs = {param.name: param for param in module.main.params}
-    for kind, names in (
-        ("input", [state.input for state in module.states]),
-        ("output", [state.output for state in module.states]),
-    ):
-        yield from (f"the {kind} '{name}' belongs to two states" for name, count in Counter(names).items() if count > 1)
-    for state in module.states:
-        if state.input not in inputs or state.output not in outputs:
-            yield f"the state '{state.input}' requires an input of this name and the output '{state.output}'"
-        elif inputs[state.input].type != outputs[state.output].type:
-            yield (
-                f"the state '{state.input}' is of type {inputs[state.input].type}, its output '{state.output}' of "
-                f"{outputs[state.output].type}"
-            )
-        elif state.initial is not None and not _is_of(state.initial, inputs[state.input].type):
-            yield f"the state '{state.input}' begins with values of another type"
-    if len(module.states) >= len(heads):
-        yield "every output belongs to a state"
-
-
-def _is_of(array: npt.NDArray[Any], kind: Type) -> bool:
-    return isinstance(kind, TensorType) and array.shape == kind.shape and array.dtype == dtypes.to_numpy(kind.dtype)

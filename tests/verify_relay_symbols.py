@@ -24,7 +24,6 @@ from mlfc.relay.ir import (
     type_symbols,
 )
 from mlfc.relay.visitor import children, post_order
-from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Symbol
 
 
@@ -36,22 +35,6 @@ def scope(function: Function) -> list[Expr]:
         if isinstance(expr, Function):
             inside.update(post_order(expr.body), expr.params)
     return [expr for expr in order if expr not in inside]
-
-
-def definition_faults(function: Function) -> Iterator[str]:
-    """Yield what is wrong with the fields that ``defines`` names."""
-    if not function.defines:
-        return
-    count = len(function.defines)
-    fields = function.body.fields if isinstance(function.body, Tuple) else ()
-    if len(fields) <= count:
-        yield f"it defines {count} symbols, so its body must be a tuple of more than {count} fields"
-        return
-    for symbol, field in zip(function.defines, fields[-count:], strict=True):
-        kind = field.type
-        is_number = isinstance(kind, TensorType) and kind.is_static and kind.size == 1
-        if not is_number or not isinstance(kind, TensorType) or not dtypes.is_integer(kind.dtype):
-            yield f"expected one integer for the symbol {symbol}, got {kind}"
 
 
 def symbol_faults(module: IRModule, name: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
 GRAPHS: dict[str, Callable[[GraphMaker], str]] = {}
+CONTAINERS = (
+    "test_if_opt", "test_if_seq", "test_loop11", "test_loop13_seq", "test_loop16_seq_none", "test_sequence",
+    "test_optional", "test_split_to_sequence", "test_identity_sequence", "test_identity_opt",
+)  # fmt: skip
+"""Prefixes of the names of ONNX's node tests of sequences and optionals."""
 
 
 class GraphMaker:
@@ -308,3 +313,15 @@ def quantized_padded_conv(g: GraphMaker) -> str:
     pads = g.constant(np.array([0, 0, 1, 2, 0, 0, 0, 1], np.int64))
     padded = g.quantized(str(g.node("Pad", [g.quantized("x", 0.02, 100), pads])), 0.02, 100)
     return g.quantized(str(g.node("Conv", [padded, g.weights(3, 4, 3, 3)])), 0.05, 10)
+
+
+def graph_model(
+    nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, Any], outputs: Mapping[str, Any], weights: Any = ()
+) -> onnx.ModelProto:
+    """Return a model of opset 18; types are (dtype, shape)."""
+    infos = [
+        [helper.make_tensor_value_info(name, *kind) for name, kind in items.items()] for items in (inputs, outputs)
+    ]
+    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(weights).items()]
+    graph = helper.make_graph(list(nodes), "tested", *infos, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +17,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
-from typer.testing import CliRunner
 
 import mlfc
-from mlfc.cli.main import app
-from mlfc.errors import LimitError, MlfcError, UnsupportedError
-from mlfc.frontend.onnx import importer
+from mlfc.errors import MlfcError, UnsupportedError
 from mlfc.support.dims import Symbol
+from tests.onnx_graphs import CONTAINERS, graph_model
 from tests.relay_dynamic import RefusedError, run_dynamic
 from tests.verify_relay import verify
 
@@ -41,23 +38,6 @@ TESTED = (
     "test_split_variable", "test_split_1d", "test_split_2d", "test_split_zero", "test_top_k", "test_onehot",
     "test_constantofshape", "test_squeeze", "test_unsqueeze", "test_shape", "test_size",
 )  # fmt: skip
-# tests of sequences and optionals, all of which run on the virtual machine
-CONTAINERS = (
-    "test_if_opt", "test_if_seq", "test_loop11", "test_loop13_seq", "test_loop16_seq_none", "test_sequence",
-    "test_optional", "test_split_to_sequence", "test_identity_sequence", "test_identity_opt",
-)  # fmt: skip
-
-
-def _graph_model(
-    nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, Any], outputs: Mapping[str, Any], weights: Any = ()
-) -> onnx.ModelProto:
-    """Return a model; types are (dtype, shape)."""
-    infos = [
-        [helper.make_tensor_value_info(name, *kind) for name, kind in items.items()] for items in (inputs, outputs)
-    ]
-    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(weights).items()]
-    graph = helper.make_graph(list(nodes), "tested", *infos, initializers)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
 def _imported(model: onnx.ModelProto, **options: Any) -> Any:
@@ -113,7 +93,7 @@ def test_open_dimensions_are_symbols_and_equal_ones_are_one() -> None:
         helper.make_node("ReduceProd", ["shape"], ["size"], keepdims=1),
         helper.make_node("Reshape", ["sum", "size"], ["flat"]),
     ]
-    model = _graph_model(nodes, {"x": (FLOAT, ["n", 3]), "y": (FLOAT, ["m", 3])}, {"flat": (FLOAT, [None])})
+    model = graph_model(nodes, {"x": (FLOAT, ["n", 3]), "y": (FLOAT, ["m", 3])}, {"flat": (FLOAT, [None])})
     module, _ = mlfc.import_model(model, dynamic=True)
     verify(module)
     first, second = (param.type.shape[0] for param in module.main.params)  # type: ignore[union-attr]  # tensors
@@ -134,7 +114,7 @@ def test_extents_that_are_equal_for_multiples_alone_have_to_be_multiples() -> No
         helper.make_node("Resize", ["quarter", "", "scales"], ["twice"], mode="nearest"),
         helper.make_node("Concat", ["half", "twice"], ["y"], axis=1),
     ]
-    model = _graph_model(
+    model = graph_model(
         nodes, {"x": (FLOAT, [1, 1, "h", "w"])}, {"y": (FLOAT, None)}, {"scales": np.float32([1, 1, 2, 2])}
     )
     module, _ = mlfc.import_model(model, dynamic=True)
@@ -152,7 +132,7 @@ def test_extents_that_are_equal_for_multiples_alone_have_to_be_multiples() -> No
 
 
 def test_ranges_of_the_user_are_bounds_of_symbols() -> None:
-    model = _graph_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, [None, 3])}, {"y": (FLOAT, [None, 3])})
+    model = graph_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, [None, 3])}, {"y": (FLOAT, [None, 3])})
     for given in (Symbol("batch", 2, 8), ("batch", 2, 8)):
         ours = _imported(model, shapes={"x": (given, 3)})
         assert ours({"x": np.ones((8, 3), np.float32)})[0].shape == (8, 3)
@@ -190,7 +170,7 @@ def _turn(op: str, *, rows: bool = True) -> onnx.GraphProto:
 def test_loops_turn_as_long_as_their_condition_holds(op: str) -> None:
     node = helper.make_node("Loop", ["most", "", "x"], ["last", "rows"], body=_turn(op))
     inputs = {"most": (INT64, []), "limit": (FLOAT, []), "x": (FLOAT, ["n", 2])}
-    model = _graph_model([node], inputs, {"last": (FLOAT, None), "rows": (FLOAT, None)})
+    model = graph_model([node], inputs, {"last": (FLOAT, None), "rows": (FLOAT, None)})
     x = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
     runs = [
         {"most": np.int64(most), "limit": np.float32(limit), "x": x[:size]}
@@ -202,7 +182,7 @@ def test_loops_turn_as_long_as_their_condition_holds(op: str) -> None:
 def test_few_turns_are_written_out_and_many_are_a_loop() -> None:
     def functions(count: int) -> int:
         node = helper.make_node("Loop", ["count", "", "x"], ["last", "rows"], body=_counting())
-        model = _graph_model([node], {"x": (FLOAT, [2])}, {"last": (FLOAT, None), "rows": (FLOAT, None)},
+        model = graph_model([node], {"x": (FLOAT, [2])}, {"last": (FLOAT, None), "rows": (FLOAT, None)},
                              {"count": np.int64(count)})  # fmt: skip
         _check(model, {"x": np.asarray([1.0, 2.0], np.float32)}) if count < 100 else None
         return len(mlfc.import_model(model, dynamic=True)[0].functions)
@@ -234,7 +214,7 @@ def test_scans_over_an_open_extent_turn_as_often_as_it_has_elements() -> None:
     for more in ({}, {"scan_input_directions": [1], "scan_output_directions": [1], "scan_output_axes": [1]}):
         node = helper.make_node("Scan", ["s0", "x"], ["s", "y"], body=body, num_scan_inputs=1, **more)
         inputs = {"s0": (FLOAT, [2]), "x": (FLOAT, ["n", 2])}
-        model = _graph_model([node], inputs, {"s": (FLOAT, [2]), "y": (FLOAT, None)})
+        model = graph_model([node], inputs, {"s": (FLOAT, [2]), "y": (FLOAT, None)})
         rng = np.random.default_rng(3)
         ours = _imported(model)
         session = InferenceSession(model.SerializeToString())
@@ -262,7 +242,7 @@ def test_branches_of_several_shapes_or_with_work_are_functions() -> None:
     runs = [{"c": np.asarray(flag), "x": rng.normal(size=(2, 3)).astype(np.float32)} for flag in (True, False)]
     for then, other, functions in ((doubled, kept, 3), (product, kept, 3), (kept, kept, 1)):
         node = helper.make_node("If", ["c"], ["y"], **_branches(then, other))
-        model = _graph_model([node, helper.make_node("Shape", ["y"], ["shape"])], inputs,
+        model = graph_model([node, helper.make_node("Shape", ["y"], ["shape"])], inputs,
                              {"y": (FLOAT, None), "shape": (INT64, [2])}, weights)  # fmt: skip
         _check(model, *runs)
         assert len(mlfc.import_model(model, dynamic=True)[0].functions) == functions
@@ -276,7 +256,7 @@ def test_counts_that_follow_from_data_are_extents() -> None:
         helper.make_node("Add", ["found", "found"], ["y"]),
         helper.make_node("Shape", ["y"], ["count"]),
     ]
-    model = _graph_model(nodes, {"x": (FLOAT, ["n", 3])}, {"y": (FLOAT, [None]), "count": (INT64, [1])})
+    model = graph_model(nodes, {"x": (FLOAT, ["n", 3])}, {"y": (FLOAT, [None]), "count": (INT64, [1])})
     x = np.asarray([[0, 1, 2], [3, 0, 0]], np.float32)
     _check(model, {"x": x}, {"x": x[:1]}, {"x": 1 - np.ones((4, 3), np.float32)})
 
@@ -290,7 +270,7 @@ def test_boxes_of_a_detector_are_as_many_as_there_are() -> None:
     ]
     limits = {"overlap": np.asarray([0.5], np.float32), "least": np.asarray([0.3], np.float32)}
     weights = {**limits, "most": np.asarray([3]), "last": np.int64(2), "zero": np.asarray([0])}
-    model = _graph_model(nodes, {"boxes": (FLOAT, [1, "n", 4]), "scores": (FLOAT, [1, 2, "n"])},
+    model = graph_model(nodes, {"boxes": (FLOAT, [1, "n", 4]), "scores": (FLOAT, [1, 2, "n"])},
                          {"found": (FLOAT, [None, 4])}, weights)  # fmt: skip
     rng = np.random.default_rng(5)
     runs = []
@@ -304,7 +284,7 @@ def test_boxes_of_a_detector_are_as_many_as_there_are() -> None:
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_images_of_open_sizes_are_resized(mode: str) -> None:
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode=mode)
-    model = _graph_model([node], {"x": (FLOAT, [1, 1, "h", "w"])}, {"y": (FLOAT, None)},
+    model = graph_model([node], {"x": (FLOAT, [1, 1, "h", "w"])}, {"y": (FLOAT, None)},
                          {"scales": np.asarray([1, 1, 2, 1.5], np.float32)})  # fmt: skip
     rng = np.random.default_rng(7)
     _check(model, *[{"x": rng.normal(size=(1, 1, *size)).astype(np.float32)} for size in ((3, 4), (5, 6))])
@@ -329,7 +309,7 @@ def test_loops_nested_deeply_cost_little() -> None:
 
     def model(depth: int) -> onnx.ModelProto:
         node = helper.make_node("Loop", ["most", "", "x"], ["y"], body=nested(depth))
-        return _graph_model([node], {"x": (FLOAT, ["n"]), "most": (INT64, [])}, {"y": (FLOAT, None)})
+        return graph_model([node], {"x": (FLOAT, ["n"]), "most": (INT64, [])}, {"y": (FLOAT, None)})
 
     assert len(mlfc.import_model(model(12), dynamic=True)[0].functions) == 13 * 3 + 1
 
@@ -340,7 +320,7 @@ def test_extents_that_grow_without_end_are_left_to_the_run() -> None:
     nodes[1:1] = [helper.make_node("Add", [f"s{i}", f"a{i}"], [f"t{i}"]) for i in range(40)]
     weights = {f"a{i}": np.asarray([i + 1]) for i in range(40)}
     nodes += [helper.make_node("ConstantOfShape", ["s40"], ["y"])]
-    model = _graph_model(nodes, {"x": (FLOAT, ["n"])}, {"y": (FLOAT, None)}, weights)
+    model = graph_model(nodes, {"x": (FLOAT, ["n"])}, {"y": (FLOAT, None)}, weights)
     module, _ = mlfc.import_model(model, dynamic=True)
     (shape,) = module.main.body.type.fields[:1]  # type: ignore[union-attr]  # a tuple
     assert len(str(shape)) < 1_000
@@ -350,7 +330,7 @@ def test_thousands_of_open_dimensions_cost_little() -> None:
     count = 2_000
     inputs = {f"x{i}": (FLOAT, [None, None]) for i in range(count)}
     nodes = [helper.make_node("Relu", ["x0"], ["y"])]
-    module, _ = mlfc.import_model(_graph_model(nodes, inputs, {"y": (FLOAT, None)}), dynamic=True)
+    module, _ = mlfc.import_model(graph_model(nodes, inputs, {"y": (FLOAT, None)}), dynamic=True)
     assert len({str(extent) for param in module.main.params for extent in param.type.shape}) == 2 * count  # type: ignore[union-attr]
 
 
@@ -361,7 +341,7 @@ def test_contradictions_of_open_dimensions_are_one_error() -> None:
         helper.make_node("Concat", ["a", "b"], ["y"], axis=0),
     ]
     weights = {"three": np.zeros(3, np.float32), "four": np.zeros(4, np.float32)}
-    model = _graph_model(nodes, {"x": (FLOAT, ["n"])}, {"y": (FLOAT, None)}, weights)
+    model = graph_model(nodes, {"x": (FLOAT, ["n"])}, {"y": (FLOAT, None)}, weights)
     with pytest.raises(MlfcError, match=r"do not broadcast|differ"):
         mlfc.import_model(model, dynamic=True)
 
@@ -398,38 +378,6 @@ def test_the_virtual_machine_passes_node_tests_without_stated_shapes() -> None:
             np.testing.assert_allclose(ours, wanted, rtol=1e-5, err_msg=case.name)
         count += 1
     assert count >= 15
-
-
-def _assert_same(found: Any, wanted: Any) -> None:
-    if isinstance(wanted, list):
-        assert isinstance(found, list)
-        for ours, other in zip(found, wanted, strict=True):
-            _assert_same(ours, other)
-    elif wanted is None:
-        assert found is None
-    else:
-        assert (found.shape, found.dtype) == (np.asarray(wanted).shape, np.asarray(wanted).dtype)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
-
-
-def test_sequences_and_optionals_are_inputs_and_outputs_of_the_virtual_machine() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = [case for case in collect_testcases(None) if case.name.startswith(CONTAINERS)]
-    count = 0
-    for case in cases:
-        # nothing in this one says how many dimensions the tensors have
-        shapes = {"x": (None,) * 4} if case.name == "test_identity_sequence" else None
-        compiled = mlfc.compile(case.model, "llvm", shapes=shapes)
-        for inputs, outputs in case.data_sets:
-            given = dict(zip([item.name for item in case.model.graph.input], inputs, strict=True))
-            found = compiled.run({info.name: given[info.name] for info in compiled.inputs})
-            for ours, wanted in zip(found.values(), outputs, strict=True):
-                _assert_same(ours, wanted)
-        count += 1
-    assert count >= 34
 
 
 OPENED = (
@@ -496,125 +444,11 @@ def test_a_refusal_says_what_fixed_shapes_would_not_mend() -> None:
     """Sequences have no fixed shapes: that a sequence is refused with these would be no help."""
     nodes = [helper.make_node("SequenceAt", ["s", "i"], ["x"]), helper.make_node("Antialias", ["x"], ["y"])]
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, ["n"])
-    model = _graph_model(nodes, {"i": (INT64, [])}, {"y": (FLOAT, None)})
+    model = graph_model(nodes, {"i": (INT64, [])}, {"y": (FLOAT, None)})
     model.graph.input.append(sequence)
     with pytest.raises(MlfcError, match="operator 'Antialias'") as caught:
         mlfc.compile(model, "llvm")
     assert "type sequence" not in str(caught.value)
-
-
-def _edited(length: str) -> onnx.ModelProto:
-    """Return a model that splits, erases, inserts and concatenates at places that the run gives."""
-    nodes = [
-        helper.make_node("SplitToSequence", ["x", "sizes"], ["s"], axis=1),
-        helper.make_node("SequenceErase", ["s", "i"], ["t"]),
-        helper.make_node("SequenceInsert", ["t", "x", "j"], ["u"]),
-        helper.make_node("ConcatFromSequence", ["u"], ["y"], axis=1),
-        helper.make_node("SequenceAt", ["s", "i"], ["z"]),
-    ]
-    inputs = {"x": (FLOAT, ["n", "m"]), "sizes": (INT64, [length]), "i": (INT64, []), "j": (INT64, [])}
-    return _graph_model(nodes, inputs, {"y": (FLOAT, None), "z": (FLOAT, None)})
-
-
-def test_places_in_sequences_come_when_the_model_runs(tmp_path: Path) -> None:
-    model = _edited("k")
-    reference = InferenceSession(model.SerializeToString())
-    library = mlfc.compile(model, "c").export_library(tmp_path / "edited.so")
-    machines = [
-        mlfc.runtime.VirtualMachine(mlfc.load_module(library), mlfc.cpu(0), interpreter=kind)
-        for kind in ("c", "python")
-    ]
-    x = np.random.default_rng(5).normal(size=(3, 6)).astype(np.float32)
-    fitting = [([2, 4], 0, 0), ([1, 2, 3], -1, 2), ([0, 6, 0], 1, -1), ([6], 0, 0)]
-    wrong = [([2, 5], 0, 0, "sizes"), ([-1, 7], 0, 0, "sizes"), ([6], 1, 0, "position"), ([3, 3], 0, 3, "position")]
-    for machine in machines:
-        for sizes, i, j in fitting:
-            given = {"x": x, "sizes": np.int64(sizes), "i": np.asarray(i), "j": np.asarray(j)}
-            for found, wanted in zip(machine.invoke("main", **given), reference.run(None, given), strict=True):
-                np.testing.assert_array_equal(found, wanted)
-        for sizes, i, j, text in wrong:
-            with pytest.raises(MlfcError, match=text):
-                machine.invoke("main", x, np.int64(sizes), np.asarray(i), np.asarray(j))
-
-
-def _sequence_model(nodes: Sequence[onnx.NodeProto], output: onnx.ValueInfoProto) -> onnx.ModelProto:
-    inputs = [helper.make_tensor_sequence_value_info("s", FLOAT, [None, 2])]
-    graph = helper.make_graph(list(nodes), "tested", inputs, [output])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
-def test_sequences_that_do_not_fit_are_one_error(tmp_path: Path) -> None:
-    joined = helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)
-    model = _sequence_model([joined], helper.make_tensor_value_info("y", FLOAT, None))
-    library = mlfc.compile(model, "c").export_library(tmp_path / "joined.so")
-    x = np.ones((2, 2), np.float32)
-    for kind in ("c", "python"):
-        machine = mlfc.runtime.VirtualMachine(mlfc.load_module(library), mlfc.cpu(0), interpreter=kind, turn_limit=2000)
-        machine.set_input("main", s=[x, x[:1]])
-        assert machine.invoke("main").shape == (3, 2)
-        faults: list[tuple[Any, str]] = [
-            ([], "sequence is empty"), ([x, x.astype(np.float64)], "got float64"), ([x, x[0]], "of 1"),
-            ([x, np.ones((2, 3), np.float32)], "equal"), (x, "list of arrays"), (None, "list of arrays"),
-            ([x] * 2000, "backward jumps"),
-        ]  # fmt: skip
-        for value, text in faults:
-            with pytest.raises(MlfcError, match=text):
-                machine.invoke("main", value)
-
-
-def test_sizes_of_sequences_are_narrowed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = []
-    run = importer._Importer.run
-
-    def counted(self: Any, *args: Any) -> Any:
-        runs.append(self)
-        return run(self, *args)
-
-    monkeypatch.setattr(importer._Importer, "run", counted)
-    nodes = [helper.make_node("ConcatFromSequence", ["s"], ["t"], axis=0), helper.make_node("Unknown", ["t"], ["y"])]
-    with pytest.raises(MlfcError, match="Unknown"):
-        mlfc.import_model(_sequence_model(nodes, helper.make_tensor_value_info("y", FLOAT, None)), dynamic=True)
-    assert len(runs) <= 6
-
-
-def test_a_sequence_that_grows_without_end_reaches_the_memory_limit(tmp_path: Path) -> None:
-    body = helper.make_graph(
-        [helper.make_node("SequenceInsert", ["t", "x"], ["more"]), helper.make_node("Identity", ["c"], ["go"])],
-        "turn",
-        [
-            helper.make_tensor_value_info("i", INT64, []), helper.make_tensor_value_info("c", BOOL, []),
-            helper.make_tensor_sequence_value_info("t", FLOAT, None),
-        ],
-        [helper.make_tensor_value_info("go", BOOL, []), helper.make_tensor_sequence_value_info("more", FLOAT, None)],
-    )  # fmt: skip
-    nodes = [
-        helper.make_node("SequenceEmpty", [], ["s"]),
-        helper.make_node("Loop", ["", "c0", "s"], ["all"], body=body),
-        helper.make_node("SequenceLength", ["all"], ["y"]),
-    ]
-    inputs = {"x": (FLOAT, ["n"]), "c0": (BOOL, [])}
-    library = mlfc.compile(_graph_model(nodes, inputs, {"y": (INT64, [])}), "c").export_library(tmp_path / "all.so")
-    for kind in ("c", "python"):
-        lib = mlfc.load_module(library)
-        machine = mlfc.runtime.VirtualMachine(lib, mlfc.cpu(0), interpreter=kind, memory_limit=1 << 18)
-        with pytest.raises(LimitError, match="memory limit"):
-            machine.invoke("main", np.ones(3, np.float32), np.asarray(True))
-
-
-def test_sequences_are_arrays_with_numbers_in_files(tmp_path: Path) -> None:
-    output = helper.make_tensor_sequence_value_info("y", FLOAT, None)
-    model = _sequence_model([helper.make_node("Identity", ["s"], ["y"])], output)
-    archive = mlfc.compile(model, "llvm").export(tmp_path / "same.tar")
-    parts = {f"s.{index}": np.full((index, 2), index, np.float32) for index in range(3)}
-    np.savez(tmp_path / "in.npz", **parts)
-    outcome = CliRunner().invoke(
-        app, ["run", str(archive), "--inputs", str(tmp_path / "in.npz"), "--outputs", str(tmp_path / "out.npz")]
-    )
-    assert outcome.exit_code == 0, outcome.output
-    with np.load(tmp_path / "out.npz") as found:
-        assert sorted(found) == ["y.0", "y.1", "y.2"]
-        for index in range(3):
-            np.testing.assert_array_equal(found[f"y.{index}"], parts[f"s.{index}"])
 
 
 def test_states_that_no_iteration_changes_are_constants_of_the_loop() -> None:
@@ -629,7 +463,7 @@ def test_states_that_no_iteration_changes_are_constants_of_the_loop() -> None:
         [value("go2", BOOL, []), states[3], value("w_out", FLOAT, square), states[4], states[5]],
     )  # fmt: skip
     weights = {name: np.random.default_rng(2).standard_normal(square).astype(np.float32) for name in ("w", "v")}
-    model = _graph_model(
+    model = graph_model(
         [node("Loop", ["count", "", "x", "w", "v"], ["y", "w_last", "v_last", "rows"], body=body)],
         {"count": (INT64, []), "x": (FLOAT, square)},
         dict.fromkeys(("y", "w_last", "v_last", "rows"), (FLOAT, None)), weights,

@@ -16,7 +16,8 @@ import mlfc
 from mlfc.errors import InputError, MlfcError
 from mlfc.frontend.onnx import importer
 from mlfc.support.dims import bounds
-from tests.interop.test_onnx_dynamic import FLOAT, INT64, _branches, _graph_model
+from tests.interop.test_onnx_dynamic import FLOAT, INT64, _branches
+from tests.onnx_graphs import graph_model
 from tests.relay_dynamic import RefusedError, run_dynamic
 from tests.verify_relay import verify
 
@@ -53,7 +54,7 @@ def _dropping(perm: Sequence[int]) -> onnx.ModelProto:
         helper.make_node("If", ["is_one"], ["dropped"], "which", **_branches(one, other)),
         helper.make_node("Transpose", ["dropped"], ["y"], perm=list(perm)),
     ]  # fmt: skip
-    return _graph_model(nodes, {"x": (FLOAT, ["n", "m", 3])}, {"y": (FLOAT, None)},
+    return graph_model(nodes, {"x": (FLOAT, ["n", "m", 3])}, {"y": (FLOAT, None)},
                         {"axis": np.asarray([1]), "step": np.asarray([2]), "zero": np.asarray([0]),
                          "end": np.asarray([np.iinfo(np.int64).max])})  # fmt: skip
 
@@ -95,7 +96,7 @@ def test_runs_take_dimensions_in_which_a_quotient_is_one_and_the_last_step_exist
         helper.make_node("Concat", ["both", "width"], ["shape"], axis=0),
     ]  # fmt: skip
     rest = helper.make_node("Reshape", ["p", "shape"], ["y"])
-    model = _graph_model([pool, *shape, rest], {"x": (FLOAT, ["n", 2, "h", "w"])}, {"y": (FLOAT, None)},
+    model = graph_model([pool, *shape, rest], {"x": (FLOAT, ["n", 2, "h", "w"])}, {"y": (FLOAT, None)},
                          {"both": np.asarray([0, 2]), "last": np.asarray([3])})  # fmt: skip
     rng = np.random.default_rng(1)
     runs = [{"x": rng.normal(size=(2, 2, h, 4)).astype(np.float32)} for h in (3, 5)]
@@ -109,7 +110,7 @@ def test_runs_take_dimensions_in_which_a_quotient_is_one_and_the_last_step_exist
         name: rng.normal(size=shape).astype(np.float32)
         for name, shape in (("k", (2, 2, 4)), ("w", (1, 6, 2)), ("r", (1, 6, 2)))
     }
-    model = _graph_model([conv, turned, gru], {"x": (FLOAT, ["n", 2, "m"])}, {"h": (FLOAT, None)}, weights)
+    model = graph_model([conv, turned, gru], {"x": (FLOAT, ["n", 2, "m"])}, {"h": (FLOAT, None)}, weights)
     runs = [{"x": rng.normal(size=(2, 2, m)).astype(np.float32)} for m in (4, 9)]
     _check(model, runs, [{"x": _ones(2, 2, 3)}])
 
@@ -120,7 +121,7 @@ def test_sides_are_as_large_as_windows_need_them() -> None:
         helper.make_node("MaxPool", ["c"], ["y"], kernel_shape=[3, 3], pads=[1, 0, 1, 0]),
     ]
     kernel = np.random.default_rng(2).normal(size=(2, 2, 3, 3)).astype(np.float32)
-    model = _graph_model(nodes, {"x": (FLOAT, ["n", 2, "h", "w"])}, {"y": (FLOAT, None)}, {"k": kernel})
+    model = graph_model(nodes, {"x": (FLOAT, ["n", 2, "h", "w"])}, {"y": (FLOAT, None)}, {"k": kernel})
     rng = np.random.default_rng(3)
     runs = [{"x": rng.normal(size=(2, 2, h, w)).astype(np.float32)} for h, w in ((3, 5), (7, 6), (3, 4))]
     module = _check(model, runs, [{"x": _ones(2, 2, 2, 5)}, {"x": _ones(2, 2, 3, 3)}])
@@ -134,7 +135,7 @@ def test_a_squeeze_without_axes_drops_what_the_outputs_rank_says() -> None:
     node = helper.make_node("Squeeze", ["x"], ["y"])
     for rank, good, bad in ((1, (1, 1, 3), (2, 1, 3)), (3, (2, 4, 3), (1, 4, 3)), (None, (2, 4, 3), (2, 1, 3))):
         shape = None if rank is None else [f"e{axis}" for axis in range(rank)]
-        model = _graph_model([node], {"x": (FLOAT, ["n", "m", 3])}, {"y": (FLOAT, shape)})
+        model = graph_model([node], {"x": (FLOAT, ["n", "m", 3])}, {"y": (FLOAT, shape)})
         _check(model, [{"x": _ones(*good)}], [{"x": _ones(*bad)}])
 
 
@@ -152,15 +153,15 @@ def test_late_shapes_axes_and_counts_that_do_not_fit_are_refused() -> None:
     for operator, count, good, bad in cases:
         outputs = ["y", "places"] if operator == "TopK" else ["y"]
         node = helper.make_node(operator, ["x", "late"], outputs)
-        model = _graph_model([node], {"x": (FLOAT, ["n", "m", "k"]), "late": (INT64, [count])}, {"y": (FLOAT, None)})
+        model = graph_model([node], {"x": (FLOAT, ["n", "m", "k"]), "late": (INT64, [count])}, {"y": (FLOAT, None)})
         _check(model, [given(late=value) for value in good], [given(late=value) for value in bad])
     # what the model states is what the run has to have
-    stated = _graph_model([helper.make_node("Reshape", ["x", "late"], ["y"])],
+    stated = graph_model([helper.make_node("Reshape", ["x", "late"], ["y"])],
                           {"x": (FLOAT, [2, 1, 6]), "late": (INT64, [2])}, {"y": (FLOAT, [3, 4])})  # fmt: skip
     _check(stated, [given(late=[3, 4]), given(late=[-1, 4])], [given(late=[4, 3])])
     compiled = mlfc.compile(stated, "llvm")
     compiled.run(given(late=[3, 4]))
-    with pytest.raises(InputError, match="gives the shape that the model states: expected 1, got 0"):
+    with pytest.raises(InputError, match="gives the shape that the model declares: expected 1, got 0"):
         compiled.run(given(late=[4, 3]))
 
 
@@ -180,7 +181,7 @@ def test_images_are_resized_by_what_the_run_says(policy: str) -> None:
     for mode in ("linear", "nearest"):
         node = helper.make_node("Resize", names, ["y"], mode=mode, **more)
         refused = [{**runs[0], "scales": np.float32([1, 1, -1, 1])}] if policy == "late scales" else []
-        _check(_graph_model([node], inputs, {"y": (FLOAT, None)}, weights), runs, refused)
+        _check(graph_model([node], inputs, {"y": (FLOAT, None)}, weights), runs, refused)
 
 
 def test_slices_without_repetitions_are_as_many_as_the_data_say() -> None:
@@ -188,7 +189,7 @@ def test_slices_without_repetitions_are_as_many_as_the_data_say() -> None:
     rng = np.random.default_rng(3)
     for axis, is_sorted in ((0, 1), (1, 0), (-1, 1)):
         node = helper.make_node("Unique", ["x"], outputs, axis=axis, sorted=is_sorted)
-        model = _graph_model([node], {"x": (FLOAT, ["n", "m", 2])}, {name: (FLOAT if name == "y" else INT64, None)
+        model = graph_model([node], {"x": (FLOAT, ["n", "m", 2])}, {name: (FLOAT if name == "y" else INT64, None)
                                                                      for name in outputs})  # fmt: skip
         runs = [{"x": rng.integers(0, 2, (*size, 2)).astype(np.float32)} for size in ((5, 1), (3, 4))]
         _check(model, runs, [])
@@ -208,7 +209,7 @@ def test_windows_of_every_kind_of_convolution_must_fit_into_rows_that_data_decid
     kernel = np.arange(36).reshape(2, 2, 3, 3).astype(np.int8 if codes else np.float32)
     constants = {"kernel": kernel, "zero": np.array([0]), "two": np.array([2]), "scale": np.float32(0.1),
                  "code": np.int8(0)}  # fmt: skip
-    model = _graph_model(nodes, {"image": (FLOAT, [1, 2, 8, 8]), "rows": (INT64, [1])}, {"y": (FLOAT, None)}, constants)
+    model = graph_model(nodes, {"image": (FLOAT, [1, 2, 8, 8]), "rows": (INT64, [1])}, {"y": (FLOAT, None)}, constants)
     image = np.arange(128).reshape(1, 2, 8, 8).astype(np.float32)
     compiled, session = mlfc.compile(model, "llvm"), InferenceSession(model.SerializeToString())
     for count in (3, 5):
@@ -231,7 +232,7 @@ def test_a_product_of_dimensions_is_divided_by_a_reshape(
     shape: Sequence[str], target: Sequence[int], good: Sequence[Sequence[int]], bad: Sequence[int]
 ) -> None:
     node = helper.make_node("Reshape", ["x", "target"], ["y"])
-    model = _graph_model([node], {"x": (FLOAT, shape)}, {"y": (FLOAT, None)}, {"target": np.asarray(target)})
+    model = graph_model([node], {"x": (FLOAT, shape)}, {"y": (FLOAT, None)}, {"target": np.asarray(target)})
     _check(model, [{"x": _ones(*size)} for size in good], [{"x": _ones(*bad)}])
 
 
@@ -246,7 +247,7 @@ def test_last_states_and_edges_of_a_length_that_data_decide_require_elements() -
     constants = {"two": np.array([2]), "pads": np.array([0, 1, 0, 1]), "w": np.full((1, 2, 1), 0.5, np.float32),
                  "r": np.full((1, 2, 2), 0.25, np.float32)}  # fmt: skip
     outputs = dict.fromkeys(("all", "last", "padded"), (FLOAT, None))
-    model = _graph_model(nodes, {"x": (FLOAT, ["n"])}, outputs, constants)
+    model = graph_model(nodes, {"x": (FLOAT, ["n"])}, outputs, constants)
     _check(model, [{"x": np.array([0, 1, 2], np.float32)}, {"x": _ones(1)}], [{"x": np.zeros(2, np.float32)}])
 
 
@@ -259,6 +260,6 @@ def test_last_states_and_edges_of_a_length_that_data_decide_require_elements() -
 def test_lists_of_dynamic_length_decide_shapes(operator: str, value: list[int], bad: list[int]) -> None:
     rank = 3 if operator == "Unsqueeze" else 2
     node = helper.make_node(operator, ["x", "s"], ["y"])
-    model = _graph_model([node], {"x": (FLOAT, ["n", "m"]), "s": (INT64, ["r"])}, {"y": (FLOAT, [None] * rank)})
+    model = graph_model([node], {"x": (FLOAT, ["n", "m"]), "s": (INT64, ["r"])}, {"y": (FLOAT, [None] * rank)})
     runs = [{"x": _ones(*shape), "s": np.array(value)} for shape in ((1, 3), (2, 3))]
     _check(model, runs, [{"x": _ones(2, 3), "s": np.array(bad)}] if bad != [2, 3] else [])

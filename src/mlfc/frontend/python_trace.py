@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+import onnx
+
+from mlfc.errors import MlfcError
 from mlfc.support.text import printable, shortened
 
 TRACE = "pkg.torch.onnx.stack_trace"
@@ -34,3 +38,16 @@ def innermost_line(frames: Iterable[tuple[str, object]]) -> str | None:
         if not _OWN.search(file):
             found = f"{shortened(printable(_SEPARATOR.split(file)[-1]))}, line {line}"
     return found
+
+
+@contextmanager
+def located(proto: onnx.NodeProto) -> Iterator[None]:
+    """Add to errors the line of the program that made the node, if its exporter noted it; PyTorch's does."""
+    try:
+        yield
+    except MlfcError as error:
+        trace = next((item.value for item in proto.metadata_props if item.key == TRACE), "")
+        line = line_in_trace(trace) if isinstance(trace, str) else None
+        if line is not None and error.place is not None and not error.place.endswith(")"):
+            error.place = f"{error.place} ({line})"
+        raise

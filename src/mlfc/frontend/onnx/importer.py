@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ from mlfc.frontend.onnx.inputs import (
 )
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
-from mlfc.frontend.onnx.open_loops import is_long
+from mlfc.frontend.onnx.open_loops import is_long_scan
 from mlfc.frontend.onnx.open_shapes import (
     Replaced,
     added,
@@ -54,16 +53,15 @@ from mlfc.frontend.onnx.open_shapes import (
     opened_inputs,
 )
 from mlfc.frontend.onnx.remedies import Advisor
-from mlfc.frontend.onnx.runs import Runs
+from mlfc.frontend.onnx.runs import Runs, requiring
 from mlfc.frontend.onnx.runtime_broadcast import checked_at_run
 from mlfc.frontend.onnx.schema import check_schema
-from mlfc.frontend.onnx.scope import Scope, check_captured, defining, given_attributes
+from mlfc.frontend.onnx.scope import Scope, check_captured, decoded_attributes, defining
 from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.symbolic import note_quotients
 from mlfc.frontend.onnx.tensors import tensor_value
-from mlfc.frontend.python_trace import TRACE, line_in_trace
+from mlfc.frontend.python_trace import located
 from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
-from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
 from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
@@ -241,7 +239,7 @@ class _Importer(Bodies):
         quantization = self._quantization(
             [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
         )
-        results = _checked(results, self.checks)
+        results = requiring(results, self.checks)
         runs = self.runs.counted(results)
         variables, results, titles = (
             [*inputs.values(), *runs.inputs],
@@ -408,7 +406,7 @@ class _Importer(Bodies):
         self.census.nodes += function is None  # the nodes of its body count
         try:
             # only afterwards: graphs inside of the node may use the names of its outputs for their own values
-            with _located(proto), defining(wanted, scope):
+            with located(proto), defining(wanted, scope):
                 if function is not None:
                     self._function(function, proto, scope, name)
                 elif not self.external:
@@ -491,28 +489,13 @@ class _Importer(Bodies):
         """Tell whether a node is a Loop, or another loop with iterations at run time."""
         if proto.op_type == "Loop" or self.dynamic is None:
             return bool(proto.op_type == "Loop")
+        values = [scope.values.get(tensor) for tensor in proto.input]
         if proto.op_type == "SequenceMap":
-            values = map(scope.values.get, proto.input)
             return any(value is not None and isinstance(value.type, ListType) for value in values)
-        return proto.op_type == "Scan" and self._is_long(proto, scope)
-
-    def _is_long(self, proto: onnx.NodeProto, scope: Scope) -> bool:
-        """Tell whether a Scan is left to the run: its turns are many, or the run's."""
-        if scope.opsets.get("", table.NEWEST_OPSET) < 9 or not proto.input:
+        opset = scope.opsets.get("", table.NEWEST_OPSET)
+        if proto.op_type != "Scan" or opset < 9 or not values:
             return False
-        graph = graph_of(proto, "body", scope.prefix)
-        last = scope.values[proto.input[-1]]
-        axes = next((list(item.ints) for item in proto.attribute if item.name == "scan_input_axes"), [])
-        axis = axes[-1] if axes else 0
-        if (
-            last is None
-            or not isinstance(last.type, TensorType)
-            or not -len(last.type.shape) <= axis < len(last.type.shape)
-        ):
-            return False
-        turns = last.type.shape[axis]
-        states = [scope.values[tensor] for tensor in proto.input]
-        return is_long(turns, len(graph.node)) or any(state is None for state in states)
+        return is_long_scan(proto, values, graph_of(proto, "body", scope.prefix))
 
     def _compiled_or_external(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
         """Import a node, as itself where no importer takes it; one that cannot stay has the first refusal's cause."""
@@ -561,7 +544,7 @@ class _Importer(Bodies):
             return
         if not found.sequences:
             check_tensors(proto, inputs, name)
-        attributes = self._attributes(proto, scope, name)
+        attributes = decoded_attributes(proto, scope.references, f"node '{name}'", self.folder)
         # weights that meet an input are left as they are in the model; what follows from constants alone is computed
         folds = found.folds and all(isinstance(value, Constant) for value in tensors_in(inputs))
         stated = [scope.stated.get(tensor) for tensor in proto.output]
@@ -600,49 +583,7 @@ class _Importer(Bodies):
         except MlfcError:
             return False
 
-    def _attributes(self, proto: onnx.NodeProto, scope: Scope, name: str) -> dict[str, Any]:
-        return {
-            attribute: self._decoded(actual, f"node '{name}', attribute '{attribute}'")
-            for attribute, actual in given_attributes(proto, scope.references).items()
-        }
-
-    def _decoded(self, attribute: onnx.AttributeProto, place: str) -> Any:
-        kinds = onnx.AttributeProto
-        if attribute.type == kinds.TENSOR:
-            return tensor_value(attribute.t, place, self.folder)
-        fields = {kinds.INT: "i", kinds.FLOAT: "f", kinds.STRING: "s", kinds.GRAPH: "g", kinds.TYPE_PROTO: "tp"}
-        lists = {kinds.INTS: "ints", kinds.FLOATS: "floats", kinds.STRINGS: "strings"}
-        if attribute.type in fields:
-            return getattr(attribute, fields[attribute.type])
-        if attribute.type in lists:
-            return tuple(getattr(attribute, lists[attribute.type]))
-        raise UnsupportedError(f"attribute type {attribute.type} is not supported", place=place)
-
-
-def _checked(results: list[Expr], checks: Sequence[Expr]) -> list[Expr]:
-    """Return results of which the first requires bools to be true."""
-    if not checks:
-        return results
-    flags = [ir.call("reshape", [flag], newshape=()) for flag in checks]
-    holds = ir.call("require", [reduce(lambda a, b: ir.call("logical_and", [a, b]), flags)])
-    first = results[0]
-    none = ir.const(0, ir.tensor_type(first).dtype)
-    return [ir.call("where", [holds, first, none], span=first.span), *results[1:]]
-
 
 def _is_simpler(extents: Sequence[Any], values: Mapping[Any, Any]) -> bool:
     """Tell whether other bounds of symbols, whose names stay, give an extent another form."""
     return any(str(substituted(extent, values)) != str(extent) for extent in extents)
-
-
-@contextmanager
-def _located(proto: onnx.NodeProto) -> Iterator[None]:
-    """Add to errors the line of the program that made the node, if its exporter noted it; PyTorch's does."""
-    try:
-        yield
-    except MlfcError as error:
-        trace = next((item.value for item in proto.metadata_props if item.key == TRACE), "")
-        line = line_in_trace(trace) if isinstance(trace, str) else None
-        if line is not None and error.place is not None and not error.place.endswith(")"):
-            error.place = f"{error.place} ({line})"
-        raise

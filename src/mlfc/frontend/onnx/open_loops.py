@@ -30,6 +30,16 @@ def is_long(turns: Any, nodes: int) -> bool:
     return isinstance(turns, Dim) or turns > _FEW_TURNS or turns * nodes > _FEW_NODES
 
 
+def is_long_scan(proto: onnx.NodeProto, values: Sequence[Expr | None], graph: onnx.GraphProto) -> bool:
+    """Tell whether a Scan has many iterations, or their number is only known at run time."""
+    last = values[-1]
+    axes = next((list(item.ints) for item in proto.attribute if item.name == "scan_input_axes"), [])
+    axis, shape = axes[-1] if axes else 0, last.type.shape if last and isinstance(last.type, TensorType) else ()
+    if not -len(shape) <= axis < len(shape):
+        return False
+    return is_long(shape[axis], len(graph.node)) or any(value is None for value in values)
+
+
 @dataclass(eq=False)
 class Loops:
     """A node that is a loop, with its inputs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import onnx
 
@@ -46,3 +47,14 @@ class Runs:
             return Counted()
         step = ir.call("add", [self._number, ir.const(1, "int64")])
         return Counted((self._number,), (step,), (self._next,), (State(self._number.name, self._next),))
+
+
+def requiring(results: list[Expr], checks: Sequence[Expr]) -> list[Expr]:
+    """Return results of which the first requires bools to be true."""
+    if not checks:
+        return results
+    flags = [ir.call("reshape", [flag], newshape=()) for flag in checks]
+    holds = ir.call("require", [reduce(lambda a, b: ir.call("logical_and", [a, b]), flags)])
+    first = results[0]
+    none = ir.const(0, ir.tensor_type(first).dtype)
+    return [ir.call("where", [holds, first, none], span=first.span), *results[1:]]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import onnx
 
-from mlfc.errors import ModelError
+from mlfc.errors import ModelError, UnsupportedError
 from mlfc.frontend.onnx.inputs import Shape
+from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.relay.ir import Constant, Expr, Span, Tuple, Var
 
 
@@ -43,6 +46,29 @@ def given_attributes(
     """Return the attributes of a node by name; one that refers to a function's is that, or left out."""
     found = {item.name: references.get(item.ref_attr_name) if item.ref_attr_name else item for item in proto.attribute}
     return {name: item for name, item in found.items() if item is not None}
+
+
+def decoded_attributes(
+    proto: onnx.NodeProto, references: Mapping[str, onnx.AttributeProto], place: str, folder: Path | None
+) -> dict[str, Any]:
+    """Return the values of the attributes of a node; external data are read from files in `folder`."""
+    return {
+        name: _decoded(item, f"{place}, attribute '{name}'", folder)
+        for name, item in given_attributes(proto, references).items()
+    }
+
+
+def _decoded(attribute: onnx.AttributeProto, place: str, folder: Path | None) -> Any:
+    kinds = onnx.AttributeProto
+    if attribute.type == kinds.TENSOR:
+        return tensor_value(attribute.t, place, folder)
+    fields = {kinds.INT: "i", kinds.FLOAT: "f", kinds.STRING: "s", kinds.GRAPH: "g", kinds.TYPE_PROTO: "tp"}
+    lists = {kinds.INTS: "ints", kinds.FLOATS: "floats", kinds.STRINGS: "strings"}
+    if attribute.type in fields:
+        return getattr(attribute, fields[attribute.type])
+    if attribute.type in lists:
+        return tuple(getattr(attribute, lists[attribute.type]))
+    raise UnsupportedError(f"attribute type {attribute.type} is not supported", place=place)
 
 
 def check_captured(proto: onnx.NodeProto, captured: Mapping[str, Expr | None], scope: Scope, name: str) -> None:

@@ -70,7 +70,7 @@ class Sample:
 
     @property
     def is_onnx(self) -> bool:
-        """Whether the model is an ONNX model."""
+        """True for an ONNX model, False for TFLite."""
         return self.data[4:8] != b"TFL3"
 
     def to_bytes(self) -> bytes:
@@ -187,7 +187,7 @@ def close(ours: Array, theirs: Array, *, elementwise: bool) -> npt.NDArray[np.bo
 
 
 def _is_ill_conditioned(sample: Sample, found: Sequence[Array]) -> bool:
-    """Return whether the reference's outputs move as far where its floats change in their last bits."""
+    """Return whether the reference's outputs change as much if its floats change in their last bits."""
     apart = [~close(a, b, elementwise=sample.is_extreme) for a, b in zip(found, sample.expected, strict=True)]
     for attempt in range(4):
         rng = np.random.default_rng(attempt)
@@ -201,7 +201,7 @@ def _is_ill_conditioned(sample: Sample, found: Sequence[Array]) -> bool:
             data = model.SerializeToString()
         try:
             others = _expected(replace(sample, data=data, feeds=feeds))
-        except Exception:  # whatever the reference says
+        except Exception:  # any error of the reference
             continue
         for place, (ours, theirs, other) in enumerate(zip(found, sample.expected, others, strict=True)):
             if other.shape != theirs.shape:
@@ -250,7 +250,7 @@ def _is_plain(module: Any) -> bool:
 
 
 def outcomes(samples: Sequence[Sample], target: str, executor: str | None) -> Iterator[Outcome]:
-    """Yield what becomes of samples: those of static shapes as one module, the others alone."""
+    """Yield the outcome of each sample: samples of static shapes share one module, others have their own."""
     together, alone = [], []
     for sample in samples:
         try:
@@ -276,7 +276,7 @@ def outcomes(samples: Sequence[Sample], target: str, executor: str | None) -> It
 
 
 def _alone(sample: Sample, target: str, executor: str | None) -> Outcome:
-    """Return what becomes of one sample; what an executor of static shapes refuses runs in the virtual machine."""
+    """Return the outcome of one sample. If an executor for static shapes refuses it, the virtual machine runs it."""
     for way in dict.fromkeys(((target, executor), (target.replace(" -mcpu=cortex-m4", ""), None))):
         name = f"{way[0]} {way[1]}"
         try:
@@ -308,13 +308,13 @@ def _judged(sample: Sample, found: list[Array], way: str) -> Outcome:
         try:
             if not difference(found, _by_reference(sample)):
                 return Outcome(sample, "peers disagree", cause, way)
-        except Exception:  # whatever the reference says
+        except Exception:  # any error of the reference
             pass
     return Outcome(sample, "wrong", cause, way)
 
 
 def replayed(data: bytes) -> bool:
-    """Print what becomes of a saved mutant for every target and executor; return whether any result is wrong."""
+    """Print the outcome of a saved mutant for every target and executor; return whether any result is wrong."""
     sample, failed = sample_of(data), False
     print(f"{sample.title}\n  expected {sample.expected}")
     for target, executor in dict.fromkeys(map(_way, range(96))):
@@ -345,7 +345,7 @@ def _warm() -> None:
 
 
 def _apart(function: Callable[[mmap], Any]) -> tuple[Any, str]:
-    """Return what a function returns in a process of its own, or an empty result and how far it came."""
+    """Run a function in its own process; return its result, or an empty one, and its last progress."""
     stage = mmap(-1, 1)
     reader, writer = os.pipe()
     child = os.fork()
@@ -380,7 +380,7 @@ def _way(turn: int) -> tuple[str, str | None]:
 
 
 def _batch(make: Callable[[int, int], Sample], seed: int, numbers: Sequence[int], turn: int) -> list[Outcome]:
-    """Return what becomes of mutants, in one process, or in one each if that ends."""
+    """Return the outcomes of mutants: from one process, or from one process each if that one crashes."""
     target, executor = _way(turn)
 
     def work(stage: mmap) -> list[Outcome]:
@@ -408,7 +408,7 @@ def _batch(make: Callable[[int, int], Sample], seed: int, numbers: Sequence[int]
     return [Outcome(sample or empty, "crash", said, f"{target} {executor}")]
 
 
-# ---- what is known
+# ---- documented differences
 
 
 @dataclass(frozen=True)
@@ -442,7 +442,7 @@ def fuzz(
     refusals: Counter[str],
     batch: int = _BATCH,
 ) -> list[Failure]:
-    """Compare mutants until the time is over, or so many ran; return the failing ones.
+    """Compare mutants for a time, or a number of them; return the failing ones.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Structural mutations of ONNX's node tests: valid models that nobody wrote.
+"""Structural mutations of ONNX's node tests: valid models that no exporter writes.
 
 A mutation changes a model and its feeds in place and raises `UnfitError` where it does not apply. Models need not stay
 valid: the caller drops those that no reference runs.
@@ -128,7 +128,7 @@ def by_onnxruntime(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str,
 
 
 def _bare(model: onnx.ModelProto) -> None:
-    """Drop what the model declares of computed tensors: mutations change it."""
+    """Drop the declared types of computed tensors, which mutations change."""
     del model.graph.value_info[:]
     for item in model.graph.output:
         item.CopyFrom(onnx.ValueInfoProto(name=item.name))
@@ -138,7 +138,7 @@ def _bare(model: onnx.ModelProto) -> None:
 
 
 def extremes(m: Any) -> None:
-    """Put values at which arithmetic goes wrong into a feed or constant of a mutant of either format."""
+    """Put edge values into a feed or constant of a mutant of either format."""
     name = m.pick([name for name, array in m.arrays().items() if array.size and array.dtype.kind in "fiuV"])
     array = m.arrays()[name].copy()
     values = edges(array.dtype.name)
@@ -541,7 +541,7 @@ _SHARES = (0.8, 0.45, 0.25, 0.2, 0.12)
 
 
 def mutant(seed: int, number: int) -> Mutant:
-    """Return a mutant of a node test; both numbers decide which."""
+    """Return the mutant of a node test that two numbers determine."""
     rng = np.random.default_rng((seed, number))
     sources = [case for case in claimed() if case.outputs]
     case = sources[int(rng.integers(len(sources)))]

@@ -196,7 +196,7 @@ _STEPS: tuple[Callable[[Any], None], ...] = (
 
 
 def mutant(seed: int, number: int) -> Mutant:
-    """Return a mutant of a form of the sweep; both numbers decide which."""
+    """Return the mutant of a form of the sweep that two numbers determine."""
     rng = np.random.default_rng((seed, number))
     kind, form = cases_of_sweep()[int(rng.integers(len(cases_of_sweep())))]
     parts = form.parts()

@@ -1,4 +1,4 @@
-"""Check everything that a Relay module promises, after each pass."""
+"""Check that a Relay module is well-formed, as tests do after passes."""
 
 from __future__ import annotations
 

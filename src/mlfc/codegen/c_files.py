@@ -53,7 +53,7 @@ def pool_definition(declared: str, size: int, pool: str = DEFAULT_POOL) -> list[
 
 
 def _aligned_array(declared: str, size: int, macro: str) -> list[str]:
-    """Return the lines that define an array of bytes with attributes: without them it is one of 64-bit words."""
+    """Return the lines that define an aligned array of bytes: by attributes, or as an array of 64-bit words."""
     head, name = declared.rsplit("uint8_t ", 1)
     is_static = bool(head)
     words = f"{head}uint64_t {name}{'_words' if is_static else ''}[{-(-size // 8)}];"

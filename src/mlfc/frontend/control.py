@@ -358,7 +358,7 @@ class _Turn:
 
     frame: Frame
     params: list[Var]  # flag, number, states
-    given: list[Expr]  # the states, made of these
+    given: list[Expr]  # the states, built from parameters
     go: Expr | None
     states: list[Expr]
     rows: list[Expr]
@@ -406,7 +406,7 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
 
 
 def _constant_states(turn: _Turn) -> set[int]:
-    """Return the indices of states that every iteration passes on as they are."""
+    """Return the indices of states that no iteration changes."""
     pairs = enumerate((flat(state), flat(given)) for state, given in zip(turn.states, turn.given, strict=True))
     return {index for index, (a, b) in pairs if len(a) == len(b) and all(map(operator.is_, a, b))}
 

@@ -55,8 +55,8 @@ class Needs:
     defines: list[tuple[Symbol, Expr]]  # those that the body needs
 
 
-class SameExtents(Exception):  # noqa: N818  (it is no fault: the import begins anew)
-    """Symbols of inputs that have to be something else: the import starts again with these substitutions."""
+class SameExtents(Exception):  # noqa: N818  (not an error: the import restarts)
+    """Substitutions of input symbols that a node requires; the import restarts with them."""
 
     def __init__(self, found: Mapping[Symbol, Extent]) -> None:
         super().__init__(str(found))
@@ -76,10 +76,10 @@ class Dynamic:
         self.choose = choose  # of two ways to import a node, which the run checks, whether it is the first
         self.mixes = mixes  # whether tensors of a list may differ in how many dimensions they have
         self.functions: dict[str, Function] = {}
-        self.replaced = replaced or {}  # symbols that an earlier import found to be something else
+        self.replaced = replaced or {}  # substitutions that earlier imports found
         self.frames = [Frame()]
         self.defined_symbols: set[Symbol] = set()
-        self.stated: dict[str, Symbol] = {}  # symbols whose bounds users gave
+        self.stated: dict[str, Symbol] = {}  # symbols with bounds given by users
         self.may_be_empty: AbstractSet[Symbol] = frozenset()  # input symbols whose lower bound 0 is a default
         self.patterns: dict[tuple[str, int], Any] = {}  # of states of loops, by the node's name and how many there are
         self._names = {"main"}
@@ -199,12 +199,12 @@ class Dynamic:
                 self.frame.sources[symbol] = renamed[expr], axis
 
     def nonempty(self, extents: Iterable[Any]) -> dict[Symbol, Extent]:
-        """Return the symbols of extents that are at least 0 only by default, as symbols that are at least 1."""
+        """Return symbols whose lower bound 0 is a default, with the lower bound 1."""
         found = [symbol for symbol in symbols_of(extents) if symbol in self.may_be_empty]
         return {symbol: Symbol(symbol.name, 1, symbol.high).dim for symbol in found}
 
     def exclude_empty(self, extents: Iterable[Any], decides: Callable[[Mapping[Symbol, Extent]], bool]) -> None:
-        """Raise SameExtents where dimensions that are at least 1 decide what those that are at least 0 leave open."""
+        """Raise SameExtents if the lower bound 1 in place of 0 decides a comparison."""
         found = self.nonempty(extents)
         for narrower in [*({symbol: dim} for symbol, dim in found.items()), found]:
             if narrower and decides(narrower):

@@ -171,7 +171,7 @@ class Attention:
         out.store(at, tb.cast(value, out.dtype))
 
     def inverse(self, total: Expr) -> Expr:
-        """Return what the mixed values are multiplied with at the end; negative where they become zeros."""
+        """Return the factor of the mixed values; negative if they become zeros."""
         whole, nothing, negative = (tb.const(number, self.dtype) for number in (1.0, 0.0, -1.0))
         whole = whole / total
         if self.zero_rows or self.zero_nan:

@@ -121,7 +121,7 @@ def wins_by(op: str, dtype: str) -> Callable[[Expr, Expr], Expr]:
 
 
 def sorts_before(dtype: str, *, ascending: bool) -> Callable[[Expr, Expr], Expr]:
-    """Return how an element wins over one of equal or earlier place in an order whose largest number is NaN."""
+    """Return the comparison of an element with an earlier one in an order in which NaN is largest."""
     if not ascending or not dtypes.is_float(dtype):
         return wins_by("lt" if ascending else "gt", dtype)
     return lambda element, best: tb.land(
@@ -270,6 +270,6 @@ for _name, _which in (("argmax", "largest"), ("argmin", "smallest")):
 for _name, _doc in (("cumsum", "Running sum along an axis."), ("cumprod", "Running product along an axis.")):
     declare(_name, 1, _infer_scan, Kind.REDUCE, _SCAN, emit=partial(_emit_scan, _name), doc=_doc)
 declare("require", 1, _infer_require, Kind.REDUCE, emit=_emit_require,
-        doc="A bool, which must be true: else the run ends with an error")  # fmt: skip
+        doc="A bool that must be true; otherwise the run fails")  # fmt: skip
 declare("variance", 2, _infer_variance, Kind.REDUCE, _VARIANCE, emit=_emit_variance, contract=_CLOSE,
         doc="Mean squared distance from a given mean over axes.")  # fmt: skip

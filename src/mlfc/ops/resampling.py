@@ -89,7 +89,7 @@ _MODES: dict[str, Callable[[AxisResize, Floats], Floats]] = {
 }
 
 TIE = 1e-6
-"""How far from half-way between two elements ONNX Runtime takes a coordinate for a tie."""
+"""Distance from half-way between two elements up to which ONNX Runtime treats a coordinate as a tie."""
 
 
 def _rounded(x: Floats, more: float) -> Floats:

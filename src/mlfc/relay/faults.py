@@ -1,4 +1,4 @@
-"""Faults of functions and states that a module read from text or an archive may have."""
+"""Checks of functions and states in modules that are read from text or an archive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlfc.support import dtypes
 
 
 def definition_faults(function: Function) -> Iterator[str]:
-    """Yield what is wrong with the fields that ``defines`` names."""
+    """Yield the faults of the fields that ``defines`` names."""
     if not function.defines:
         return
     count = len(function.defines)
@@ -29,7 +29,7 @@ def definition_faults(function: Function) -> Iterator[str]:
 
 
 def state_faults(module: IRModule) -> Iterator[str]:
-    """Yield what is wrong with the states of a module."""
+    """Yield the faults of a module's states."""
     if not module.states or "main" not in module.functions:
         return
     body = module.main.body

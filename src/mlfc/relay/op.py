@@ -85,7 +85,7 @@ class Operator:
     slides: bool = False
     contract: str = "exact"  # the numeric contract, one line: "exact", "at most 2 ULP of the correctly rounded result"
     doc: str = ""  # one line
-    note: str = ""  # what programs that read its result must know: the C header has it at outputs that it computes
+    note: str = ""  # a remark on its result, which the C header repeats at outputs that it computes
 
     def complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all attributes in declared order, defaults filled in; refuse unknown and missing ones."""

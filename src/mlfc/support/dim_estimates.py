@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, substituted, symbols_of
 
 NO_LIMIT = LARGEST // 128
-"""From here on a bound says nothing of memory: it may be of a symbol of which others are multiples."""
+"""Upper bounds from here on count as unbounded memory: the symbol may be a factor of a larger dimension."""
 _USUAL = 64
 
 
@@ -17,7 +17,7 @@ def most(extent: Extent) -> int | None:
 
 
 def typical(extent: Extent) -> int:
-    """Return a value that an extent may well have, for estimates of work and size."""
+    """Return a typical value of an extent, for estimates of work and size."""
     return int(substituted(extent, {symbol: _typical(symbol) for symbol in symbols_of([extent])}))
 
 

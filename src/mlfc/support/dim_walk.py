@@ -10,10 +10,10 @@ from mlfc.support.dims import Dim, Extent, Symbol
 
 
 def walked(extent: Extent, leaf: Callable[[int | Symbol], Any], apply: Callable[[str, Any, Any], Any]) -> Any:
-    """Return what a fold gives of an extent.
+    """Fold an extent: combine its symbols and numbers bottom-up.
 
     `leaf` is of integers and symbols; `apply` takes an operation (``+``, ``*``, ``//``, ``%``, ``max``, ``min``) and
-    what was made of both operands.
+    the results of both operands.
     """
     if not isinstance(extent, Dim):
         return leaf(extent)

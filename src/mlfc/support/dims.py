@@ -82,7 +82,7 @@ class _Atom:
             return chosen(low, least), chosen(high, most)
         if least < 0 or not most:  # a divisor of which nothing is known
             return -LARGEST, LARGEST
-        least = max(least, 1)  # a division by 0 ends the run
+        least = max(least, 1)  # a run fails on a division by 0
         if self.kind == "//":
             corners = [a // b for a in (low, high) for b in (least, most)]
             return min(corners), max(corners)

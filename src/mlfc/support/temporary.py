@@ -1,4 +1,4 @@
-"""Temporary folders; those of processes that were killed are removed by the next one."""
+"""Temporary folders. The next process removes those of killed processes."""
 
 from __future__ import annotations
 

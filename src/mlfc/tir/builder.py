@@ -234,7 +234,7 @@ class StmtBuilder:
         self.append(ir.Comment(text))
 
     def fence(self, text: str, buffer: Buffer | None = None) -> None:
-        """Keep what comes after from being loaded before, and `buffer` in memory; `text` tells the reader why."""
+        """Keep later loads behind this point, and `buffer` in memory; `text` is the comment in the generated code."""
         self.append(ir.Fence(text, buffer))
 
     def prefetch(self, buffer: Buffer, offset: Expr, text: str) -> None:
@@ -242,7 +242,7 @@ class StmtBuilder:
         self.append(ir.Prefetch(text, buffer, offset))
 
     def require(self, buffer: Buffer, text: str) -> None:
-        """Return -1 unless the first element of a bool buffer is true; `text` tells the reader why."""
+        """Return -1 unless the first element of a bool buffer is true; `text` is the comment in the generated code."""
         self.append(ir.Require(text, buffer, const(0)))
 
     @contextmanager

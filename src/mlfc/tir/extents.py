@@ -47,7 +47,7 @@ def as_index(extent: Extent, dtype: str = "int32") -> Expr:
 
 
 _LARGE = 1 << 15
-"""From here on a constant in a division may take the product with an extent, or the sum, out of int32."""
+"""From here on, a constant in a division may overflow int32 in a product with an extent, or in a sum."""
 
 
 def _is_large(expr: Expr) -> bool:

@@ -1,4 +1,4 @@
-"""Convert blocks of float16 by vectors, which C compilers do not find in loops that also compute.
+"""Convert blocks of float16 with vector instructions, which C compilers do not use in loops that also compute.
 
 A ``vectorized`` loop that stores one element is cut into blocks: elements of float16 are widened into an array of
 float32, the results are computed into another one, and that one is narrowed. Values, and the order of accesses to any
@@ -24,7 +24,7 @@ _HALF = "float16"
 
 
 def half_blocks(stmt: Stmt) -> Stmt:
-    """Return a statement whose loops over float16 convert by vectors; only for targets with such instructions."""
+    """Return a statement whose loops over float16 convert vectors. The target must have instructions for that."""
     if isinstance(stmt, For) and stmt.kind == "vectorized":
         return _Loop(stmt).run() or stmt
     return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, half_blocks)
@@ -38,7 +38,7 @@ class _Loop:
         self._bound = {id(let.var) for let in self._lets}
 
     def run(self) -> Stmt | None:
-        """Return the blocks, and what is left of the loop behind them; None where there is nothing to convert."""
+        """Return the blocks and the remainder loop; None if there is nothing to convert."""
         loop, store = self._loop, self._store
         if not isinstance(store, ir.Store) or loop.step != 1 or loop.until is not None or loop.part is not None:
             return None
@@ -64,7 +64,7 @@ class _Loop:
         return ir.Seq(tuple(parts)) if blocks or last else None
 
     def _find(self, expr: Expr) -> None:
-        """Note the elements that are widened whatever else is true."""
+        """Collect the loads that are widened unconditionally."""
         if isinstance(expr, ir.Cast) and isinstance(expr.value, ir.Load) and expr.value.dtype == _HALF:
             load = expr.value
             is_new = not any(same_expr(load, known) for known in self._loads)
@@ -138,7 +138,7 @@ class _Loop:
         return self._copy(start, extent, lambda expr, _: expr, self._store)
 
     def _copy(self, start: Expr, extent: Expr, change: Callable[[Expr, Expr], Expr], store: Stmt) -> Stmt:
-        """Return the loop over some iterations from `start` on; `change` is made to expressions first."""
+        """Return the loop over `extent` iterations from `start` on, with `change` applied to its expressions."""
         assert isinstance(store, ir.Store)
         lane = Var(self._loop.var.name)
         env: dict[Var, Expr] = {self._loop.var: start + lane}
@@ -205,7 +205,7 @@ class _Loop:
 
 
 def _vectors(count: Expr, store: Callable[[Expr], Stmt]) -> Stmt:
-    """Return the loop over vectors, given what is done at the first element of one."""
+    """Return the loop over vectors; `store` returns the statement for the first element of one."""
     if isinstance(count, ir.Const) and count.value == 1:
         return store(tb.const(0))
     vector = Var("vector")

@@ -1,4 +1,4 @@
-"""Compute with 16-bit floats as float32: conversions only where elements are loaded and stored.
+"""Compute with 16-bit floats as float32, and convert only loads and stores.
 
 A value that several operators pass on stays a float32 that is rounded to 16 bits, so results have the same bits as
 with a conversion after every operator. A minimum or maximum is rounded once, behind it: rounding keeps the order.
@@ -20,7 +20,7 @@ _ORDERED = ("min", "max")
 
 
 def widen_halves(stmt: Stmt) -> Stmt:
-    """Return a statement that computes with float32 what it computed with 16-bit floats."""
+    """Return a statement that computes in float32 instead of 16-bit floats."""
     return _Widener().stmt(stmt)
 
 
@@ -30,7 +30,7 @@ def _is_half(expr: Expr) -> bool:
 
 class _Widener:
     def __init__(self) -> None:
-        self._vars: dict[int, Var] = {}  # float32 variables in place of others
+        self._vars: dict[int, Var] = {}  # float32 variables by the id of the 16-bit variable
         self._buffers: dict[Buffer, Buffer] = {}
 
     def stmt(self, stmt: Stmt) -> Stmt:
@@ -53,7 +53,7 @@ class _Widener:
         return rebuilt_stmt(stmt, self.stmt, self._expr)
 
     def _computes(self, expr: Expr) -> bool:
-        """Tell whether a value is more than an element of memory."""
+        """Tell whether a value is computed, not only loaded."""
         return any(
             self._is_computed(node) or id(node) in self._vars or self._is_wide_load(node) for node in walk_expr(expr)
         )
@@ -81,7 +81,7 @@ class _Widener:
         return rebuilt(expr, self._expr)
 
     def _wide(self, expr: Expr) -> Expr:
-        """Return a float32 that has the value of a 16-bit float."""
+        """Return the value of a 16-bit float as a float32."""
         if isinstance(expr, ir.Const):
             return tb.const(expr.value, "float32")
         if isinstance(expr, Var):
@@ -99,7 +99,7 @@ class _Widener:
         return tb.intrinsic(f"round_{expr.dtype}", self._unrounded(expr), dtype="float32")
 
     def _unrounded(self, expr: Expr) -> Expr:
-        """Return a float32 that becomes the value of a 16-bit float when it is rounded."""
+        """Return the float32 before rounding to the 16-bit value."""
         if isinstance(expr, ir.Cast) and expr.value.dtype == "float32":
             return self._expr(expr.value)
         if isinstance(expr, ir.Select):
@@ -114,7 +114,7 @@ class _Widener:
 
 
 def _inlined(body: Stmt) -> Stmt:
-    """Return the body of a loop, without names for what is used once if it stores one element."""
+    """Return the body of a loop; if it stores one element, bindings that are used once are inlined."""
     _, last = inside_lets(body)
     is_half = isinstance(last, ir.Store) and _is_half(last.value)
     return with_single_uses(body) if is_half else body

@@ -17,7 +17,7 @@ from mlfc.support import dtypes
 from mlfc.transform.matching import Rule, apply_rules, changed_constant, dtype_of, scalar_of, shape_of
 
 _FEWEST = 8
-"""Channels of the result from which the sum of the data costs little beside the products."""
+"""Fewest channels of the result for which the sum of the data is cheap compared with the products."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class CenterWeights:
 
 
 def _centred(call: Call, channels: int) -> tuple[Constant, int] | None:
-    """Return the weights as int8, and what they are short of."""
+    """Return the weights as int8, and the constant that was subtracted from them."""
     data, weights, data_zero, zero = call.args[:4]
     if not isinstance(weights, Constant) or weights.data.dtype != np.uint8 or channels < _FEWEST:
         return None
@@ -44,7 +44,7 @@ def _centred(call: Call, channels: int) -> tuple[Constant, int] | None:
 
 
 def _completed(call: Call, weights: Constant, short: int, sums: Expr) -> Expr:
-    """Return the product with other weights, plus what they are short of times the sums of the data."""
+    """Return the product with other weights, plus the subtracted constant times the sums of the data."""
     span = Span(call.span.nodes)
     args = [call.args[0], weights, call.args[2], const(0, "int32"), *call.args[4:]]
     product = ir.call(ir.op_name(call) or "", args, dict(call.attrs), span=span)

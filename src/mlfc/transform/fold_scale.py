@@ -74,7 +74,7 @@ class _Folding(RuleRewriter):
         return _affine(norm[0], scale, offset, joined_span(data, call))
 
     def _norm(self, expr: Expr) -> tuple[Expr, Array, Array] | None:
-        """Return the operands of ``x * a + b`` that stands for one node: a batch normalization, which rounds twice."""
+        """Return the operands of ``x * a + b`` if it is one node: a batch normalization, which rounds twice."""
         product, offset = _split(expr) if match_call(expr, "add") else (None, None)
         inner, scale = _split(product) if product is not None and match_call(product, "multiply") else (None, None)
         if product is None or inner is None or scale is None or offset is None or not self._alone(product):

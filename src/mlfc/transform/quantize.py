@@ -134,7 +134,7 @@ def _integer_sums(expr: Expr) -> Call | None:
 
 
 def _add(call: Call, *, rounds: bool = False) -> Expr | None:
-    """Turn the addition of a constant for each channel into a bias of the integer sums.
+    """Turn the addition of a per-channel constant into a bias of the integer sums.
 
     Without `rounds`, only if it is a whole number of their steps: what is not quantized again keeps its precision.
     """

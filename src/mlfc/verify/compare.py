@@ -182,7 +182,7 @@ class _Comparing:
     required: Sequence[str] = ()  # outputs that both must have; others, of layers, are compared where both do
     worst: dict[str, Difference] = field(default_factory=dict)
     empty: dict[str, Difference] = field(default_factory=dict)  # no set has tensors of these to compare
-    is_drawn: bool = False  # whether the inputs were made up, which may not suit the model
+    is_drawn: bool = False  # whether the inputs were drawn, which may be invalid for the model
     refused: int = 0  # sets that the reference refuses
 
     def run(self) -> list[Difference]:
@@ -208,7 +208,7 @@ class _Comparing:
     def _run_set(self, sample: str, inputs: Mapping[str, Any]) -> MlfcError | None:
         """Compare the results for one set of inputs; return the error if the reference refuses it."""
         held = self.reference.held if isinstance(self.reference, Stepping) else {}
-        # a loop without an end has one here: the virtual machine counts its turns
+        # endless loops fail here: the virtual machine counts iterations
         try:
             found = dict(self.compiled.run(inputs))
         except (InputError, RunError) as refusal:
@@ -289,7 +289,7 @@ class _Comparing:
             return _of_another_form(part, ours.dtype.name, sample, shapes), False
         item = difference(part, ours, theirs, sample, self.tolerance)
         known = self.worst.get(name)
-        # whatever the judge found, a larger difference that is not excused would be reported
+        # a larger difference that is not excused is reported already, so the judge need not run
         is_settled = known is not None and not known.is_within and known.largest >= item.largest
         return item, not item.is_within and not is_settled
 

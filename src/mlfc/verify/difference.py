@@ -168,7 +168,7 @@ def _is_nan(array: Array) -> Array:
 
 
 def _allowed(ours: Array, theirs: Array, tolerance: Tolerance | None) -> Array:
-    """Return what is allowed for each element, or one number for all of them."""
+    """Return the tolerance of each element, or one number for all of them."""
     if not is_real(ours.dtype) and (tolerance is None or ours.dtype.kind == "b"):
         return np.zeros(())
     sizes = np.abs(theirs.astype(np.float64, copy=False))

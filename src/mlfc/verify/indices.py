@@ -35,7 +35,7 @@ def index_ends(module: IRModule) -> dict[str, int]:
 
 
 def _axes(lookup: Call) -> slice:
-    """Return the axes of a table that positions are of."""
+    """Return the axes of the table that the indices address."""
     if "axis" in lookup.attrs:
         axis = lookup.attrs["axis"]
         return slice(axis, axis + 1 or None)

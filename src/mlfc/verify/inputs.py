@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 31
 EXTENTS = (2, 1, 5, 16, 7)
 """Of open dimensions that are made up."""
 DRAWS = ((1, None), (1, 2), (32, None), (512, None), (32, 2), (512, 2), (1, 1))
-"""Factors of `EXTENTS`, and ends of integers, in the order in which they are tried until the reference accepts them."""
+"""Pairs of a factor of `EXTENTS` and an end of integers, tried in order until the reference accepts the inputs."""
 _MOST_DRAWN = 1 << 26  # bytes of one set with larger sizes
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {
@@ -184,7 +184,7 @@ def _at(info: TensorInfo, kind: object, values: Mapping[str, int]) -> TensorInfo
 
 
 def sample_extents(bounds: Mapping[str, tuple[int, int]], index: int, factor: int = 1) -> dict[str, int]:
-    """Return values for open extents in the sample of a number: small ones, odd and even, and within their bounds.
+    """Return values of dynamic dimensions for a sample: small ones, odd and even, within their bounds.
 
     `factor` multiplies those that are not batches by their name.
     """

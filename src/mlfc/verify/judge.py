@@ -51,7 +51,7 @@ class Subject:
 
 @dataclass(frozen=True, eq=False)
 class _Witnesses:
-    """What there is to judge one set of inputs by; computed by the first call."""
+    """The model in float64 and the rounding of the reference for one set of inputs; computed by the first call."""
 
     exact: Callable[[], dict[str, Array] | None]
     rounding: Callable[[], dict[str, float]]
@@ -66,7 +66,7 @@ class Judge:
     def __call__(
         self, doubtful: Sequence[tuple[Difference, Array, Array]], inputs: Mapping[str, Array]
     ) -> list[Difference]:
-        """Return the differences of one set of inputs with what there is to say about them.
+        """Return the differences of one set of inputs with evidence and excuses.
 
         `doubtful`: differences beyond their tolerance, with the two tensors. Of the model in float64 and of the changed
             references no other tensor is kept.

@@ -77,7 +77,7 @@ class Machine:
 
     @property
     def converts_halves(self) -> bool:
-        """Whether float16 become float32, and back, by instructions: x86-64 has them where it has fused products."""
+        """True if the CPU converts between float16 and float32; x86-64 does if it has fused multiply-add."""
         return self.architecture == "aarch64" or (self.architecture == "x86_64" and self.fuses("float32"))
 
     def target_machine(self, level: int = 3) -> llvm.TargetMachine:

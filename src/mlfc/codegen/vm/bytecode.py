@@ -160,7 +160,7 @@ class _Assembler:
         if slot not in self._storages:
             self._storages[slot] = self._main.storage_register()
         device = TYPE_CODES[slot.device or "cpu"]
-        # storages of branches and loops that do not run are taken, too: their sizes may be negative
+        # storage is taken for branches and loops that do not run, too, whose sizes may be negative
         nbytes = slot.nbytes if bounds(slot.nbytes)[0] >= 0 else maximum(slot.nbytes, 0)
         return self._main.storage(self._numbers.of(nbytes), slot.offset, self._storages[slot], device=device)
 

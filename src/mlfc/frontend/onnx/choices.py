@@ -12,7 +12,7 @@ from mlfc.errors import InternalError, LimitError, MlfcError, OptionError
 _TRY_LIMIT = 8  # of which each is an import
 
 
-class Chosen(Exception):  # noqa: N818  (it is no fault: the import begins anew)
+class Chosen(Exception):  # noqa: N818  (not an error: the import restarts)
     """A branch was chosen, or the other one: the import begins anew with that."""
 
 

@@ -119,7 +119,7 @@ def convolution(node: Node) -> Expr:
 
 
 def middle(node: Node, x: Expr, shape: WindowAttributes, less: int = 0) -> Expr:
-    """Return the elements that windows with `auto_pad` cover where strides exceed the kernel.
+    """Return the elements that windows with `auto_pad` cover if strides exceed the kernel.
 
     The total padding is negative there, which ONNX leaves undefined. ONNX Runtime skips half of the excess at the
     begin, rounded down, of an excess that counts one `less` for convolutions and for SAME_LOWER.
@@ -221,7 +221,7 @@ def _conv_transpose(node: Node) -> Expr:
 
 
 def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return what is cut off at the begin and the end of each dimension of the `full` result.
+    """Return the sizes cut off at the start and the end of each dimension of the `full` result.
 
     What a result lacks to `output_shape` is a negative number at its end. ONNX Runtime never enlarges a result for
     `auto_pad`: it has fewer than ``size * stride`` elements where the stride is larger than the kernel.

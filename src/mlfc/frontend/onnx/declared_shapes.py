@@ -91,7 +91,7 @@ def _sets(rank: int, count: int, fits: Callable[[tuple[int, ...]], bool]) -> lis
 def _by_value(
     value_of: Callable[[Node, Shape], Sequence[Any] | None], index: int, node: Node, convert: Convert, shape: Shape
 ) -> Results | None:
-    """Import a node with the value of an input that gives the declared shape; what is None in it does not matter."""
+    """Import a node with the input value that gives the declared shape; elements that are None may have any value."""
     value = value_of(node, shape) if node.has(index) else None
     if value is None:
         return None
@@ -240,7 +240,7 @@ def _running(node: Node, convert: Convert) -> Results | None:
 
 
 def _chosen(node: Node, named: Expr | None, masks: Sequence[Array], results: Sequence[Results]) -> Expr:
-    """Return the result of the mask that says which dimensions are named; the last if none does."""
+    """Return the result whose mask equals the named dimensions; the last if none does."""
     found, *others = [result[0] if isinstance(result, Sequence) else result for result in reversed(results)]
     if named is None or not others:
         return found

@@ -123,7 +123,7 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
     if method.mode != "nearest":
         x = node.cast(x, "float32")
     for index, axis in enumerate(axes):
-        # as ONNX Runtime, which reads no region of an axis that keeps its size either
+        # ONNX Runtime does not read the region of an axis that keeps its size, either
         if not (axis.stays or (method.antialias and axis.size == axis.out)):
             x = along(node, x, index, axis, method, extrapolated, copied)
     return node.cast(x, dtype)
@@ -135,5 +135,5 @@ def _is_plain_image(axes: Sequence[Axis], method: Method) -> bool:
         return False
     if method.mode == "nearest":
         return all(axis.is_static and axis.is_quotient for axis in axes[2:])
-    # whatever the size is, as code of dynamic sizes has to know
+    # must be true for all sizes
     return all(axis.is_ratio for axis in axes[2:])

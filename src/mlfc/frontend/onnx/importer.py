@@ -126,7 +126,7 @@ def import_onnx(
             except Chosen:
                 replaced = {}
             except MlfcError:
-                # what the default lower bound 0 does not permit, 1 may
+                # with the lower bound 1 in place of the default 0, the import may succeed
                 narrower = extents.nonempty(symbol.dim for symbol in extents.may_be_empty) if extents else {}
                 if not narrower:
                     raise

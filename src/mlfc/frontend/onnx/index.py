@@ -80,11 +80,11 @@ def open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[
 
 
 ENDLESS = (LARGEST, (1 << 63) - 1)
-"""Ends of slices that ONNX Runtime takes for the end of the axis, or for its begin where the step is negative."""
+"""Ends of slices that ONNX Runtime reads as the end of the axis, or as its start if the step is negative."""
 
 
 def _limited(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[Any, Any]:
-    """Return the start and end of a slice, counted from the front and limited to the axis as ONNX defines it."""
+    """Return the start and end of a slice, counted from the front and clamped to the axis as ONNX defines it."""
     first, last = (0, extent) if step > 0 else (-1, extent - 1)
     begin, end = (_counted(at, extent) for at in (start, stop))
     if step < 0 and stop in ENDLESS:

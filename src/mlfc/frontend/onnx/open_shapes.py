@@ -194,7 +194,7 @@ def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[S
 def fitting_length(
     node: Node, declared: Sequence[int | str] | None, own: AbstractSet[Symbol]
 ) -> dict[Symbol, Extent] | None:
-    """Return how long a list is that is an input of dynamic length and decides a shape, by the ranks of tensors."""
+    """Return the length of a list of dynamic length that determines a shape, from the ranks of tensors."""
     index = {"ConstantOfShape": 0, "Resize": 3}.get(node.operator, 1)
     shape = node.shape(index) if node.has(index) else ()
     if len(shape) != 1 or not isinstance(shape[0], Dim) or node.given("axes") or node.has(3) != (index == 3):
@@ -311,7 +311,7 @@ def making_multiples(
 
 
 def _multiple(symbol: Symbol, count: int, own: AbstractSet[Symbol]) -> Any:
-    """Return `count` times a symbol whose name says what it counts; None if there is none."""
+    """Return `count` times a symbol named after what it counts; None if its bounds exclude that."""
     name, by, before = symbol.name.rpartition(_BY)
     if not (by and before.isdigit()):
         name, before = symbol.name, "1"

@@ -1,4 +1,4 @@
-"""Resizing one axis by ONNX's definition of Resize: gather the neighbours of every element and add them, weighted.
+"""Resize one axis by ONNX's definition: the weighted sum of the neighbours of every element.
 
 Coordinates are computed in float32, operation by operation as ONNX Runtime computes them
 (onnxruntime/core/providers/cpu/tensor/upsamplebase.h), so that ties fall to the same element. Static axes become
@@ -43,17 +43,17 @@ class Axis:
 
     @property
     def stays(self) -> bool:
-        """Whether the axis is not resized."""
+        """True if the axis is not resized."""
         return self.size == self.out and self.scale == 1.0
 
     @property
     def is_static(self) -> bool:
-        """Whether positions and weights are known at compile time."""
+        """True if positions and weights are known at compile time."""
         return is_static((self.size, self.out)) and isinstance(self.scale, float)
 
     @property
     def is_quotient(self) -> bool:
-        """Whether the scale of a static axis is the quotient of its sizes in float32."""
+        """True if the scale of a static axis is the quotient of its sizes in float32."""
         return self.size != 0 and self.scale == float(np.float32(self.out) / np.float32(self.size))  # type: ignore[arg-type]  # numbers
 
 
@@ -91,7 +91,7 @@ def late_scaled(node: Node, scales: Expr, axes: Sequence[int]) -> list[Axis]:
 
 
 def sized(node: Node, size: Extent, out: Extent) -> Axis:
-    """Return an axis that gets a size, and therefore must have elements."""
+    """Return an axis that is resized to a size; it must have elements."""
     if size != out and isinstance(size, Dim) and bounds(size)[0] < 1:
         raise TooSmallError(node.operator, size, 1, "elements")
     return Axis(size, out, 1.0 if out == size else _ratio(node, size, out))
@@ -104,7 +104,7 @@ def _ratio(node: Node, size: Extent, out: Extent) -> float | Expr:
 
 
 def within_sizes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], *, larger: bool) -> list[Axis]:
-    """Return axes that are resized by one number: the smallest, or largest, by which one of them has its size."""
+    """Return axes that are resized by one factor: the smallest, or largest, that gives one of them its size."""
     shape = node.shape(0)
     found = [Axis(size, size, 1.0) for size in shape]
     ratios = [_ratio(node, shape[axis], size) for size, axis in zip(sizes, axes, strict=True)]
@@ -125,7 +125,7 @@ def within_sizes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], *, la
 
 
 def copies(node: Node, axes: Sequence[Axis]) -> bool | RunTable:
-    """Return whether no axis gets another size: ONNX Runtime copies the tensor then, whatever the scales are."""
+    """Return whether no axis changes its size: ONNX Runtime copies the tensor then, whatever the scales are."""
     changed = [axis for axis in axes if axis.size != axis.out]
     if any(is_static((axis.size, axis.out)) or (isinstance(axis.scale, float) and not 1 <= axis.scale < 2)
            for axis in changed):  # fmt: skip
@@ -139,7 +139,7 @@ def copies(node: Node, axes: Sequence[Axis]) -> bool | RunTable:
 def along(
     node: Node, x: Expr, index: int, axis: Axis, method: Method, extrapolated: float, copied: bool | RunTable
 ) -> Expr:
-    """Return `x` with one axis resized, or as it is where a run finds that it is `copied`."""
+    """Return `x` with one axis resized, or unchanged if it is `copied`, which may be a runtime value."""
     shrink = min(axis.scale, 1.0) if method.antialias and isinstance(axis.scale, float) else 1.0
     if method.antialias and not isinstance(axis.scale, float):
         node.unsupported("with antialias to a dynamic size is not supported", "Give the inputs static shapes")
@@ -173,7 +173,7 @@ def along(
 
 
 def _simple(axis: Axis) -> str:
-    """Return how Upsample and Resize of opset 10 round: up where the axis gets smaller."""
+    """Return the rounding of Upsample and of Resize in opset 10: up if the axis shrinks."""
     return "ceil" if isinstance(axis.scale, float) and axis.scale < 1 else "floor"
 
 

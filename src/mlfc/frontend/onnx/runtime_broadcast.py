@@ -1,4 +1,4 @@
-"""Operands of which only the run knows whether they have one extent: there a 1 is as good, and others are refused."""
+"""Operands whose dimension sizes may differ at run time: 1 broadcasts, and runs refuse other sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPERATORS = {
 
 
 def checked_at_run(node: Node) -> Node | None:
-    """Return a node of which runs check whether shapes fit: an operator that broadcasts, or a Reshape; else None."""
+    """Return a node whose shapes are checked at run time: of an operator that broadcasts, or a Reshape; else None."""
     operands = node.inputs
     if node.dynamic is not None and node.operator == "Reshape":
         return reshaped_at_run(node)

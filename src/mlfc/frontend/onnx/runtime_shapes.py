@@ -25,8 +25,8 @@ from mlfc.support.dims import LARGEST, Dim, UndecidedError, bounds, maximum, min
 Late: TypeAlias = "Callable[[Node, Convert], Results | None]"
 
 _LATE: dict[str, Late] = {}
-_LARGEST_LIST = 64  # elements of a list of extents that comes late
-# what is asked of these are numbers of any sign, or floats: no extents
+_LARGEST_LIST = 64  # elements of a list of dimension sizes
+# the inputs of these are integers of any sign, or floats, not dimension sizes
 _NO_EXTENTS = {"Slice", "Pad", "Range", "CumSum", "CumProd", "Col2Im", "SplitToSequence"}
 
 _REDUCTIONS = {
@@ -35,7 +35,7 @@ _REDUCTIONS = {
 
 
 def late_result(node: Node, convert: Convert, refusal: Exception) -> Results | None:
-    """Return what a node gives whose importer asked for a value that only the run has; None if that is unknown."""
+    """Return the result of a node whose importer requires a runtime value; None if that is not supported."""
     if isinstance(refusal, UnknownValueError):
         try:
             result = declared_result(node, convert)
@@ -60,7 +60,7 @@ def _late(*operators: str) -> Callable[[Late], Late]:
 
 
 def _as_extents(node: Node, convert: Convert, index: int) -> Results | None:
-    """Take every number of an input as an extent, which it is where it has the value that the node asked for."""
+    """Import a node with every element of an input as a dimension size that is defined at run time."""
     shape, asked = node.shape(index), node.input(index)
     if node.operator == "OneHot":
         asked = node.cast(asked, "int64")  # a depth may be a float
@@ -78,7 +78,7 @@ def _as_extents(node: Node, convert: Convert, index: int) -> Results | None:
 
 
 def numbers(node: Node, values: Expr, high: Sequence[Any] = ()) -> list[Any]:
-    """Return the elements of a list of integers as extents."""
+    """Return the elements of a list of integers as dimension sizes."""
     count = prod(shape_of(values))
     flat = node.reshape(values, (count,))
     limits = high or [LARGEST] * count
@@ -97,20 +97,20 @@ def _reshape(node: Node, _convert: Convert) -> Results | None:
 
 
 def reshaped(node: Node, asked: Expr) -> Expr:
-    """Return input 0 in a shape that the run computes, and refuses where the elements are others."""
+    """Return input 0 in a shape computed at run time; a run fails if the number of elements differs."""
     size, extents = prod(node.shape(0)), numbers(node, asked)
     total = node.call("prod", asked, axis=(0,), keepdims=False)
     node.require(node.call("equal", total, int64(node, size)), f"whether the shape of '{node.name}' fits its elements")
     if size == 0:
         return node.filled(extents, 0, node.dtype(0))
-    # as many elements as the new shape says, which are all
+    # the new shape has all elements, which the run has checked
     flat = node.reshape(node.input(0), (size,))
     return node.reshape(node.call("take", flat, node.counted(prod(extents)), axis=0), extents)
 
 
 @_late("Squeeze", "Unsqueeze")
 def _squeeze(node: Node, _convert: Convert) -> Results | None:
-    """Take the extents of the dimensions that are left, or put 1 among them, where only the run knows the axes."""
+    """Remove or insert dimensions of size 1 along axes that are runtime values."""
     shape, count = node.shape(0), prod(node.shape(1))
     is_less = node.operator == "Squeeze"
     rank = len(shape) if is_less else len(shape) + count
@@ -122,7 +122,7 @@ def _squeeze(node: Node, _convert: Convert) -> Results | None:
     if not is_less:
         place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)
         place = node.call("maximum", node.call("subtract", place, int64(node, 1)), int64(node, 0))
-        # what is too many is no place of the input, and refused above
+        # places beyond the input are refused above
         place = node.call("minimum", place, int64(node, len(shape) - 1))
         kept = node.call("take", int64(node, shape), place, axis=0)
         return reshaped(node, node.call("where", named, int64(node, 1), kept))
@@ -149,7 +149,7 @@ def _top_k(node: Node, convert: Convert) -> Results | None:
 
 @_late("Expand")
 def _expand(node: Node, convert: Convert) -> Results | None:
-    """Take what is asked for where the tensor has 1; where it has more, that is what the result has."""
+    """Use the requested size where the tensor's dimension is 1, and the tensor's size elsewhere."""
     rank = prod(node.shape(1))
     if isinstance(rank, Dim):
         return None
@@ -191,7 +191,7 @@ def _slice(node: Node, _convert: Convert) -> Results | None:
 
 @_late("Pad")
 def _pad(node: Node, _convert: Convert) -> Results | None:
-    """Give each axis its extent, and take the elements by place."""
+    """Compute the size of each axis, and gather the elements by position."""
     if node.opset < 11:
         return None
     old, mode = node.shape(0), node.string("mode", "constant")
@@ -217,7 +217,7 @@ def _pad(node: Node, _convert: Convert) -> Results | None:
 
 
 def _known_pads(node: Node, count: int) -> dict[int, tuple[Any, Any]] | None:
-    """Return what is put before and behind each axis that is padded; None where only the run knows it."""
+    """Return the pads before and behind each padded axis; None if they are runtime values."""
     assert node.dynamic is not None
     pads = node.dynamic.known(node.input(1))
     axes = None if node.optional(3) is None else node.known(3)

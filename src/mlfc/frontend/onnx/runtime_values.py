@@ -58,7 +58,7 @@ def per_axis(node: Node, axes: Expr | None, count: int) -> Callable[[Expr | None
 
 
 def asked_shape(node: Node) -> Expr:
-    """Return the shape that a Reshape asks for, in which 0 and -1 are replaced by what they stand for."""
+    """Return the shape that a Reshape requests, with 0 and -1 replaced by the sizes they stand for."""
     shape, rank = node.shape(0), prod(node.shape(1))
     wanted, minus = node.cast(node.input(1), "int64"), int64(node, -1)
     if not node.integer("allowzero", 0):

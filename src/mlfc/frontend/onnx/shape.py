@@ -33,7 +33,7 @@ def _reshape(node: Node) -> Expr:
 
 
 def reshaped_at_run(node: Node) -> Node:
-    """Return a Reshape of as many elements as its shape says; runs check that these are all."""
+    """Return a Reshape with as many elements as its shape has; runs check that these are all elements."""
     wanted = _wanted_shape(node)
     size, total = prod(node.shape(0)), prod(wanted)
     fits = node.call("equal", node.constant(size, "int64"), node.constant(total, "int64"))
@@ -208,13 +208,13 @@ def _expand(node: Node) -> Expr:
 
 
 def extent_from_end(operand: Expr, axis: int) -> Any:
-    """Return the extent of an axis, counted from the end; 1 where there is none."""
+    """Return the size of an axis, counted from the end; 1 if the tensor has fewer."""
     shape = shape_of(operand)
     return shape[axis] if -axis <= len(shape) else 1
 
 
 def stretched(node: Node, operand: Expr, axis: int, wide: Extent) -> Expr:
-    """Return an operand with another extent along an axis, counted from the end; runs check that it has that or 1."""
+    """Return an operand broadcast along an axis, counted from the end; runs check that its size is that or 1."""
     extent = extent_from_end(operand, axis)
     if not isinstance(extent, Dim) or extent == wide:
         return operand

@@ -240,7 +240,7 @@ _DIAGONALS = ("float32", "int8", "uint8", "int16", "int32", "int64")
 
 
 def _check_diagonal(node: Node) -> None:
-    """Raise UnsupportedError for dtypes that the reference kernel does not know: it leaves their result unwritten."""
+    """Raise UnsupportedError for dtypes of which the reference kernel does not write the result."""
     if node.output().dtype not in _DIAGONALS:
         node.refuse(
             f"{node.record.code} of {node.output().type_name} is not supported", "Use float32 or a signed integer"

@@ -128,7 +128,7 @@ def guarded(place: str) -> Iterator[None]:
 
 
 def read_model(data: bytes, signature: str | None = None) -> ModelFile:
-    """Read the contents of a .tflite file, of its subgraphs that of a signature, or the first.
+    """Read the contents of a .tflite file: the subgraph of a signature, or the first.
 
     Raises ModelError if it is not a TFLite model or is damaged, with the part as its place; UnsupportedError if it has
     subgraphs that are not for variables' first values, and that no operator of control flow calls;

@@ -105,10 +105,10 @@ class AotModule(Restorable, Displayed):
             self._keep_states(library, description)
 
     def _describe(self, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]) -> None:
-        """Set the tensors that runs take and return, on the host."""
+        """Set the inputs and outputs, which are on the host."""
         self.inputs, self.outputs = inputs, outputs
         self._taken, self._given = Expected.of(inputs), Expected.of(outputs)
-        self._idle: list[_Prepared] = []  # of runs that have ended: several may go on at once
+        self._idle: list[_Prepared] = []  # of finished runs; several runs may be active at once
         self.device: Device = cpu()
 
     def _facts(self) -> Mapping[str, object]:

@@ -21,7 +21,7 @@ _CONTAINED = 3  # open extents of tensors in sequences that are made up
 
 
 _READABLE = 0x101
-"""numpy's bits of contiguous and aligned arrays."""
+"""The flags of C-contiguous and aligned arrays in numpy."""
 
 
 def address_of(array: Array) -> int:
@@ -39,10 +39,10 @@ def is_readable(value: Any) -> bool:
 
 
 def only(inputs: tuple[Any, ...]) -> Mapping[str, Any] | Sequence[Any]:
-    """Return the mapping by name that is the only argument, or the arguments in order."""
+    """Return the only argument if it is a mapping, otherwise the arguments in order."""
     if len(inputs) == 1:
         (first,) = inputs
-        if type(first) is dict or isinstance(first, Mapping):  # the second question takes a microsecond
+        if type(first) is dict or isinstance(first, Mapping):  # isinstance takes a microsecond
             return first
     return inputs
 

@@ -73,34 +73,40 @@ class OpenSplit:
         return ((0, whole, self.largest), *reversed(found))
 
     def covering(self, ctx: Context, name: str) -> Iterator[Covering]:
-        """Cover the range by the fewest pieces, all of one size; yield each size, its loop open where the run has it.
+        """Cover the range by pieces, largest first; yield each size inside the loop over its pieces.
 
-        The last piece may begin before the end of the one before.
+        Only the last piece of a size between the largest and 1 begins before the end of the one before.
         """
-        stmts = ctx.stmts
+        stmts, done = ctx.stmts, tb.const(0)
         extent = stmts.let("extent", tb.as_expr(self.extent))
-        fewest = tb.maximum((extent + (self.largest - 1)) // self.largest, 1)
-        even = stmts.let("even", (extent + (fewest - 1)) // fewest)
-        for above, size in pairwise((self.largest + 1, *self._sizes)):
-            fits = tb.land(tb.binary("ge", even, size), tb.binary("lt", even, above), tb.binary("ge", extent, size))
-            with stmts.when(fits), stmts.loop((extent + (size - 1)) // size, name) as index:
-                start = stmts.let("start", tb.minimum(index * size, extent - size))
-                yield Covering(start, index * size - start, size)
+        for size in self._sizes:
+            if size in (self.largest, 1):
+                count = stmts.let("pieces", tb.maximum((extent - done) // size, 0))
+                with stmts.loop(count, name) as index:
+                    yield Covering(done + index * size, tb.const(0), size)
+            else:
+                needed = tb.minimum((extent - done + (size - 2)) // size, extent // size * 2)
+                count = stmts.let("pieces", needed)
+                with stmts.when(tb.binary("ge", extent, size)), stmts.loop(count, name) as index:
+                    first = done + index * size
+                    start = stmts.let("start", tb.minimum(first, extent - size))
+                    yield Covering(start, first - start, size)
+            done = stmts.let("done", done + count * size)
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        """Sizes of pieces: all that long ranges have, and powers of two for the short."""
-        half = max(1, self.largest // 2)
-        return (
-            *range(self.largest, half - 1, -1),
-            *(1 << power for power in range(half.bit_length() - 1, -1, -1) if 1 << power < half),
-        )
+        """Return the sizes of pieces: few, as each is a copy of the code, and half of the largest for what is left."""
+        return tuple(dict.fromkeys((self.largest, -(-self.largest // 2), 1)))
 
-    def piece_of(self, extent: int) -> tuple[int, int]:
+    def pieces_of(self, extent: int) -> list[tuple[int, int]]:
         """Return the size and number of the pieces that cover a range of an extent."""
-        even = -(-extent // -(-extent // self.largest))
-        size = next(size for size in self._sizes if size <= even)
-        return size, -(-extent // size)
+        found, done = [], 0
+        for size in self._sizes:
+            overlap = 0 if size in (self.largest, 1) else size - 2
+            count = max((extent - done + overlap) // size, 0) if extent >= size else 0
+            found.append((size, count))
+            done += count * size
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +247,7 @@ def _of_open_width(tile: Tile, filters: int, registers: int, allowed: tuple[int,
             number * count * _step_cost(size, held * each, each) / extent
             for number, held in ((blocks, vectors), (1, rest)) if held
             for extent in WIDTHS
-            for size, count in [split.piece_of(extent)]
+            for size, count in split.pieces_of(extent)
         )  # fmt: skip
 
     fitting = [

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from mlfc.crt import crt_files
 from mlfc.errors import ArchiveError, ToolchainError
 from mlfc.library.module_tree import PackedTree
-from mlfc.library.toolchain import NATIVE, OBJECT_SUFFIX, SOURCES, compile_cached
+from mlfc.library.toolchain import NATIVE, OBJECT_SUFFIX, RUNTIME, SOURCES, compile_cached
 from mlfc.objfile.head import HEAD, OBJECT, misfit, read_head
 from mlfc.objfile.write.blob_object import blob_source, object_with_blob
 from mlfc.runtime.modules.blob import SYMBOLS
@@ -28,13 +28,12 @@ Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, D
 """Returns the files beside code in exported libraries, from calling conventions and the code."""
 PARALLEL = tuple(HEADERS)
 """The functions by which code shares work among threads."""
-_RUNTIME = "runtime"
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
 _PARALLEL_PARTS = ("parallel",)
 _VM_PARTS = ("include", "vm_host", "src/runtime/crt/vm")
 # the configuration of libraries comes before that of whole programs
-_RUNTIME_INCLUDES = (f"{_RUNTIME}/include", f"{_RUNTIME}/library")
-_PARALLEL_INCLUDES = (f"{_RUNTIME}/parallel",)
+_RUNTIME_INCLUDES = (f"{RUNTIME}/include", f"{RUNTIME}/library")
+_PARALLEL_INCLUDES = (f"{RUNTIME}/parallel",)
 _RUNTIME_HEADERS = (b"tvm/runtime/",)
 _PARALLEL_HEADERS = tuple(f"<{header}>".encode() for header in HEADERS.values())
 _PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
@@ -97,7 +96,7 @@ def runtime_code(code: Iterable[Mapping[str, Data]]) -> Buildable:
         if mentions_parallel(files):
             needed.update(crt_files(*_PARALLEL_PARTS))
             includes = _PARALLEL_INCLUDES
-    files = {f"{_RUNTIME}/{name}": data for name, data in sorted(needed.items())}
+    files = {f"{RUNTIME}/{name}": data for name, data in sorted(needed.items())}
     return Buildable(files, (*_RUNTIME_INCLUDES, *includes) if needed else ())
 
 

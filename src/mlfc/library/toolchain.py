@@ -30,6 +30,8 @@ _JOBS = 2
 SOURCES = (".c", ".S")
 """Suffixes of what is compiled."""
 OBJECT_SUFFIX = ".o"
+RUNTIME = "runtime"
+"""The folder of the C runtime among the files of a library."""
 _GCC = "Free Software Foundation"  # in gcc's --version, whatever its name
 _ZIG = ("-m", "ziglang", "cc")  # behind the Python that has the wheel
 _INSTALL_ZIG = 'pip install "mlfc[cross]"'
@@ -343,7 +345,8 @@ def compile_objects(
 ) -> list[Path]:
     """Write `files` under `folder`, compile each source, two at a time, and return all objects, compiled first.
 
-    `own_flags` are those of single files, behind `flags`.
+    `own_flags` are those of single files, behind `flags`. The runtime is compiled with ``-O1``: its time does not matter
+    beside that of kernels, and -O3 takes twice as long to compile.
     """
     chosen = compiler or find_compiler()
     for name, data in files.items():
@@ -356,7 +359,7 @@ def compile_objects(
 
     def compile_one(name: str) -> Path:
         target = f"{name}.o"
-        own = (own_flags or {}).get(name, ())
+        own = (*(("-O1",) if name.startswith(f"{RUNTIME}/") else ()), *(own_flags or {}).get(name, ()))
         run_tool([*chosen.command, *chosen.flags, *flags, *own, *found, "-c", name, "-o", target], folder)
         return folder / target
 

@@ -93,7 +93,10 @@ class VmBlock:
 
 def aligned_zeros(nbytes: int) -> Array:
     """Return bytes of zeros at a multiple of the alignment of tensors."""
-    whole = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    return _aligned(np.zeros(nbytes + ALIGNMENT, np.uint8), nbytes)
+
+
+def _aligned(whole: Array, nbytes: int) -> Array:
     skipped = -whole.ctypes.data % ALIGNMENT
     return whole[skipped : skipped + nbytes]
 
@@ -108,8 +111,8 @@ def aligned(array: Array) -> Array:
 
 
 def aligned_like(array: Array) -> Array:
-    """Return zeros at a multiple of the alignment, of an array's shape and dtype."""
-    return aligned_zeros(array.nbytes).view(array.dtype).reshape(array.shape)
+    """Return an uninitialized array at a multiple of the alignment, of an array's shape and dtype."""
+    return _aligned(np.empty(array.nbytes + ALIGNMENT, np.uint8), array.nbytes).view(array.dtype).reshape(array.shape)
 
 
 class Storage:

@@ -233,10 +233,10 @@ def _windows_and_reductions(c: Cases) -> None:
         kind = {"OutputType": 2}
         c.add(code, code, [c.codes(4, 9), ints(1)], T("", (4,), "int32"), options, kind)
     for number, fields in enumerate(({}, {"AlignCorners": True}, {"HalfPixelCenters": True})):
-        for size in ((10, 12), (7, 4)):
-            result = c.codes(1, *size, 3, **same)
-            c.add(f"bilinear_{number}_{size[0]}", "RESIZE_BILINEAR", [c.codes(1, 5, 6, 3, **same), ints(*size)], result,
-                  "ResizeBilinearOptions", fields)  # fmt: skip
+        for *size, channels in ((10, 12, 3), (7, 4, 21), (4, 1, 21)):
+            result = c.codes(1, *size, channels, **same)
+            c.add(f"bilinear_{number}_{size[0]}", "RESIZE_BILINEAR", [c.codes(1, 5, 6, channels, **same), ints(*size)],
+                  result, "ResizeBilinearOptions", fields)  # fmt: skip
             result = c.codes(1, *size, 3, **same)
             c.add(f"nearest_{number}_{size[0]}", "RESIZE_NEAREST_NEIGHBOR", [c.codes(1, 5, 6, 3, **same), ints(*size)],
                   result, "ResizeNearestNeighborOptions", fields)  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 
 from mlfc.codegen.c import print_file, print_function
 from mlfc.kernels import weight_stream, winograd
+from mlfc.kernels.tiling import OpenSplit
 from mlfc.ops import normalization
 from mlfc.relay import ir
 from mlfc.support import dtypes
@@ -361,3 +362,13 @@ def test_long_transposes_are_cut_into_tiles(rows: Any, columns: int, extents: li
     group = lowered(Case(lambda: turned((rows, columns), (1, 0)), ()), "default", {})
     loops = [stmt for stmt in walk(group.prim.body) if isinstance(stmt, For)]
     assert [str(loop.extent.value) for loop in loops if isinstance(loop.extent, Const)] == extents
+
+
+@pytest.mark.parametrize("largest", [1, 2, 4, 6, 7, 8])
+def test_few_sizes_of_pieces_cover_rows_of_every_width(largest: int) -> None:
+    split = OpenSplit(None, largest)
+    for width in range(1, 64):
+        pieces = split.pieces_of(width)
+        assert len(pieces) <= 3  # each is a copy of the kernel's code
+        assert all(size <= width for size, count in pieces if count)
+        assert width <= sum(size * count for size, count in pieces) < width + largest / 2

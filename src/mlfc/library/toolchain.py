@@ -345,8 +345,8 @@ def compile_objects(
 ) -> list[Path]:
     """Write `files` under `folder`, compile each source, two at a time, and return all objects, compiled first.
 
-    `own_flags` are those of single files, behind `flags`. The runtime is compiled with ``-O1``: its time does not matter
-    beside that of kernels, and -O3 takes twice as long to compile.
+    `own_flags` are those of single files, behind `flags`. The runtime is compiled with ``-O1``, in half the time of
+    ``-O3``: runs spend their time in kernels.
     """
     chosen = compiler or find_compiler()
     for name, data in files.items():

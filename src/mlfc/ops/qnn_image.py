@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,17 +13,19 @@ import numpy.typing as npt
 from mlfc.errors import TypeCheckError
 from mlfc.ops import qnn_in_tvm
 from mlfc.ops.qnn import check_codes
-from mlfc.ops.rules import Element, declare
+from mlfc.ops.rules import declare
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Tensor
+from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Expr
 
 Samples: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 _ONE = 1 << 10  # coordinates have ten fraction bits
+_LANES = 16
+_FEW = 4  # channels behind whole vectors whose floats are computed one by one
 
 
 def _infer(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -67,36 +71,78 @@ _HOW: dict[str, tuple[Callable[[int, int, Attrs], Samples], str, int]] = {
 }  # fmt: skip
 
 
-def _resize(of: Element, data: Tensor) -> Expr:
-    out, (n, y, x, c) = of.out, of.at
+def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    """Write the loops: an image row is mixed from two rows once, then each pixel from two of its columns."""
+    (data,), stmts, (batch, height, width, channels) = inputs, ctx.stmts, out.shape
     samples, kind, one = _HOW[out.dtype]
-
-    def sampled(axis: int, letter: str, at: Expr) -> tuple[Expr, Expr, Expr]:
-        """Return both positions that an output index mixes, and the weight of the second."""
-        labels = (f"first_{letter}", f"second_{letter}", f"weight_{letter}")
-        found = samples(data.shape[axis], out.shape[axis], of.attrs)
-        *places, weight = (of.ctx.constant(label, table) for label, table in zip(labels, found, strict=True))
-        # the limits change nothing; they let the bounds of what is read be proven without the tables
-        first, second = (tb.clamp(tb.load(table, [at]), 0, data.shape[axis] - 1) for table in places)
-        return first, second, tb.load(weight, [at])
-
-    (y0, y1, wy), (x0, x1, wx) = sampled(1, "y", y), sampled(2, "x", x)
     weight_kind = "float32" if kind == "float32" else "int32"
-    total: Expr = tb.const(0, kind)
-    for column, column_weight in ((x0, tb.const(one, weight_kind) - wx), (x1, wx)):
-        for row, row_weight in ((y0, tb.const(one, weight_kind) - wy), (y1, wy)):
-            value = tb.cast(data.read([n, row, column, c]), kind)
-            total = total + value * tb.cast(row_weight, kind) * tb.cast(column_weight, kind)
+    is_float, columns = kind == "float32", data.shape[2]
+
+    def sampled(axis: int, letter: str, at: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        """Return both positions that an output index mixes, and their weights."""
+        labels = (f"first_{letter}", f"second_{letter}", f"weight_{letter}")
+        found = samples(data.shape[axis], out.shape[axis], attrs)
+        *places, weight = (ctx.constant(label, table) for label, table in zip(labels, found, strict=True))
+        # the limits change nothing; they let the bounds of what is read be proven without the tables
+        limited = (tb.clamp(tb.load(table, [at]), 0, data.shape[axis] - 1) for table in places)
+        first, second = (stmts.let(label, place) for label, place in zip(labels, limited, strict=False))
+        second_weight = stmts.let(labels[2], tb.load(weight, [at]))
+        return first, second, stmts.let(f"{labels[2]}_first", tb.const(one, weight_kind) - second_weight), second_weight
+
+    # rows of integers are added at once, exactly; products of floats in the reference's order
+    is_kept = bool(ctx.features.vector_bytes) and not ctx.features.gpu and not ctx.small and columns <= 4 * width
+    pads = is_kept and is_float and isinstance(channels, int) and channels % _LANES > _FEW
+    padded = -(-channels // _LANES) * _LANES if pads else channels
+    kept = ctx.scratch("rows", (1 + is_float, columns, padded), weight_kind) if is_kept else None
+    with stmts.loop(batch, "i0") as n, stmts.loop(height, "i1") as y:
+        *rows, upper, lower = sampled(1, "y", y)
+
+        def mixed(x: Expr, c: Expr) -> list[Expr]:
+            values = [tb.cast(data.read([n, row, x, c]), weight_kind) for row in rows]
+            products = [value * weight for value, weight in zip(values, (upper, lower), strict=True)]
+            return products if is_float else [products[0] + products[1]]
+
+        def loaded(x: Expr, c: Expr) -> list[Expr]:
+            assert kept is not None
+            return [tb.load(kept, [number, x, c]) for number in range(1 + is_float)]
+
+        if kept is not None:
+            stmts.refill(kept)
+            with stmts.loop(columns, "x") as x:
+                with stmts.loop(channels, "c", "vectorized") as c:
+                    for number, value in enumerate(mixed(x, c)):
+                        stmts.store(kept, [number, x, c], value)
+                with stmts.loop(padded - channels, "c", "vectorized") as c:
+                    for number in range(1 + is_float):
+                        stmts.store(kept, [number, x, c + channels], tb.const(0, weight_kind))
+        with stmts.loop(width, "i2") as x:
+            *places, left, right = sampled(2, "x", x)
+            codes = stmts.local("codes", (padded,), out.dtype) if pads else None
+            with stmts.loop(padded, "i3", "vectorized") as c:
+                products = [
+                    tb.cast(value, kind) * tb.cast(weight, kind)
+                    for place, weight in zip(places, (left, right), strict=True)
+                    for value in (loaded(place, c) if kept else mixed(place, c))
+                ]
+                code = _rounded(reduce(operator.add, products), kind, out.dtype)
+                out.store([n, y, x, c], code) if codes is None else stmts.store(codes, [c], code)
+            if codes is not None:
+                with stmts.loop(channels, "i3", "vectorized") as c:
+                    out.store([n, y, x, c], tb.load(codes, [c]))
+
+
+def _rounded(total: Expr, kind: str, dtype: str) -> Expr:
+    """Return the code of a weighted sum."""
     if kind == "float32":
-        return tb.cast(tb.clamp(total + tb.const(0.5, kind), *map(float, dtypes.limits(out.dtype))), out.dtype)
-    half = _ONE * _ONE // 2
-    nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
-    return tb.cast(tb.binary("truncdiv", nudged, _ONE * _ONE), out.dtype)
+        return tb.cast(tb.clamp(total + tb.const(0.5, kind), *map(float, dtypes.limits(dtype))), dtype)
+    # halves are rounded away from zero
+    nudged = total + _ONE * _ONE // 2 - tb.cast(tb.binary("le", total, 0), kind)
+    return tb.cast(tb.binary("shr", nudged, 20), dtype)
 
 
 declare(
-    "qnn.resize_bilinear", 1, _infer, Kind.INJECTIVE,
-    (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)), _resize,
+    "qnn.resize_bilinear", 1, _infer, Kind.ANCHOR,
+    (Attr("size"), Attr("align_corners", False), Attr("half_pixel_centers", False)), emit=_emit,
     rounding_sensitive=True, in_tvm=qnn_in_tvm.resize_bilinear, contract="bit-exact to TFLite's reference kernel",
     doc="NHWC images of another size by linear interpolation, with ten bits of weight; uint8 in float32.",
 )  # fmt: skip

@@ -19,18 +19,7 @@ from fuzz.python_readers import Failure, fuzz, targets
 
 def main() -> int:
     """Run every fuzzer for its share of the time; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="total time; default 60")
-    parser.add_argument(
-        "--seed", type=int, default=int(time.time()), help="seed of the random inputs; default: the time"
-    )
-    parser.add_argument("--only", default="", help="fuzz only targets whose names contain this")
-    parser.add_argument("--mutants", type=int, help="compare this many mutants, however long that takes, and no other")
-    parser.add_argument(
-        "--replay", type=Path, help="compare a saved mutant for every target and executor, and no other"
-    )
-    parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="folder for failing inputs")
-    arguments = parser.parse_args()
+    arguments = _arguments()
     if arguments.replay is not None:
         return int(differential.replayed(arguments.replay.read_bytes()))
     if arguments.mutants is not None:
@@ -81,6 +70,21 @@ def main() -> int:
         failed = True
         _keep(failure, arguments.out)
     return int(failed)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="total time; default 60")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="seed of the random inputs; default: the time"
+    )
+    parser.add_argument("--only", default="", help="fuzz only targets whose names contain this")
+    parser.add_argument("--mutants", type=int, help="compare this many mutants, however long that takes, and no other")
+    parser.add_argument(
+        "--replay", type=Path, help="compare a saved mutant for every target and executor, and no other"
+    )
+    parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="folder for failing inputs")
+    return parser.parse_args()
 
 
 def _mutants(seconds: float, seed: int, most: int, out: Path) -> bool:

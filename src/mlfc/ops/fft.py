@@ -23,7 +23,6 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
 
-RADICES = (2, 3, 4, 5)
 _DTYPES = {"int16": "int32", "int32": "int64", "float32": "float32"}  # and what products are computed in
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
 Schema = Mapping[str, Any]
-_DRAFT = "http://json-schema.org/draft-04/schema#"
-_ANNOTATIONS = ("$defs", "$schema", "title", "description")
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -107,31 +107,9 @@ def import_onnx(
     census = census or Census()
 
     def imported(shapes: Shapes, census: Census, mixes: bool = True) -> tuple[IRModule, Params]:
-        replaced: Replaced = {}
-        choices, restarts = Choices(), 0
-        while True:
-            may_restart = restarts < _RESTART_LIMIT
-            chosen = partial(choices.chosen, may_restart)
-            extents = Dynamic(chosen, mixes=mixes, replaced=replaced) if dynamic else None
-            importer = _Importer(
-                model, name, folder, external=external, on_host=on_host, census=census,
-                open_extents=extents, replaced=replaced, choices=choices, may_restart=may_restart,
-            )  # fmt: skip
-            restarts += 1
-            try:
-                with undone(SameExtents), undone(Chosen):
-                    return importer.run(shapes, values or {}, source)
-            except SameExtents as restart:
-                replaced = added(replaced, restart.found)
-            except Chosen:
-                replaced = {}
-            except MlfcError:
-                # with the lower bound 1 in place of the default 0, the import may succeed
-                narrower = extents.nonempty(symbol.dim for symbol in extents.may_be_empty) if extents else {}
-                if not narrower:
-                    raise
-                replaced = added(replaced, narrower)
-            census.nodes = census.refused = census.unchecked = 0
+        start = partial(_Importer, model, name, folder, external=external, on_host=on_host, census=census)
+        dynamics = partial(Dynamic, mixes=mixes) if dynamic else None
+        return _restarted(start, lambda importer: importer.run(shapes, values or {}, source), dynamics)
 
     def can_import(shapes: Shapes, mixes: bool) -> bool:
         try:
@@ -146,6 +124,35 @@ def import_onnx(
         return imported(shapes, census)
     except MALFORMED as error:
         raise ModelError(f"the model is malformed: {error}", place=name) from error
+
+
+def _restarted(
+    start: Callable[..., _Importer],
+    run: Callable[[_Importer], tuple[IRModule, Params]],
+    dynamics: Callable[..., Dynamic] | None,
+) -> tuple[IRModule, Params]:
+    """Run an import, and start it again each time that a node requires other symbols or branches."""
+    replaced: Replaced = {}
+    choices, restarts = Choices(), 0
+    while True:
+        may_restart = restarts < _RESTART_LIMIT
+        extents = dynamics and dynamics(partial(choices.chosen, may_restart), replaced=replaced)
+        importer = start(open_extents=extents, replaced=replaced, choices=choices, may_restart=may_restart)
+        restarts += 1
+        try:
+            with undone(SameExtents), undone(Chosen):
+                return run(importer)
+        except SameExtents as restart:
+            replaced = added(replaced, restart.found)
+        except Chosen:
+            replaced = {}
+        except MlfcError:
+            # with the lower bound 1 in place of the default 0, the import may succeed
+            narrower = extents.nonempty(symbol.dim for symbol in extents.may_be_empty) if extents else {}
+            if not narrower:
+                raise
+            replaced = added(replaced, narrower)
+        importer.census.nodes = importer.census.refused = importer.census.unchecked = 0
 
 
 def _parse(data: bytes, name: str) -> onnx.ModelProto:

@@ -152,8 +152,3 @@ REGISTER_KINDS = ("tensor", "integer", "storage", "list")
 def first_word(opcode: int, length: int) -> int:
     """Return the first word of an instruction of `length` words."""
     return opcode | length << 8
-
-
-def is_end(instruction: Instruction) -> bool:
-    """Tell whether control never passes to the next instruction."""
-    return not instruction.falls_through

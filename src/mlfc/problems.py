@@ -141,9 +141,6 @@ def check(
         "state_init": state_init,
         "numerics": numerics,
         "signature": signature,
-    }
-    options = {
-        **options,
         "example_inputs": example_inputs,
         "dynamic_shapes": dynamic_shapes,
         "name": name,

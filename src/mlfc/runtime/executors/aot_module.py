@@ -18,7 +18,7 @@ from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import Expected, address_of, bound, by_name, only, require_readable
+from mlfc.runtime.tensor.arrays import Expected, address_of, bound
 from mlfc.runtime.threads import address_in, share_pool
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
@@ -144,11 +144,7 @@ class AotModule(Restorable, Displayed):
         RunError
             If the generated code reports failure.
         """
-        given = only(inputs)
-        arrays = self._taken.taken(given)
-        if arrays is None:
-            arrays = [require_readable(array) for array in by_name(given, self.inputs, "input").values()]
-        outputs = self._given.new()
+        arrays, outputs = self._taken.arrays(inputs), self._given.new()
         if not self._reuses_calls:
             call: Callable[[], int] = self._call(dict(zip(self._taken.names, arrays, strict=True)), outputs)
         else:

@@ -18,7 +18,7 @@ from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import Expected, bound, by_name, only, require_readable
+from mlfc.runtime.tensor.arrays import Expected, bound
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
@@ -163,10 +163,7 @@ class GraphModule(Restorable, Displayed):
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""
-        given = only(inputs)
-        arrays = self._taken.taken(given)
-        if arrays is None:
-            arrays = [require_readable(array) for array in by_name(given, self.inputs, "input").values()]
+        arrays = self._taken.arrays(inputs)
         with self._lock:
             for key, array in zip(self._keys, arrays, strict=True):
                 self.executor.set_input(key, array)

@@ -57,16 +57,25 @@ class Expected:
     """
 
     tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+    infos: Sequence[TensorInfo]
 
     @classmethod
     def of(cls, infos: Sequence[TensorInfo]) -> Expected:
         """Return those of tensors of static shape."""
-        return cls(tuple((info.name, info.numpy_dtype, tuple(info.shape)) for info in infos))
+        return cls(tuple((info.name, info.numpy_dtype, tuple(info.shape)) for info in infos), infos)
 
     @property
     def names(self) -> list[str]:
         """Their names, in order."""
         return [name for name, _, _ in self.tensors]
+
+    def arrays(self, inputs: tuple[Any, ...]) -> list[Array]:
+        """Return inputs, by name or in order, as arrays that code can read; raise the errors of `by_name`."""
+        given = only(inputs)
+        found = self.taken(given)
+        if found is None:
+            return [require_readable(array) for array in by_name(given, self.infos, "input").values()]
+        return found
 
     def taken(self, values: Mapping[str, Any] | Sequence[Any]) -> list[Array] | None:
         """Return arrays in order if all of them fit; None leaves conversions and errors to `by_name`."""

@@ -248,27 +248,11 @@ class Decoder:
 
     _drop = _release
 
-    def _tensor(self, following: int, d: int, storage: int, start: int, dtype: int, *extents: int) -> Step:
+    def _tensor(self, following: int, d: int, within: int, start: int, dtype: int, *extents: int) -> Step:
         shape_of = self._shape(start, dtype, extents)
 
         def step(r: Registers) -> int:
-            source = r[storage]
-            at, shape, size = shape_of(r)
-            if size > source.nbytes - at:
-                raise Fault(Code.OUTSIDE, size, source.nbytes - at)
-            if source.device == CPU:
-                r[d] = VmTensor(source.address + at, size, dtype, shape, source.owner)
-            else:
-                r[d] = VmTensor(source.address, size, dtype, shape, source.owner, True, source.device, at)
-            return following
-
-        return step
-
-    def _view(self, following: int, d: int, tensor: int, start: int, dtype: int, *extents: int) -> Step:
-        shape_of = self._shape(start, dtype, extents)
-
-        def step(r: Registers) -> int:
-            source = r[tensor]
+            source = r[within]  # a storage or tensor
             at, shape, size = shape_of(r)
             if size > source.nbytes - at:
                 raise Fault(Code.OUTSIDE, size, source.nbytes - at)
@@ -280,6 +264,8 @@ class Decoder:
             return following
 
         return step
+
+    _view = _tensor
 
     def _shape(
         self, start: int, dtype: int, extents: Sequence[int]

@@ -20,11 +20,13 @@ def attention(args: Sequence[Array], attrs: dict[str, Any]) -> Array:
         scores = np.tanh(scores / cap) * cap
     queries, keys = scores.shape[2:]
     hidden: list[Array] = []
+    infinite: Array = np.zeros((1, 1, 1, 1), bool)
     position, key = attrs.get("offset", 0) + np.arange(queries)[:, None], np.arange(keys)
     sink, end = None, np.full((q.shape[0], 1, 1, 1), keys)
     for name, extra in zip(attrs.get("extras", ()), args[3:], strict=True):
         if name == "bias":
             scores = scores + extra
+            infinite = infinite | np.isneginf(extra)
         elif name == "mask":
             hidden.append(~extra)
         elif name == "offset":
@@ -45,4 +47,7 @@ def attention(args: Sequence[Array], attrs: dict[str, Any]) -> Array:
     zeros = attrs.get("zero_rows", True)
     with np.errstate(invalid="ignore", divide="ignore"):
         mixed = weights @ np.repeat(v, share, 1) / total
+    sees = (seen & ~infinite & ~np.any(np.broadcast_arrays(False, *hidden), axis=0)).any(-1, keepdims=True)
+    if sink is None and "fill" not in attrs:
+        total = np.where(sees, total, 0)
     return np.where(total == 0, 0.0, mixed) if zeros else mixed

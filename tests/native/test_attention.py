@@ -69,6 +69,12 @@ def hiding(*shape: int) -> Array:
     return mask
 
 
+def undefined(case: Case) -> Case:
+    """Return a case with NaN in the first query of each head."""
+    case.args[0][:, :, 0, 1] = np.nan
+    return case
+
+
 CASES = {
     "queries that fill no vector, keys that fill no tile": Case((2, 4, 2, 33, 70, 5, 7)),
     "one tile, more panels than a block": Case((1, 1, 1, 90, 30, 4, 3)),
@@ -88,6 +94,10 @@ CASES = {
         (1, 2, 2, 9, 20, 4, 4), {"zero_rows": False},
         [("bias", np.where(hiding(1, 2, 9, 20), np.float32(0), np.float32(-np.inf)))],
     ),
+    "NaN in rows without keys": undefined(Case((1, 2, 2, 9, 20, 4, 4), {"right": 12}, [("mask", hiding(1, 2, 9, 20))])),
+    "NaN in few rows without keys by infinities": undefined(Case(
+        (1, 2, 2, 2, 20, 16, 16), {}, [("bias", np.where(hiding(1, 2, 2, 20), np.float32(0), np.float32(-np.inf)))],
+    )),
     "few queries": Case((2, 6, 2, 1, 133, 37, 20)),
     "few queries of groups that do not divide": Case((1, 5, 1, 1, 131, 16, 48), {"left": 20, "offset": 129}),
     "few queries, masks": Case(

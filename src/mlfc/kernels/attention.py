@@ -20,7 +20,7 @@ from mlfc.kernels.tiling import Cut, OpenSplit, balanced
 from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.ir import Const, Expr
+from mlfc.tir.ir import Buffer, Const, Expr
 
 FARTHEST = 1 << 29
 """Largest position and window: sums of a few of them stay within 32 bits, and no tensor has so many rows."""
@@ -180,8 +180,29 @@ class Attention:
 
     def finished(self, mixed: Expr, scale: Expr) -> Expr:
         """Return an element of the result: the mixed values times what `inverse` returned."""
-        value = mixed * scale
-        return tb.select(tb.binary("lt", scale, 0), tb.const(0.0, self.dtype), value) if self.zero_nan else value
+        value, is_cleared = mixed * scale, self.zero_nan or self.may_hide_all
+        return tb.select(tb.binary("lt", scale, 0), tb.const(0.0, self.dtype), value) if is_cleared else value
+
+    @property
+    def may_hide_all(self) -> bool:
+        """Whether queries may give zeros because masks or biases hide all keys, although their scores are NaN."""
+        return self.zero_rows and self.fill is None and bool(self.masks or self.biases)
+
+    def settled(self, ctx: Context, place: Place, scale: Expr, room: Buffer, at: Any) -> Expr:
+        """Return the scale of a query, negative where its scores are NaN and all keys are hidden; `room` stores it."""
+        if not self.may_hide_all:
+            return scale
+        stmts, scale = ctx.stmts, ctx.stmts.let("undecided", scale)
+        stmts.store(room, [at], scale)
+        with stmts.when(tb.binary("ne", scale, scale)):
+            stmts.store(room, [at], tb.const(-1.0, self.dtype))
+            position, length = self.first(place.batch) + place.query, self.length(place.batch)
+            with stmts.loop(self.keys, "key") as key:
+                tests = [_broadcast(mask, place, key) for mask in self.masks]
+                tests += [tb.binary("ne", _broadcast(bias, place, key), -inf) for bias in self.biases]
+                with stmts.when(tb.land(tb.binary("lt", key, length), self.in_window(position, key), *tests)):
+                    stmts.store(room, [at], scale)
+        return stmts.let("scale", tb.load(room, [at]))
 
 
 def _broadcast(mask: Tensor, place: Place, key: Expr) -> Expr:
@@ -334,6 +355,7 @@ class _PlainRow:
                     begin = stmts.let("begin", tb.clamp(visible.begin - start, 0, here))
                 self._tile(start, begin, here)
         scale = stmts.let("scale", work.inverse(tb.load(self.state, [1])))
+        scale = work.settled(self.ctx, place, scale, self.state, 1)
         with stmts.loop(work.value_size, "c", "vectorized") as c:
             work.store(self.out, place, c, work.finished(tb.load(self.mixed, [c]), scale))
 

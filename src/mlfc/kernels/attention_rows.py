@@ -90,6 +90,7 @@ class _Rows:
                 self._tile(first, visible, start, (count, here))
         for index, place in enumerate(self.places):
             scale = stmts.let("scale", work.inverse(tb.load(self.state, [index, 1])))
+            scale = work.settled(self.ctx, place, scale, self.fade, index)
             with stmts.loop(work.value_size, "c", "vectorized") as c:
                 work.store(self.out, place, c, work.finished(tb.load(self.mixed, [index, c]), scale))
 

@@ -272,7 +272,9 @@ class _Panels:
         with self._each() as lane:
             stmts.store(scale, [lane], work.inverse(stmts.let("total", tb.load(self.totals, [panel, lane]))))
         count = self.lanes if self.is_whole else tb.minimum(self.lanes, work.queries - place.query)
-        with stmts.loop(count, "row") as row, stmts.loop(work.value_size, "c", "vectorized") as c:
+        with stmts.loop(count, "row") as row:
             own = Place(place.batch, place.head, place.query + row)
-            value = work.finished(tb.load(self.mixed, [panel, c, row]), tb.load(scale, [row]))
-            work.store(self.out, own, c, value)
+            factor = work.settled(self.ctx, own, tb.load(scale, [row]), scale, row)
+            with stmts.loop(work.value_size, "c", "vectorized") as c:
+                value = work.finished(tb.load(self.mixed, [panel, c, row]), factor)
+                work.store(self.out, own, c, value)

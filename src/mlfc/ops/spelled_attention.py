@@ -121,6 +121,12 @@ class SpelledAttention:
             return found
         largest = self._make("max", scores, axis=(3,), keepdims=True)
         empty = self._make("equal", largest, self._like(-inf, scores))
+        tests = [*self._by_position(), *self._given("mask")]
+        tests += [self._make("not_equal", bias, self._like(-inf, bias)) for bias in self._given("bias")]
+        if tests and self._attrs["fill"] is None:  # the scores of hidden keys may be NaN
+            seen = reduce(lambda left, right: self._make("logical_and", left, right), tests)
+            hidden = self._make("logical_not", self._make("any", seen, axis=(3,), keepdims=True))
+            empty = self._make("logical_or", empty, hidden)
         return self._make("where", empty, self._like(0.0, found), found)
 
     def _may_empty_rows(self) -> bool:

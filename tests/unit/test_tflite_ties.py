@@ -108,6 +108,16 @@ def test_large_sums_of_fully_connected_round_as_in_float64(
     assert {item.attrs["rounding"] for item in calls if item.op.name == "qnn.requantize"} == roundings
 
 
+def test_int16_weights_multiply_the_scales_in_float32() -> None:
+    # multipliers of 16 bits differ for the product in float64
+    x, w, y = (0.07301037013530731, 0.15797628462314606, 0.527657687664032)
+    sums = np.rint(np.linspace(-32000, 32000, 64) * y / (x * w)).astype(np.int64)
+    tensors = [T("x", (1, 2), "int16", scale=x), T("w", (64, 2), "int16", np.zeros((64, 2)), w),
+               T("b", (64,), "int64", sums, x * w), T("y", (1, 64), "int16", scale=y)]  # fmt: skip
+    op = Op("FULLY_CONNECTED", ["x", "w", "b"], ["y"], "FullyConnectedOptions", {"QuantizedBiasType": 4})
+    assert _differing([Case("int16 weights", tensors, op, np.zeros((1, 2), np.int16))]) == []
+
+
 def test_other_multipliers_stand_in_for_the_nearest_one() -> None:
     ratio = np.prod(np.array([0.0159, 0.002], np.float32), dtype=np.float64) / np.float64(np.float32(0.9))
     (found,) = as_fixed_point(np.array([ratio]), 1 << 30, 128)  # type: ignore[misc]

@@ -117,8 +117,12 @@ def _refuse_examples(failed: _Conversion) -> None:
         name: tensor for name, tensor in zip(names, inputs, strict=True) if tensor.open_axes and name not in given
     }
     is_image = any(len(tensor.shape) >= 4 for tensor in still_open.values())
-    for usual in (IMAGE_SIZES if is_image else SEQUENCE_SIZES) if still_open else ():
+    tried = [{name: tuple(tensor.shape) for name, tensor in still_open.items()}]
+    for usual in IMAGE_SIZES if is_image else SEQUENCE_SIZES:
         guess = {name: _guessed(tensor, usual) for name, tensor in still_open.items()}
+        if guess in tried:
+            continue
+        tried.append(guess)
         trial = _Conversion(file, {**failed.shapes, **guess}, failed.values, failed.numerics, Census())
         problems = Problems()
         with apart(), problems.collecting():

@@ -268,13 +268,15 @@ _BIAS_TYPES = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOpt
 
 def _adds_up_in_words(node: Node, bias: Expr | None, weight: TfliteTensor) -> bool:
     """Tell whether the reference adds up products of int16 data in 32 bits: it does where the bias has 32 bits."""
-    if weight.dtype == "int16":
-        return False
-    kind = _BIAS_TYPES.get(node.record.code)
-    stated = kind is not None and node.options(kind).QuantizedBiasType() == TensorType.INT32
-    if bias is not None and kind is not None and stated != (ir.tensor_type(bias).dtype == "int32"):
-        raise ModelError(f"its options have another type than its bias of {ir.tensor_type(bias).dtype}")
-    return stated if bias is None or kind is not None else ir.tensor_type(bias).dtype == "int32"
+    kind, is_wide = _BIAS_TYPES.get(node.record.code), weight.dtype == "int16"
+    narrow = bias is not None and ir.tensor_type(bias).dtype == "int32"
+    if kind is not None:
+        stated = node.options(kind).QuantizedBiasType()
+        read = stated != TensorType.INT64 if is_wide else stated == TensorType.INT32
+        if bias is not None and narrow != read:
+            raise ModelError(f"its options have another type than its bias of {ir.tensor_type(bias).dtype}")
+        narrow = read
+    return narrow and not is_wide  # products of two int16 are always added up in 64 bits
 
 
 def _once_rounded(node: Node, scales: npt.NDArray[Any], largest_sum: int) -> tuple[npt.NDArray[Any], str]:
@@ -423,13 +425,13 @@ def _fully_connected(node: Node) -> Expr:
         raise ModelError(f"weights for {taken} inputs on data of shape {shape}")
     if len(shape) != 2 or shape[1] != taken:
         data = node.call("reshape", data, newshape=(-1, taken))
-    # LiteRT's fully connected kernel multiplies the scales in float64 and rounds once; TFLite Micro's does
-    # it in float32 and rounds twice
+    # LiteRT's fully connected kernel multiplies the scales in float64 and rounds once; TFLite Micro's, and LiteRT's
+    # of int16 weights, multiply them in float32
     is_litert = node.numerics == "litert"
-    rounding = "SINGLE" if is_litert else "DOUBLE"
+    rounding, double = "SINGLE" if is_litert else "DOUBLE", is_litert and node.input(1).dtype != "int16"
     bias, function = bias_of(node, 2, units), options.FusedActivationFunction()
     result = _linear(
-        node, "dense", weights, 0, bias, function, {"units": units}, data=data, rounding=rounding, double=is_litert
+        node, "dense", weights, 0, bias, function, {"units": units}, data=data, rounding=rounding, double=double
     )
     kept = (*shape[:-1], units)
     if options.KeepNumDims() and ir.tensor_type(result).shape != kept:

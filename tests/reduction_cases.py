@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,11 @@ def reduce_cases() -> list[Case]:
     return cases + _special_cases() + _arg_cases() + _scan_cases()
 
 
+def _mean(x: Array) -> Array:
+    """Return the mean of integers along the first axis, rounded towards zero."""
+    return np.trunc(x.sum(0, dtype=np.int64) / len(x)).astype(x.dtype)
+
+
 def _special_cases() -> list[Case]:
     x = normal(2, 6, 5, 4)
     i = integers(-100, 100, 4, 33)
@@ -60,6 +66,8 @@ def _special_cases() -> list[Case]:
         Case("sum", [i], lambda: i.sum(1, dtype=np.int32), {"axis": 1}, label="int32"),
         Case("sum", [byte], lambda: byte.sum(0, dtype=np.int8), {"axis": 0}, label="int8-wraps"),
         Case("mean", [i], lambda: np.trunc(i.sum(0) / 4).astype(np.int32), {"axis": 0}, label="int32"),
+        *(Case("mean", [wide], partial(_mean, wide), {"axis": 0}, label=f"{wide.dtype}-large-sums") for wide in
+          (byte, i * np.int32(2**24), (i + 300).astype(np.uint32) * np.uint32(2**23))),
         Case("max", [byte], lambda: byte.max(1), {"axis": 1}, label="int8"),
         Case("max", [undefined], lambda: undefined.max(1), {"axis": 1}, label="nan-in-any-lane"),
         Case("min", [undefined], lambda: undefined.min(1), {"axis": 1}, label="nan-in-any-lane"),

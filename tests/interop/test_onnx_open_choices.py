@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
 
 import mlfc
@@ -193,6 +194,17 @@ def test_slices_without_repetitions_are_as_many_as_the_data_say() -> None:
                                                                      for name in outputs})  # fmt: skip
         runs = [{"x": rng.integers(0, 2, (*size, 2)).astype(np.float32)} for size in ((5, 1), (3, 4))]
         _check(model, runs, [])
+
+
+def test_slices_with_nan_differ_and_come_last() -> None:
+    outputs = {"y": (FLOAT, None), "first": (INT64, None), "inverse": (INT64, None), "counts": (INT64, None)}
+    model = graph_model([helper.make_node("Unique", ["x"], list(outputs), axis=0)], {"x": (FLOAT, ["n", 2])}, outputs)
+    nan = np.nan
+    x = np.array([[1, nan], [0, nan], [nan, 0], [0, nan], [nan, 1], [0, 2], [2, 0], [0, 2]], np.float32)
+    module, params = mlfc.import_model(model, dynamic=True)
+    wanted = ReferenceEvaluator(model).run(None, {"x": x})
+    for found, part in zip(run_dynamic(module, params, {"x": x}), wanted, strict=True):
+        np.testing.assert_array_equal(found, part)
 
 
 @pytest.mark.parametrize("operator", ["Conv", "ConvInteger", "ConvTranspose", "QLinearConv"])

@@ -55,6 +55,15 @@ def run(
     return run_main(module, {**params, **free})
 
 
+def test_functions_of_large_negative_numbers_keep_their_digits() -> None:
+    x = np.array([-80.0, -30.5, -17.0, -10.0, -3.0, -1e-6, 0.5, 20.0, 80.0])
+    exact = np.logaddexp(0, x)
+    for operator, wanted in (("Softplus", exact), ("Mish", x * np.tanh(exact))):
+        for dtype, tolerance in (("float32", 5e-7), ("float64", 1e-15)):
+            (found,) = run(operator, {"x": x.astype(dtype)}, opset=22)
+            np.testing.assert_allclose(found, wanted, rtol=tolerance, err_msg=f"{operator} of {dtype}")
+
+
 def test_casts_round_once_and_convert_as_x86_64() -> None:
     x = np.array(
         [65519.999999, 1 + 2.0**-11 + 2.0**-40, 1 + 2.0**-8 + 2.0**-40, 1.0625 + 2.0**-40, -(2.0**-25) * 1.001]
@@ -158,6 +167,53 @@ def test_limits_of_clip_have_defaults_as_in_onnx_runtime() -> None:
         limits = {"x": floats(INF, -INF, NAN, 1), "low": np.float32(0), "high": np.float32(NAN)}
         (found,) = run("Clip", limits, known=known, opset=13)
         np.testing.assert_array_equal(found, floats(INF, 0, NAN, 1))
+
+
+def test_clip_has_infinite_limits() -> None:
+    for low, high, wanted in ((INF, None, np.finfo(np.float32).max), (None, -INF, -INF), (INF, INF, INF)):
+        ends = [None if end is None else np.float32(end) for end in (low, high)]
+        for known in ([], ["low", "high"]):
+            inputs = {"x": floats(1, -INF, INF), "low": ends[0], "high": ends[1]}
+            names = [name for name in known if inputs[name] is not None]
+            (found,) = run("Clip", inputs, known=names, opset=13)
+            np.testing.assert_array_equal(found, np.full(3, wanted, np.float32))
+
+
+def test_positions_of_maxima_skip_nan() -> None:
+    x = floats(3, NAN, 8, NAN, 1, NAN, NAN, 9).reshape(1, 1, 2, 4)
+    largest, places = run("MaxPool", {"x": x}, outputs=2, opset=22, kernel_shape=[2, 2])
+    np.testing.assert_array_equal(largest.reshape(-1), [3, 8, 9])
+    np.testing.assert_array_equal(places.reshape(-1), [0, 2, 7])
+
+
+def test_squares_of_float16_do_not_overflow() -> None:
+    x = np.asarray([[300, 400]], np.float16)
+    for operator, attrs, opset, wanted in (
+        ("ReduceL2", {"axes": [1]}, 13, [500]), ("LpNormalization", {}, 22, [0.6, 0.8]),
+        ("LpPool", {"kernel_shape": [2]}, 18, [500]),
+    ):  # fmt: skip
+        (found,) = run(operator, {"x": x[None] if operator == "LpPool" else x}, opset=opset, **attrs)
+        assert found.dtype == np.float16
+        np.testing.assert_array_equal(found.reshape(-1), np.asarray(wanted, np.float16))
+
+
+def test_antialiased_integers_round_after_each_axis_and_saturate() -> None:
+    """As ONNX Runtime computes them; without antialias cubic results are rounded once, as the definition says."""
+    for dtype, largest, wanted in (
+        (np.uint8, 255, [[100, 122, 155, 128, 100, 133, 155], [140, 92, 25, 73, 144, 131, 115]]),
+        (np.int32, 9999, [[3686, 4785, 6072, 5000, 3927, 5214, 6313], [6155, 2722, -1294, 1501, 5737, 5269, 4429]]),
+    ):
+        x = (np.indices((5, 4)).sum(0) % 2 * largest).astype(dtype)[None, None]
+        x[0, 0, 2, 1] = 100
+        inputs = {"x": x, "roi": None, "scales": None, "sizes": np.array([1, 1, 3, 7])}
+        (found,) = run("Resize", inputs, known=["sizes"], mode="cubic", antialias=1)
+        np.testing.assert_array_equal(found[0, 0, :2], wanted)
+    x = np.array([[[[0, 255, 255, 0, 0, 255]]]], np.uint8)
+    inputs = {"x": x, "roi": None, "scales": np.float32([1, 1, 1, 2]), "sizes": None}
+    (found,) = run("Resize", inputs, known=["scales"], mode="cubic")
+    (exact,) = run("Resize", {**inputs, "x": x.astype(np.float32)}, known=["scales"], mode="cubic")
+    assert exact.min() < -20
+    np.testing.assert_array_equal(found, np.clip(np.rint(exact), 0, 255))
 
 
 def test_vectors_of_norm_zero_stay() -> None:

@@ -67,6 +67,9 @@ def _cases() -> Iterator[Any]:
     yield "pads of an axis", "Pad", {}, (3, 4, 6), named
     numbers = [(np.int64(3), np.int64(10), np.int64(2)), (np.int64(9), np.int64(0), np.int64(-3))]
     yield "whole steps", "Range", {}, None, numbers
+    low = np.int32(-(2**31))
+    ends = [(np.int32(1), low, np.int32(2)), (np.int32(2**31 - 9), low, np.int32(-(2**30)))]
+    yield "steps between distant ends", "Range", {}, None, ends
     yield "steps", "Range", {}, (4,), [(np.float32(1.5), np.float32(3.4), np.float32(0.5))]
 
 

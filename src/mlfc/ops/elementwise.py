@@ -82,8 +82,11 @@ def sigmoid(ctx: Context, x: Expr) -> Expr:
 
 
 def _mish(ctx: Context, x: Expr) -> Expr:
-    # where exp overflows to infinity, the logarithm does so too, and tanh is 1
-    return x * transcendental(ctx, "tanh", tb.intrinsic("log", 1 + transcendental(ctx, "exp", x)))
+    # tanh(log(1 + e)) is e (e + 2) / (e (e + 2) + 2), which loses no digits of small e, and 1 from exp(20) on
+    wide = tb.cast(x, "float32") if x.dtype in dtypes.HALVES else x
+    grown = transcendental(ctx, "exp", tb.minimum(wide, tb.const(20.0, wide.dtype)))
+    product = grown * (grown + 2)
+    return tb.cast(wide * (product / (product + 2)), x.dtype)
 
 
 def _mish_in_tvm(args: Sequence[relay.Expr], _: Attrs, out: TensorType) -> relay.Expr:

@@ -150,6 +150,7 @@ def _fold(name: str, dtype: str, count: int) -> Fold:
     if name == "sum":
         return _sum_fold(wide)
     if name == "mean":
+        wide = "int64" if dtypes.is_integer(dtype) and dtypes.bits(dtype) < 64 else wide  # so that no sum overflows
         return _sum_fold(wide, _divided(maximum(count, 1), wide))  # the mean of no elements is 0
     if name == "prod":
         return _wrapping(wide, 1, lambda a, b: a * b)

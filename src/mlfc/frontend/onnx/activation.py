@@ -35,9 +35,12 @@ def _exponential(node: Node, x: Expr, alpha: float) -> Expr:
 
 
 def softplus(node: Node, x: Expr) -> Expr:
-    """Return ``log(1 + exp(x))``, which does not overflow for large `x`."""
-    decaying = node.call("exp", node.call("negative", node.call("abs", x)))
-    return node.call("add", node.call("nn.relu", x), node.call("log", _scaled(node, decaying, 1.0, 1.0)))
+    """Return ``log(1 + exp(x))``, which does not overflow for large `x` and keeps the digits of small results."""
+    decaying, one = node.call("exp", node.call("negative", node.call("abs", x))), node.like(1.0, x)
+    sum_ = node.call("add", decaying, one)
+    ratio = node.call("divide", decaying, node.call("subtract", sum_, one))  # makes up for what the sum has lost
+    rest = node.call("multiply", node.call("log", sum_), ratio)
+    return node.call("add", node.call("nn.relu", x), node.call("where", node.call("equal", sum_, one), decaying, rest))
 
 
 def _gelu(node: Node, x: Expr, *, tanh: bool) -> Expr:
@@ -52,8 +55,8 @@ def _selu(node: Node, x: Expr) -> Expr:
 
 def _celu(node: Node, x: Expr) -> Expr:
     alpha = node.real("alpha", 1.0)
-    if alpha == 0.0:
-        node.wrong("alpha must not be zero")
+    if not abs(alpha) > 0.0:
+        node.wrong(f"expected a number other than zero as alpha, got {alpha}")
     return _below_zero(node, x, _exponential(node, _scaled(node, x, 1.0 / alpha), alpha))
 
 

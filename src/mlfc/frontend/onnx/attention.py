@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of, wide
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.kernels.attention import FARTHEST
@@ -125,11 +125,6 @@ class Attention:
         return [*parts, *(extra for _, extra in extras)], attrs
 
 
-def wide(node: Node, expr: Expr) -> Expr:
-    """Return a tensor in the dtype of the computation."""
-    return node.cast(expr, "float32") if dtype_of(expr) in HALVES else expr
-
-
 def per_batch(node: Node, index: int, batch: int, what: str) -> Expr:
     """Return an input of one integer for each row of the batch as int32, (batch,)."""
     given = node.input(index)
@@ -206,7 +201,7 @@ def _attended(node: Node, core: Attention) -> tuple[Expr, Expr | None]:
         node.wrong(f"expected a qk_matmul_output_mode from 0 to 3, got {mode}")
     scale = node.real("scale") if node.given("scale") else None
     cap = node.real("softcap", 0.0)
-    if cap < 0 or (scale is not None and scale < 0):
+    if not (cap >= 0 and (scale is None or scale >= 0)):
         node.wrong(f"expected a scale and a softcap of 0 or more, got {scale} and {cap}")
     masks = _masks(node, core)
     if not node.wants(3) and _precision(node) in (None, core.wide_dtype):

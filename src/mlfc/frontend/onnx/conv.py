@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of, wide
 from mlfc.frontend.onnx.run_tables import placed
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
@@ -309,10 +309,11 @@ def global_pool(node: Node, x: Expr, kind: str) -> Expr:
 
 @importer("LpPool")
 def _lp_pool(node: Node) -> Expr:
-    power = node.integer("p", 2)
-    x, shape = node.input(0), pool_window(node)
+    power, dtype = node.integer("p", 2), node.dtype(0)
+    x, shape = wide(node, node.input(0)), pool_window(node)
     size = prod(shape.kernel)
     magnitude = node.call("abs", middle(node, x, shape))
     raised = magnitude if power == 1 else node.call("power", magnitude, node.like(power, x))
     total = node.call("multiply", pooled(node, raised, "avg", shape, count_include_pad=True), node.like(size, x))
-    return total if power == 1 else node.call("power", total, node.constant(1.0 / power, dtype_of(x)))
+    root = total if power == 1 else node.call("power", total, node.constant(1.0 / power, dtype_of(x)))
+    return node.cast(root, dtype)

@@ -163,15 +163,13 @@ def _largest(node: Node) -> float:
 
 
 def clip(node: Node, x: Expr, low: float, high: float) -> Expr:
-    """Return `x` limited to [low, high]; a bound at infinity, or of NaN, limits nothing."""
+    """Return `x` limited to [low, high]; a bound of NaN limits nothing."""
     low, high = (-np.inf if np.isnan(low) else low), (np.inf if np.isnan(high) else high)
-    if np.isinf(low) and np.isinf(high):
-        return x
-    if np.isinf(high):
-        return node.call("nn.relu", x) if low == 0.0 else node.call("maximum", x, node.like(low, x))
-    if np.isinf(low):
-        return node.call("minimum", x, node.like(high, x))
-    return node.call("clip", x, a_min=low, a_max=high)
+    if np.isfinite(low) and np.isfinite(high):
+        return node.call("clip", x, a_min=low, a_max=high)
+    if low > -np.inf:
+        x = node.call("nn.relu", x) if low == 0.0 else node.call("maximum", x, node.like(low, x))
+    return node.call("minimum", x, node.like(high, x)) if high < np.inf else x
 
 
 @importer("Cast")

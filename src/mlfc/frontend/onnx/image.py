@@ -10,6 +10,7 @@ from mlfc.frontend.onnx.resize_axis import Axis, along, copies, late_scaled, sca
 from mlfc.frontend.onnx.resize_method import Method
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
+from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
 
 COORDINATES = (
@@ -120,13 +121,22 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
     if copied is True:
         return x
     dtype = dtype_of(x)
+    rounds = dtypes.is_integer(dtype) and (method.antialias or method.mode == "cubic")
     if method.mode != "nearest":
         x = node.cast(x, "float32")
-    for index, axis in enumerate(axes):
+    for index, axis in reversed([*enumerate(axes)]) if rounds else enumerate(axes):
         # ONNX Runtime does not read the region of an axis that keeps its size, either
         if not (axis.stays or (method.antialias and axis.size == axis.out)):
             x = along(node, x, index, axis, method, extrapolated, copied)
-    return node.cast(x, dtype)
+            x = _nearest_integer(node, x, dtype) if rounds and method.antialias else x
+    return node.cast(_nearest_integer(node, x, dtype) if rounds else x, dtype)
+
+
+def _nearest_integer(node: Node, x: Expr, dtype: str) -> Expr:
+    """Round to the nearest number of an integer dtype, as ONNX defines and ONNX Runtime does after each axis."""
+    low, high = dtypes.limits(dtype)
+    x = node.call("floor", node.call("add", x, node.like(0.5, x)))
+    return node.call("clip", x, a_min=float(low), a_max=high * (1.0 if high < 1 << 24 else 1 - 2.0**-24))
 
 
 def _is_plain_image(axes: Sequence[Axis], method: Method) -> bool:

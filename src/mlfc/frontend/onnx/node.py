@@ -366,3 +366,8 @@ def dtype_of(expr: Expr) -> str:
 def is_float(expr: Expr) -> bool:
     """Tell whether the elements of a tensor expression are floating-point numbers."""
     return dtypes.is_float(dtype_of(expr))
+
+
+def wide(node: Node, expr: Expr) -> Expr:
+    """Return a tensor in the dtype of the computation: float32 for halves."""
+    return node.cast(expr, "float32") if dtype_of(expr) in dtypes.HALVES else expr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of, wide
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Expr, TupleGetItem
 
@@ -185,7 +185,7 @@ def _mean_variance_normalization(node: Node) -> Expr:
 
 @importer("LpNormalization")
 def _lp_normalization(node: Node) -> Expr:
-    x = node.input(0)
+    x = wide(node, node.input(0))
     axis, power = node.axis(node.integer("axis", -1), node.rank(0)), node.integer("p", 2)
     if power not in (1, 2):
         node.wrong(f"p must be 1 or 2, not {power}")
@@ -193,4 +193,5 @@ def _lp_normalization(node: Node) -> Expr:
     total = node.call("sum", part, axis=(axis,), keepdims=True)
     norm = total if power == 1 else node.call("sqrt", total)
     is_zero = node.call("equal", norm, node.like(0.0, norm))  # of zeros, which stay zeros
-    return node.call("divide", x, node.call("where", is_zero, node.like(1.0, norm), norm))
+    result = node.call("divide", x, node.call("where", is_zero, node.like(1.0, norm), norm))
+    return node.cast(result, node.dtype(0))

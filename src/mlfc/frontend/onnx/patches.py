@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.frontend.onnx.conv import WindowAttributes, pool_window, pooled, window
-from mlfc.frontend.onnx.node import Node, dtype_of
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float
 from mlfc.frontend.onnx.run_tables import allow, as_expr, counted, places_of, where
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
@@ -48,6 +48,8 @@ def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
     if 0 in (batch, channels):
         node.unsupported("with Indices of windows without elements is not supported")
     images = node.reshape(x, (batch * channels, prod(image)))
+    if is_float(images):  # the largest element is not NaN
+        images = node.call("where", node.call("isnan", images), node.like(-np.inf, images), images)
     # what lies outside repeats the first element inside, which then wins
     size, (windows, taps) = prod(image), table.shape
     places = where(inside, table, where(inside, table, size).min(axis=1)[:, None])

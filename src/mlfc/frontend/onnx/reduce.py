@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of, wide
 from mlfc.frontend.onnx.shape import axes_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.ops.rules import TooSmallError
@@ -61,12 +61,12 @@ def _extreme(node: Node) -> Expr:
 @importer("ReduceL1", "ReduceLogSum", "ReduceL2", "ReduceSumSquare")
 def _reduced_sum(node: Node) -> Expr:
     """Sum elements, magnitudes or squares; the sum may be changed at last."""
-    x = node.input(0)
+    x = wide(node, node.input(0))
     if node.operator != "ReduceLogSum":
         x = node.call("abs", x) if node.operator == "ReduceL1" else node.call("multiply", x, x)
     total = reduced(node, "sum", x)
     after = {"ReduceLogSum": "log", "ReduceL2": "sqrt"}.get(node.operator)
-    return node.call(after, total) if after else total
+    return node.cast(node.call(after, total) if after else total, node.dtype(0))
 
 
 @importer("ReduceLogSumExp")

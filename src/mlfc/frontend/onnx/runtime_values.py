@@ -75,10 +75,11 @@ def asked_shape(node: Node) -> Expr:
 
 def range_count(node: Node, start: Expr, limit: Expr, delta: Expr) -> Expr:
     """Return the number of elements of a range."""
-    distance = node.call("subtract", limit, start)
-    if dtypes.is_integer(dtype_of(start)):
-        count = _quotient_up(node, node.cast(distance, "int64"), node.cast(delta, "int64"))
+    if dtypes.is_integer(dtype_of(start)):  # the distance may exceed the dtype
+        start, limit, delta = (node.cast(item, "int64") for item in (start, limit, delta))
+        count = _quotient_up(node, node.call("subtract", limit, start), delta)
     else:
+        distance = node.call("subtract", limit, start)
         wide = [node.cast(item, "float64") for item in (distance, delta)]
         count = node.cast(node.call("ceil", node.call("divide", *wide)), "int64")
     return node.call("maximum", count, int64(node, 0))

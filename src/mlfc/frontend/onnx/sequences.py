@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from math import sqrt
 
 from mlfc.frontend.control import Loop, looped, stacked
-from mlfc.frontend.onnx.attention import join_heads, per_batch, split_heads, wide
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.attention import join_heads, per_batch, split_heads
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of, wide
 from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support.dims import Dim, Extent, bounds

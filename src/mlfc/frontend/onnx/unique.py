@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.index import count_of, first_true
-from mlfc.frontend.onnx.node import Node, shape_of
+from mlfc.frontend.onnx.node import Node, is_float, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import Extent, bounds
@@ -137,12 +137,16 @@ def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
     rows = node.reshape(node.cast(turned, "int8") if node.dtype(0) == "bool" else turned, (size, width))
     one, other = node.reshape(rows, (size, 1, width)), node.reshape(rows, (1, size, width))
     differs = node.call("not_equal", one, other)
-    first_unlike = node.call("argmax", node.cast(differs, "int8"), axis=(2,), keepdims=True, select_last_index=False)
-    less = node.call("gather", node.call("less", one, other), node.cast(first_unlike, "int64"), axis=2)
-    less = node.reshape(less, (size, size))
-    equal = node.call("logical_not", node.call("any", differs, axis=(2,), keepdims=False))
     numbers = node.counted(size)
     before = node.call("less", node.reshape(numbers, (1, size)), node.reshape(numbers, (size, 1)))
+    less = node.call("less", one, other)
+    if is_float(rows):  # NaN is above all numbers; of two, the first one comes first
+        is_first = node.reshape(node.transpose(before, (1, 0)), (size, size, 1))
+        is_less = node.call("logical_or", node.call("equal", one, one), is_first)
+        less = node.call("logical_or", less, node.call("logical_and", node.call("isnan", other), is_less))
+    first_unlike = node.call("argmax", node.cast(differs, "int8"), axis=(2,), keepdims=True, select_last_index=False)
+    less = node.reshape(node.call("gather", less, node.cast(first_unlike, "int64"), axis=2), (size, size))
+    equal = node.call("logical_not", node.call("any", differs, axis=(2,), keepdims=False))
     repeats = node.call("any", node.call("logical_and", equal, before), axis=(1,), keepdims=False)
     is_new = node.call("logical_not", repeats)
     below = node.call("logical_and", less, node.reshape(is_new, (size, 1)))

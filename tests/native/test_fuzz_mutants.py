@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from mmap import mmap
 
 import numpy as np
 import pytest
@@ -16,6 +20,14 @@ from fuzz.differential import NAME, Known, Outcome, Sample, fuzz, known_differen
 from tests.onnx_models import model
 
 SEED = 4
+
+
+def _valid() -> Iterator[int]:
+    """Yield the numbers of mutants that LiteRT runs."""
+    for number in range(99):
+        with suppress(Exception):
+            differential.tflite_sample(SEED, number)
+            yield number
 
 
 def test_mutants_agree_with_the_references() -> None:
@@ -53,9 +65,27 @@ def test_documented_differences_have_reasons_and_patterns() -> None:
     for known in known_differences():
         assert len(known.reason) > 20
         assert known.operators or known.title or known.cause, known
-    wrong = Outcome(Sample(0, "test_x + dtype", ("Mul", "Relu"), b"", {}, ()), "wrong", "1 of 2 differ")
-    assert Known("", operators="Mu.", title="dtype", cause="of 2").fits(wrong)
-    assert not Known("", operators="Re").fits(wrong)
+    apart = Outcome(Sample(0, "test_x + dtype", ("Mul", "Relu"), b"", {}, ()), "peers disagree", "1 of 2 differ")
+    assert Known("", operators="Mu.", title="dtype", cause="of 2").fits(apart)
+    assert not Known("", operators="Re").fits(apart)
+    wrong = replace(apart, kind="wrong")
+    assert not Known("", operators="Relu").fits(wrong)
+    assert Known("", operators="Relu", wrong=True).fits(wrong)
+    assert not Known("", operators="Relu", wrong=True).fits(replace(apart, kind="crash"))
+
+
+def test_a_crash_of_a_reference_is_not_that_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = mmap(-1, 1)
+
+    def outcomes(samples: list[Sample], *_: object) -> list[Outcome]:
+        if not once[0]:
+            once[0] = 1
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [Outcome(sample, "equal") for sample in samples]
+
+    monkeypatch.setattr(differential, "outcomes", outcomes)
+    found = differential._batch(differential.tflite_sample, SEED, [next(_valid())], 0)
+    assert [outcome.kind for outcome in found] == ["equal"]
 
 
 def test_statistics_of_narrow_floats_are_float32() -> None:

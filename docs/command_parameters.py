@@ -10,11 +10,14 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from typer import Context
 from typer.models import ArgumentInfo, OptionInfo
 
+from mlfc.cli.options import with_options
+
 
 def parameters(function: Callable[..., Any]) -> Iterator[tuple[str, ArgumentInfo | OptionInfo, str]]:
     """Yield each parameter as users write it, with its annotation and the text of its default."""
-    hints = get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
+    declared = with_options(function)
+    hints = get_type_hints(declared, include_extras=True)
+    for name, parameter in inspect.signature(declared).parameters.items():
         hint = hints[name]
         if hint is Context:  # typer's own
             continue

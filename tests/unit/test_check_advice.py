@@ -6,7 +6,7 @@ import importlib
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mlfc
 from mlfc import problems
 from mlfc.cli.check import check as command
-from mlfc.cli.options import parse_values
+from mlfc.cli.options import Inputs, parse_values
 from mlfc.errors import LimitError, ProblemsError, Remedy
 from mlfc.frontend.shapes import parse_shapes
 from mlfc.problems import Examination, examine
@@ -266,13 +266,14 @@ def test_every_operator_of_control_flow_is_named() -> None:
     assert found.refused == 2
 
 
-def shown(capsys: pytest.CaptureFixture[str], *, problems: int = 0, **options: Any) -> str:
+def shown(capsys: pytest.CaptureFixture[str], *, problems: int = 0, value: Sequence[str] = (), **options: Any) -> str:
     """Return what the command prints, which raises what the program then shows as its error."""
+    fixed = Inputs(value=[*value])
     if problems:
         with pytest.raises(ProblemsError, match=f"{problems} problems found"):
-            command(Path("detector.onnx"), **options)
+            command(Path("detector.onnx"), fixed=fixed, **options)
     else:
-        command(Path("detector.onnx"), **options)
+        command(Path("detector.onnx"), fixed=fixed, **options)
     return capsys.readouterr().out
 
 

@@ -16,6 +16,7 @@ import mlfc
 from mlfc import codegen
 from mlfc.archive.describe.profile import profiled_factory
 from mlfc.cli.inspect import inspect
+from mlfc.cli.options import Inputs
 from mlfc.cli.report import report
 from mlfc.cli.run_model import run_model
 from mlfc.cli.verify import verify
@@ -139,7 +140,7 @@ def test_run_compiles_for_this_processor(level: str, profile: bool, monkeypatch:
     on_machine(monkeypatch, "x86_64", TILES)
     monkeypatch.setenv("MLFC_CPU", level)
     with pytest.raises(_BuiltError) as caught:
-        run_model(MODELS[1], profile=profile)
+        run_model(MODELS[1], profile=profile, fixed=Inputs())
     assert caught.value.target == f"c -mcpu={level or X86[-1]}"
     assert caught.value.flags[:1] == (OF_LEVEL[level] if level else (NATIVE,))
     assert any("trace" in path for path in caught.value.files) == profile
@@ -148,9 +149,9 @@ def test_run_compiles_for_this_processor(level: str, profile: bool, monkeypatch:
 @pytest.mark.parametrize(
     ("command", "place"),
     [
-        (verify, "mlfc.verify.compare"),
-        (inspect, "mlfc.compiler"),
-        (partial(report, profile=True, show_boards=False), "mlfc.compiler"),
+        (partial(verify, fixed=Inputs()), "mlfc.verify.compare"),
+        (partial(inspect, fixed=Inputs()), "mlfc.compiler"),
+        (partial(report, fixed=Inputs(), profile=True, show_boards=False), "mlfc.compiler"),
     ],
     ids=["verify", "inspect", "report"],
 )

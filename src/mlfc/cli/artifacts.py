@@ -29,7 +29,7 @@ def is_compiled(artifact: Path, module: str | None, given: Inputs, *, takes_shap
     from mlfc.archive.read.load import artifact_kind
 
     if artifact_kind(artifact) != "model":
-        (replace(given, shapes=()) if takes_shapes else given).refuse(
+        (replace(given, shape=None) if takes_shapes else given).refuse(
             "requires a model; the inputs of an archive are fixed"
         )
         return True

@@ -65,7 +65,7 @@ def _budget_of(path: Path, target: str, ram: int | None, flash: int | None) -> d
         if artifact_kind(path) == "model":
             made = Path(folder) / "model.tar"
             with stage(f"compiling {path.name}"):
-                factory = compiled_model(path, Inputs.of(None, None, None, None), target)
+                factory = compiled_model(path, Inputs(), target)
                 archive.export_model_library_format(factory, made)
         sizes: dict[str, list[int]] = archive.diff(made, made, ram=ram, flash=flash)["budget"]
         return sizes

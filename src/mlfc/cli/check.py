@@ -32,11 +32,7 @@ def check(
     target: str | None = None,
     board: str | None = None,
     trust_board: bool = False,
-    shape: list[str] | None = None,
-    value: list[str] | None = None,
-    state: list[str] | None = None,
-    state_init: str | None = None,
-    signature: str | None = None,
+    fixed: Inputs,
     byoc: list[str] | None = None,
     limit_factor: float = 1.0,
     as_json: bool = False,
@@ -53,9 +49,10 @@ def check(
     find_generators(byoc or ())
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
-    asked = Inputs.of(shape, value, state, state_init, signature).arguments()
     with stage(f"checking {model}"):
-        found = examine(model, **asked, byoc=byoc or (), target=chosen or PORTABLE, limit_factor=limit_factor)
+        found = examine(
+            model, **fixed.arguments(), byoc=byoc or (), target=chosen or PORTABLE, limit_factor=limit_factor
+        )
     if as_json:
         remedies = [_remedy(item) for item in found.remedies]
         print_json({"model": str(model), **_counts(found), "remedies": remedies, "left": _counts(found.left)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +57,36 @@ EXAMPLES = (
 )
 
 
+@dataclass(frozen=True)
+class _InputsOfModels(Inputs):
+    """Of one model or several."""
+
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=1,3,224,224",
+            help="Fix the shape of an input; repeatable. For several models: MODEL:NAME=1,3,224,224.",
+        ),
+    ] = None
+    value: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=16000",
+            help="Make an input a constant: a number that fills it, its elements in order, or a .npy file; repeatable."
+            " For several models: MODEL:NAME=16000.",
+        ),
+    ] = None
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=OUTPUT",
+            rich_help_panel="Memory",
+            help="Keep an input: the output after = is its value in the next run, and neither is passed; repeatable."
+            " For several models: MODEL:NAME=OUTPUT.",
+        ),
+    ] = None
+
+
 def compile_models(
     ctx: typer.Context,
     models: Annotated[
@@ -72,21 +103,8 @@ def compile_models(
     target: str | None = None,
     board: str | None = None,
     executor: list[str] | None = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=1,3,224,224",
-            help="Fix the shape of an input; repeatable. For several models: MODEL:NAME=1,3,224,224.",
-        ),
-    ] = None,
-    value: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=16000",
-            help="Make an input a constant: a number that fills it, its elements in order, or a .npy file; repeatable."
-            " For several models: MODEL:NAME=16000.",
-        ),
-    ] = None,
+    target_host: str | None = None,
+    inputs: _InputsOfModels,
     module_name: str | None = None,
     optimize: str | None = None,
     numerics: str | None = None,
@@ -95,7 +113,6 @@ def compile_models(
     flash: int | None = None,
     config: Path | None = None,
     as_json: bool = False,
-    target_host: str | None = None,
     byoc: list[str] | None = None,
     trust_board: bool = False,
     limit_factor: float = 1.0,
@@ -109,17 +126,6 @@ def compile_models(
     load_constants: list[str] | None = None,
     share_workspace: bool | None = None,
     share_weights: bool | None = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=OUTPUT",
-            rich_help_panel="Memory",
-            help="Keep an input: the output after = is its value in the next run, and neither is passed; repeatable."
-            " For several models: MODEL:NAME=OUTPUT.",
-        ),
-    ] = None,
-    state_init: str | None = None,
-    signature: str | None = None,
     abi: str | None = None,
     triple: str | None = None,
     cc: str | None = None,
@@ -182,7 +188,7 @@ def compile_models(
         numerics,
         executor or (),
         external_workspace,
-        Inputs.of(shape, value, state, state_init, signature),
+        inputs,
         memories,
         limit,
         byoc,

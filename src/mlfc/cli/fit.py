@@ -44,10 +44,7 @@ def fit(
             "--emulate", help="Count the instructions of an inference on each core, under an emulator, for the time."
         ),
     ] = False,
-    shape: list[str] | None = None,
-    value: list[str] | None = None,
-    state: list[str] | None = None,
-    state_init: str | None = None,
+    fixed: Inputs,
     limit_factor: float = 1.0,
     as_json: bool = False,
 ) -> None:
@@ -76,7 +73,7 @@ def fit(
         if not item.memories:
             raise OptionError(f"the board '{item.name}' lists no memories", place="--board")
     target = chosen[0].target if chosen else boards().get("mps2-an386").target
-    asked = Inputs.of(shape, value, state, state_init).arguments()
+    asked = fixed.arguments()
     with bar(f"fitting {model.name}") as say:
         dynamic = leaves_to_run(None, target, asked["shapes"])
         mod, params = import_for_run(model, target=target, dynamic=dynamic, limit_factor=limit_factor, **asked)

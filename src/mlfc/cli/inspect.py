@@ -57,10 +57,7 @@ def inspect(
     ] = None,
     trust_board: bool = False,
     target: Annotated[str | None, target_option(OF_ITS_ARCHIVE)] = None,
-    shape: list[str] | None = None,
-    value: list[str] | None = None,
-    state: list[str] | None = None,
-    state_init: str | None = None,
+    fixed: Inputs,
     as_json: bool = False,
 ) -> None:
     """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree.
@@ -72,17 +69,16 @@ def inspect(
     from mlfc.target.defaults import PORTABLE
 
     on_board = chosen_board(board, trust_board)
-    given = Inputs.of(shape, value, state, state_init)
     if on_board is not None and target is not None:
         raise OptionError("a board has its own target", place="--target", next_step="Remove --target or --board")
     if on_board is not None:
         if layers or weights or files or picture is not None:
             raise OptionError("option --board excludes the other views", next_step="Leave out the other options")
-        _show_board_memory(artifact, on_board, str(board), module, given, as_json)
+        _show_board_memory(artifact, on_board, str(board), module, fixed, as_json)
         return
     kind = artifact_kind(artifact)
     if kind != "model":
-        given.refuse("requires a model; the inputs of what is compiled are fixed")
+        fixed.refuse("requires a model; the inputs of what is compiled are fixed")
         if target is not None:
             raise OptionError("option --target requires a model", place=str(artifact), next_step="Remove --target")
     if kind in ("library", "objects"):
@@ -94,7 +90,7 @@ def inspect(
             )
         _show_library(artifact, as_json)
         return
-    found = _of_model(artifact, given, target or PORTABLE) if kind == "model" else archive.inspect(artifact)
+    found = _of_model(artifact, fixed, target or PORTABLE) if kind == "model" else archive.inspect(artifact)
     if module is not None:
         found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}
     if picture is not None:

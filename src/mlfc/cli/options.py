@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
@@ -236,13 +237,42 @@ def target_option(text: str) -> Any:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Declare a command's parameters to typer by `OPTIONS`, except those with a declaration of their own."""
-    for name, hint in get_type_hints(command, include_extras=True).items():
-        if name in OPTIONS and get_origin(hint) is not Annotated:
-            flags, settings = OPTIONS[name]
-            given = flags or [f"--{name.replace('_', '-')}"]
-            command.__annotations__[name] = Annotated[hint, typer.Option(*given, **settings)]
-    return command
+    """Declare a command's parameters to typer by `OPTIONS`, except those with a declaration of their own.
+
+    A parameter whose type is a dataclass stands for its fields: each is an option of the command.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group)})
+        command(**given)
+
+    params: list[inspect.Parameter] = []
+    for param in inspect.signature(command).parameters.values():
+        group = groups.get(param.name)
+        if group is None:
+            params.append(_declared(param.replace(annotation=hints[param.name])))
+            continue
+        own = get_type_hints(group, include_extras=True)
+        params += [
+            _declared(inspect.Parameter(item.name, param.kind, default=item.default, annotation=own[item.name]))
+            for item in fields(group)
+        ]
+    called.__name__, called.__doc__, called.__module__ = command.__name__, command.__doc__, command.__module__
+    called.__annotations__ = {param.name: param.annotation for param in params}
+    called.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]  # typer reads it
+    return called
+
+
+def _declared(param: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter with typer's declaration of the option, unless it has one."""
+    if param.name not in OPTIONS or get_origin(param.annotation) is Annotated:
+        return param
+    flags, settings = OPTIONS[param.name]
+    given = flags or [f"--{param.name.replace('_', '-')}"]
+    return param.replace(annotation=Annotated[param.annotation, typer.Option(*given, **settings)])
 
 
 class GroupedCommand(TyperCommand):
@@ -279,60 +309,42 @@ def chosen_board(name: str | None, trust: bool) -> Board | None:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the user says of a model's inputs.
+    """Options about a model's inputs: texts like ``x=1,3,224,224``, ``sr=16000`` and ``h_in=h_out``."""
 
-    Shapes like ``x=1,3,224,224``, values like ``sr=16000``, states like ``h_in=h_out``, and what states begin with.
-    """
-
-    shapes: Sequence[str]
-    values: Sequence[str]
-    states: Sequence[str] = ()
+    shape: list[str] | None = None
+    value: list[str] | None = None
+    state: list[str] | None = None
     state_init: str | None = None
     signature: str | None = None
-
-    @classmethod
-    def of(
-        cls,
-        shape: Sequence[str] | None,
-        value: Sequence[str] | None,
-        state: Sequence[str] | None,
-        state_init: str | None,
-        signature: str | None = None,
-    ) -> Inputs:
-        """Take the options ``--shape``, ``--value``, ``--state``, ``--state-init`` and ``--signature``."""
-        return cls(shape or (), value or (), state or (), state_init, signature)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `import_model`; OptionError where an option does not read so."""
         from mlfc.frontend.shapes import parse_shapes
 
-        given: dict[str, Any] = {"shapes": parse_shapes(self.shapes), "values": parse_values(self.values)}
-        given |= {} if self.signature is None else {"signature": self.signature}
-        return {**given, "states": parse_states(self.states), "state_init": _state_init(self.state_init)}
+        given: dict[str, Any] = {
+            "shapes": parse_shapes(self.shape or ()),
+            "values": parse_values(self.value or ()),
+            "states": parse_states(self.state or ()),
+            "state_init": _state_init(self.state_init),
+        }
+        return given if self.signature is None else {**given, "signature": self.signature}
 
     def with_shapes_of(self, path: Path) -> Inputs | None:
         """Return the same with the shapes of a file's arrays, by their names; None where it has none to add."""
         from mlfc.runtime.tensor.npz import read_any_npz
 
-        said = {text.rpartition("=")[0] for text in self.shapes}
+        said = {text.rpartition("=")[0] for text in self.shape or ()}
         arrays = read_any_npz(path).items() if path.suffix == ".npz" else ()
         added = [
             f"{name}={','.join(map(str, array.shape))}" for name, array in arrays if array.ndim and name not in said
         ]
-        return replace(self, shapes=(*self.shapes, *added)) if added else None
+        return replace(self, shape=[*(self.shape or ()), *added]) if added else None
 
     def refuse(self, reason: str, next_step: str | None = None) -> None:
         """Raise OptionError that gives the `reason`, if anything is said."""
-        said = {
-            "--shape": self.shapes,
-            "--value": self.values,
-            "--state": self.states,
-            "--state-init": self.state_init,
-            "--signature": self.signature,
-        }
-        for flag, texts in said.items():
-            if texts:
-                raise OptionError(f"option {flag} {reason}", next_step=next_step)
+        for item in fields(self):
+            if getattr(self, item.name):
+                raise OptionError(f"option --{item.name.replace('_', '-')} {reason}", next_step=next_step)
 
     def by_model(self, models: Sequence[str]) -> dict[str, Inputs]:
         """Return those of each of several models, from texts like ``kws:input=1,49,10,1``.
@@ -341,9 +353,9 @@ class Inputs:
         """
         if len(models) == 1:
             return {models[0]: self}
-        shapes = _by_model(self.shapes, models, "--shape", "1,3,224,224")
-        values = _by_model(self.values, models, "--value", "16000")
-        states = _by_model(self.states, models, "--state", "OUTPUT")
+        shapes = _by_model(self.shape or (), models, "--shape", "1,3,224,224")
+        values = _by_model(self.value or (), models, "--value", "16000")
+        states = _by_model(self.state or (), models, "--state", "OUTPUT")
         if self.state_init not in (None, _ZEROS):
             raise OptionError(
                 f"option --state-init requires a single model, or '{_ZEROS}'",

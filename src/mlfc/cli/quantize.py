@@ -78,7 +78,7 @@ def quantize(
         model,
         calibrate,
         target,
-        shapes=Inputs.of(shape, None, None, None).arguments()["shapes"],
+        shapes=Inputs(shape).arguments()["shapes"],
         samples=samples,
         method=method,
         activations=activations,

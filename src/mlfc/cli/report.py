@@ -55,10 +55,7 @@ def report(
     ] = False,
     board: str | None = None,
     trust_board: bool = False,
-    shape: list[str] | None = None,
-    value: list[str] | None = None,
-    state: list[str] | None = None,
-    state_init: str | None = None,
+    fixed: Inputs,
 ) -> None:
     """Write a page that shows the graph, memory, operators with their C, boards, and where a model is from.
 
@@ -79,7 +76,7 @@ def report(
             next_step="Remove one of them",
         )
     asked = _Request(
-        Inputs.of(shape, value, state, state_init),
+        fixed,
         (chosen.target if chosen else target) or PORTABLE,
         chosen,
         profile=profile,
@@ -164,7 +161,7 @@ def _compared_page(a: Path, b: Path, asked: _Request) -> str:
             if kind not in ("archive", "model"):
                 raise OptionError("expected a model or an archive to compare, got a library", place=str(artifact))
             # shapes and values are those of a model beside an archive
-            own = asked if kind == "model" else replace(asked, inputs=Inputs((), ()))
+            own = asked if kind == "model" else replace(asked, inputs=Inputs())
             archives.append(_archive(artifact, kind, own, Path(folder)))
         with stage(f"comparing {a.name} and {b.name}"):
             return compare_page(archives[0], archives[1], (a.name, b.name))

@@ -77,11 +77,7 @@ def run_model(
     host_driven: bool = False,
     port: str | None = None,
     tensors: Path | None = None,
-    shape: list[str] | None = None,
-    value: list[str] | None = None,
-    state: list[str] | None = None,
-    state_init: str | None = None,
-    signature: str | None = None,
+    fixed: Inputs,
     state_in: Path | None = None,
     state_out: Path | None = None,
     memory_limit: int | None = None,
@@ -102,7 +98,7 @@ def run_model(
     devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
     warnings = {} if on_board is None else core_warnings(artifact, on_board, board or _THIS_MACHINE, module)
     if selftest and on_board:
-        if inputs or outputs or repeat is not None or profile or shape or value or state or state_init:
+        if inputs or outputs or repeat is not None or profile or fixed != Inputs():
             raise OptionError(
                 "option --selftest uses the archive's own inputs and outputs",
                 place="--selftest",
@@ -124,7 +120,6 @@ def run_model(
         )
     limits = _limits(memory_limit, turn_limit, on_board)
     given = partial(given_inputs, inputs, fill, seed)
-    fixed = Inputs.of(shape, value, state, state_init, signature)
     if host_driven and on_board:
         wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json, warnings)
         run_driven(artifact, on_board, module, fixed, given, wanted)
@@ -283,7 +278,7 @@ def _sizes(
     extents = getattr(compiled, "extents", None)
     if not extents and not getattr(compiled, "has_containers", False):
         is_compiled(artifact, None, fixed)
-    return extents, fixed.shapes if is_compiled(artifact, None, fixed, takes_shapes=True) else ()
+    return extents, fixed.shape or () if is_compiled(artifact, None, fixed, takes_shapes=True) else ()
 
 
 def _load(

@@ -44,10 +44,7 @@ def tune(
     ] = None,
     board: str | None = None,
     trust_board: bool = False,
-    shape: list[str] | None = None,
-    value: list[str] | None = None,
-    state: list[str] | None = None,
-    state_init: str | None = None,
+    fixed: Inputs,
     optimize: str | None = None,
     numerics: str | None = None,
     limit_factor: float = 1.0,
@@ -77,7 +74,7 @@ def tune(
         target = board_asks(on_board, target, None)[0]
     if plot is not None:
         check_writable(plot)
-    given: dict[str, Any] = Inputs.of(shape, value, state, state_init).arguments()
+    given: dict[str, Any] = fixed.arguments()
     if target is not None:
         given["target"] = target
     found = search(

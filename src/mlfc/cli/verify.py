@@ -66,11 +66,7 @@ def verify(
     trust_board: bool = False,
     optimize: str | None = None,
     numerics: str | None = None,
-    shape: list[str] | None = None,
-    value: list[str] | None = None,
-    state: list[str] | None = None,
-    state_init: str | None = None,
-    signature: str | None = None,
+    fixed: Inputs,
     byoc: list[str] | None = None,
     limit_factor: float = 1.0,
     as_json: bool = False,
@@ -93,7 +89,7 @@ def verify(
         "optimize": optimize or "speed",
         "numerics": numerics or "litert",
     }
-    if artifact is not None and (shape or byoc or tuple(settings.values()) != (PORTABLE, "speed", "litert")):
+    if artifact is not None and (fixed.shape or byoc or tuple(settings.values()) != (PORTABLE, "speed", "litert")):
         raise OptionError(
             "options --target, --optimize, --numerics, --shape and --byoc have no effect on a compiled artifact",
             next_step="Remove the artifact or these options",
@@ -109,7 +105,7 @@ def verify(
         samples=samples,
         seed=seed,
         layers=layers,
-        **Inputs.of(shape, value, state, state_init, signature).arguments(),
+        **fixed.arguments(),
         board=chosen,
         byoc=byoc or (),
         inputs=inputs,

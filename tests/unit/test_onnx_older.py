@@ -162,6 +162,20 @@ def test_what_older_opsets_did_not_allow_is_refused(
         mlfc.import_model(model(op, opset, inputs, attrs, 1))
 
 
+def test_older_nodes_of_dynamic_shapes_mean_what_they_did() -> None:
+    names = ("same shape", "from an axis", "statistics of elements", "shape in the node", "shape beside it", "repeats")
+    for name in names:
+        op, opset, given, attrs, expected = CASES[name]
+        fixed = 1 if op in CONSTANT or name.startswith("statistics") else len(given)
+        proto = onnx.ModelProto.FromString(model(op, opset, given, attrs, fixed))
+        for value in proto.graph.input:
+            for axis, size in enumerate(value.type.tensor_type.shape.dim):
+                size.dim_param = f"{value.name}_{axis}"
+        compiled = mlfc.compile(proto, "llvm")
+        (found,) = compiled.run({f"i{place}": value for place, value in enumerate(given[:fixed])}).values()
+        assert not differences(name, found, expected, 1e-5)
+
+
 def test_top_k_of_a_dynamic_axis_reads_k_from_its_attribute() -> None:
     """The number of elements is checked at run time, as with the input that replaced the attribute in opset 10."""
     proto = onnx.ModelProto.FromString(model("TopK", 9, [PLANE], {"k": 2, "axis": 0}, 1))

@@ -129,7 +129,6 @@ def _reshaped(item: Layer, name: str, shape: tuple[int, ...]) -> Layer:
         (_reshaped(layer("LSTM"), "c", (2, 2, 4)), "expected input 6"),
         (_reshaped(layer("GRU", lengths=[1, 2]), "lengths", (3,)), "expected 2 sequence_lens"),
         (_reshaped(layer("GRU", computed=True), "b", (1, 12)), "expected input 3"),
-        (_reshaped(layer("RNN"), "x", (0, 2, 3)), "Only the batch may be empty"),
     ],
 )
 def test_each_wrong_input_is_one_error(item: Layer, message: str) -> None:

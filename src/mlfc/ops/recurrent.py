@@ -70,7 +70,7 @@ def _infer(cell: Cell, name: str, attrs: Attrs, *types: TensorType) -> TensorTyp
         raise TypeCheckError(f"{name} takes float32 and float64 tensors, not {data.dtype}")
     check_dtype(name, lengths.dtype, "integer")
     ranks = [len(item.shape) for item in types[:4]]
-    if ranks != [3, 3, 3, 1] or 0 in (data.shape[0], data.shape[2], hidden.shape[-1]):
+    if ranks != [3, 3, 3, 1] or 0 in (data.shape[2], hidden.shape[-1]):
         raise TypeCheckError(f"{name}: expected tensors of 3, 3, 3 and 1 dimensions that are not empty, got {ranks}")
     directions, batch, units = hidden.shape
     columns = cell.gates * units
@@ -221,8 +221,9 @@ class Recurrence:
             for direction in range(self.directions):
                 with self.ctx.loops((self.batch, self.units), "s") as (line, unit):
                     value = tb.load(states[name], [0, line, direction * self.units + unit])
-                    if not self._is_whole:
-                        value = tb.select(tb.binary("gt", self._length(line), 0), value, tb.const(0, value.dtype))
+                    if not self._is_whole or bounds(self.steps)[0] < 1:
+                        length = self.steps if self._is_whole else self._length(line)
+                        value = tb.select(tb.binary("gt", length, 0), value, tb.const(0, value.dtype))
                     self.out.store([tb.as_expr(row), tb.const(direction), line, unit], value)
             row += 1
 

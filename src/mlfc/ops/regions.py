@@ -10,7 +10,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import serial_loops
 from mlfc.ops.elementwise import converted
 from mlfc.ops.image import spatial_axes
-from mlfc.ops.rules import check_choice, check_dtype, declare, replaced
+from mlfc.ops.rules import TooSmallError, check_choice, check_dtype, declare, replaced
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support.dims import bounds
@@ -35,6 +35,9 @@ def _infer(name: str, attrs: Attrs, data: TensorType, rois: TensorType) -> Tenso
     pooled = attrs["pooled_size"]
     if not isinstance(pooled, tuple) or len(pooled) != 2 or any(not isinstance(n, int) or n < 1 for n in pooled):
         raise TypeCheckError(f"{name}: expected a pooled_size of two numbers of at least 1, got {pooled}")
+    for axis in (attrs["layout"].index("N"), *axes):
+        if bounds(data.shape[axis])[0] < 1 <= bounds(data.shape[axis])[1]:
+            raise TooSmallError(name, data.shape[axis], 1, "a dimension")
     # float32 coordinates do not count further
     ends = [bounds(data.shape[axis]) for axis in axes]
     if any(low < 1 or (low == high and high >= 1 << 22) for low, high in ends) or (

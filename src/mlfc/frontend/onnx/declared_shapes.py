@@ -284,7 +284,8 @@ def slices(node: Node) -> dict[int, tuple[Expr, Expr, Expr]] | None:
     """Return the first position, step and number of elements of each axis that a Slice cuts, as ONNX limits them."""
     if node.opset < 10:
         return None
-    number = per_axis(node, node.optional(3), prod(node.shape(1)))
+    axes = node.optional(3)
+    number = per_axis(node, axes, prod(node.shape(1) if axes is None else shape_of(axes)))
     cuts = {}
     for axis, extent in enumerate(node.shape(0)):
         lists = (node.input(1), 0), (node.input(2), extent), (node.optional(4), 1)

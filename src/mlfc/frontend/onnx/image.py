@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import ge, le
 
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float
 from mlfc.frontend.onnx.resize_axis import Axis, along, copies, late_scaled, scaled, sized, within_sizes
@@ -26,23 +27,30 @@ _SIZE_LIMIT = 1 << 24
 
 @importer("Upsample")
 def _upsample_attributes(node: Node) -> Expr:
-    return _upsampled(node, node.reals("scales"))
+    return _upsampled(node, _scaled_axes(node, node.reals("scales"), range(node.rank(0))))
 
 
 @importer("Upsample", since=9)
 @importer("Resize", since=10)
 def _upsample(node: Node) -> Expr:
-    return _upsampled(node, tuple(float(scale) for scale in node.value(1, "scales").reshape(-1)))
+    return _upsampled(node, _axes_by_scales(node, 1, range(node.rank(0))))
 
 
-def _upsampled(node: Node, scales: Sequence[float]) -> Expr:
+def _axes_by_scales(node: Node, index: int, axes: Sequence[int]) -> list[Axis]:
+    node.has_shape(node.shape(index), (len(axes),))
+    if node.dynamic is not None and node.known(index) is None and node.shape(index) == (len(axes),):
+        return late_scaled(node, node.input(index), axes)
+    return _scaled_axes(node, [float(scale) for scale in node.value(index, "scales").reshape(-1)], axes)
+
+
+def _upsampled(node: Node, axes: Sequence[Axis]) -> Expr:
     mode = {"bilinear": "linear"}.get(node.string("mode", "nearest"), node.string("mode", "nearest"))
     if mode not in ("nearest", "linear"):
         node.wrong(f"mode '{mode}' is not known")
-    found = _scaled_axes(node, scales, range(node.rank(0)))
     # ONNX Runtime rounds up where an axis gets smaller
-    nearest = "floor" if min(scales, default=1.0) >= 1 else "ceil" if max(scales) <= 1 else "simple"
-    return _resized(node, found, Method(mode, "asymmetric", nearest), 0.0)
+    scales = [axis.scale if isinstance(axis.scale, float) else None for axis in axes]
+    grows, shrinks = (all(s is not None and same(s, 1.0) for s in scales) for same in (ge, le))
+    return _resized(node, axes, Method(mode, "asymmetric", "floor" if grows else "ceil" if shrinks else "simple"), 0.0)
 
 
 @importer("Resize", since=11)
@@ -60,11 +68,10 @@ def _resize(node: Node) -> Expr:
         node.wrong(f"'{method.coordinates}' with '{method.nearest}' is not known")
     extrapolated = node.real("extrapolation_value", 0.0)
     policy = node.string("keep_aspect_ratio_policy", "stretch")
-    if node.dynamic is not None and node.has(2) and node.known(2) is None and node.shape(2) == (len(axes),):
-        found = late_scaled(node, node.input(2), axes)
-    elif node.has(2) and node.value(2, "scales").size:
-        found = _scaled_axes(node, [float(scale) for scale in node.value(2, "scales").reshape(-1)], axes)
+    if node.has(2) and (not node.has(3) or node.shape(2) != (0,)):
+        found = _axes_by_scales(node, 2, axes)
     elif node.has(3):
+        node.has_shape(node.shape(3), (len(axes),))
         found = _sized_axes(node, node.int_values(3, "sizes"), axes, policy)
     else:
         node.wrong("neither scales nor sizes are given")

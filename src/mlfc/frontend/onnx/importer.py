@@ -569,10 +569,10 @@ class _Importer(Bodies):
             results = converted(node, found, self.advisor, as_opset_7=is_old)
         except UnequalDimsError as problem:
             self.restart(problem)
-            fitted = None if is_old else checked_at_run(node)
+            fitted = checked_at_run(older.as_opset_7(node) if is_old else node)
             if fitted is None:
                 raise
-            results = converted(fitted, found, self.advisor, as_opset_7=is_old)
+            results = converted(fitted, found, self.advisor, as_opset_7=False)
         known = named_results(results, proto.output, name)
         if self.dynamic is not None:
             note_quotients(node, known, self.dynamic)

@@ -169,7 +169,7 @@ def _one_hot(node: Node) -> Expr:
     depth = node.extent(1, "depth")
     if not isinstance(depth, Dim) and not 0 < depth < 1 << 31:
         node.wrong(f"depth {depth} must be positive")
-    if node.shape(2) != (2,):
+    if not node.has_shape(node.shape(2), (2,)):
         node.wrong(f"values must be the two numbers off and on, not a tensor of shape {node.shape(2)}")
     indices = node.cast(node.input(0), "int64")
     negative = node.call("less", indices, node.like(0, indices))

@@ -21,7 +21,7 @@ def _batch_normalization(node: Node) -> Expr | list[Expr]:
         node.wrong(f"a tensor of shape {shape} has no channels")
     epsilon, per_element = node.real("epsilon", 1e-5), not node.integer("spatial", 1)
     if per_element:  # statistics of each element of a sample: of each channel of a sample that is flattened
-        if any(node.shape(index) != shape[1:] for index in range(1, 5)):
+        if not all(node.has_shape(node.shape(index), shape[1:]) for index in range(1, 5)):
             node.wrong(f"with spatial=0, expected statistics of shape {shape[1:]}, got {node.shape(1)}")
         count = prod(shape[1:])
         arguments = [

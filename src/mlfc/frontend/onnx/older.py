@@ -44,7 +44,7 @@ def _broadcast(node: Node) -> None:
     """Give the second operand the shape by which numpy's rules do what the attributes say."""
     allowed, axis = node.attributes.pop("broadcast", 0), node.attributes.pop("axis", None)
     shape, other = node.shape(0), node.shape(1)
-    if shape == other:
+    if shape == other or (not allowed and node.has_shape(other, shape)):
         return
     if not allowed:
         node.wrong(f"shapes {shape} and {other} differ, and the attribute 'broadcast' is not set")

@@ -132,7 +132,7 @@ def _col2im(node: Node) -> Expr:
         node.wrong(f"blocks of {block} are no parts of an image of {image}")
     taps = window(node, image, block)
     blocks, count = prod(taps.kernel), prod(taps.out)
-    if len(shape) != 3 or shape[1] % blocks or shape[2] != count or 0 in shape:
+    if len(shape) != 3 or shape[1] % blocks or shape[2] != count or 0 in shape[1:]:
         node.wrong(f"a tensor of shape {shape} does not hold {count} columns of blocks of {block}")
     if not dtypes.is_float(dtype_of(x)) and not dtypes.is_integer(dtype_of(x)):
         node.unsupported(f"of {dtype_of(x)} is not supported")
@@ -143,4 +143,4 @@ def _col2im(node: Node) -> Expr:
     columns = node.transpose(node.reshape(x, (channels, blocks * count)), (1, 0))
     start = node.call("zeros", shape=(size + 1, channels), dtype=dtype_of(x))
     added = node.cut(node.call("scatter_nd", start, places, columns, mode="add"), 0, 0, size)
-    return node.reshape(node.transpose(added, (1, 0)), (shape[0], channels // shape[0], *image))
+    return node.reshape(node.transpose(added, (1, 0)), (shape[0], shape[1] // blocks, *image))

@@ -205,8 +205,9 @@ def dynamic_quantize_linear(node: Node) -> list[Expr]:
     x = node.input(0)
     zero = node.like(0.0, x)
     axes = tuple(range(node.rank(0)))
-    largest = node.call("maximum", node.call("max", x, axis=axes, keepdims=False), zero)
-    smallest = node.call("minimum", node.call("min", x, axis=axes, keepdims=False), zero)
+    range_of = node.filled((1,) * node.rank(0), 0.0, dtype_of(x)) if 0 in node.shape(0) else x
+    largest = node.call("maximum", node.call("max", range_of, axis=axes, keepdims=False), zero)
+    smallest = node.call("minimum", node.call("min", range_of, axis=axes, keepdims=False), zero)
     scale = node.call("divide", node.call("subtract", largest, smallest), node.like(255.0, x))
     # of nothing but zeros ONNX divides zero by zero; ONNX Runtime takes 1
     scale = node.call("where", node.call("equal", largest, smallest), node.like(1.0, x), scale)

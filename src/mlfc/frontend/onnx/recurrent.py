@@ -135,8 +135,8 @@ class _Layer:
         if node.given("hidden_size") and not node.has_shape((self.units,), (node.integer("hidden_size"),)):
             node.wrong(f"hidden_size is {node.integer('hidden_size')}, but R has {self.units} units")
         self.steps, self.batch = (data[1], data[0]) if self.layout else data[:2]
-        if 0 in (self.steps, data[2], self.units):
-            node.unsupported(f"of data of shape {data} is not supported", "Only the batch may be empty")
+        if 0 in (data[2], self.units):
+            node.unsupported(f"of data of shape {data} is not supported", "Only the batch and the time may be empty")
 
     def wide(self, expr: Expr) -> Expr:
         """Return a tensor in the dtype of the computation: states of halves would lose bits at every step."""
@@ -201,8 +201,8 @@ class _Layer:
         """Return the outputs of the node; what stands for one that nobody wants is none of them."""
         node = self.node
         wanted = [name for index, name in enumerate(self.cell.results) if node.wants(index)] or ["hidden"]
-        # the last states are among all steps, where every sequence has all of them
-        derives = "all" in wanted and "hidden" in wanted and not node.has(4)
+        # the last states are among all steps, where every sequence has all of them, and there are steps
+        derives = "all" in wanted and "hidden" in wanted and not node.has(4) and bounds(self.steps)[0] > 0
         returns = [name for name in wanted if name != "hidden" or not derives]
         clip = node.real("clip") if node.given("clip") else 0.0
         if not 0 <= clip < np.inf:

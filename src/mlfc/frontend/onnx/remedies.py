@@ -22,7 +22,7 @@ from mlfc.relay.ir import Call, Constant, Expr, Tuple, Var
 from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.support import dtypes
 from mlfc.support.cost import apart
-from mlfc.support.dims import is_static
+from mlfc.support.dims import bounds, is_static
 
 Array: TypeAlias = npt.NDArray[Any]
 Results: TypeAlias = "Sequence[Expr]"
@@ -115,7 +115,7 @@ def _deciding(expr: Expr) -> list[Var]:
     order = post_order(expr)
     found = [item for item in order if isinstance(item, Var)]
     few = len(order) <= _LARGEST_SEARCH and len(found) <= _FEW_INPUTS
-    return found if few and all(ir.tensor_type(var).size <= _FEW_ELEMENTS for var in found) else []
+    return found if few and all(bounds(ir.tensor_type(var).size)[1] <= _FEW_ELEMENTS for var in found) else []
 
 
 @dataclass
@@ -188,7 +188,7 @@ def _candidates(var: Var, shapes: Sequence[tuple[int, ...]], is_checked: bool) -
     kind = ir.tensor_type(var)
     item = dtypes.to_numpy(kind.dtype)
     count = kind.size
-    if count > _FEW_ELEMENTS:
+    if bounds(count)[1] > _FEW_ELEMENTS:
         return
     ordered: list[Sequence[float]]
     if dtypes.is_float(kind.dtype):

@@ -151,10 +151,8 @@ def along(
         at = where(copied, RunTable(node, node.counted(axis.out, "float32")), at)
     column = [axis.out if position == index else 1 for position in range(len(shape_of(x)))]
     if method.mode == "nearest":
-        rule = method.nearest
-        if rule == "simple":
-            rule = _simple(axis)
-        places = limited(_ROUNDINGS[rule](at), 0, last)
+        rounded = _rounded_simply(node, axis, at) if method.nearest == "simple" else _ROUNDINGS[method.nearest](at)
+        places = limited(rounded, 0, last)
         result = node.call("take", x, as_expr(node, places, "int32" if axis.is_static else "int64"), axis=index)
     else:
         if method.mode == "linear" and shrink == 1.0:
@@ -172,9 +170,11 @@ def along(
     return result
 
 
-def _simple(axis: Axis) -> str:
-    """Return the rounding of Upsample and of Resize in opset 10: up if the axis shrinks."""
-    return "ceil" if isinstance(axis.scale, float) and axis.scale < 1 else "floor"
+def _rounded_simply(node: Node, axis: Axis, at: Any) -> Any:
+    """Round as Upsample and Resize of opset 10: up if the axis shrinks."""
+    if isinstance(axis.scale, float):
+        return applied("ceil" if axis.scale < 1 else "floor", at)
+    return where(RunTable(node, axis.scale) < 1.0, applied("ceil", at), applied("floor", at))
 
 
 def weighted(node: Node, x: Expr, index: int, places: Expr, weights: Expr) -> Expr:

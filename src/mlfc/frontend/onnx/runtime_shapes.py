@@ -88,6 +88,11 @@ def numbers(node: Node, values: Expr, high: Sequence[Any] = ()) -> list[Any]:
     ]
 
 
+def _require_different(node: Node, named: Expr, count: Any) -> None:
+    is_whole = node.call("equal", count_of(node, named), int64(node, count))
+    node.require(is_whole, f"whether '{node.name}' has {count} different axes")
+
+
 @_late("Reshape")
 def _reshape(node: Node, _convert: Convert) -> Results | None:
     given = shape_of(node.input(1))
@@ -117,8 +122,7 @@ def _squeeze(node: Node, _convert: Convert) -> Results | None:
     if isinstance(count, Dim) or not 0 < count <= rank <= _LARGEST_LIST or not shape:
         return None
     named = node.call("any", named_axes(node, node.input(1), rank), axis=(0,), keepdims=False)
-    is_whole = node.call("equal", count_of(node, named), int64(node, count))
-    node.require(is_whole, f"whether '{node.name}' has {count} different axes")
+    _require_different(node, named, count)
     if not is_less:
         place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)
         place = node.call("maximum", node.call("subtract", place, int64(node, 1)), int64(node, 0))
@@ -131,6 +135,45 @@ def _squeeze(node: Node, _convert: Convert) -> Results | None:
         return node.call("take", node.reshape(node.input(0), (prod(shape),)), int64(node, 0), axis=0)
     places = first_true(node, node.call("logical_not", named), rank - count)
     return reshaped(node, node.call("take", int64(node, shape), places, axis=0))
+
+
+@_late(*sorted(_REDUCTIONS))
+def _reduce(node: Node, convert: Convert) -> Results | None:
+    """Gather the elements of each reduction in one row of a matrix, and reduce its columns."""
+    old, rank, count = node.shape(0), node.rank(0), prod(node.shape(1))
+    keep = node.flag("keepdims", 1)
+    if not 0 < rank <= _LARGEST_LIST or len(node.shape(1)) != 1 or (isinstance(count, Dim) and not keep):
+        return None
+    named = node.call("any", named_axes(node, node.input(1), rank), axis=(0,), keepdims=False)
+    _require_different(node, named, count)
+    if not node.flag("noop_with_empty_axes"):
+        named = node.call("logical_or", named, node.call("equal", int64(node, count), int64(node, 0)))
+    sizes, one = int64(node, old), int64(node, 1)
+    kept, gone = node.call("where", named, one, sizes), node.call("where", named, sizes, one)
+    shape, columns = numbers(node, kept, old), node.late(node.call("prod", gone, axis=(0,), keepdims=False))
+    rows = prod(shape)
+    positions = node.call(
+        "add",
+        node.reshape(_positions(node, rows, kept), (rows, 1)),
+        node.reshape(_positions(node, columns, gone), (1, columns)),
+    )
+    table = node.call("take", node.reshape(node.input(0), (prod(old),)), positions, axis=0)
+    attributes = {**node.attributes, "keepdims": 0}
+    result = convert(replace(node.with_value(1, [1]), inputs=[table, int64(node, [1])], attributes=attributes))
+    assert not isinstance(result, Sequence)  # a reduction has one result
+    result = node.reshape(result, shape)
+    return result if keep else _squeeze(replace(node, operator="Squeeze", inputs=[result, node.input(1)]), convert)
+
+
+def _positions(node: Node, count: Any, shape: Expr) -> Expr:
+    """Return the offsets in input 0 of the first `count` elements of a shape that is 1 along some of its axes."""
+    at: Expr = node.counted(count)
+    found = int64(node, 0)
+    for axis in reversed(range(node.rank(0))):
+        size = node.call("maximum", node.reshape(node.cut(shape, 0, axis, axis + 1), ()), int64(node, 1))
+        step = node.call("multiply", node.call("floor_mod", at, size), int64(node, prod(node.shape(0)[axis + 1 :])))
+        at, found = node.call("floor_divide", at, size), node.call("add", found, step)
+    return found
 
 
 @_late("TopK")
@@ -177,11 +220,17 @@ def _range(node: Node, _convert: Convert) -> Results | None:
 
 @_late("Slice")
 def _slice(node: Node, _convert: Convert) -> Results | None:
-    x = node.input(0)
-    cuts = None if isinstance(prod(node.shape(1)), Dim) else slices(node)
-    if cuts is None:
+    if node.opset < 10:
         return None
-    for axis, (begin, step, steps) in cuts.items():
+    axes = node.optional(3)
+    count = prod(node.shape(1) if axes is None else shape_of(axes))
+    for index in filter(node.has, (1, 2, 4)):
+        node.has_shape(node.shape(index), (count,))
+    if isinstance(count, Dim):
+        named = named_axes(node, node.counted(count) if axes is None else axes, node.rank(0))
+        _require_different(node, node.call("any", named, axis=(0,), keepdims=False), count)
+    x = node.input(0)
+    for axis, (begin, step, steps) in (slices(node) or {}).items():
         count = node.late(steps, 0, node.shape(0)[axis])
         # within the axis where there is a result
         places = node.call("add", begin, node.call("multiply", node.counted(count), step))

@@ -12,7 +12,7 @@ from mlfc.frontend.onnx.index import ENDLESS, count_of
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import dtypes
-from mlfc.support.dims import Extent
+from mlfc.support.dims import Dim, Extent
 
 Results: TypeAlias = "Expr | Sequence[Expr]"
 Convert: TypeAlias = "Callable[[Node], Results]"
@@ -29,12 +29,14 @@ def named_axes(node: Node, axes: Expr, rank: int) -> Expr:
     return node.call("equal", axes, int64(node, np.arange(rank)))
 
 
-def per_axis(node: Node, axes: Expr | None, count: int) -> Callable[[Expr | None, int, Extent], Expr | None]:
+def per_axis(node: Node, axes: Expr | None, count: Any) -> Callable[[Expr | None, int, Extent], Expr | None]:
     """Return a function of a list, an axis and a default: the element of the list that is for the axis.
 
     It returns None for an axis that is known not to be among `axes`, and the default for a list that is left out.
     """
     rank = node.rank(0)
+    if axes is None and isinstance(count, Dim):
+        axes = node.counted(count)
     known = np.arange(count) if axes is None else node.known(3)
     fixed = None if known is None else [node.axis(int(axis), rank) for axis in known.reshape(-1)]
     named = None if axes is None or fixed is not None else named_axes(node, axes, rank)

@@ -234,6 +234,7 @@ def _expanded(shape: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent
 
 @importer("Tile")
 def _tile(node: Node) -> Expr:
+    node.has_shape(node.shape(1), (node.rank(0),))
     repeats = node.int_values(1, "repeats")
     if len(repeats) != node.rank(0) or any(bounds(count)[1] < 0 for count in repeats):
         node.wrong(f"repeats {repeats} do not fit a tensor of shape {node.shape(0)}")
@@ -250,9 +251,9 @@ def _pad_attributes(node: Node) -> Expr:
 
 @importer("Pad", since=11)
 def _pad(node: Node) -> Expr:
-    x = node.input(0)
+    x, rank = node.input(0), node.rank(0)
+    node.has_shape(node.shape(1), (2 * (prod(node.shape(3)) if node.has(3) else rank),))
     pads = node.int_values(1, "pads")
-    rank = node.rank(0)
     if node.has(3):
         axes = [node.axis(axis, rank) for axis in node.int_values(3, "axes")]
         if len(pads) != 2 * len(axes):
@@ -311,6 +312,7 @@ def _center_crop_pad(node: Node) -> Expr:
     x = node.input(0)
     rank = node.rank(0)
     axes = [node.axis(axis, rank) for axis in node.integers("axes", range(rank))]
+    node.has_shape(node.shape(1), (len(axes),))
     sizes = node.int_values(1, "shape")
     if len(sizes) != len(axes) or any(bounds(size)[1] < 0 for size in sizes):
         node.wrong(f"shape {sizes} does not fit the axes {tuple(axes)}")

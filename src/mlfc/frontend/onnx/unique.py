@@ -100,9 +100,10 @@ def _when_run(node: Node, count: Extent | None, *, is_sorted: bool) -> list[Expr
     ascending = {"k": size, "axis": 0, "is_ascend": True}
     places = node.call("topk", x, ret_type="indices", dtype="int64", **ascending)
     elements = node.call("take", x, places, axis=0)
-    changes = node.call("not_equal", node.cut(elements, 0, 1, size), node.cut(elements, 0, 0, size - 1))
-    is_new = node.concatenate([node.constant([True], "bool"), *([changes] if size != 1 else ())], 0)
-    group = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), node.constant(1, "int64"))
+    zero, one, numbers = node.constant(0, "int64"), node.constant(1, "int64"), node.counted(size)
+    before = node.call("take", elements, node.call("maximum", node.call("subtract", numbers, one), zero), axis=0)
+    is_new = node.call("logical_or", node.call("equal", numbers, zero), node.call("not_equal", elements, before))
+    group = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), one)
     inverse = node.call("scatter_elements", _filled(node, "zeros", size), places, group, axis=0, reduction="update")
     if count is None:
         count = node.late(count_of(node, is_new), min(1, bounds(size)[0]), size)

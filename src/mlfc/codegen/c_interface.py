@@ -154,18 +154,7 @@ def check_macros(interface: Interface) -> None:
 
 def header(interface: Interface) -> str:
     """Return the header's text."""
-    guard, module = f"{interface.macro_prefix}_H_", comment_text(interface.module)
-    lines = [
-        f"/* {LICENCE} */",
-        f"#ifndef {guard}",
-        f"#define {guard}",
-        "#include <stdint.h>",
-        "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
-        "",
-    ]
+    module, lines = comment_text(interface.module), list[str]()
     for kind, group in (("Input", interface.inputs), ("Output", interface.outputs)):
         for tensor in group:
             lines.append(f"/*! \\brief {kind} tensor {_named(tensor)} of module {module}: its size in bytes */")
@@ -185,7 +174,17 @@ def header(interface: Interface) -> str:
         lines += _mappers(interface)
     lines += _entry(interface)
     lines += _states(interface)
-    return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""])
+    return guarded(interface.macro_prefix, lines)
+
+
+def guarded(prefix: str, lines: Sequence[str], includes: Sequence[str] = ()) -> str:
+    """Return the text of a header with these declarations, which C++ reads as C."""
+    guard = f"{prefix}_H_"
+    return "\n".join([
+        f"/* {LICENCE} */", f"#ifndef {guard}", f"#define {guard}", "#include <stdint.h>", "", *includes,
+        "#ifdef __cplusplus", 'extern "C" {', "#endif", "", *lines,
+        "", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", "",
+    ])  # fmt: skip
 
 
 def _struct(interface: Interface, kind: str, group: Sequence[InterfaceTensor]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, described
+from mlfc.codegen.c_interface import InterfaceTensor, described, guarded
 from mlfc.codegen.writer import Writer, comment_text
 from mlfc.relay.ir import Quantization
 from mlfc.support.bytecode import DTYPES, OPEN, Executable, state_offsets, work_bytes
@@ -90,20 +90,8 @@ def bytecode_file(interface: VmInterface, first: str) -> str:
 def vm_header(interface: VmInterface) -> str:
     """Return the header's text."""
     prefix, module = interface.macro_prefix, interface.module
-    guard, size = f"{prefix}_H_", len(interface.bytecode)
+    size = len(interface.bytecode)
     lines = [
-        f"/* {LICENCE} */",
-        f"#ifndef {guard}",
-        f"#define {guard}",
-        "#include <stdint.h>",
-        "",
-        # of the C runtime's headers, wherever they are
-        '#include "mlfc_vm_code.h"',
-        "",
-        "#ifdef __cplusplus",
-        'extern "C" {',
-        "#endif",
-        "",
         *_extents(interface),
         *_tensors(interface, "Input", interface.inputs),
         *_tensors(interface, "Output", interface.outputs),
@@ -116,7 +104,8 @@ def vm_header(interface: VmInterface) -> str:
         *_work(interface),
         *_states(interface),
     ]
-    return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""])
+    # of the C runtime's headers, wherever they are
+    return guarded(prefix, lines, ['#include "mlfc_vm_code.h"', ""])
 
 
 def _extents(interface: VmInterface) -> list[str]:

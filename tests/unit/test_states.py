@@ -171,7 +171,7 @@ def test_modules_with_wrong_states_are_not_built() -> None:
     module, params = mlfc.import_model(gru())
     for states, message in (
         ((State("h_in", "h_out"), State("h_in", "y")), "the input 'h_in' belongs to two states"),
-        ((State("h_in", "h_out", np.zeros(3)),), "begins with values of another type"),
+        ((State("h_in", "h_out", np.zeros(3)),), "initial values of the state 'h_in' have another type"),
         ((State("gate", "h_out"),), "is of type"),
     ):
         wrong = replace(module, states=states)

@@ -110,10 +110,10 @@ REFUSED = [
           [_codes(1, 4, 4, 3)], "Conv2DOptions", {**_STEPS, "Padding": SAME}), "must be symmetric"),
     (Form("FULLY_CONNECTED", [_codes(1, 2, dtype="int16", zero=0), T("", (3, 2), "int8", np.ones((3, 2)), 0.1),
                               T("", (3,), "int32", ints(1, 2, 3), 0.01)],
-          [_codes(1, 3, dtype="int16", zero=0)], "FullyConnectedOptions", _WORDS), "another type than its bias"),
+          [_codes(1, 3, dtype="int16", zero=0)], "FullyConnectedOptions", _WORDS), "differs from its bias"),
     (Form("FULLY_CONNECTED", [_codes(1, 2, dtype="int16", zero=0), T("", (3, 2), "int16", np.ones((3, 2)), 0.1),
                               T("", (3,), "int64", ints(1, 2, 3), 0.01)],
-          [_codes(1, 3, dtype="int16", zero=0)], "FullyConnectedOptions"), "another type than its bias of int64"),
+          [_codes(1, 3, dtype="int16", zero=0)], "FullyConnectedOptions"), "differs from its bias of int64"),
     (Form("REVERSE_SEQUENCE", [T("", (3, 4)), ints(2, 1, 5)], [T("", (3, 4))], "ReverseSequenceOptions",
           {"SeqDim": 1, "BatchDim": 0}), "exceed"),
 ]  # fmt: skip

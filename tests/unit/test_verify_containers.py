@@ -314,7 +314,9 @@ def test_inputs_that_never_suit_are_named(tmp_path: Path) -> None:
     table = N("Constant", [], ["table"], value=helper.make_tensor("t", FLOAT, [3], [1.0, 2.0, 3.0]))
     nodes = [node, table, N("Add", ["i", "eight"], ["j"]), N("Gather", ["table", "j"], ["y"])]
     path = _save(tmp_path, nodes, [_tensor("i", [2], INT64)], [_tensor("y", [2])])
-    with pytest.raises(InputError, match=r"drawn do not suit the model: ONNX Runtime .*out of data bounds") as refused:
+    with pytest.raises(
+        InputError, match=r"drawn inputs are invalid for the model: ONNX Runtime .*out of data bounds"
+    ) as refused:
         verify(path, samples=1, target="llvm")
     assert refused.value.next_step == "Give valid ones: --inputs FILE.npz"
 

@@ -183,7 +183,7 @@ OPTIONS = {
         " model says, else zeros.",
         "zeros|FILE",
     ),
-    "signature": _code("Which signature of a TFLite model. Default: its first subgraph.", "NAME"),
+    "signature": _code("The signature of a TFLite model to import. Default: its first subgraph.", "NAME"),
     "system_lib": _archive(
         "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
         flags="--system-lib/--no-system-lib",

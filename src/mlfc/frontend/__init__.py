@@ -105,7 +105,7 @@ def import_model(
     numerics : str
         Whose integer rounding TFLite models follow: ``litert`` or ``tflm``.
     signature : str, optional
-        Which signature of a TFLite model to import; default: the first subgraph.
+        The signature of a TFLite model to import; default: the first subgraph.
     name : str, optional
         What to call the model; default: the file's name without suffix, or ``model``.
     byoc : sequence of str

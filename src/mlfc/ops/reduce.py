@@ -204,13 +204,13 @@ def _emit_arg(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, o
 
 def _infer_require(name: str, _: Attrs, flag: TensorType) -> TensorType:
     if flag.dtype != "bool" or flag.shape:
-        raise TypeCheckError(f"{name} takes a bool scalar, not {flag}")
+        raise TypeCheckError(f"{name}: expected a bool scalar, got {flag}")
     return flag
 
 
 def _emit_require(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None:
     if ctx.features.gpu:
-        raise UnsupportedError("code of devices cannot end a run")
+        raise UnsupportedError("device code cannot check runtime values")
     holds = ctx.stmts.local("holds", (1,), "bool")
     ctx.stmts.store(holds, [0], inputs[0].read([]))
     ctx.stmts.require(holds, "a value contradicts a shape that the model declares")

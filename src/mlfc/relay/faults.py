@@ -50,7 +50,7 @@ def state_faults(module: IRModule) -> Iterator[str]:
                 f"{outputs[state.output].type}"
             )
         elif state.initial is not None and not _is_of(state.initial, inputs[state.input].type):
-            yield f"the state '{state.input}' begins with values of another type"
+            yield f"the initial values of the state '{state.input}' have another type"
     if len(module.states) >= len(heads):
         yield "every output belongs to a state"
 

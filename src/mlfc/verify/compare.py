@@ -198,7 +198,7 @@ class _Comparing:
         self.say(len(self.sets), len(self.sets), "")
         if refusals and len(refusals) == len(self.sets):
             raise InputError(
-                f"the inputs that were drawn do not suit the model: {refusals[0].cause}",
+                f"the drawn inputs are invalid for the model: {refusals[0].cause}",
                 place=refusals[0].place,
                 next_step="Give valid ones: --inputs FILE.npz",
             ) from refusals[0]

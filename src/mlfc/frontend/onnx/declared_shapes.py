@@ -96,7 +96,9 @@ def _by_value(
     if value is None:
         return None
     if prod(node.shape(index)) != len(value):
-        node.wrong(f"{prod(node.shape(index))} numbers of input {index} are not the {len(value)} of a declared shape")
+        node.wrong(
+            f"expected {len(value)} numbers in input {index} for the declared shape, got {prod(node.shape(index))}"
+        )
     numbers = [1 if item is None else item for item in value]
     result = convert(node.with_value(index, np.reshape(numbers, node.shape(index))))
     given = node.cast(node.reshape(node.input(index), (len(value),)), "int64")

@@ -303,7 +303,7 @@ class _Cache:
         total, old = self._total(output), node.input(index)
         missing = bounds(self.count - total)
         if missing[0] > 0:
-            node.wrong(f"{total} keys in all are fewer than the {self.count} new ones")
+            node.wrong(f"expected at least {self.count} keys in all, which are the new ones; got {total}")
         if missing[1] > 0:
             counts = (node.constant(count, "int64") for count in (self.count, total))
             node.require(node.call("less_equal", *counts), f"whether the keys of '{node.name}' include the new ones")

@@ -223,7 +223,10 @@ def _strided_slice(node: Node) -> Expr:
             if axis in masks.from_start:
                 place = 0
             if not forward:
-                node.refuse(f"one index of axis {axis} with the stride {strides[axis]}", "Use a positive stride")
+                node.refuse(
+                    f"one index of axis {axis} with the stride {strides[axis]} is not supported",
+                    "Use a positive stride",
+                )
             if not 0 <= place < extent:
                 raise ModelError(f"index {begin[axis]} is outside axis {axis} of {shape}")
             begin[axis], end[axis], strides[axis] = place, place + 1, 1

@@ -274,7 +274,7 @@ def _adds_up_in_words(node: Node, bias: Expr | None, weight: TfliteTensor) -> bo
         stated = node.options(kind).QuantizedBiasType()
         read = stated != TensorType.INT64 if is_wide else stated == TensorType.INT32
         if bias is not None and narrow != read:
-            raise ModelError(f"its options have another type than its bias of {ir.tensor_type(bias).dtype}")
+            raise ModelError(f"the bias type in its options differs from its bias of {ir.tensor_type(bias).dtype}")
         narrow = read
     return narrow and not is_wide  # products of two int16 are always added up in 64 bits
 
@@ -397,7 +397,10 @@ def _transpose_conv_bias(node: Node) -> Expr:
     channels, *size, taken = shape_of(weights)
     source = ir.tensor_type(data).shape
     if len(node.record.custom) < struct.calcsize(_WORDS) or len(source) != 4 or taken != source[3]:
-        raise ModelError(f"options of {len(node.record.custom)} bytes, weights {shape_of(weights)}, data {source}")
+        raise ModelError(
+            f"expected {struct.calcsize(_WORDS)} bytes of options and NHWC data of {taken} channels, got "
+            f"{len(node.record.custom)} bytes and data of shape {source}"
+        )
     kind, *across_and_down = struct.unpack_from(_WORDS, node.record.custom)
     strides = across_and_down[::-1]
     check_window(size, strides, (1, 1))

@@ -233,7 +233,7 @@ def _signatures(model: Any, count: int, data: bytes) -> dict[str, int]:
     for index in range(_count("signatures", model.SignatureDefsLength(), data)):
         entry = model.SignatureDefs(index)
         if entry.SubgraphIndex() >= count:
-            raise ModelError(f"a signature has subgraph {entry.SubgraphIndex()}; the file has {count}")
+            raise ModelError(f"expected a subgraph below {count} for a signature, got {entry.SubgraphIndex()}")
         found[(entry.SignatureKey() or b"").decode("utf-8", "replace")] = int(entry.SubgraphIndex())
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,11 +19,13 @@ from mlfc.kernels.geometry import Conv
 from mlfc.kernels.staging import Channels, Source, choose, inside
 from mlfc.kernels.templates import Array, Weights
 from mlfc.kernels.tiling import LANES, PackedBlock
+from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 ROWS = 4  # bytes of a lane
+BYTES = dtypes.limits("int8")  # of a factor
 _WORDS = LANES * ROWS  # bytes of a vector
 
 
@@ -30,17 +33,28 @@ class DepthwiseBytes(Depthwise):
     """Writes the loops of one depthwise convolution by products of four bytes."""
 
     def __init__(self, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-        how = arithmetic.choose(data.dtype, weights, ctx.features)
+        centered = weights.centered()
+        bytes_of = Weights(np.clip(centered, *BYTES).astype(np.int8), weights.data_zero)
+        how = arithmetic.choose(data.dtype, bytes_of, ctx.features)
         assert how is not None  # _accepts has seen to it
-        self.how = how
-        self.largest = how.largest(out.bias)
+        self.how = replace(how, weights=centered)
+        self.largest = self.how.largest(out.bias)
         super().__init__(ctx, conv, data, weights, out)
 
     def packed(self, centered: Array) -> Array:
-        """Return weights as (vectors of channels, columns of the kernel, bytes): the last row of a window on top."""
+        """Return weights as (vectors of channels, columns of the kernel, bytes): the last row of a window on top.
+
+        What weights of 9 bits are beyond a byte is a second factor of the same data.
+        """
+        near = np.clip(centered, *BYTES)
+        beyond = centered - near
+        self.beyond = self.ctx.constant("beyond", self._lanes(beyond)) if beyond.any() else None
+        return self._lanes(near)
+
+    def _lanes(self, weights: Array) -> Array:
         rows, columns = self.conv.kernel
         packed = np.zeros((columns, self.conv.filters, ROWS), np.int8)
-        packed[:, :, ROWS - rows :] = centered.reshape(rows, columns, -1).transpose(1, 2, 0)
+        packed[:, :, ROWS - rows :] = weights.reshape(rows, columns, -1).transpose(1, 2, 0)
         return np.ascontiguousarray(packed.reshape(columns, -1, _WORDS).transpose(1, 0, 2))
 
     def beginning(self, centered: Array) -> Array | None:  # noqa: ARG002  (its sums are those of `how`)
@@ -78,13 +92,19 @@ class DepthwiseBytes(Depthwise):
         stmts = self.ctx.stmts
         panel = self.panel(strip, vector)
         factors = [
-            stmts.let("w", tb.load(self.weights, [panel, kx, 0], lanes=_WORDS)) for kx in range(self.conv.kernel[1])
+            [
+                stmts.let("w", tb.load(packed, [panel, kx, 0], lanes=_WORDS))
+                for packed in (self.weights, self.beyond)
+                if packed
+            ]
+            for kx in range(self.conv.kernel[1])
         ]
         for offset, uses in self.columns(strip):
             at = window.place(strip.column * self.conv.strides[1] + offset, vector)
             value = stmts.let("x", tb.load(window.buffer, [at], lanes=_WORDS))
             for pixel, kx in uses:
-                stmts.store(sums, [pixel], self.how.accumulate(tb.load(sums, [pixel]), value, factors[kx]))
+                for factor in factors[kx]:
+                    stmts.store(sums, [pixel], self.how.accumulate(tb.load(sums, [pixel]), value, factor))
 
 
 class BytesWindow:

@@ -188,7 +188,7 @@ def test_open_images(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     serial, shared = (mlfc.compile(_open_images(), target, parallel=chosen) for chosen in (False, True))
     assert shared.factory is not None
     for kernel in map(Unroll(keeps_begins=True), shared.factory.unit.kernels_in_code):
-        most = 1.1 if kernel.macs != 0 else 4  # convolutions have no second copy for images of few rows
+        most = 1.2 if kernel.macs != 0 else 4  # convolutions have no second copy for images of few rows
         assert len(list(walk(parallelize(kernel).body))) < most * len(list(walk(kernel.body))), kernel.name
     rng = np.random.default_rng(1)
     for shape in [(1, 48, 1, 1), (1, 48, 12, 5), (2, 48, 7, 16), (3, 48, 33, 3), (1, 48, 18, 40)]:

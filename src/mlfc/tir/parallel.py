@@ -33,7 +33,7 @@ PIECES = 64
 """Pieces that suffice: more would only cost."""
 FEW_PIECES = 7
 """Fewer pieces share badly among threads; parts inside may do better, although what one wrote another reads."""
-MOST_COPIED = 128
+MOST_COPIED = 64
 """Statements of which there is a second copy for few pieces, unless it has parts of a known number of pieces.
 
 Where there are few rows of an image, its columns are few, too; blocks of channels are not.

@@ -80,24 +80,24 @@ def test_options_of_the_command_line() -> None:
             parse_states([wrong])
     with pytest.raises(OptionError, match="the state 'h' is specified twice"):
         parse_states(["h=a", "h=b"])
-    given = Inputs.of(None, None, ["one:h_in=h_out"], "zeros").by_model(["one", "two"])
-    assert (given["one"].states, given["two"].states) == (["h_in=h_out"], [])
+    given = Inputs(None, None, ["one:h_in=h_out"], "zeros").by_model(["one", "two"])
+    assert (given["one"].state, given["two"].state) == (["h_in=h_out"], [])
     with pytest.raises(OptionError, match="option --state-init requires a single model, or 'zeros'"):
-        Inputs.of(None, None, None, "s.npz").by_model(["one", "two"])
+        Inputs(None, None, None, "s.npz").by_model(["one", "two"])
     with pytest.raises(OptionError, match="option --state has no effect"):
-        Inputs.of(None, None, ["a=b"], None).refuse("has no effect")
+        Inputs(None, None, ["a=b"], None).refuse("has no effect")
 
 
 def test_initial_values_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "begin.npz"
     np.savez(path, h_in=np.arange(WIDTH, dtype=np.float32))
-    given = Inputs.of(None, None, ["h_in=h_out"], str(path)).arguments()
+    given = Inputs(None, None, ["h_in=h_out"], str(path)).arguments()
     module, _ = mlfc.import_model(gru(), **given)
     assert module.states[0].initial is not None
     np.testing.assert_array_equal(module.states[0].initial, np.arange(WIDTH, dtype=np.float32).reshape(1, WIDTH))
     path.write_bytes(b"PK")
     with pytest.raises(MlfcError, match=r"cannot be read as \.npz"):
-        Inputs.of(None, None, None, str(path)).arguments()
+        Inputs(None, None, None, str(path)).arguments()
 
 
 def test_a_state_is_written_in_place_where_nobody_reads_the_old_one_later() -> None:

@@ -186,6 +186,8 @@ def test_a_dtype_that_no_opset_allows_is_refused() -> None:
 def test_only_one_is_a_true_flag() -> None:
     body = imported(single("ReduceMax", (2, 3), opset=13, axes=[1], keepdims=-3))
     assert ir.tensor_type(body).shape == (2,)
+    pool = single("MaxPool", (1, 1, 5, 5), opset=12, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=2)
+    assert ir.tensor_type(imported(pool)).shape == (1, 1, 2, 2)
     scores = imported(single("Attention", (1, 2, 3, 4), opset=23, inputs=[np.ones((1, 2, 3, 4), np.float32)] * 2,
                              is_causal=-1))  # fmt: skip
     assert one_call(scores, "nn.attention").attrs["right"] == -1

@@ -60,7 +60,7 @@ def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None
     reach = [(count - 1) * dilation + 1 for count, dilation in zip(taps, dilations, strict=True)]
     begin, end = _pads(node, sizes, reach, strides)
     same = node.string("auto_pad", "NOTSET").startswith("SAME")
-    ceil = node.integer("ceil_mode", 0) != 0 and not same
+    ceil = node.integer("ceil_mode", 0) == 1 and not same  # as ONNX Runtime, which rounds down for other values
     out, overhang = [], []
     for size, length, stride, before, after in zip(sizes, reach, strides, begin, end, strict=True):
         room = size + before + after - length

@@ -117,7 +117,7 @@ def _top_k(node: Node) -> list[Expr]:
     counts = (node.integer("k"),) if node.opset < 10 else node.int_values(1, "k")
     if len(counts) != 1 or bounds(counts[0])[1] < 0 or bounds(counts[0] - shape_of(x)[axis])[0] > 0:
         node.wrong(f"{', '.join(map(str, counts))} elements cannot be picked from {shape_of(x)[axis]}")
-    ascending = not node.integer("largest", 1) if node.opset >= 11 else False
+    ascending = node.opset >= 11 and node.integer("largest", 1) != 1  # as ONNX Runtime reads other values
     node.integer("sorted", 1)  # in order they are either way
     places = node.call("topk", x, k=counts[0], axis=axis, ret_type="indices", is_ascend=ascending, dtype="int64")
     return [node.call("gather", x, places, axis=axis), places]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime import InferenceSession
 
@@ -200,6 +200,14 @@ def test_slices_without_repetitions_are_as_many_as_the_data_say() -> None:
                                                                      for name in outputs})  # fmt: skip
         runs = [{"x": rng.integers(0, 2, (*size, 2)).astype(np.float32)} for size in ((5, 1), (3, 4))]
         _check(model, runs, [])
+
+
+def test_conditions_beyond_the_last_slice_are_ignored() -> None:
+    inputs = {"x": (FLOAT, ["n", "m"]), "condition": (TensorProto.BOOL, ["k"])}
+    model = graph_model([helper.make_node("Compress", ["x", "condition"], ["y"], axis=1)], inputs, {"y": (FLOAT, None)})
+    sizes = ((3, 0, 3), (2, 5, 3), (2, 2, 4))
+    runs = [{"x": _ones(n, m), "condition": np.arange(k) % 3 > 0} for n, m, k in sizes]
+    _check(model, runs, [])
 
 
 def test_slices_with_nan_differ_and_come_last() -> None:

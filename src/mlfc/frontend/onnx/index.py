@@ -196,19 +196,23 @@ def _compress(node: Node) -> Expr:
     extent = shape_of(x)[axis]
     if bounds(length - extent)[0] > 0:
         node.wrong(f"{length} conditions do not fit {extent} slices")
+    condition = node.input(1)
+    if bounds(length - extent)[1] > 0:  # ONNX Runtime ignores conditions beyond the last slice
+        length = minimum(length, extent)
+        condition = node.cut(condition, 0, 0, length)
     stated = node.stated[0] if node.stated else None
     if node.known(1) is not None or (stated is None and node.dynamic is None):
         places = np.flatnonzero(node.value(1, "condition"))
         return node.call("take", x, node.constant(places, "int32"), axis=axis)
     others = shape_of(x)[:axis], shape_of(x)[axis + 1 :]
     if stated is None:
-        count = node.late(count_of(node, node.input(1)), 0, length)
+        count = node.late(count_of(node, condition), 0, length)
     elif len(stated) != len(shape_of(x)) or (stated[:axis], stated[axis + 1 :]) != others or stated[axis] > length:
         node.wrong(f"{length} conditions on a tensor of shape {shape_of(x)} cannot give one of shape {stated}")
     else:
         count = stated[axis]
     # in their order: first those that hold, then others in place of what the model says there is
-    return node.call("take", x, first_true(node, node.input(1), count), axis=axis)
+    return node.call("take", x, first_true(node, condition, count), axis=axis)
 
 
 def count_of(node: Node, flags: Expr) -> Expr:

@@ -85,6 +85,20 @@ def _resized() -> Iterator[Case]:
     for mode in ("linear", "nearest"):
         attributes = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0}
         yield "Resize", _normal(1, 1, 8, 3), crop, attributes
+    # axes that keep their size, and a last coordinate that is beyond the end only if every product is rounded
+    regions = (
+        ((1, 1, 2, 1), [0, 0, 0.1, 0.25, 1, 1, 1.2, 1], [1, 1, 2, 2]),
+        ((1, 1, 4, 7), [0, 0, -0.1, -0.1, 1, 1, 0.6, 1], [1, 1, 4, 2]),
+    )
+    for shape, region, sizes in regions:
+        crop = {"r": np.asarray(region, FLOAT), "s": np.zeros(0, FLOAT), "n": np.asarray(sizes, np.int64)}
+        for mode in ("linear", "cubic", "nearest"):
+            yield (
+                "Resize", _normal(*shape), crop, {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize"},
+            )  # fmt: skip
+    scales = {"r": np.zeros(0, FLOAT), "s": np.asarray([1, 1, 0.7, 1.1], FLOAT)}
+    for mode in ("linear", "cubic"):
+        yield "Resize", _normal(1, 1, 8, 3), scales, {"mode": mode, "antialias": 1}
 
 
 CASES = [*_slices(), *_pads(), *_transposed(), *_resized()]
@@ -124,6 +138,21 @@ def test_places_are_those_of_onnx_runtime(form: int) -> None:
 def test_resize_of_opset_10_rounds_up_where_an_axis_gets_smaller(form: int) -> None:
     sizes = ((0.6, 10), (0.4, 10), (0.75, 8), (1.5, 4))
     _compare([("Resize", _row(size), {"s": np.asarray([scale], FLOAT)}, {}) for scale, size in sizes], form, 10)
+
+
+def test_axes_of_scale_1_keep_their_elements_where_scales_are_inputs() -> None:
+    attributes = {"mode": "linear", "coordinate_transformation_mode": "tf_half_pixel_for_nn"}
+    node = helper.make_node("Resize", ["x", "r", "s"], ["y"], **attributes)
+    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["a", "b", "c", "d"])]
+    infos.append(helper.make_tensor_value_info("s", TensorProto.FLOAT, [4]))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    region = numpy_helper.from_array(np.zeros(0, FLOAT), "r")
+    graph = helper.make_graph([node], "scales", infos, outputs, [region])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8).SerializeToString()
+    feeds = {"x": _normal(2, 3, 2, 4), "s": np.asarray([1, 1, 1, 2], FLOAT)}
+    module, params = mlfc.import_model(model, dynamic=True)
+    (found,) = run_dynamic(module, params, feeds)
+    np.testing.assert_allclose(found, InferenceSession(model).run(None, feeds)[0], rtol=1e-6)
 
 
 def _compare(cases: list[Case], form: int, opset: int) -> None:

@@ -147,8 +147,9 @@ def along(
     if axis.is_static:
         cost.require("constants", int(_TAP_BYTES * axis.out * 2 * math.ceil(reach / shrink)), node.name)
     at, last = _coordinates(node, axis, method.coordinates)
-    if isinstance(copied, RunTable) and not axis.is_static:
-        at = where(copied, RunTable(node, node.counted(axis.out, "float32")), at)
+    unchanged = None if axis.is_static else _is_unchanged(node, axis, method, copied)
+    if unchanged is not None:
+        at = where(unchanged, RunTable(node, node.counted(axis.out, "float32")), at)
     column = [axis.out if position == index else 1 for position in range(len(shape_of(x)))]
     if method.mode == "nearest":
         rounded = _rounded_simply(node, axis, at) if method.nearest == "simple" else _ROUNDINGS[method.nearest](at)
@@ -168,6 +169,18 @@ def along(
             flags = node.reshape(as_expr(node, outside, "bool"), column)
             result = node.call("where", flags, node.like(extrapolated, result), result)
     return result
+
+
+def _is_unchanged(node: Node, axis: Axis, method: Method, copied: bool | RunTable) -> RunTable | None:
+    """Return the run-time condition on which ONNX Runtime leaves a dynamic axis as it is; None for never."""
+    if method.antialias:
+        sizes = (RunTable(node, node.constant(size, "int64")) for size in (axis.size, axis.out))
+        return next(sizes).equals(next(sizes))
+    if method.coordinates in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):  # others keep an axis of scale 1
+        scale = node.constant(axis.scale, "float32") if isinstance(axis.scale, float) else axis.scale
+        kept = RunTable(node, scale).equals(1.0)
+        return kept | copied if isinstance(copied, RunTable) else kept
+    return copied if isinstance(copied, RunTable) else None
 
 
 def _rounded_simply(node: Node, axis: Axis, at: Any) -> Any:
@@ -209,6 +222,10 @@ def _coordinates(node: Node, axis: Axis, mode: str) -> tuple[Any, Any]:
             return at * 0.0 + single
         return found() if low > 1 else where(out.equals(1.0), single, found())
 
+    def times(a: Any, b: Any) -> Any:
+        # float64 holds the product: no compiler fuses it with the sum that follows
+        return (a.astype("float64") * b.astype("float64")).astype("float32")
+
     if mode == "asymmetric":
         return at / scale, last
     if mode == "tf_half_pixel_for_nn":
@@ -217,11 +234,13 @@ def _coordinates(node: Node, axis: Axis, mode: str) -> tuple[Any, Any]:
         return unless_single(lambda: at * last / (out - 1), number(0.0)), last
     if mode == "tf_crop_and_resize":
         begin, end = map(number, axis.roi)
-        found = unless_single(lambda: begin * last + at * (end - begin) * last / (out - 1), (begin + end) * 0.5 * last)
-        return found, last
+        whole = unless_single(
+            lambda: times(begin, last) + times(at * (end - begin), last) / (out - 1), (begin + end) * 0.5 * last
+        )
+        return whole, last
     half_pixel = (at + 0.5) / scale
     if mode == "half_pixel_symmetric":  # what is cut off of the last element is cut off on both sides
-        half_pixel = size / 2.0 * -(out / (scale * size) - 1) + half_pixel
+        half_pixel = times(size / 2.0, -(out / (scale * size) - 1)) + half_pixel
     if mode == "pytorch_half_pixel":
         return unless_single(lambda: half_pixel - 0.5, number(0.0)), last
     return half_pixel - 0.5, last

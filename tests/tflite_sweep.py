@@ -402,7 +402,7 @@ def _linear_forms(k: Kind, dtype: str, bias: str, *, late: bool) -> Iterator[For
         return result if result.scale is None else replace(result, scale=result.scale * 6)
 
     title = f"{dtype} weights, {bias} bias" + (" computed" if late else "")
-    more = {"QuantizedBiasType": 2} if bias == "int32" and k.dtype == "int16" else {}
+    more = {"QuantizedBiasType": {"int32": 2, "int64": 4}[bias]} if k.dtype == "int16" and bias != "none" else {}
     yield Form("FULLY_CONNECTED", [k.t(2, 20), weights(5, 20), *(biases(5) or [None])], [y(2, 5)],
                "FullyConnectedOptions", more, title)  # fmt: skip
     if dtype == "int16":

@@ -15,9 +15,10 @@ from mlfc.kernels import tree_code, tree_tables
 from mlfc.relay.op import OPERATORS
 from mlfc.target.features import PLAIN, Features
 from mlfc.tir import builder as tb
-from mlfc.tir import interpreter, ir, verify
+from mlfc.tir import interpreter, ir
 from mlfc.tir.context import Context, Output, from_buffer
 from mlfc.tir.visitor import walk
+from tests import verify_tir as verify
 from tests.ml_cases import FEATURES, random_tables, scores
 
 Array = np.ndarray[Any, Any]

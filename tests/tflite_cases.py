@@ -144,12 +144,12 @@ def _linear(c: Cases) -> None:
         c.add(f"{name}_uint8", code, [data, weights, c.bias(data, weights, count)],
               c.codes(*result, dtype="uint8", scale=0.4), "Conv2DOptions" if fields else "FullyConnectedOptions",
               fields)  # fmt: skip
-    for zero in (120, 255):
+    for zero, width in ((120, 7), (255, 6)):
         value = c.rng.integers(0, 256, (1, 3, 3, 16)).astype(np.uint8)
         value.flat[:2] = 0, 255
-        data, weights = c.codes(1, 8, 7, 16, dtype="uint8"), T("", value.shape, "uint8", value, 0.01, zero)
+        data, weights = c.codes(1, 8, width, 16, dtype="uint8"), T("", value.shape, "uint8", value, 0.01, zero)
         c.add(f"depthwise_uint8_{zero}", "DEPTHWISE_CONV_2D", [data, weights, c.bias(data, weights, 16)],
-              c.codes(1, 8, 7, 16, dtype="uint8", scale=0.3), "DepthwiseConv2DOptions",
+              c.codes(1, 8, width, 16, dtype="uint8", scale=0.3), "DepthwiseConv2DOptions",
               {**conv, "Padding": SAME, "DepthMultiplier": 1})  # fmt: skip
     data, weights = c.codes(2, 20), c.weights(5, 20)
     c.add("dense_no_bias", "FULLY_CONNECTED", [data, weights, None], c.codes(2, 5, scale=0.2),

@@ -32,6 +32,7 @@ CONSTANTS: dict[str, Array] = {
 # operator and its output (0 by default), inputs, attributes:
 # `x` is (n, 3), `k` is (2, m), `l` is (m, 4), `i` is (n), `image` is (n, 3, 8, 8)
 NODES: Sequence[tuple[str, Sequence[str], dict[str, Any]]] = [
+    ("ReduceSum", ["x", "axis"], {}),
     ("Relu", ["x"], {}), ("Softmax", ["x"], {"axis": 0}), ("Softmax", ["k"], {}), ("LogSoftmax", ["k"], {}),
     ("Hardmax", ["k"], {}), ("ReduceSum", ["k", "one"], {}), ("ReduceMean", ["k", "one"], {}),
     ("ReduceProd", ["k", "one"], {}), ("ReduceMax", ["x", "one"], {}), ("ReduceL2", ["k", "one"], {"keepdims": 0}),
@@ -53,7 +54,7 @@ NODES: Sequence[tuple[str, Sequence[str], dict[str, Any]]] = [
 
 
 def _model(shapes: Mapping[str, Sequence[Any]], values: Mapping[str, Array] | None = None) -> onnx.ModelProto:
-    kinds = {"i": INT64, "places": INT64}
+    kinds = {"i": INT64, "places": INT64, "axis": INT64}
     nodes = []
     for index, (name, inputs, attrs) in enumerate(NODES):
         operator, _, place = name.partition(":")
@@ -76,11 +77,11 @@ def _inputs(n: int, m: int) -> dict[str, Array]:
     }  # fmt: skip
     floats = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     return {**floats, "i": np.arange(n) % 4, "places": np.tile(np.arange(n)[:, None] % 5, 3),
-            "boxes": np.tile(np.float32([1, 0, 4, 5]), (n, 1))}  # fmt: skip
+            "boxes": np.tile(np.float32([1, 0, 4, 5]), (n, 1)), "axis": np.zeros(1, np.int64)}  # fmt: skip
 
 
 DYNAMIC = {"x": ["n", 3], "k": [2, "m"], "l": ["m", 4], "image": ["n", 3, 8, 8], "i": ["n"], "places": ["n", 3],
-           "steps": ["m", 2, 3], "boxes": ["n", 4], "columns": ["n", 8, 9]}  # fmt: skip
+           "steps": ["m", 2, 3], "boxes": ["n", 4], "axis": [1], "columns": ["n", 8, 9]}  # fmt: skip
 
 
 def _compare(found: Mapping[str, Array], wanted: Sequence[Array]) -> None:

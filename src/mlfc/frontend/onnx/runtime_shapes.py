@@ -150,14 +150,18 @@ def _reduce(node: Node, convert: Convert) -> Results | None:
         named = node.call("logical_or", named, node.call("equal", int64(node, count), int64(node, 0)))
     sizes, one = int64(node, old), int64(node, 1)
     kept, gone = node.call("where", named, one, sizes), node.call("where", named, sizes, one)
-    shape, columns = numbers(node, kept, old), node.late(node.call("prod", gone, axis=(0,), keepdims=False))
+    shape = numbers(node, kept, [maximum(size, 1) for size in old])  # a reduced axis has 1 also if it had 0
+    columns = node.late(node.call("prod", gone, axis=(0,), keepdims=False))
     rows = prod(shape)
     positions = node.call(
         "add",
         node.reshape(_positions(node, rows, kept), (rows, 1)),
         node.reshape(_positions(node, columns, gone), (1, columns)),
     )
-    table = node.call("take", node.reshape(node.input(0), (prod(old),)), positions, axis=0)
+    if prod(old) == 0:
+        table = node.filled((rows, columns), 0, node.dtype(0))
+    else:
+        table = node.call("take", node.reshape(node.input(0), (prod(old),)), positions, axis=0)
     attributes = {**node.attributes, "keepdims": 0}
     result = convert(replace(node.with_value(1, [1]), inputs=[table, int64(node, [1])], attributes=attributes))
     assert not isinstance(result, Sequence)  # a reduction has one result

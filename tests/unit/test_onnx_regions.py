@@ -64,10 +64,20 @@ def test_regions_that_are_nowhere_and_images_that_are_none_are_survived() -> Non
         [np.nan] * 4, [-np.inf, 0, np.inf, 3], [0, 0, 3e38, 3e38], [-3e38, -3e38, 3e38, 3e38], [1e9, 0, 0, 1], [0] * 4,
     ]  # fmt: skip
     inputs["images"] = np.array([0, 1 << 40, -5, 2, 1, 0, 9])
-    found = run(model("RoiAlign", inputs, output_height=2, output_width=2), inputs)
+    compiled = mlfc.compile(model("RoiAlign", inputs, output_height=2, output_width=2), "llvm")
+    found = compiled.run(inputs)["y"]
     assert not found[0].any()
     inputs["images"] = np.clip(inputs["images"], 0, 1)
-    np.testing.assert_array_equal(found, run(model("RoiAlign", inputs, output_height=2, output_width=2), inputs))
+    np.testing.assert_array_equal(found, compiled.run(inputs)["y"])
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_bins_larger_than_the_image_count_the_samples_outside(mode: str) -> None:
+    inputs = regions()
+    inputs["rois"] = np.float32([[-9, -30, 80, 12], [-1e3, -2e3, 3e3, 1e3], [2, 3, 400, 5], *inputs["rois"][3:]])
+    source = model("RoiAlign", inputs, mode=mode, sampling_ratio=0, output_height=2, output_width=3)
+    expected = onnxruntime.InferenceSession(source.SerializeToString()).run(None, inputs)[0]
+    np.testing.assert_allclose(mlfc.compile(source, "llvm").run(inputs)["y"], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

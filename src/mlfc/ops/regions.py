@@ -16,7 +16,7 @@ from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support.dims import bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.ir import Buffer, Const, Expr
 
 _MODES = ("avg", "max")
 _MOST_SAMPLES = 1 << 10  # of a bin along an axis
@@ -68,12 +68,27 @@ class _Side:
     extent: Any  # of the data
     first: Expr  # where the region begins
     size: Expr  # of a bin
-    samples: Expr  # of a bin
+    samples: Expr  # of a bin, a float
+    most: Any  # samples of a bin in the image, and one outside
+
+    def span(self, index: Expr) -> tuple[Expr, Expr]:
+        """Return the first sample of bin `index` that may lie in the image, a float, and how many to add up.
+
+        Bins that are larger than the image have more samples outside, which are 0.
+        """
+        let, dtype = self.ctx.stmts.let, self.first.dtype
+        if isinstance(self.samples, Const):
+            return tb.const(0, dtype), tb.cast(self.samples, "int32")
+        before = tb.const(-1, dtype) - self.first - tb.cast(index, dtype) * self.size
+        skipped = tb.intrinsic("floor", before * self.samples / self.size) - tb.const(1, dtype)
+        begin = let("begin", tb.clamp(skipped, tb.const(0, dtype), self.samples))
+        count = tb.clamp(self.samples - begin, tb.const(0, dtype), tb.const(self.most, dtype))
+        return begin, let("taken", tb.clamp(tb.truncated(count, "int32"), 0, self.most))
 
     def place(self, index: Expr, sample: Expr) -> Expr:
         """Return the coordinate of a sample of bin `index`."""
         dtype = self.first.dtype
-        within = (tb.cast(sample, dtype) + tb.const(0.5, dtype)) * self.size / tb.cast(self.samples, dtype)
+        within = (sample + tb.const(0.5, dtype)) * self.size / self.samples
         return self.ctx.stmts.let("place", self.first + tb.cast(index, dtype) * self.size + within)
 
     def is_inside(self, place: Expr) -> Expr:
@@ -97,11 +112,10 @@ def _side(ctx: Context, attrs: Attrs, extent: Any, pooled: int, edges: tuple[Exp
     whole = end - first if attrs["aligned"] else tb.maximum(end - first, tb.const(1, dtype))
     size = let("size", whole / tb.const(pooled, dtype))
     if attrs["sample_ratio"] > 0:
-        return _Side(ctx, extent, first, size, tb.const(attrs["sample_ratio"]))
-    # limited before it is an integer; a bin that is larger than the image has as many samples as that
-    most = tb.const(extent + 1, dtype)
-    count = tb.clamp(tb.intrinsic("ceil", size), tb.const(0, dtype), most)
-    return _Side(ctx, extent, first, size, let("samples", tb.clamp(tb.truncated(count, "int32"), 0, extent + 1)))
+        return _Side(ctx, extent, first, size, tb.const(attrs["sample_ratio"], dtype), attrs["sample_ratio"])
+    return _Side(
+        ctx, extent, first, size, let("samples", tb.maximum(tb.intrinsic("ceil", size), tb.const(0, dtype))), extent + 5
+    )
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
@@ -124,9 +138,11 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
         with serial_loops(ctx, attrs["pooled_size"], "bin") as bins:
             with stmts.loop(channels, "clear", kind) as channel:
                 stmts.store(results, [channel], 0)
-            with serial_loops(ctx, [side.samples for side in sides], "sample") as samples:
-                _add_sample(ctx, data, attrs, image, sides, bins, samples, results)
-            count = tb.maximum(tb.cast(sides[0].samples, dtype) * tb.cast(sides[1].samples, dtype), tb.const(1, dtype))
+            begins, counts = zip(*(side.span(index) for side, index in zip(sides, bins, strict=True)), strict=True)
+            with serial_loops(ctx, counts, "sample") as samples:
+                taken = [begin + tb.cast(at, begin.dtype) for begin, at in zip(begins, samples, strict=True)]
+                _add_sample(ctx, data, attrs, image, sides, bins, taken, results)
+            count = tb.maximum(tb.cast(sides[0].samples * sides[1].samples, dtype), tb.const(1, dtype))
             count = stmts.let("count", count)
             with stmts.loop(channels, "channel", kind) as channel:
                 found = tb.load(results, [channel])
@@ -149,7 +165,7 @@ def _add_sample(
         for row, row_weight in ((rows.low, rows.low_weight), (rows.high, rows.high_weight))
         for column, column_weight in ((columns.low, columns.low_weight), (columns.high, columns.high_weight))
     ]
-    is_first = tb.land(*(tb.binary("eq", sample, 0) for sample in samples))
+    is_first = tb.land(*(tb.binary("eq", sample, tb.const(0, sample.dtype)) for sample in samples))
     kind = "vectorized" if layout[3] == "C" else "serial"
     with stmts.loop(data.shape[layout.index("C")], "channel", kind) as channel:
         at = {layout.index("N"): image, layout.index("C"): channel}
@@ -171,6 +187,6 @@ declare("vision.roi_align", 2, _infer, Kind.ANCHOR,
         (Attr("pooled_size", REQUIRED), Attr("spatial_scale", 1.0, is_float=True), Attr("sample_ratio", -1),
          Attr("layout", "NCHW"), Attr("mode", "avg"), Attr("aligned", False, in_tvm={})),
         emit=_emit,
-        contract="samples and sums in float32, of float64 in float64; a bin has at most one sample more along an axis "
-        "than the image elements; max takes the largest weighted element, as ONNX does",
+        contract="samples and sums in float32, of float64 in float64; max takes the largest weighted element, as ONNX "
+        "does",
         doc="Pool regions (image, left, upper, right and lower edge) to one size by bilinear samples")  # fmt: skip

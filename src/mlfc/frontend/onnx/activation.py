@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from math import prod
 
@@ -55,8 +56,8 @@ def _selu(node: Node, x: Expr) -> Expr:
 
 def _celu(node: Node, x: Expr) -> Expr:
     alpha = node.real("alpha", 1.0)
-    if not abs(alpha) > 0.0:
-        node.wrong(f"expected a number other than zero as alpha, got {alpha}")
+    if not 0.0 < abs(alpha) < math.inf:
+        node.wrong(f"expected a finite number other than zero as alpha, got {alpha}")
     return _below_zero(node, x, _exponential(node, _scaled(node, x, 1.0 / alpha), alpha))
 
 

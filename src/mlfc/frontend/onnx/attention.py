@@ -25,6 +25,7 @@ from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, bounds, is_static
 
 PREVIEW = "ai.onnx.preview"
+_LARGEST_LENGTH = 1 << 30  # sums and differences of two stay in int32
 _PRECISIONS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
 
@@ -131,6 +132,8 @@ def per_batch(node: Node, index: int, batch: int, what: str) -> Expr:
     wanted = (batch, 1)[: max(len(shape_of(given)), 1)]
     if not node.has_shape(shape_of(given), wanted) or dtype_of(given) not in ("int32", "int64"):
         node.wrong(f"expected {batch} integers as {what}, got {dtype_of(given)} of shape {shape_of(given)}")
+    if dtype_of(given) == "int64":  # what is beyond every length stays so
+        given = node.call("clip", given, a_min=float(-_LARGEST_LENGTH), a_max=float(_LARGEST_LENGTH))
     return node.reshape(node.cast(given, "int32"), (batch,))
 
 

@@ -27,12 +27,12 @@ CONSTANTS: dict[str, Array] = {
     "nowhere": np.zeros(0, np.int64), "scale": np.float32(0.1), "code": np.int8(0), "depth": np.array(4),
     "off_on": np.array([0, 1], np.float32), "W": RNG.normal(size=(1, 16, 3)).astype(np.float32),
     "R": RNG.normal(size=(1, 16, 4)).astype(np.float32), "features": RNG.normal(size=(4, 2, 6, 6)).astype(np.float32),
-    "image_size": np.array([4, 4]), "block": np.array([2, 2]),
+    "image_size": np.array([4, 4]), "block": np.array([2, 2]), "kernel_row": np.ones((1, 3, 1), np.float32),
 }  # fmt: skip
 # operator and its output (0 by default), inputs, attributes:
 # `x` is (n, 3), `k` is (2, m), `l` is (m, 4), `i` is (n), `image` is (n, 3, 8, 8)
 NODES: Sequence[tuple[str, Sequence[str], dict[str, Any]]] = [
-    ("ReduceSum", ["x", "axis"], {}),
+    ("ReduceSum", ["x", "axis"], {}), ("Squeeze", ["kernel_row", "nowhere"], {}),
     ("Relu", ["x"], {}), ("Softmax", ["x"], {"axis": 0}), ("Softmax", ["k"], {}), ("LogSoftmax", ["k"], {}),
     ("Hardmax", ["k"], {}), ("ReduceSum", ["k", "one"], {}), ("ReduceMean", ["k", "one"], {}),
     ("ReduceProd", ["k", "one"], {}), ("ReduceMax", ["x", "one"], {}), ("ReduceL2", ["k", "one"], {"keepdims": 0}),

@@ -92,7 +92,7 @@ def axes_of(node: Node, index: int = 1) -> tuple[int, ...] | None:
 @importer("Squeeze")
 def _squeeze(node: Node) -> Expr:
     shape = node.shape(0)
-    given = axes_of(node)
+    given = axes_of(node) or None  # an empty list names all dimensions of 1, as in ONNX Runtime
     axes = (
         tuple(index for index, extent in enumerate(shape) if extent == 1)
         if given is None

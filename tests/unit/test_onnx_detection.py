@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import mlfc
+from mlfc.archive import inspect
 from mlfc.errors import MlfcError
 from tests.relay_run import run_main
 
@@ -109,3 +110,5 @@ def test_the_header_states_that_rows_without_a_box_are_padding(tmp_path: Path) -
         file = archive.extractfile(header)
         assert file is not None
         assert "kept: 5 x 3 int64; rows without a box are -1" in file.read().decode()
+    (module,) = inspect(tmp_path / "boxes.tar")["modules"].values()
+    assert "rows without a box are -1" in module["facts"]["outputs"]

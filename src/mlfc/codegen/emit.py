@@ -21,7 +21,7 @@ from mlfc.codegen.operators import OperatorsFile, kernel_comment, kernel_functio
 from mlfc.codegen.unit import Shared, Unit, names_of_functions
 from mlfc.codegen.writer import comment_text
 from mlfc.memory import Storages, assign_storages
-from mlfc.relay.op import OPERATORS
+from mlfc.relay.op import kernel_note
 from mlfc.support import c_names
 from mlfc.support.bytecode import Executable
 from mlfc.support.content import Data, nbytes_of
@@ -163,12 +163,7 @@ def interface_of(unit: Unit, shared: Shared, constants: ConstantTable) -> Interf
             for state in unit.program.states
         ),
         plan.state_bytes,
-        {
-            call.output.root: OPERATORS.get(name).note
-            for name in OPERATORS
-            for call in unit.program.calls
-            if OPERATORS.get(name).note and name.replace(".", "_") in call.kernel.name
-        },
+        {call.output.root: note for call in unit.program.calls if (note := kernel_note(call.kernel.name))},
     )
     check_macros(interface)
     return interface

@@ -105,3 +105,9 @@ class Operator:
 
 
 OPERATORS: Registry[Operator] = Registry("operator")
+
+
+def kernel_note(kernel: str) -> str:
+    """Return the note of the operator that a kernel, which is named after its operators, has; empty if none has one."""
+    notes = (OPERATORS.get(name).note for name in OPERATORS if name.replace(".", "_") in kernel)
+    return next(filter(None, notes), "")

@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import mlfc.ops  # noqa: F401  (registers the operators, whose notes are shown)
 from mlfc.archive.describe.operators import GraphMemory, graph_memory, module_operators, module_peak
 from mlfc.archive.describe.vm import described_vm, unknown_memory
 from mlfc.archive.read.bytecode import bytecode_of
 from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, Storage, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
+from mlfc.relay.op import kernel_note
 from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
 from mlfc.support.content import ArrayContent, sha256_of, sha256_stream
 from mlfc.support.params import load_params
@@ -104,6 +106,9 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
         "exported": module.export_datetime,
     }
     facts = dict(titled(module.details)) if module.details else {}
+    notes = [kernel_note(operator["function"]) for operator in operators or () if module.executor != "vm"]
+    if note := next(filter(None, notes), ""):
+        facts["outputs"] = note
     return {**found, "facts": facts, "untold": _untold(found)}
 
 

@@ -16,7 +16,7 @@ from mlfc.frontend.onnx.run_tables import placed
 from mlfc.frontend.onnx.symbolic import Quotient
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
-from mlfc.ops.rules import same_extent
+from mlfc.ops.rules import TooSmallError, same_extent
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import cost, dtypes
 from mlfc.support.dims import Dim, Extent, bounds, is_static, maximum, minimum, symbols_of
@@ -185,6 +185,9 @@ def _split(node: Node) -> list[Expr]:
     low, high = bounds(sum(sizes) - extent)
     if not low <= 0 <= high or min((bounds(size)[1] for size in sizes), default=-1) < 0 or len(sizes) < count:
         node.wrong(f"sizes {sizes} do not split dimension {axis} of {shape_of(x)} into {len(node.outputs)}")
+    if (low, high) != (0, 0):
+        total, whole = (node.constant(size, "int64") for size in (sum(sizes), extent))
+        node.require(node.call("equal", total, whole), f"whether the sizes of '{node.name}' add up to dimension {axis}")
     ends = list(accumulate(sizes))
     return [node.cut(x, axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
@@ -277,6 +280,7 @@ def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Exp
         begin, end = maximum(0, -before), extent - maximum(0, -after)
         if bounds(extent + before + after)[1] < 0 or (mode != "constant" and bounds(begin - end)[0] > 0):
             node.wrong(f"pads {tuple(pads)} cut more than dimension {axis} has")
+        _require_elements(node, extent, before + after)
         if mode == "constant" and bounds(end - begin)[0] < 0 < bounds(maximum(before, after))[1]:
             # what is cut on one side may be padding of the other
             x = placed(node, x, axis, -before, extent + before + after, value)
@@ -291,6 +295,16 @@ def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Exp
     if mode not in ("constant", "edge", "reflect"):
         node.wrong(f"mode '{mode}' is not known")
     return node.call("nn.pad", x, value, pad_width=tuple(widths), pad_mode=mode)
+
+
+def _require_elements(node: Node, extent: Extent, more: Extent) -> None:
+    """Require that a dimension has at least the elements that negative pads cut in total."""
+    if bounds(extent + more)[0] >= 0:
+        return
+    if isinstance(more, int) and isinstance(extent, Dim) and extent.symbol is not None:
+        raise TooSmallError(node.operator, extent, -more, "a dimension")
+    left, zero = node.constant(extent + more, "int64"), node.constant(0, "int64")
+    node.require(node.call("greater_equal", left, zero), f"whether '{node.name}' cuts elements that there are")
 
 
 def _wrapped(node: Node, x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from benchmarks.dynamic_layers import LAYERS, Layer
 from benchmarks.recurrent import interleaved
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
+from tests.c_files import print_file
 from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
 from mlfc.support.dims import Symbol

@@ -46,10 +46,26 @@ class UnfitError(Exception):
 
 
 @dataclass
-class Mutant:
-    """A model with feeds, and the names of its node test and mutations."""
+class Drawing:
+    """What draws the choices of a mutation."""
 
     rng: np.random.Generator
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        """Return one of some options."""
+        if not options:
+            raise UnfitError
+        return options[int(self.rng.integers(len(options)))]
+
+    def chance(self, share: float) -> bool:
+        """Return True with a probability."""
+        return bool(self.rng.random() < share)
+
+
+@dataclass
+class Mutant(Drawing):
+    """A model with feeds, and the names of its node test and mutations."""
+
     model: onnx.ModelProto
     feeds: dict[str, Array]
     names: list[str] = field(default_factory=list)
@@ -64,16 +80,6 @@ class Mutant:
     def opset(self) -> int:
         """The version of ONNX's own operators."""
         return next((item.version for item in self.model.opset_import if not item.domain), 1)
-
-    def pick(self, options: Sequence[Any]) -> Any:
-        """Return one of some options."""
-        if not options:
-            raise UnfitError
-        return options[int(self.rng.integers(len(options)))]
-
-    def chance(self, share: float) -> bool:
-        """Return True with a probability."""
-        return bool(self.rng.random() < share)
 
     def arrays(self) -> dict[str, Array]:
         """Return feeds and initializers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fuzz.onnx_mutants import UnfitError, extent, extremes, rank
+from fuzz.onnx_mutants import Drawing, UnfitError, extent, extremes, rank
 from tests.tflite_builder import Op, T, build
 from tests.tflite_sweep import Form, Kind, cases
 
@@ -20,25 +20,14 @@ _LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
 
 
 @dataclass
-class Mutant:
+class Mutant(Drawing):
     """Tensors by name, operators, values of the inputs, and the names of form and mutations."""
 
-    rng: np.random.Generator
     tensors: dict[str, T]
     ops: list[Op]
     feeds: dict[str, Array]
     names: list[str] = field(default_factory=list)
     is_extreme: bool = False
-
-    def pick(self, options: Sequence[Any]) -> Any:
-        """Return one of some options."""
-        if not options:
-            raise UnfitError
-        return options[int(self.rng.integers(len(options)))]
-
-    def chance(self, share: float) -> bool:
-        """Return True with a probability."""
-        return bool(self.rng.random() < share)
 
     def outputs(self) -> list[str]:
         """Return the tensors that no operator reads."""

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.specialize import with_numbers
 from mlfc.transform.lower_group import LoweredGroup, lower_group
+from tests.c_files import print_file
 from tests.dynamic_cases import filled
 from tests.native.llvm_functions import LlvmLibrary, library_of, machine_for, run_kernel
 from tests.shared_library import compile_shared

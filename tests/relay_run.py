@@ -50,3 +50,9 @@ def operators(module: ir.IRModule) -> list[str]:
         elif isinstance(node, ir.Call):
             names.append(ir.op_name(node) or "")
     return names
+
+
+def free_vars(expr: ir.Expr) -> list[ir.Var]:
+    """Return the variables that `expr` reads and does not bind, in the order of a walk."""
+    bound = set(expr.params) if isinstance(expr, ir.Function) else set()
+    return [node for node in post_order(expr) if isinstance(node, ir.Var) and node not in bound]

@@ -108,20 +108,14 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     if isinstance(model, Captured):
         states, state_init = model.with_own(states, state_init)
         shapes = {**model.shapes, **(shapes or {})}
-    imported: dict[str, Any] = {
-        "shapes": shapes,
-        "values": values,
-        "states": states,
-        "state_init": state_init,
-        "numerics": numerics,
-        "signature": signature,
-        "byoc": byoc,
-        "limit_factor": limit_factor,
-    }
     if isinstance(specialize, str) and specialize != AUTO:
         raise OptionError(unknown("specialization", specialize, (AUTO,)), place="specialize")
     name, is_auto = model_name(model), specialize == AUTO
     dynamic = leaves_to_run(options.get("executor"), target, shapes)
+    imported: dict[str, Any] = {
+        "shapes": shapes, "values": values, "states": states, "state_init": state_init, "numerics": numerics,
+        "signature": signature, "byoc": byoc, "limit_factor": limit_factor,
+    }  # fmt: skip
     module, params = import_for_run(model, name=name, target=target, dynamic=dynamic, **imported)
     special = () if isinstance(specialize, str) else specialize
     factory = build(

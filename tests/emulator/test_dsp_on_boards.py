@@ -13,12 +13,13 @@ import pytest
 
 import mlfc
 import mlfc.ops
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.factory import Factory
 from mlfc.micro.board.board import find_board
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.relay import ir
 from mlfc.transform.lower_group import lower_group
+from tests.c_files import print_file
 from tests.emulator.conftest import CMSIS_NN
 from tests.harness import built, module_of, seeded_inputs
 from tests.native.kernel_runner import group_of

@@ -10,7 +10,7 @@ import pytest
 import mlfc
 from mlfc.archive.write.members import archive_members
 from mlfc.archive.write.options import ExportOptions
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.relay import ir
@@ -19,6 +19,7 @@ from mlfc.target.target import parse_target
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.merge_kernels import merge_kernels
 from mlfc.transform.lower_group import lower_group
+from tests.c_files import print_file
 from tests.native.kernel_runner import group_of
 from tests.native.programs import chain, generated, product
 from tests.native.test_c_vectors import dot_product, tiled_product, vector_operations

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.tir.ir import PrimFunc
+from tests.c_files import print_file
 from tests.native.llvm_functions import LlvmLibrary, contracts_with, library_of, machine_for, run_kernel
 from tests.shared_library import compile_shared
 

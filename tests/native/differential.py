@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.library.toolchain import compile_objects, link_shared
 from mlfc.relay import ir as relay
 from mlfc.support import dtypes
@@ -20,6 +20,7 @@ from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Program, Value
 from mlfc.transform.lower_group import LoweredGroup, lower_group
+from tests.c_files import print_file
 from tests.native.compiler_levels import Build
 from tests.native.fused_chains import Chain
 from tests.native.kernel_runner import aligned, group_of

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import compile_object
@@ -22,6 +22,7 @@ from mlfc.library import toolchain
 from mlfc.support import dtypes
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import PrimFunc
+from tests.c_files import print_file
 from tests.conftest import need
 
 Array = npt.NDArray[Any]

@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 import mlfc.ops  # noqa: F401  (registers the operators)
-from mlfc.codegen.c import CFunction, print_file, print_function
+from mlfc.codegen.c import CFunction, print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay import ir
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir.ir import PrimFunc
 from mlfc.transform.lower_group import LoweredGroup, lower_group
+from tests.c_files import print_file
 from tests.native.llvm_functions import beside_c
 from tests.shared_library import compile_shared
 from tests.verify_tir import verify

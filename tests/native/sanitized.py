@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.support import dtypes
 from mlfc.tir.ir import PrimFunc
+from tests.c_files import print_file
 
 Array = npt.NDArray[Any]
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay import ir
 from mlfc.support.dims import Symbol
@@ -32,6 +32,7 @@ from mlfc.tir.specialize import with_numbers
 from mlfc.tir.visitor import walk
 from mlfc.transform.kernel_key import kernel_key
 from mlfc.transform.lower_group import LoweredGroup, lower_group
+from tests.c_files import print_file
 from tests.conftest import need
 from tests.native.kernel_runner import group_of
 from tests.native.llvm_functions import run_kernel

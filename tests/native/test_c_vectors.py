@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.library import toolchain
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir import interpreter, ir
 from mlfc.tir.ir import Buffer, PrimFunc
+from tests.c_files import print_file
 from tests.conftest import need
 from tests.native.c_functions import Functions
 from tests.native.llvm_functions import run_kernel

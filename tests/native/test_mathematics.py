@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import mlfc.ops  # noqa: F401  (registers the operators)
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay.ir import TensorType
 from mlfc.relay.op import OPERATORS
@@ -24,6 +24,7 @@ from mlfc.tir.context import Context, from_buffer
 from mlfc.tir.interpreter import evaluate_expr
 from mlfc.tir.intrinsics import INTRINSICS, float32
 from mlfc.tir.ir import Buffer, Call, PrimFunc, Var
+from tests.c_files import print_file
 from tests.conftest import need
 from tests.native.c_functions import EXACT, Functions
 

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir import block_intrinsics, interpreter
 from mlfc.transform.lower_group import lower_group
+from tests.c_files import print_file
 from tests.conftest import need
 from tests.native.kernel_runner import UNOPTIMIZED, Kernels, build, group_of
 

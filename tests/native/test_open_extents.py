@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.kernels import weight_stream, winograd
 from mlfc.kernels.tiling import OpenSplit
 from mlfc.ops import normalization
@@ -24,6 +24,7 @@ from mlfc.tir.ir import Const, For, Prefetch, PrimFunc
 from mlfc.tir.specialize import with_numbers
 from mlfc.tir.visitor import walk
 from mlfc.transform.lower_group import LoweredGroup, lower_group
+from tests.c_files import print_file
 from tests.native.kernel_runner import FUSING, aligned, group_of
 from tests.native.llvm_functions import beside_c
 from tests.shared_library import compile_shared

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.kernels import tree_code
 from mlfc.relay import ir
 from mlfc.target.features import PLAIN, Features
+from tests.c_files import print_file
 from tests.ml_cases import FEATURES, random_tables, scores
 from tests.native.kernel_runner import UNOPTIMIZED, BuiltKernel, Kernels, group_of
 

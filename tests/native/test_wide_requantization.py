@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlfc.codegen.c import print_file, print_function
+from mlfc.codegen.c import print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
 from mlfc.target.features import CPUS, Features, native_cpu
@@ -19,6 +19,7 @@ from mlfc.tir import interpreter
 from mlfc.tir.context import Context
 from mlfc.tir.fixed_point_lanes import WIDE, vectorize
 from mlfc.tir.ir import Buffer, Expr, PrimFunc
+from tests.c_files import print_file
 from tests.conftest import need
 from tests.native.llvm_functions import run_kernel
 from tests.shared_library import compile_shared

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.relay.op import Kind, Operator
-from mlfc.relay.visitor import free_vars, post_order
+from mlfc.relay.visitor import post_order
 from mlfc.transform.fuse import FuseOps
-from tests.relay_run import operators
+from tests.relay_run import free_vars, operators
 
 
 def var(name: str, *shape: int, dtype: str = "float32") -> ir.Var:

@@ -8,13 +8,12 @@ import pytest
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.errors import InputError, UnsupportedError
 from mlfc.relay import ir
-from mlfc.relay.visitor import free_vars
 from mlfc.transform.bind_params import BindParams
 from mlfc.transform.decompose import Decompose
 from mlfc.transform.fold_constant import FoldConstant
 from mlfc.transform.fuse import FuseOps
 from mlfc.transform.simplify import Simplify
-from tests.relay_run import operators
+from tests.relay_run import free_vars, operators
 
 X = ir.Var("x", ir.TensorType((2, 6), "float32"))
 Q = ir.Var("q", ir.TensorType((2, 6), "int8"))

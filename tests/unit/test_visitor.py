@@ -6,7 +6,8 @@ import pytest
 
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
-from mlfc.relay.visitor import Rewriter, free_vars, post_order, rewrite, substitute, users
+from mlfc.relay.visitor import Rewriter, post_order, rewrite, substitute, users
+from tests.relay_run import free_vars
 
 X = ir.Var("x", ir.TensorType((2, 3), "float32"))
 Y = ir.Var("y", ir.TensorType((2, 3), "float32"))

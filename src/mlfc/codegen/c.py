@@ -103,15 +103,6 @@ def arguments(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> list[str
     return _FunctionPrinter(prim, prim.name, aliased).parameter_names()
 
 
-def print_file(functions: list[CFunction]) -> str:
-    """Return a C file of its own with the functions and what they need."""
-    needs = Needs()
-    for function in functions:
-        needs.merge(function.needs)
-    texts = [text for function in functions for text in (*function.parts, function.text)]
-    return "\n".join([*preamble(needs), "", *texts])
-
-
 def preamble(needs: Needs) -> list[str]:
     """Return includes, types, helpers and macros for functions with these needs."""
     lines = ["#include <math.h>"] if needs.math else []

@@ -67,12 +67,6 @@ def users(expr: Expr) -> dict[Expr, list[Expr]]:
     return found
 
 
-def free_vars(expr: Expr) -> list[Var]:
-    """Return the variables that `expr` reads and does not bind, in the order of a walk."""
-    bound = set(expr.params) if isinstance(expr, Function) else set()
-    return [node for node in post_order(expr) if isinstance(node, Var) and node not in bound]
-
-
 def callees(function: Function) -> Iterator[str]:
     """Yield the names of the functions that a function calls, or lets a branch call."""
     for expr in post_order(function.body):

@@ -1,0 +1,14 @@
+"""C files of single functions, which tests compile."""
+
+from __future__ import annotations
+
+from mlfc.codegen.c import CFunction, Needs, preamble
+
+
+def print_file(functions: list[CFunction]) -> str:
+    """Return a C file of its own with the functions and what they need."""
+    needs = Needs()
+    for function in functions:
+        needs.merge(function.needs)
+    texts = [text for function in functions for text in (*function.parts, function.text)]
+    return "\n".join([*preamble(needs), "", *texts])

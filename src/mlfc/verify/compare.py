@@ -382,16 +382,10 @@ def verify(
         Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None, limit_factor,
     )  # fmt: skip
     importing: dict[str, Any] = {
-        "shapes": shapes,
-        "values": values,
-        "states": states,
-        "state_init": state_init,
-        "numerics": numerics,
-        "signature": signature,
-        "byoc": byoc,
-        "limit_factor": limit_factor,
+        "shapes": shapes, "values": values, "states": states, "state_init": state_init, "numerics": numerics,
+        "signature": signature, "byoc": byoc, "limit_factor": limit_factor,
         "dynamic": board is None and leaves_to_run(None, target, shapes),
-    }
+    }  # fmt: skip
     with model_file(model) as path, reported(progress, partial(bar, f"comparing {model_name(model)}")) as say:
         asked = replace(asked, say=say)
         as_it_is = partial(import_model, path, values=values, signature=signature, limit_factor=limit_factor)

@@ -180,6 +180,12 @@ def _split(node: Node) -> list[Expr]:
         if count < 1:
             node.wrong(f"dimension {axis} of {shape_of(x)} cannot be split into {count}")
         cost.require("operators", count, node.name)
+        rest = extent % count if node.opset < 18 else 0  # since then, the last part may be smaller
+        if isinstance(rest, Dim):
+            is_none = node.call("equal", node.constant(rest, "int64"), node.constant(0, "int64"))
+            node.require(is_none, f"whether '{node.name}' has equal parts")
+        elif rest:
+            node.wrong(f"dimension {axis} of {shape_of(x)} cannot be split into {count} equal parts")
         part = -(-extent // count)
         sizes = tuple(maximum(0, minimum(part, extent - part * index)) for index in range(count))
     low, high = bounds(sum(sizes) - extent)

@@ -19,13 +19,13 @@ from rich.table import Table
 from benchmarks.dynamic_layers import LAYERS, Layer
 from benchmarks.recurrent import interleaved
 from mlfc.codegen.c import print_function
-from tests.c_files import print_file
 from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
 from mlfc.support.dims import Symbol
 from mlfc.target.target import parse_target
 from mlfc.tir.specialize import with_numbers
 from mlfc.transform.lower_group import LoweredGroup, lower_group
+from tests.c_files import print_file
 from tests.native.kernel_runner import aligned, group_of
 from tests.shared_library import compile_shared
 

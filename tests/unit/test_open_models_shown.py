@@ -7,7 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper
 
+from mlfc import compile as compile_model
+from mlfc.errors import MlfcError
+from tests.onnx_graphs import graph_model
 from tests.open_models import convolutions
 from tests.unit.test_cli import mlfc, succeeded
 
@@ -84,3 +88,11 @@ def test_fit_says_which_bounds_to_give(folder: Path) -> None:
     refused = mlfc("fit", "net.onnx", cwd=folder)
     assert refused.returncode == 2
     assert "or bounds, for example: --shape x=1,3,h:1..224,w:1..224" in refused.stderr
+
+
+def test_bounds_of_a_sum_of_dimensions_are_suggested() -> None:
+    infos = {"x": (TensorProto.FLOAT, ["batch", "past + new"]), "y": (TensorProto.FLOAT, ["batch", "past"])}
+    nodes = [helper.make_node("Relu", [name], [f"{name}_relu"]) for name in infos]
+    outputs = {f"{name}_relu": (TensorProto.FLOAT, None) for name in infos}
+    with pytest.raises(MlfcError, match=r"--shape x=batch:1\.\.8,past_new:1\.\.\d+ --shape y=batch:1\.\.8,past:1"):
+        compile_model(graph_model(nodes, infos, outputs), "c -mcpu=cortex-m4", executor="graph")

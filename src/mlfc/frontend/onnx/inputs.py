@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -289,8 +290,8 @@ def _bounded_shape(item: onnx.ValueInfoProto, guessed: Sequence[int]) -> str:
     """Return the option that bounds the dimensions of an input which have names; nothing if there are none."""
     extents: list[str] = []
     for size, likely in zip(declared_extents(item) or (), guessed, strict=False):
-        is_named = isinstance(size, str) and size.isidentifier() and size.isascii()
-        extents.append(f"{size}:1..{max(likely, _USUAL_BOUND)}" if is_named else str(likely))
+        name = re.sub(r"\W+", "_", str(size), flags=re.ASCII)  # of a sum, too: its terms may vary
+        extents.append(f"{name}:1..{max(likely, _USUAL_BOUND)}" if name.isidentifier() else str(likely))
     return str(Remedy("--shape", f"{item.name}={','.join(extents)}")) if any(":" in part for part in extents) else ""
 
 

@@ -399,7 +399,7 @@ def _batch(make: Callable[[int, int], Sample], seed: int, numbers: Sequence[int]
 
     found, said = _apart(work)
     if not said:
-        return found  # type: ignore[no-any-return]
+        return list(found)
     if len(numbers) > 1:
         return [outcome for number in numbers for outcome in _batch(make, seed, [number], turn)]
     empty = Sample(numbers[0], "", (), b"", {}, ())
@@ -411,7 +411,7 @@ def _batch(make: Callable[[int, int], Sample], seed: int, numbers: Sequence[int]
     found, again = _apart(lambda _: list(outcomes([sample], target, executor)))
     if again:
         return [Outcome(sample, "crash", said, f"{target} {executor}")]
-    return found  # type: ignore[no-any-return]
+    return list(found)
 
 
 # ---- documented differences

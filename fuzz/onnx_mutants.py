@@ -47,7 +47,7 @@ class UnfitError(Exception):
 
 @dataclass
 class Drawing:
-    """What draws the choices of a mutation."""
+    """Random choices of a mutation."""
 
     rng: np.random.Generator
 

@@ -157,10 +157,10 @@ def test_late_shapes_axes_and_counts_that_do_not_fit_are_refused() -> None:
         model = graph_model([node], {"x": (FLOAT, ["n", "m", "k"]), "late": (INT64, [count])}, {"y": (FLOAT, None)})
         _check(model, [given(late=value) for value in good], [given(late=value) for value in bad])
     # what the model states is what the run has to have
-    stated = graph_model([helper.make_node("Reshape", ["x", "late"], ["y"])],
+    model = graph_model([helper.make_node("Reshape", ["x", "late"], ["y"])],
                           {"x": (FLOAT, [2, 1, 6]), "late": (INT64, [2])}, {"y": (FLOAT, [3, 4])})  # fmt: skip
-    _check(stated, [given(late=[3, 4]), given(late=[-1, 4])], [given(late=[4, 3])])
-    compiled = mlfc.compile(stated, "llvm")
+    _check(model, [given(late=[3, 4]), given(late=[-1, 4])], [given(late=[4, 3])])
+    compiled = mlfc.compile(model, "llvm")
     compiled.run(given(late=[3, 4]))
     with pytest.raises(InputError, match="gives the shape that the model declares: expected 1, got 0"):
         compiled.run(given(late=[4, 3]))

@@ -196,7 +196,7 @@ def test_results_are_those_of_onnx_runtime(quick_builds: None) -> None:
 
 
 def test_caches_of_any_length() -> None:
-    """Lengths that only the run decides, as exporters leave them: the mask has as many columns as there are keys."""
+    """Lengths known at run time only, as exporters write them: the mask has as many columns as there are keys."""
     size, width = 8, 8 * HEADS
     nodes = [
         onnx.helper.make_node("Cast", ["mask"], ["ints"], to=onnx.TensorProto.INT32),

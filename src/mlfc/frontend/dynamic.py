@@ -79,7 +79,7 @@ class Dynamic:
         self.replaced = replaced or {}  # substitutions that earlier imports found
         self.frames = [Frame()]
         self.defined_symbols: set[Symbol] = set()
-        self.stated: dict[str, Symbol] = {}  # symbols with bounds given by users
+        self.user_bounds: dict[str, Symbol] = {}  # symbols by name
         self.may_be_empty: AbstractSet[Symbol] = frozenset()  # input symbols whose lower bound 0 is a default
         self.patterns: dict[tuple[str, int], Any] = {}  # of states of loops, by the node's name and how many there are
         self._names = {"main"}

@@ -185,7 +185,7 @@ class Attention:
 
     @property
     def may_hide_all(self) -> bool:
-        """Whether queries may give zeros because masks or biases hide all keys, although their scores are NaN."""
+        """True if masks or biases may hide all keys of a query, which then gives zeros even if its scores are NaN."""
         return self.zero_rows and self.fill is None and bool(self.masks or self.biases)
 
     def settled(self, ctx: Context, place: Place, scale: Expr, room: Buffer, at: Any) -> Expr:

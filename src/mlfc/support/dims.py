@@ -60,7 +60,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class _Atom:
-    """A factor that is no sum: a symbol, or an operation (``//``, ``%``, ``max``, ``min``) on two extents."""
+    """A factor that is not a sum: a symbol, or an operation (``//``, ``%``, ``max``, ``min``) on two extents."""
 
     kind: str
     args: tuple[Any, ...]

@@ -245,7 +245,7 @@ class _Comparing:
         doubtful: dict[int, tuple[Difference, Array, Array]] = {}
         for name in [name for name in found if name in expected]:
             value, other = found.pop(name), expected.pop(name)
-            dtype = dtypes.get(name) or value.dtype.name  # an operator on a board is no output
+            dtype = dtypes.get(name) or value.dtype.name  # operators on a board are not outputs
             self.empty.setdefault(name, Difference(name, dtype, 0.0, 0.0, sample, note=_NO_TENSOR))
             if apart := unlike(value, other):
                 items.append((name, _of_another_form(name, dtype, sample, apart)))

@@ -58,7 +58,7 @@ def declared_result(node: Node, convert: Convert) -> Results | None:
     """Return the result of a node in the shape that the model declares, which runs check; None where it does not."""
     if node.operator in _OF_ANY_SHAPE:
         return _OF_ANY_SHAPE[node.operator](node, convert)
-    shape = next((shape for shape in node.stated if shape is not None), None)
+    shape = next((shape for shape in node.declared if shape is not None), None)
     function = _DECLARED.get(node.operator)
     return None if function is None or shape is None else function(node, convert, shape)
 
@@ -118,7 +118,7 @@ def _repeats(node: Node, shape: Shape) -> Sequence[Any] | None:
 
 def _lengths(node: Node, _shape: Shape) -> Sequence[Any] | None:
     axis = node.axis(node.integer("axis", 0), node.rank(0))
-    shapes = node.stated[: len(node.outputs)]
+    shapes = node.declared[: len(node.outputs)]
     sizes = [shape[axis] for shape in shapes if shape is not None and axis < len(shape)]
     return sizes if len(sizes) == len(node.outputs) else None
 

@@ -22,11 +22,11 @@ def _non_max_suppression(node: Node) -> Expr:
         node.wrong(f"boxes of shape {boxes} and scores of shape {scores} are no batches")
     if not node.has_shape(boxes, (scores[0], scores[2], 4)):
         node.wrong(f"boxes of shape {boxes} and scores of shape {scores} do not fit")
-    stated = node.stated[0] if node.stated else None
-    if stated is not None:
-        if len(stated) != 2 or stated[1] != 3:
-            node.wrong(f"the result is stated to be of shape {stated}, not rows of 3")
-        rows = stated[0]
+    declared = node.declared[0] if node.declared else None
+    if declared is not None:
+        if len(declared) != 2 or declared[1] != 3:
+            node.wrong(f"the result is declared to be of shape {declared}, not rows of 3")
+        rows = declared[0]
     elif node.has(2) and node.dynamic is not None:
         return _selected(node)
     elif node.has(2):

@@ -230,12 +230,12 @@ class _Importer(Bodies):
         if self.dynamic is not None:
             self.dynamic.give(inputs.values())
             if self.may_restart:
-                stated = self.dynamic.stated
+                bounded = self.dynamic.user_bounds
                 self.dynamic.may_be_empty = {
                     each
                     for each in self.input_symbols
                     # sizes of sequences are not replaced, and are not tried twice
-                    if not each.low and each.name not in stated and each not in self.replaced
+                    if not each.low and each.name not in bounded and each not in self.replaced
                 }
         frozen = {name: expr.data for name, expr in given.items() if isinstance(expr, Constant)}
         outputs = [output.name for output in graph.output]

@@ -200,17 +200,17 @@ def _compress(node: Node) -> Expr:
     if bounds(length - extent)[1] > 0:  # ONNX Runtime ignores conditions beyond the last slice
         length = minimum(length, extent)
         condition = node.cut(condition, 0, 0, length)
-    stated = node.stated[0] if node.stated else None
-    if node.known(1) is not None or (stated is None and node.dynamic is None):
+    wanted = node.declared[0] if node.declared else None
+    if node.known(1) is not None or (wanted is None and node.dynamic is None):
         places = np.flatnonzero(node.value(1, "condition"))
         return node.call("take", x, node.constant(places, "int32"), axis=axis)
     others = shape_of(x)[:axis], shape_of(x)[axis + 1 :]
-    if stated is None:
+    if wanted is None:
         count = node.late(count_of(node, condition), 0, length)
-    elif len(stated) != len(shape_of(x)) or (stated[:axis], stated[axis + 1 :]) != others or stated[axis] > length:
-        node.wrong(f"{length} conditions on a tensor of shape {shape_of(x)} cannot give one of shape {stated}")
+    elif len(wanted) != len(shape_of(x)) or (wanted[:axis], wanted[axis + 1 :]) != others or wanted[axis] > length:
+        node.wrong(f"{length} conditions on a tensor of shape {shape_of(x)} cannot give one of shape {wanted}")
     else:
-        count = stated[axis]
+        count = wanted[axis]
     # in their order: first those that hold, then others in place of what the model says there is
     return node.call("take", x, first_true(node, condition, count), axis=axis)
 

@@ -316,8 +316,8 @@ class _Cache:
     def _total(self, output: int) -> Extent:
         """Return how many keys come out: as many as the cache holds, or more where it grows."""
         node = self.node
-        stated = node.stated[output] if output < len(node.stated) else None
-        is_stated = stated is not None and len(stated) == 4 and node.dynamic is None and node.known(6) is None
-        total: Extent = stated[2] if stated and is_stated else node.extent(6, "total_sequence_length")
+        declared = node.declared[output] if output < len(node.declared) else None
+        is_declared = declared is not None and len(declared) == 4 and node.dynamic is None and node.known(6) is None
+        total: Extent = declared[2] if declared and is_declared else node.extent(6, "total_sequence_length")
         found: Extent = maximum(self.capacity, total)
         return found

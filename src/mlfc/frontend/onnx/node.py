@@ -49,7 +49,7 @@ class Node:
     # remembers how the integers of an expression stand for real numbers
     note_quantization: Callable[[Expr, Quantization], None] = field(repr=False)
     # shapes that the model states of the outputs; None where it leaves dimensions open or says nothing
-    stated: Sequence[tuple[int, ...] | None] = ()
+    declared: Sequence[tuple[int, ...] | None] = ()
     # imports a graph that is an attribute of the node, in whose scope it is, and returns its results
     import_graph: Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]] | None = field(default=None, repr=False)
     # gives the number of the run, which the model counts, and a number that no other random node has

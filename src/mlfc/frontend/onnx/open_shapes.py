@@ -139,7 +139,7 @@ def _extent(value: Any) -> Extent:
 
 
 def _check_ranges(extents: Sequence[Extent], dynamic: Dynamic) -> None:
-    ranges = dynamic.stated
+    ranges = dynamic.user_bounds
     for extent in extents:
         for symbol in extent.symbols if isinstance(extent, Dim) else ():
             if not 0 <= symbol.low <= symbol.high <= LARGEST:

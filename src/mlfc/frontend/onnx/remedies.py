@@ -91,7 +91,7 @@ def advice(asked: Sequence[Var], found: Mapping[Var, Array] | None, fits: bool) 
         return {"next_step": f"Say now what it will be: {' '.join(map(str, remedies))}", "remedies": remedies}
     remedies = [Remedy("--value", f"{var.name}={_text(value)}", is_example=True) for var, value in found.items()]
     shown = " ".join(map(str, remedies))
-    how = f"{shown} gives the stated shapes" if fits else f"for example {shown}"
+    how = f"{shown} gives the declared shapes" if fits else f"for example {shown}"
     return {"next_step": f"Say now what it will be: {how}", "remedies": remedies}
 
 
@@ -132,7 +132,7 @@ class _Search:
     @property
     def states_shapes(self) -> bool:
         """Whether the model states the shape of an output."""
-        return any(shape is not None for shape in self.node.stated)
+        return any(shape is not None for shape in self.node.declared)
 
     def values(self, node: Node, chosen: Mapping[Var, Array]) -> dict[Var, Array] | None:
         """Return values of inputs with which a node is imported, in which some inputs are constants already."""
@@ -145,8 +145,8 @@ class _Search:
             return self._deeper(node, error.index, chosen)
         except _MISFITS:
             return None
-        stated = zip(node.stated, results, strict=False)
-        if any(shape is not None and shape != shape_of(item) for shape, item in stated):
+        declared = zip(node.declared, results, strict=False)
+        if any(shape is not None and shape != shape_of(item) for shape, item in declared):
             return None
         self.likely = [item.type for item in results]
         return dict(chosen)
@@ -154,7 +154,7 @@ class _Search:
     def _deeper(self, node: Node, index: int, chosen: Mapping[Var, Array]) -> dict[Var, Array] | None:
         expr = node.input(index)
         asked = [var for var in _deciding(expr) if var not in chosen]
-        shapes = [shape for shape in node.stated if shape is not None] or list(self.results)
+        shapes = [shape for shape in node.declared if shape is not None] or list(self.results)
         shapes += [item.type.shape for item in node.inputs if item is not None and isinstance(item.type, ir.TensorType)]
         for more in _assignments(asked, shapes, self.states_shapes):
             if self.count > self.limit:

@@ -22,15 +22,15 @@ from mlfc.support.dims import Extent, bounds
 @importer("NonZero")
 def _non_zero(node: Node) -> Expr:
     shape, known = node.shape(0), node.known(0)
-    stated = node.stated[0] if node.stated else None
-    if known is not None or (stated is None and node.dynamic is None):
+    wanted = node.declared[0] if node.declared else None
+    if known is not None or (wanted is None and node.dynamic is None):
         return node.constant(np.stack(np.nonzero(node.value(0, "X"))), "int64")
-    if stated is not None and (len(stated) != 2 or stated[0] != len(shape) or bounds(stated[1] - prod(shape))[0] > 0):
-        node.wrong(f"a tensor of shape {shape} cannot give places of shape {stated}")
+    if wanted is not None and (len(wanted) != 2 or wanted[0] != len(shape) or bounds(wanted[1] - prod(shape))[0] > 0):
+        node.wrong(f"a tensor of shape {shape} cannot give places of shape {wanted}")
     x = node.input(0)
     flags = node.call("not_equal", node.cast(x, "int8") if node.dtype(0) == "bool" else x, _zero_of(node))
     flags = node.reshape(flags, (prod(shape),))
-    count = node.late(count_of(node, flags), 0, prod(shape)) if stated is None else stated[1]
+    count = node.late(count_of(node, flags), 0, prod(shape)) if wanted is None else wanted[1]
     if not shape:
         return node.call("zeros", shape=(0, count), dtype="int64")
     places = node.cast(first_true(node, flags, count), "int64")
@@ -56,7 +56,7 @@ def _unique(node: Node) -> list[Expr]:
     shape = node.shape(0)
     axis = node.axis(node.integer("axis"), len(shape)) if node.given("axis") else None
     is_sorted = node.flag("sorted", 1)
-    count = _stated_count(node, axis or 0)
+    count = _declared_count(node, axis or 0)
     is_flat = axis is None or len(shape) == 1
     if node.known(0) is not None or not (is_flat or node.dynamic is not None):
         return _of_constant(node, axis, is_sorted=is_sorted)
@@ -69,12 +69,12 @@ def _unique(node: Node) -> list[Expr]:
     return _when_run(node, count, is_sorted=is_sorted)
 
 
-def _stated_count(node: Node, axis: int) -> int | None:
+def _declared_count(node: Node, axis: int) -> int | None:
     """Return how many elements the result has by what the model states; 0 where that changes nothing."""
     if not any(map(node.wants, (0, 1, 3))) and node.flag("sorted", 1):
         return 0
-    places = ((index, axis if index == 0 else 0) for index in (0, 1, 3) if index < len(node.stated))
-    shapes = ((node.stated[index], at) for index, at in places)
+    places = ((index, axis if index == 0 else 0) for index in (0, 1, 3) if index < len(node.declared))
+    shapes = ((node.declared[index], at) for index, at in places)
     return next((shape[at] for shape, at in shapes if shape is not None and at < len(shape)), None)
 
 
@@ -110,7 +110,7 @@ def _when_run(node: Node, count: Extent | None, *, is_sorted: bool) -> list[Expr
     begins = first_true(node, is_new, count)
     first = node.call("take", places, begins, axis=0)
     found = node.call("take", elements, begins, axis=0)
-    # what is beyond the stated number is counted behind the others, and left out
+    # what is beyond the declared number is counted behind the others, and left out
     kept = node.call("minimum", group, node.constant(count, "int64"))
     room, ones = _filled(node, "zeros", count + 1), _filled(node, "ones", size)
     counts = node.cut(node.call("scatter_elements", room, kept, ones, axis=0, reduction="add"), 0, 0, count)

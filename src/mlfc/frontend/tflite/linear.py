@@ -271,8 +271,8 @@ def _adds_up_in_words(node: Node, bias: Expr | None, weight: TfliteTensor) -> bo
     kind, is_wide = _BIAS_TYPES.get(node.record.code), weight.dtype == "int16"
     narrow = bias is not None and ir.tensor_type(bias).dtype == "int32"
     if kind is not None:
-        stated = node.options(kind).QuantizedBiasType()
-        read = stated != TensorType.INT64 if is_wide else stated == TensorType.INT32
+        declared = node.options(kind).QuantizedBiasType()
+        read = declared != TensorType.INT64 if is_wide else declared == TensorType.INT32
         if bias is not None and narrow != read:
             raise ModelError(f"the bias type in its options differs from its bias of {ir.tensor_type(bias).dtype}")
         narrow = read

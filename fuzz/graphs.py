@@ -23,7 +23,7 @@ import mlfc
 from fuzz.python_readers import Failure
 from mlfc.support import dtypes
 from mlfc.tir import interpreter
-from mlfc.tir.ir import KernelCall
+from mlfc.tir.program import KernelCall
 from tests.edge_cases import edges
 from tests.native.sanitized import Job, run_sanitized
 

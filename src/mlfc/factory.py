@@ -44,7 +44,7 @@ from mlfc.support.text import Displayed
 from mlfc.support.vm_info import vm_info
 from mlfc.target.features import AUTO
 from mlfc.target.target import Target
-from mlfc.tir.ir import Program, StateValue, Value
+from mlfc.tir.program import Program, StateValue, Value
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -35,13 +35,13 @@ def stepped_unit(
         special = [(transform.fixed_symbols(mod, fixed), transform.specialized(mod, fixed)) for fixed in specialize]
         with transform.within_limits(mod, values, limit_factor * (1 + len(special))):
             fused = [(symbols, prepared(each)) for symbols, each in special]
-            stepped = transform.lower_steps(prepared(mod), target.features, name, fused, device)
-            slots = memory.plan_slots(stepped.steps)
-            executable = codegen.assemble(stepped, slots, name, mod.containers)
+            program = transform.lower_steps(prepared(mod), target.features, name, fused, device)
+            slots = memory.plan_slots(program.instructions)
+            executable = codegen.assemble(program, slots, name, mod.containers)
     small = target.features.optimize == "size"
     return codegen.Unit(
-        stepped.program,
-        _plan(slots, len(stepped.program.calls)),
+        program,
+        _plan(slots, len(program.calls)),
         name,
         "vm",
         target=target,
@@ -49,7 +49,6 @@ def stepped_unit(
         small=small,
         device_target=chosen if chosen.device else None,
         executable=executable,
-        steps=stepped.steps,
         arena=slots.blocks,
     )
 

@@ -10,7 +10,7 @@ import pytest
 import mlfc
 from mlfc import transform
 from mlfc.tir import interpreter
-from mlfc.tir.ir import Program
+from mlfc.tir.program import Program
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.device_runner import OnCuda, RunKernel, run_program
 from tests.native.test_device_kernels import DEVICE, FAMILIES, failures

@@ -18,7 +18,8 @@ from mlfc.codegen.host.launch import launch_extents
 from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo
 from mlfc.support import dtypes
-from mlfc.tir.ir import Buffer, PrimFunc, Program, Value
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.program import Program, Value
 from tests.conftest import need_opencl
 from tests.native.cuda_on_host import host_code
 from tests.native.kernel_runner import aligned

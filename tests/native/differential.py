@@ -18,7 +18,7 @@ from mlfc.relay import ir as relay
 from mlfc.support import dtypes
 from mlfc.target.target import parse_target
 from mlfc.tir import interpreter
-from mlfc.tir.ir import Program, Value
+from mlfc.tir.program import Program, Value
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.c_files import print_file
 from tests.native.compiler_levels import Build

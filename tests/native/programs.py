@@ -11,7 +11,8 @@ from mlfc.support import c_names
 from mlfc.target.features import Features
 from mlfc.target.target import Target
 from mlfc.tir import builder as tb
-from mlfc.tir.ir import Buffer, KernelCall, PrimFunc, Program, Value
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.program import KernelCall, Program, Value
 
 NASTY_NODE = 'block/*1*/ "quoted" ??/ \\\n#define x'
 

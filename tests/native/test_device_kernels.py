@@ -18,7 +18,7 @@ from mlfc.codegen.device import device_kernels
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
-from mlfc.tir.ir import Program
+from mlfc.tir.program import Program
 from mlfc.tir.visitor import launches
 from tests import operator_cases
 from tests.image_cases import block_cases, resize_cases

@@ -16,7 +16,8 @@ from mlfc.crt import crt_files
 from mlfc.support.content import Data, write_data
 from mlfc.target.target import parse_target
 from mlfc.tir import builder as tb
-from mlfc.tir.ir import Buffer, KernelCall, Launch, PrimFunc, Program, Seq, Value, Var
+from mlfc.tir.ir import Buffer, Launch, PrimFunc, Seq, Var
+from mlfc.tir.program import KernelCall, Program, Value
 from tests.native.crt_executor import DLTensor
 from tests.native.test_generated_module import compiler
 from tests.native.test_packed_functions import call, tensor

@@ -16,7 +16,7 @@ import mlfc
 from mlfc import memory
 from mlfc.archive.read.load import load_factory
 from mlfc.errors import BudgetError
-from mlfc.tir.ir import Program
+from mlfc.tir.program import Program
 from tests.unit.test_memory import make_call, make_program, make_value
 
 

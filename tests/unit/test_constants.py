@@ -12,7 +12,7 @@ from mlfc.codegen.llvm.kernels import empty_module
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import ConstantGlobals, data_pieces
 from mlfc.target.target import parse_target
-from mlfc.tir.ir import Value
+from mlfc.tir.program import Value
 
 
 def values(count: int) -> list[Value]:

@@ -20,7 +20,8 @@ from mlfc.relay import ir as relay
 from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
-from mlfc.tir.ir import Buffer, Program, Value
+from mlfc.tir.ir import Buffer
+from mlfc.tir.program import Program, Value
 from mlfc.transform import device_placement
 from mlfc.transform.lower_group import LoweredGroup
 from tests.onnx_graphs import GraphMaker
@@ -176,7 +177,7 @@ def test_scratch_on_a_device_is_a_tensor_of_the_graph() -> None:
     whole, _ = placed_program(chain("Softmax"))
     (call,) = whole.calls
     kernel = replace(call.kernel, scratch=tuple(Buffer(f"s{size}", (size,), "float32", "scratch") for size in (7, 300)))
-    program = replace(whole, kernels=(kernel,), calls=(replace(call, kernel=kernel),))
+    program = replace(whole, kernels=(kernel,), instructions=(replace(call, kernel=kernel),))
     storages = memory.assign_storages(program, memory.plan(program))
     graph = parse_graph(build_graph(program, {kernel.name: kernel.name}, storages).text)
     node = graph.nodes[-1]

@@ -10,7 +10,8 @@ from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir import visitor
 from mlfc.tir.interpreter import run
-from mlfc.tir.ir import Let, Program
+from mlfc.tir.ir import Let
+from mlfc.tir.program import Program
 from mlfc.transform.lower_group import lower_group
 
 FEATURES = Features()

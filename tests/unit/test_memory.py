@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mlfc import memory
 from mlfc.errors import InternalError
-from mlfc.tir.ir import Buffer, KernelCall, PrimFunc, Program, Seq, Value
+from mlfc.tir.ir import Buffer, PrimFunc, Seq
+from mlfc.tir.program import KernelCall, Program, Value
 
 
 def make_kernel(inputs, output, scratch=0, inplace=()):

@@ -15,7 +15,7 @@ from mlfc import memory
 from mlfc.errors import InternalError
 from mlfc.factory import Factory
 from mlfc.relay import ir
-from mlfc.tir.ir import Program, Value
+from mlfc.tir.program import Program, Value
 from mlfc.transform.row_tiling import TiledLayer, rows_of, schedule
 
 NO_CALL = ir.call("copy", [ir.Var("x", ir.TensorType((1,), "int8"))])

@@ -16,7 +16,8 @@ from mlfc.target.features import Features
 from mlfc.tir import builder as tb
 from mlfc.tir import ir, visitor
 from mlfc.tir.interpreter import run
-from mlfc.tir.ir import Buffer, KernelCall, PrimFunc, Program, Value
+from mlfc.tir.ir import Buffer, PrimFunc
+from mlfc.tir.program import KernelCall, Program, Value
 from mlfc.transform.share_kernels import share_kernels
 from tests.verify_tir import verify
 

@@ -137,10 +137,10 @@ def test_the_proof_finds_a_state_that_is_written_too_early() -> None:
     program, plan = factory.program, factory.plan
     prove(program, plan)
     writers = [call for call in program.calls if call.output in {state.written for state in program.states}]
-    early = replace(program, calls=(*writers, *(call for call in program.calls if call not in writers)))
+    early = replace(program, instructions=(*writers, *(call for call in program.calls if call not in writers)))
     with pytest.raises(InternalError, match="are overwritten before they are read"):
         prove(early, plan)
-    lost = replace(program, calls=tuple(call for call in program.calls if call is not writers[-1]))
+    lost = replace(program, instructions=tuple(call for call in program.calls if call is not writers[-1]))
     with pytest.raises(InternalError, match="the next run does not find the new value of the state"):
         prove(lost, plan)
     first, second = program.states

@@ -24,7 +24,7 @@ from mlfc.support.module_info import (
 )  # fmt: skip
 from mlfc.support.version import __version__
 from mlfc.tir.dataflow import Dataflow
-from mlfc.tir.ir import KernelCall, Value
+from mlfc.tir.program import KernelCall, Value
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -59,7 +59,7 @@ def full_module_info(factory: Factory, code: GeneratedCode | None = None) -> Mod
 
 
 def _operators(factory: Factory, code: GeneratedCode) -> tuple[CallInfo, ...]:
-    flow = Dataflow(factory.program, factory.unit.steps)
+    flow = Dataflow(factory.program)
     given = flow.given_by_calls()
     return tuple(
         replace(_operator(factory, code, index, call), reads=flow.read_by(index), outputs=given.get(index, ()))

@@ -8,7 +8,7 @@ from mlfc.support.call_shapes import UNKNOWN, count_text, tensor_text
 from mlfc.support.dim_estimates import most
 from mlfc.support.dims import LARGEST, Dim, Extent, substituted, symbols_of
 from mlfc.support.module_info import OperatorInfo
-from mlfc.tir.ir import KernelCall
+from mlfc.tir.program import KernelCall
 
 
 def call_info(call: KernelCall, function: str) -> OperatorInfo:

@@ -22,7 +22,7 @@ from mlfc.memory.pools import POOL_ALIGNMENT, ConstantPool
 from mlfc.support import dtypes
 from mlfc.support.c_names import bounded, unique
 from mlfc.support.content import Data, aligned_arrays, nbytes_of, to_bytes
-from mlfc.tir.ir import Value
+from mlfc.tir.program import Value
 
 ALIGNMENT = 64
 BLOB_THRESHOLD = 1 << 20

@@ -27,7 +27,8 @@ from mlfc.support.bytecode import Executable
 from mlfc.support.content import Data, nbytes_of
 from mlfc.support.module_info import ConstantPoolInfo
 from mlfc.target.features import Level
-from mlfc.tir.ir import COPY, PrimFunc
+from mlfc.tir.ir import PrimFunc
+from mlfc.tir.program import COPY
 
 _HASH = 17
 _COMPUTE = "_compute"
@@ -159,7 +160,11 @@ def interface_of(unit: Unit, shared: Shared, constants: ConstantTable) -> Interf
         unit.workspace_io,
         constants.loaded,
         tuple(
-            InterfaceState(state.before, plan.state_offsets[state.before], state.initial)
+            InterfaceState(
+                state.before,
+                plan.state_offsets[state.before],
+                state.initial.data if state.initial is not None else None,
+            )
             for state in unit.program.states
         ),
         plan.state_bytes,

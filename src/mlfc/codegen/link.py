@@ -24,7 +24,8 @@ from mlfc.support import c_names
 from mlfc.support.content import Data
 from mlfc.target.features import Level
 from mlfc.target.target import Target
-from mlfc.tir.ir import KernelCall, PrimFunc, Value
+from mlfc.tir.ir import PrimFunc
+from mlfc.tir.program import KernelCall, Value
 
 LLVM = "llvm"
 _PREFIX = f"tvmgen_{SHARED_MODULE}"

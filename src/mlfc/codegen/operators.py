@@ -16,9 +16,10 @@ from mlfc.codegen.levels import OF_LEVEL, dispatcher, guarded, placed, served
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.target.features import Level, Levels
-from mlfc.tir.ir import KernelCall, PrimFunc
+from mlfc.tir.ir import PrimFunc
 from mlfc.tir.merge_kernels import merge_families
 from mlfc.tir.parameters import without_single_trips
+from mlfc.tir.program import KernelCall
 
 _SHOWN_NODES = 40
 

@@ -12,8 +12,8 @@ from mlfc.support import c_names
 from mlfc.support.bytecode import Executable
 from mlfc.target.features import Levels
 from mlfc.target.target import Target, parse_target
-from mlfc.tir.ir import PrimFunc, Program, Value
-from mlfc.tir.steps import Step
+from mlfc.tir.ir import PrimFunc
+from mlfc.tir.program import Program, Value
 from mlfc.tir.visitor import signature
 from mlfc.tir.work import LEAST_OF_MODEL, as_number, work_of
 
@@ -56,7 +56,6 @@ class Unit:
     # of a target with several levels, the one for whose processors alone the code is; None for all of them
     only_level: str | None = None
     executable: Executable | None = None  # of the virtual machine
-    steps: tuple[Step, ...] = ()  # what it was made from
     # what is in the arena of an executable during which calls; none where its storages are allocated
     arena: tuple[Block, ...] = ()
     parallel: str = ""  # the function by which kernels share their work among threads, if they do

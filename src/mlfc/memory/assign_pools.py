@@ -15,7 +15,7 @@ from mlfc.memory.liveness import LiveRange, live_ranges
 from mlfc.memory.planner import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan, plan
 from mlfc.memory.pools import POOL_ALIGNMENT, ConstantPool, Pool, PoolSpan
 from mlfc.support.text import shortened
-from mlfc.tir.ir import Program, Value
+from mlfc.tir.program import Program, Value
 from mlfc.tir.traffic import traffic
 
 _LARGEST = 5

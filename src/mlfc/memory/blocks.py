@@ -10,7 +10,7 @@ from mlfc.errors import InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
 from mlfc.memory.planner import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
 from mlfc.memory.reuse import Uses, input_overlap_distances, uses_of
-from mlfc.tir.ir import KernelCall, Program, Value
+from mlfc.tir.program import KernelCall, Program, Value
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
-from mlfc.tir.ir import Program, Value
+from mlfc.tir.program import Program, Value
 
 
 @dataclass(frozen=True, eq=False)

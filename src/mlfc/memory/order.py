@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from mlfc.memory.reuse import allows_inplace, call_overlap_distance
-from mlfc.tir.ir import KernelCall, Program, Value
+from mlfc.tir.program import KernelCall, Program, Value
 
 # sets of calls that are kept at each step; beyond some dozens nothing is won on real graphs
 _BEAM = 48
@@ -29,7 +29,7 @@ def reordered(program: Program) -> Program:
     order = graph.search()
     if graph.peak(order) >= graph.peak(range(len(program.calls))):
         return program
-    return replace(program, calls=tuple(program.calls[index] for index in order))
+    return replace(program, instructions=tuple(program.calls[index] for index in order))
 
 
 class _Effect(NamedTuple):

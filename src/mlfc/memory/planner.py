@@ -11,7 +11,7 @@ from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_r
 from mlfc.memory.pools import DEFAULT_POOL, PoolSpan
 from mlfc.memory.reuse import Reuse, allows_inplace, choose_reuse, overlap_distances
 from mlfc.support.text import Displayed
-from mlfc.tir.ir import KernelCall, Program, Value
+from mlfc.tir.program import KernelCall, Program, Value
 
 SCRATCH_ALIGNMENT = 64
 SCRATCH_NAME = "(scratch)"

@@ -14,7 +14,7 @@ from mlfc.memory.pools import MemoryOptions
 from mlfc.memory.proof import prove
 from mlfc.memory.states import commit_states, with_states
 from mlfc.support.cost import spend
-from mlfc.tir.ir import Program, Value
+from mlfc.tir.program import Program, Value
 
 Planned: TypeAlias = tuple[Program, Plan]
 Planner: TypeAlias = Callable[[Program, int], Planned]
@@ -96,7 +96,7 @@ def with_workspace_io(program: Program) -> Program:
         program,
         inputs=tuple(map(move, program.inputs)),
         outputs=tuple(map(move, program.outputs)),
-        calls=tuple(
+        instructions=tuple(
             replace(call, inputs=tuple(map(move, call.inputs)), output=move(call.output)) for call in program.calls
         ),
     )

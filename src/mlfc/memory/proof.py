@@ -14,7 +14,7 @@ from mlfc.memory.liveness import alignment_of
 from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan
 from mlfc.support import dtypes
 from mlfc.tir.inplace_overlap import overlap_distance
-from mlfc.tir.ir import KernelCall, Program, Value
+from mlfc.tir.program import KernelCall, Program, Value
 
 Extent = tuple[int, int]
 # beyond all offsets of an arena: where the memory of states begins for the proof

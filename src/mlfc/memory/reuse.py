@@ -8,7 +8,7 @@ from math import lcm
 
 from mlfc.memory.liveness import LiveRange
 from mlfc.tir.inplace_overlap import OverlapDistance, overlap_distance
-from mlfc.tir.ir import KernelCall, Program, Value
+from mlfc.tir.program import KernelCall, Program, Value
 
 _FAR = 1 << 40
 

@@ -16,8 +16,19 @@ from mlfc.memory.blocks import Block
 from mlfc.memory.planner import SCRATCH_NAME
 from mlfc.memory.reuse import allows_inplace
 from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, symbols_of
-from mlfc.tir.ir import KernelCall, Value
-from mlfc.tir.steps import Assign, Define, Goto, Invoke, Label, ListStep, Mark, Return, Step, UnlessEqual, sources_of
+from mlfc.tir.program import (
+    Assign,
+    BranchOnSymbols,
+    Define,
+    Instruction,
+    Jump,
+    KernelCall,
+    Label,
+    ListOperation,
+    Return,
+    Value,
+    sources_of,
+)
 
 ALIGNMENT = 64
 _MOST_ARENA_BYTES = (1 << 31) - 1
@@ -43,7 +54,7 @@ class SlotPlan:
 
     slots: list[Slot] = field(default_factory=list)
     values: dict[Value, Slot] = field(default_factory=dict)  # of values that own their bytes
-    scratch: dict[Invoke, tuple[Slot, ...]] = field(default_factory=dict)
+    scratch: dict[KernelCall, tuple[Slot, ...]] = field(default_factory=dict)
     # copies that an `Assign` needs of variables that it writes and reads, by its place among the sources
     spare: dict[tuple[Assign, int], Slot] = field(default_factory=dict)
     arena_bytes: int = -1  # -1 where storages are allocated
@@ -68,12 +79,12 @@ class _Life:
     device: str | None = None
 
 
-def plan_slots(steps: Sequence[Step]) -> SlotPlan:
+def plan_slots(steps: Sequence[Instruction]) -> SlotPlan:
     """Return the storages of a model's values and scratch; deterministic."""
     lives, scratch, spare = _lives(steps)
     everything = [*lives.values(), *chain(*scratch.values()), *spare.values()]
-    holds_lists = any(isinstance(step, ListStep) for step in steps)  # which keep tensors for as long as they like
-    runs_on_host = not any(isinstance(step, Invoke) and step.call.kernel.device for step in steps)
+    holds_lists = any(isinstance(step, ListOperation) for step in steps)  # which keep tensors for as long as they like
+    runs_on_host = not any(isinstance(step, KernelCall) and step.kernel.device for step in steps)
     if runs_on_host and not holds_lists and all(_is_bounded(life.nbytes) for life in everything):
         plan = _in_arena(steps, lives, scratch, spare)
         if plan.arena_bytes <= _MOST_ARENA_BYTES:
@@ -92,10 +103,10 @@ def live_in(plan: SlotPlan, calls: int) -> tuple[int, ...]:
     return tuple(accumulate(changes[:calls]))
 
 
-def parts(steps: Sequence[Step]) -> list[int]:
+def parts(steps: Sequence[Instruction]) -> list[int]:
     """Return where the parts of a run begin, of which each ends the run: one for each set of extents."""
-    others = {step.label for step in steps if isinstance(step, UnlessEqual)}
-    return [0, *(at for at, step in enumerate(steps) if isinstance(step, Mark) and step.label in others)]
+    others = {step.otherwise for step in steps if isinstance(step, BranchOnSymbols)}
+    return [0, *(at for at, step in enumerate(steps) if isinstance(step, Label) and step in others)]
 
 
 def part_of(starts: Sequence[int], at: int) -> int:
@@ -108,10 +119,10 @@ def _is_bounded(nbytes: Extent) -> bool:
 
 
 def _lives(
-    steps: Sequence[Step],
-) -> tuple[dict[Value, _Life], dict[Invoke, list[_Life]], dict[tuple[Assign, int], _Life]]:
+    steps: Sequence[Instruction],
+) -> tuple[dict[Value, _Life], dict[KernelCall, list[_Life]], dict[tuple[Assign, int], _Life]]:
     lives: dict[Value, _Life] = {}
-    scratch: dict[Invoke, list[_Life]] = {}
+    scratch: dict[KernelCall, list[_Life]] = {}
     spare: dict[tuple[Assign, int], _Life] = {}
     for at, step in enumerate(steps):
         for value in sources_of(step):
@@ -122,8 +133,8 @@ def _lives(
                 value.root, _Life(value.root.name, value.root.nbytes, at, at, device=value.root.device)
             )
             life.last = at
-        if isinstance(step, Invoke) and step.call.kernel.scratch:
-            kernel = step.call.kernel
+        if isinstance(step, KernelCall) and step.kernel.scratch:
+            kernel = step.kernel
             scratch[step] = [_Life(SCRATCH_NAME, nbytes, at, at, device=kernel.device) for nbytes in kernel.workspaces]
         if isinstance(step, Assign):
             targets = set(step.variables)
@@ -137,30 +148,30 @@ def _lives(
     return lives, scratch, spare
 
 
-def _written(step: Step) -> tuple[Value, ...]:
-    if isinstance(step, Invoke):
-        return (step.call.output,) if step.call.output.root.kind == "intermediate" else ()
-    if isinstance(step, ListStep):
+def _written(step: Instruction) -> tuple[Value, ...]:
+    if isinstance(step, KernelCall):
+        return (step.output,) if step.output.root.kind == "intermediate" else ()
+    if isinstance(step, ListOperation):
         return (step.output,) if step.output.kind == "intermediate" else ()
     return tuple(item for item in step.variables if item.kind != "list") if isinstance(step, Assign) else ()
 
 
-def _loops(steps: Sequence[Step]) -> list[tuple[int, int]]:
+def _loops(steps: Sequence[Instruction]) -> list[tuple[int, int]]:
     """Return where loops begin and end, inner ones first."""
     marks: dict[Label, int] = {}
     found = []
     for at, step in enumerate(steps):
-        if isinstance(step, Mark):
-            marks[step.label] = at
-        elif isinstance(step, Goto) and step.label in marks:
+        if isinstance(step, Label):
+            marks[step] = at
+        elif isinstance(step, Jump) and step.label in marks:
             found.append((marks[step.label], at))
     return sorted(found, key=lambda loop: loop[1] - loop[0])
 
 
 def _in_arena(
-    steps: Sequence[Step],
+    steps: Sequence[Instruction],
     lives: Mapping[Value, _Life],
-    scratch: Mapping[Invoke, Sequence[_Life]],
+    scratch: Mapping[KernelCall, Sequence[_Life]],
     spare: Mapping[tuple[Assign, int], _Life],
 ) -> SlotPlan:
     plan, starts = SlotPlan(), parts(steps)
@@ -192,9 +203,9 @@ def _in_arena(
     return plan
 
 
-def _blocks(steps: Sequence[Step], placed: Sequence[tuple[int, int, _Life]]) -> tuple[Block, ...]:
+def _blocks(steps: Sequence[Instruction], placed: Sequence[tuple[int, int, _Life]]) -> tuple[Block, ...]:
     """Return what is live during calls, by first call; variables that live between two calls are in none."""
-    calls = [at for at, step in enumerate(steps) if isinstance(step, Invoke)]
+    calls = [at for at, step in enumerate(steps) if isinstance(step, KernelCall)]
     found = []
     for begin, end, life in placed:
         first, last = bisect_left(calls, life.first), bisect_right(calls, life.last) - 1
@@ -209,34 +220,32 @@ def _slot(life: _Life) -> Slot:
 
 
 def _allocated(
-    steps: Sequence[Step], lives: Mapping[Value, _Life], scratch: Mapping[Invoke, Sequence[_Life]]
+    steps: Sequence[Instruction], lives: Mapping[Value, _Life], scratch: Mapping[KernelCall, Sequence[_Life]]
 ) -> SlotPlan:
     plan = SlotPlan()
     known, starts = _from_inputs(steps), parts(steps)
-    keeping = (Assign, Return, ListStep)
+    keeping = (Assign, Return, ListOperation)
     kept = {source.root for step in steps if isinstance(step, keeping) for source in sources_of(step)}
     for at, step in enumerate(steps):
-        if isinstance(step, ListStep) and step.output.kind == "intermediate":
+        if isinstance(step, ListOperation) and step.output.kind == "intermediate":
             plan.values[step.output] = _new(plan, lives[step.output], is_lasting=False)
-        if not isinstance(step, Invoke):
+        if not isinstance(step, KernelCall):
             continue
         if step in scratch:
             part = part_of(starts, at)
             plan.scratch[step] = tuple(_shared(plan, life, known, part) for life in scratch[step])
-        root = step.call.output.root
+        root = step.output.root
         if root.kind != "intermediate" or root in plan.values:
             continue
         life = lives[root]
         if root in kept:
             plan.values[root] = _new(plan, life, is_lasting=False)
             continue
-        plan.values[root] = _in_place(plan, step.call, life, lives, at) or _shared(
-            plan, life, known, part_of(starts, at)
-        )
+        plan.values[root] = _in_place(plan, step, life, lives, at) or _shared(plan, life, known, part_of(starts, at))
     return plan
 
 
-def _from_inputs(steps: Sequence[Step]) -> set[Symbol]:
+def _from_inputs(steps: Sequence[Instruction]) -> set[Symbol]:
     """Return the symbols that are extents of inputs, and so known at the start."""
     found = set()
     for step in steps:
@@ -299,7 +308,7 @@ def _covers(large: Extent, small: Extent) -> bool:
     return bounds(large - small)[0] >= 0
 
 
-def ends_with(steps: Sequence[Step], at: int, value: Value) -> bool:
+def ends_with(steps: Sequence[Instruction], at: int, value: Value) -> bool:
     """Tell whether no step reads a list after step `at`, which makes another one of it.
 
     A variable may be read again behind the next step that writes it: then it is that other list.

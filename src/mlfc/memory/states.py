@@ -12,7 +12,7 @@ from dataclasses import replace
 from mlfc.memory.liveness import alignment_of
 from mlfc.memory.planner import Plan
 from mlfc.memory.reuse import allows_inplace, call_overlap_distance
-from mlfc.tir.ir import KernelCall, Program, StateValue, Value
+from mlfc.tir.program import KernelCall, Program, StateValue, Value
 
 _ALIGNMENT = 16
 
@@ -41,7 +41,7 @@ def commit_states(program: Program, *, overlap: bool) -> Program:
     unused = {state.copy.kernel for state in states if state.copy} - {call.kernel for call in (*direct, *copies)}
     return replace(
         program,
-        calls=(*direct, *copies),
+        instructions=(*direct, *copies),
         kernels=tuple(kernel for kernel in program.kernels if kernel not in unused),
         states=tuple(replace(state, after=state.written) for state in program.states),
     )

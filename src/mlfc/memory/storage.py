@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from mlfc.memory.liveness import live_ranges
 from mlfc.memory.planner import Plan
-from mlfc.tir.ir import KernelCall, Program, Value
+from mlfc.tir.program import KernelCall, Program, Value
 
 
 @dataclass(frozen=True, eq=False)

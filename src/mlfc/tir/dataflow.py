@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from mlfc.tir.ir import KernelCall, Program, Value
-from mlfc.tir.steps import Assign, ListStep, Step
+from mlfc.tir.program import Assign, Instruction, KernelCall, ListOperation, Program, Value
 
 
 class Dataflow:
@@ -16,14 +15,14 @@ class Dataflow:
     inputs. Constants have none.
     """
 
-    def __init__(self, program: Program, steps: Sequence[Step] = ()) -> None:
+    def __init__(self, program: Program) -> None:
         self._program = program
         given = (*program.inputs, *(state.before for state in program.states))
         self._given = {value.root: -1 - place for place, value in reversed([*enumerate(given)])}
         self._written: dict[Value, list[tuple[int, Value]]] = {}
         for index, call in enumerate(program.calls):
             self._written.setdefault(call.output.root, []).append((index, call.output))
-        self._assigned = _assigned(steps)
+        self._assigned = _assigned(program.instructions)
 
     def read_by(self, index: int) -> tuple[int, ...]:
         """Return the sources of what a call reads, each once, in the order of its arguments."""
@@ -63,14 +62,14 @@ class Dataflow:
                 yield self._given[root]
 
 
-def _assigned(steps: Sequence[Step]) -> dict[Value, list[Value]]:
+def _assigned(instructions: Sequence[Instruction]) -> dict[Value, list[Value]]:
     """Return what variables and lists are made of."""
     found: dict[Value, list[Value]] = {}
-    for step in steps:
+    for step in instructions:
         if isinstance(step, Assign):
             for variable, source in zip(step.variables, step.sources, strict=True):
                 found.setdefault(variable, []).append(source)
-        elif isinstance(step, ListStep):
+        elif isinstance(step, ListOperation):
             found.setdefault(step.output, []).extend(step.inputs)
     return found
 

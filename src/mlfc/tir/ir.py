@@ -1,4 +1,4 @@
-"""The loop-level IR: plain data for one fused function, and the program that calls such functions.
+"""The loop-level IR: plain data for one fused function.
 
 Everything that looks at generated code (printers, the bounds proof, the interpreter, cost and stack
 models) reads these nodes and nothing else. Nodes are immutable and compared by identity.
@@ -7,18 +7,13 @@ Index arithmetic is int32. `Select` evaluates only the branch it takes, so a gua
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-from mlfc.errors import InternalError
 from mlfc.support import dtypes
-from mlfc.support.dims import Extent, Shape, Symbol
-from mlfc.support.module_info import RowTilingInfo
+from mlfc.support.dims import Shape, Symbol
 
 BINARY = (
     "add", "sub", "mul", "div",  # div: floats only
@@ -26,8 +21,6 @@ BINARY = (
     "min", "max", "and", "or", "xor", "shl", "shr",  # shr keeps the sign of signed values
     "eq", "ne", "lt", "le", "gt", "ge", "land", "lor",  # result bool
 )  # fmt: skip
-COPY = "__copy"
-"""Name of kernels that bring a tensor to another device: no code, executors do it."""
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "land", "lor"})
 
 
@@ -411,120 +404,3 @@ class PrimFunc:
         if self.device is not None:
             return tuple(buffer.nbytes for buffer in self.scratch)
         return (self.scratch_bytes,) if self.scratch else ()
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A tensor of a program: model input or output, constant, or intermediate.
-
-    `alias_of`: this value is a view of another one: its bytes from `start` on, in another shape.
-    `device`: the kind of device in whose memory it lies; None for the host's. That of `root` counts.
-    """
-
-    name: str
-    shape: Shape
-    dtype: str
-    kind: str  # input | output | constant | intermediate | state
-    data: npt.NDArray[np.generic] | None = None
-    alias_of: Value | None = None
-    start: int = 0
-    device: str | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the dense tensor; a `Dim` where an extent is one."""
-        size: int = prod(self.shape)
-        return size * dtypes.nbytes(self.dtype)
-
-    @property
-    def array(self) -> npt.NDArray[np.generic]:
-        """The elements of a constant."""
-        if self.data is None:
-            raise InternalError(f"the constant '{self.name}' has no value")
-        return self.data
-
-    @property
-    def root(self) -> Value:
-        """The value that owns the bytes."""
-        value = self
-        while value.alias_of is not None:
-            value = value.alias_of
-        return value
-
-    @property
-    def root_start(self) -> int:
-        """Where the bytes begin in those of `root`."""
-        return self.start + (self.alias_of.root_start if self.alias_of is not None else 0)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it has all bytes of `root`."""
-        return self.nbytes == self.root.nbytes
-
-
-@dataclass(frozen=True, eq=False)
-class KernelCall:
-    """One call of a kernel: arguments by position, and the original nodes it computes."""
-
-    kernel: PrimFunc
-    inputs: tuple[Value, ...]
-    constants: tuple[Value, ...]
-    output: Value
-    nodes: tuple[str, ...] = ()
-    numbers: tuple[Extent, ...] = ()  # what `PrimFunc.symbols` of the kernel are in this call
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether it brings a tensor from one device to another; its kernel is none of `Program.kernels`."""
-        return self.kernel.name == COPY
-
-
-@dataclass(frozen=True, eq=False)
-class StateValue:
-    """A tensor that is kept from one run to the next.
-
-    `after` is computed by the program's calls, which know nothing of states; `memory.commit_states` puts it where the
-    next run finds it: in `written`, which lies in the very place of `before`.
-    """
-
-    before: Value  # what calls read: of the kind ``state``
-    after: Value  # the next value: an intermediate of its own, or `written` itself where a call writes it in place
-    written: Value  # of the kind ``state``
-    copy: KernelCall | None  # writes `after` to `written`; None where the virtual machine does
-    initial: npt.NDArray[np.generic] | None = None  # None for zeros
-
-    @property
-    def begin(self) -> npt.NDArray[np.generic]:
-        """The elements before the first run."""
-        if self.initial is not None:
-            return self.initial
-        return np.zeros(self.before.shape, dtypes.to_numpy(self.before.dtype))
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A whole model at loop level: values, kernels (each once) and calls in execution order."""
-
-    name: str
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    constants: tuple[Value, ...]
-    kernels: tuple[PrimFunc, ...]
-    calls: tuple[KernelCall, ...]
-    contracts_floats: bool = True  # whether a float product and a sum may become one fused multiply-add
-    overlaps: bool = False  # whether outputs may reach into the place of inputs that die
-    tiling: RowTilingInfo | None = None  # which layers are tiled by rows, and what that saves
-    states: tuple[StateValue, ...] = ()
-
-    @property
-    def returned(self) -> frozenset[Value]:
-        """The values that somebody reads after the last call: outputs, and next values of states."""
-        return frozenset(value.root for value in (*self.outputs, *(state.after for state in self.states)))
-
-    def __repr__(self) -> str:
-        return f"<Program {self.name} of {len(self.calls)} calls>"
-
-    def intermediates(self) -> Iterator[Value]:
-        """Yield every value that needs workspace, each once: inputs that lie there, then in the order of creation."""
-        roots = [value.root for value in (*self.inputs, *(call.output for call in self.calls))]
-        yield from dict.fromkeys(root for root in roots if root.kind == "intermediate")

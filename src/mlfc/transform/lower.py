@@ -21,7 +21,8 @@ from mlfc.support.dims import bounds
 from mlfc.target.features import Features, without_transforms
 from mlfc.tir import visitor
 from mlfc.tir.extents import symbols_of
-from mlfc.tir.ir import COPY, KernelCall, PrimFunc, Program, StateValue, Value
+from mlfc.tir.ir import PrimFunc
+from mlfc.tir.program import COPY, KernelCall, Program, StateValue, Value
 from mlfc.transform.device_placement import DevicePlacement
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from mlfc.transform.matching import macs_of, storage_owner
@@ -165,7 +166,12 @@ class ProgramBuilder:
                 value = self._copied_next(value, state.output, before.device)
             after = value.root
             written = Value(state.output, after.shape, after.dtype, "state", device=before.device)
-            found.append(StateValue(before, after, written, self._copy_call(after, written), state.initial))
+            initial = (
+                None
+                if state.initial is None
+                else Value(before.name, before.shape, before.dtype, "constant", state.initial)
+            )
+            found.append(StateValue(before, after, written, self._copy_call(after, written), initial))
         return tuple(found)
 
     def _copied_next(self, value: Value, name: str, device: str | None) -> Value:

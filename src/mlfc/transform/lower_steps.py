@@ -20,23 +20,23 @@ from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, dims_in, symbols_of
 from mlfc.target.features import Features
-from mlfc.tir.ir import KernelCall, Program, StateValue, Value
-from mlfc.tir.steps import (
+from mlfc.tir.program import (
     Assign,
+    Branch,
+    BranchOnSymbols,
+    CheckBounds,
+    CheckDimension,
     Define,
-    Goto,
-    Invoke,
+    Instruction,
+    Jump,
+    KernelCall,
     Label,
-    Limit,
-    ListStep,
-    Mark,
-    Rebind,
-    Require,
+    ListOperation,
+    Program,
     Return,
-    Step,
-    SteppedProgram,
-    Unless,
-    UnlessEqual,
+    SetSymbols,
+    StateValue,
+    Value,
 )
 from mlfc.transform.device_placement import DEFINES, DevicePlacement, place_steps_on_device
 from mlfc.transform.lower import ProgramBuilder
@@ -48,7 +48,7 @@ def lower_steps(
     name: str = "default",
     special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]] = (),
     device: tuple[str, Features] | None = None,
-) -> SteppedProgram:
+) -> Program:
     """Lower a module whose functions were fused, each by itself.
 
     `special` are modules that do the same for certain values of symbols of the inputs: the first that fits is run.
@@ -107,12 +107,12 @@ class _StepBuilder(ProgramBuilder):
     def __init__(self, module: relay.IRModule, features: Features, placement: DevicePlacement | None = None) -> None:
         super().__init__(features, placement=placement)
         self._module = module
-        self._steps: list[Step] = []
+        self._instructions: list[Instruction] = []
         self._known: set[Symbol] = set()
         self._entered: list[str] = []
         self._labels = 0
 
-    def lowered(self, name: str, special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]]) -> SteppedProgram:
+    def lowered(self, name: str, special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]]) -> Program:
         self._suit_rounding([self._module, *(module for _, module in special)])
         main = self._module.main
         inputs = tuple(self._input(param) for param in main.params)
@@ -122,34 +122,32 @@ class _StepBuilder(ProgramBuilder):
         for values, module in special:
             self._module = module
             other = self._label("other_extents")
-            self._steps.append(UnlessEqual(tuple(values.items()), other))
+            self._instructions.append(BranchOnSymbols(tuple(values.items()), other))
             fixed = [_of_type(value, param) for value, param in zip(inputs, module.main.params, strict=True)]
             self._function("main", fixed, _Tail())
-            self._steps.append(Mark(other))
+            self._instructions.append(other)
             self._known = set(bound)
         self._module = general
         written = self._function("main", inputs, _Tail())
         outputs = self._declared(main, written)
-        self._share(self._shared_calls([step.call for step in self._steps if isinstance(step, Invoke)]))
-        calls = tuple(step.call for step in self._steps if isinstance(step, Invoke))
+        self._share(self._shared_calls([item for item in self._instructions if isinstance(item, KernelCall)]))
+        calls = tuple(item for item in self._instructions if isinstance(item, KernelCall))
         read = {value.root for call in calls for value in (*call.inputs, *call.constants)}
-        read |= {value.root for step in self._steps for value in _passed(step)}
+        read |= {value.root for item in self._instructions for value in _passed(item)}
         kept = {state.input for state in self._module.states}
         states = self._states_of({value.name: value for value in inputs}, outputs)
-        first = {state: self._constant(state.before.name, state.begin) for state in states if state.begin.any()}
-        read |= set(first.values())
-        program = Program(
+        read |= {state.initial for state in states if state.initial is not None}
+        return Program(
             name, tuple(value for value in inputs if value.name not in kept), outputs[: len(outputs) - len(states)],
             tuple(value for value in self._constants.values() if value in read),
-            tuple(self._kernels.values()), calls, contracts_floats=not self._rounding_sensitive,
+            tuple(self._kernels.values()), tuple(self._instructions), contracts_floats=not self._rounding_sensitive,
             states=states,
         )  # fmt: skip
-        return SteppedProgram(program, tuple(self._steps), tuple(first.get(state) for state in states))
 
     def _share(self, shared: Mapping[KernelCall, KernelCall]) -> None:
         """Let steps make other calls."""
-        self._steps = [
-            Invoke(shared.get(step.call, step.call)) if isinstance(step, Invoke) else step for step in self._steps
+        self._instructions = [
+            shared.get(item, item) if isinstance(item, KernelCall) else item for item in self._instructions
         ]
 
     def _declared(self, main: relay.Function, written: Sequence[Value]) -> tuple[Value, ...]:
@@ -184,9 +182,15 @@ class _StepBuilder(ProgramBuilder):
         states = self._module.states
         following = outputs[len(outputs) - len(states) :]
         return tuple(
-            StateValue(inputs[state.input], after, after, None, state.initial)
+            StateValue(inputs[state.input], after, after, None, self._initial(state))
             for state, after in zip(states, following, strict=True)
         )
+
+    def _initial(self, state: relay.State) -> Value | None:
+        """Return the constant with the elements of a state before the first run; None for zeros."""
+        if state.initial is None or not state.initial.any():
+            return None
+        return self._constant(state.input, state.initial)
 
     def _input(self, param: relay.Var) -> Value:
         kind = relay.tensor_type(param)
@@ -200,9 +204,9 @@ class _StepBuilder(ProgramBuilder):
             symbol = extent.symbol if isinstance(extent, Dim) else None
             if symbol is not None and symbol not in self._known:
                 self._known.add(symbol)
-                self._steps.append(Define(symbol, value, axis))
+                self._instructions.append(Define(symbol, value, axis))
             else:
-                waiting.append(Require(value, axis, extent))
+                waiting.append(CheckDimension(value, axis, extent))
         for require in waiting:
             self._divide(require)
             unknown = [symbol for symbol in symbols_of([require.extent]) if symbol not in self._known]
@@ -212,17 +216,17 @@ class _StepBuilder(ProgramBuilder):
                     place=f"input '{require.source.name}'",
                     next_step=f"Let an input have the extent {unknown[0]} itself",
                 )
-        self._steps += waiting
+        self._instructions += waiting
 
-    def _divide(self, require: Require) -> None:
+    def _divide(self, require: CheckDimension) -> None:
         """Define the symbol that an extent is a multiple of; whether it is one is checked behind it."""
         multiple = require.extent.multiple if isinstance(require.extent, Dim) else None
         if multiple is None or multiple[1] in self._known:
             return
         count, symbol = multiple
         whole = Symbol(f"{require.source.name}, axis {require.axis}", 0, LARGEST)
-        self._steps.append(Define(whole, require.source, require.axis))
-        self._steps.append(Rebind((symbol,), (whole.dim // count,)))
+        self._instructions.append(Define(whole, require.source, require.axis))
+        self._instructions.append(SetSymbols((symbol,), (whole.dim // count,)))
         self._known.add(symbol)
 
     # functions
@@ -247,7 +251,7 @@ class _StepBuilder(ProgramBuilder):
                 results = self._returned(results)
             else:
                 assert tail.end is not None
-                self._steps += [Assign(tail.results, results), Goto(tail.end)]
+                self._instructions += [Assign(tail.results, results), Jump(tail.end)]
         self._entered.pop()
         return results
 
@@ -273,10 +277,10 @@ class _StepBuilder(ProgramBuilder):
             owned = value
             if value.root.kind in ("input", "constant") or value.root in taken:
                 owned = Value(name, value.shape, value.dtype, "intermediate")
-                self._steps.append(Invoke(self._kernel_call(self._copying(value), [value], owned, ())))
+                self._instructions.append(self._kernel_call(self._copying(value), [value], owned, ()))
             taken.add(owned.root)
             outputs.append(replace(owned, name=name, kind="output", alias_of=owned, start=0))
-        self._steps.append(Return(tuple(outputs)))
+        self._instructions.append(Return(tuple(outputs)))
         return tuple(outputs)
 
     def _of(self, frame: _Frame, expr: relay.Expr) -> tuple[Value, ...]:
@@ -309,10 +313,10 @@ class _StepBuilder(ProgramBuilder):
         if value.kind == "constant":
             number = int(value.array.reshape(-1)[0])
             if not symbol.low <= number <= symbol.high:
-                self._steps.append(Limit(symbol, number))
-            self._steps.append(Rebind((symbol,), (number,)))
+                self._instructions.append(CheckBounds(symbol, number))
+            self._instructions.append(SetSymbols((symbol,), (number,)))
         else:
-            self._steps.append(Define(symbol, value))
+            self._instructions.append(Define(symbol, value))
         self._known.add(symbol)
 
     def _expression(self, frame: _Frame, expr: relay.Expr) -> None:
@@ -337,7 +341,7 @@ class _StepBuilder(ProgramBuilder):
         self._require_extents(frame, expr)
         self._values.pop(id(expr), None)
         self._visit(expr, None)
-        self._steps += map(Invoke, self._calls[before:])
+        self._instructions += self._calls[before:]
         frame.values[expr] = self._values[id(expr)]
 
     def _require_extents(self, frame: _Frame, expr: relay.Expr) -> None:
@@ -349,7 +353,7 @@ class _StepBuilder(ProgramBuilder):
                 if frame.checked.get(extent, -1) < least:
                     frame.checked[extent] = least
                     place = call.span.place or relay.op_name(call)
-                    self._steps.append(Limit(Symbol(f"extent of the result of '{place}'", least), extent))
+                    self._instructions.append(CheckBounds(Symbol(f"extent of the result of '{place}'", least), extent))
 
     def _list(self, frame: _Frame, expr: relay.Call) -> None:
         """Write an operator on lists."""
@@ -362,7 +366,7 @@ class _StepBuilder(ProgramBuilder):
         inputs = tuple(frame.values[arg] for arg in expr.args)
         items = expr.args[0].type if expr.args else None
         ranks = items.ranks if isinstance(items, relay.ListType) else ()
-        self._steps.append(ListStep(name, inputs, output, fresh, expr.attrs, ranks))
+        self._instructions.append(ListOperation(name, inputs, output, fresh, expr.attrs, ranks))
         self._known.update(fresh)
         frame.values[expr] = output
 
@@ -374,7 +378,7 @@ class _StepBuilder(ProgramBuilder):
         results = tuple(self._variable(kind, expr.span, f"result{index}") for index, kind in enumerate(kinds))
         end = self._label("join")
         write(frame, expr, _Tail(results, end))
-        self._steps.append(Mark(end))
+        self._instructions.append(end)
         frame.tuples[expr] = results
         if not isinstance(expr.type, relay.TupleType):
             frame.values[expr] = results[0]
@@ -384,17 +388,17 @@ class _StepBuilder(ProgramBuilder):
                 symbol = extent.symbol if isinstance(extent, Dim) else None
                 if symbol is not None and symbol not in self._known:
                     self._known.add(symbol)
-                    self._steps.append(Define(symbol, value, axis))
+                    self._instructions.append(Define(symbol, value, axis))
 
     def _branches(self, frame: _Frame, expr: relay.If, tail: _Tail) -> tuple[Value, ...]:
         args = [frame.values[arg] for arg in expr.args]
         otherwise = self._label("else")
-        self._steps.append(Unless(frame.values[expr.condition], otherwise))
+        self._instructions.append(Branch(frame.values[expr.condition], otherwise))
         known = set(self._known)
         results: tuple[Value, ...] = ()
         for reference in (expr.then, expr.otherwise):
             if reference is expr.otherwise:
-                self._steps.append(Mark(otherwise))
+                self._instructions.append(otherwise)
             self._known = set(known)
             results = self._enter(reference, args, [arg.type for arg in expr.args], tail) or results
         self._known = known
@@ -415,7 +419,7 @@ class _StepBuilder(ProgramBuilder):
         if head is not None:
             changed = [pair for pair in zip(head.params, args, strict=True) if pair[0] is not pair[1]]
             self._pass(changed, params, kinds)
-            self._steps.append(Goto(head.label))
+            self._instructions.append(Jump(head.label))
             return ()
         if name in self._entered:
             raise UnsupportedError(
@@ -434,7 +438,7 @@ class _StepBuilder(ProgramBuilder):
         changed = [pair for pair in zip(variables, args, strict=True) if pair[0] is not pair[1]]
         self._pass(changed, params, kinds)
         label = self._label(name)
-        self._steps.append(Mark(label))
+        self._instructions.append(label)
         loops = {**tail.loops, name: _LoopHead(label, variables, params)}
         return self._function(name, variables, replace(tail, loops=loops))
 
@@ -443,10 +447,10 @@ class _StepBuilder(ProgramBuilder):
     ) -> None:
         """Assign arguments to variables, then bind the symbols of these: until then extents are those of arguments."""
         found = relay.bound_symbols(params, given) or {}
-        self._steps += [Limit(symbol, extent) for symbol, extent in found.items() if extent != symbol.dim]
+        self._instructions += [CheckBounds(symbol, extent) for symbol, extent in found.items() if extent != symbol.dim]
         if pairs:
             variables, sources = zip(*pairs, strict=True)
-            self._steps.append(Assign(variables, sources))
+            self._instructions.append(Assign(variables, sources))
         self._rebind(params, given)
 
     def _rebind(self, params: Sequence[relay.Type], given: Sequence[relay.Type]) -> None:
@@ -456,7 +460,7 @@ class _StepBuilder(ProgramBuilder):
             raise InternalError(f"({', '.join(map(str, given))}) are no arguments for ({', '.join(map(str, params))})")
         changed = {symbol: extent for symbol, extent in found.items() if extent != symbol.dim}
         if changed:
-            self._steps.append(Rebind(tuple(changed), tuple(changed.values())))
+            self._instructions.append(SetSymbols(tuple(changed), tuple(changed.values())))
         self._known.update(found)
 
     def _variable(self, kind: relay.Type, span: relay.Span, name: str, scope: str = "variable") -> Value:
@@ -494,13 +498,13 @@ def _defines_extents(expr: relay.Expr) -> bool:
     return isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar)
 
 
-def _passed(step: Step) -> Iterator[Value]:
-    if isinstance(step, Assign):
-        yield from step.sources
-    elif isinstance(step, ListStep):
-        yield from step.inputs
-    elif isinstance(step, Return):
-        yield from step.outputs
+def _passed(item: Instruction) -> Iterator[Value]:
+    if isinstance(item, Assign):
+        yield from item.sources
+    elif isinstance(item, ListOperation):
+        yield from item.inputs
+    elif isinstance(item, Return):
+        yield from item.outputs
 
 
 def _extents(kinds: Sequence[relay.Type]) -> Iterator[Extent]:

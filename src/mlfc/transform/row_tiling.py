@@ -17,7 +17,7 @@ from mlfc.relay import ir
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
-from mlfc.tir.ir import Value
+from mlfc.tir.program import Value
 
 _CONVOLUTIONS = ("nn.conv2d", "qnn.conv2d")
 _POOLS = ("nn.max_pool2d",)

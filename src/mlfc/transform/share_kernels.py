@@ -18,7 +18,8 @@ import numpy.typing as npt
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir import ir, visitor
-from mlfc.tir.ir import Buffer, Expr, KernelCall, PrimFunc, Stmt, Value, Var
+from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
+from mlfc.tir.program import KernelCall, Value
 
 FEWEST_NODES = 64
 """Nodes of expressions of a function that is worth sharing: less code is not larger than what loads the numbers."""

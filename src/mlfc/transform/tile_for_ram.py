@@ -13,7 +13,7 @@ from mlfc.relay import ir
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.support.module_info import RowTilingInfo
-from mlfc.tir.ir import Program
+from mlfc.tir.program import Program
 from mlfc.transform.row_tiling import RowTile, TiledChain, TiledLayer, find_chains, schedule
 
 # how many chains are lowered and planned before the smallest workspace found so far is taken

@@ -23,7 +23,7 @@ from mlfc.support.dim_estimates import most
 from mlfc.support.dims import Symbol, substituted, symbols_of
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
 from mlfc.support.vm_info import bounding_option
-from mlfc.tir.ir import Value
+from mlfc.tir.program import Value
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory

@@ -26,7 +26,7 @@ from mlfc.support.module_info import (
 )  # fmt: skip
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.support.version import __version__
-from mlfc.tir.ir import Value
+from mlfc.tir.program import Value
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory

@@ -15,7 +15,8 @@ from mlfc.memory import Plan, PoolSpan
 from mlfc.memory.pools import DEFAULT_POOL, pool_array
 from mlfc.tir import host
 from mlfc.tir.host import INT32, INT64, NULL, UINT8, VOID, Body, Expr, Function, Name, Type, const, pointer
-from mlfc.tir.ir import Buffer, KernelCall, Program, Value
+from mlfc.tir.ir import Buffer
+from mlfc.tir.program import KernelCall, Program, Value
 
 TRACE_BEGIN = Function("MLFC_TRACE_BEGIN", VOID, host.names(index=INT32), is_hook=True)
 TRACE_END = Function(

@@ -11,7 +11,7 @@ from typing import Any
 from mlfc.memory import Storages
 from mlfc.support.c_names import bounded
 from mlfc.support.platforms import TYPE_CODES
-from mlfc.tir.ir import COPY, Program, Value
+from mlfc.tir.program import COPY, Program, Value
 
 NOP = "__nop"
 """The function of a node that gives its input as another dtype."""

@@ -21,7 +21,7 @@ from mlfc.objfile.write.elf import elf_machine_of, elf_object
 from mlfc.objfile.write.macho import macho_machine_of, macho_object
 from mlfc.support import dtypes
 from mlfc.support.content import ArrayContent, Data, chunks_of, nbytes_of, to_bytes
-from mlfc.tir.ir import Value
+from mlfc.tir.program import Value
 
 _SPEED, _SIZE = 3, 2
 

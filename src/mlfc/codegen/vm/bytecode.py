@@ -13,35 +13,34 @@ from mlfc.support.containers import BYTES, EXTENTS, Container, parts_of
 from mlfc.support.dim_walk import walked
 from mlfc.support.dims import Dim, Extent, Symbol, bounds, maximum, symbols_of
 from mlfc.support.platforms import TYPE_CODES
-from mlfc.tir.ir import Value
-from mlfc.tir.steps import (
+from mlfc.tir.program import (
     Assign,
+    Branch,
+    BranchOnSymbols,
+    CheckBounds,
+    CheckDimension,
     Define,
-    Goto,
-    Invoke,
+    Instruction,
+    Jump,
+    KernelCall,
     Label,
-    Limit,
-    ListStep,
-    Mark,
-    Rebind,
-    Require,
-    Step,
-    SteppedProgram,
-    Unless,
-    UnlessEqual,
+    ListOperation,
+    Program,
+    SetSymbols,
+    Value,
     sources_of,
 )
 
 _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
 
 
-def assemble(stepped: SteppedProgram, plan: SlotPlan, name: str, containers: Sequence[Container] = ()) -> bc.Executable:
+def assemble(program: Program, plan: SlotPlan, name: str, containers: Sequence[Container] = ()) -> bc.Executable:
     """Return the bytecode of a planned model; `name` is the module's, `containers` are made of inputs and outputs.
 
     Kernels and constants are numbered in the order of the program; what a runtime module of an external code generator
     computes is no kernel, and called by name.
     """
-    return _Assembler(stepped, plan, name, containers).run()
+    return _Assembler(program, plan, name, containers).run()
 
 
 class _Numbers:
@@ -87,21 +86,21 @@ class _Numbers:
 
 
 class _Assembler:
-    def __init__(self, stepped: SteppedProgram, plan: SlotPlan, name: str, containers: Sequence[Container]) -> None:
-        self._steps = stepped.steps
-        self._program = program = stepped.program
+    def __init__(self, program: Program, plan: SlotPlan, name: str, containers: Sequence[Container]) -> None:
+        self._steps = program.instructions
+        self._program = program
         self._plan = plan
         self._builder = bc.ExecutableBuilder(name)
         open_extents: dict[Symbol, bc.OpenExtent] = {}
-        for value in stepped.inputs:
+        for value in program.parameters:
             for symbol in symbols_of(value.shape):
                 if symbol not in open_extents:
                     open_extents[symbol] = self._builder.symbol(symbol.name, symbol.low, symbol.high)
         inputs, outputs = (_parts(containers, is_output=is_output) for is_output in (False, True))
-        for value in stepped.inputs:
+        for value in program.parameters:
             extents = [_declared(item, open_extents) for item in value.shape]
             self._builder.input(value.name, value.dtype, extents, inputs.get(value.name))
-        for value in stepped.outputs:
+        for value in program.results:
             extents = [_declared(item, open_extents) for item in value.shape]
             self._builder.output(value.name, value.dtype, extents, outputs.get(value.name))
         self._kernels = {
@@ -117,11 +116,13 @@ class _Assembler:
         self._constants = {
             value: self._builder.constant(value.name, value.dtype, value.shape) for value in program.constants
         }
-        for first in stepped.first:
-            self._builder.state(None if first is None else self._constants[first])
-        self._main = self._builder.function("main", len(stepped.inputs), len(stepped.outputs))
+        for state in program.states:
+            self._builder.state(None if state.initial is None else self._constants[state.initial])
+        self._main = self._builder.function("main", len(program.parameters), len(program.results))
         self._numbers = _Numbers(self._main)
-        self._tensors: dict[Value, bc.TensorRegister] = dict(zip(stepped.inputs, self._main.parameters, strict=True))
+        self._tensors: dict[Value, bc.TensorRegister] = dict(
+            zip(program.parameters, self._main.parameters, strict=True)
+        )
         self._lists: dict[Value, bc.ListRegister] = {}
         self._has_device = any(kernel.device for kernel in program.kernels)
         self._list_writer = ListAssembler(self._main, self._numbers.register, is_elsewhere=self._has_device)
@@ -130,20 +131,18 @@ class _Assembler:
         self._copies: dict[tuple[bc.Tensor, str | None], bc.TensorRegister] = {}
         self._labels: dict[Label, bc.Label] = {}
         self._last_reads = {value.root: at for at, step in enumerate(self._steps) for value in sources_of(step)}
-        self._places: dict[Label, int] = {
-            step.label: at for at, step in enumerate(self._steps) if isinstance(step, Mark)
-        }
+        self._places: dict[Label, int] = {step: at for at, step in enumerate(self._steps) if isinstance(step, Label)}
 
     def run(self) -> bc.Executable:
         begin = next((at for at, step in enumerate(self._steps) if not _binds_inputs(step)), 0)
         for at, step in enumerate(self._steps):
-            if at == begin and not isinstance(step, UnlessEqual):
+            if at == begin and not isinstance(step, BranchOnSymbols):
                 self._take_storages(0)
             self._step(step, at)
             for value in dict.fromkeys(value.root for value in sources_of(step)):
                 if self._last_reads[value] == at and value in self._tensors:
                     self._forget_copies(self._tensors[value])
-            if isinstance(step, Mark):
+            if isinstance(step, Label):
                 self._take_storages(at)
             elif at == begin:
                 self._take_storages(0)
@@ -164,35 +163,35 @@ class _Assembler:
         nbytes = slot.nbytes if bounds(slot.nbytes)[0] >= 0 else maximum(slot.nbytes, 0)
         return self._main.storage(self._numbers.of(nbytes), slot.offset, self._storages[slot], device=device)
 
-    def _step(self, step: Step, at: int) -> None:
-        if isinstance(step, Mark):
+    def _step(self, step: Instruction, at: int) -> None:
+        if isinstance(step, Label):
             self._numbers.forget()
             self._forget_copies()
-            self._main.place(self._label(step.label))
-        elif isinstance(step, Goto):
+            self._main.place(self._label(step))
+        elif isinstance(step, Jump):
             if self._places[step.label] != at + 1:
                 self._main.jump(self._label(step.label))
-        elif isinstance(step, Unless):
-            self._main.branch(self._main.element(self._here(step.condition), 0), self._label(step.label))
-        elif isinstance(step, UnlessEqual):
+        elif isinstance(step, Branch):
+            self._main.branch(self._main.element(self._here(step.condition), 0), self._label(step.otherwise))
+        elif isinstance(step, BranchOnSymbols):
             for symbol, value in step.values:
                 is_equal = self._main.compute("eq", self._numbers.register(symbol), value)
-                self._main.branch(is_equal, self._label(step.label))
+                self._main.branch(is_equal, self._label(step.otherwise))
         elif isinstance(step, Define):
             self._define(step)
-        elif isinstance(step, Rebind):
+        elif isinstance(step, SetSymbols):
             self._rebind(step)
-        elif isinstance(step, Limit):
+        elif isinstance(step, CheckBounds):
             extent = self._numbers.of(step.extent)
             self._main.require_range(extent, step.symbol.low, step.symbol.high, str(step.symbol))
-        elif isinstance(step, Require):
+        elif isinstance(step, CheckDimension):
             found = self._main.extent(self._tensor(step.source), step.axis)
             self._main.require_equal(found, self._numbers.of(step.extent), _axis(step.source, step.axis, step.extent))
-        elif isinstance(step, Invoke):
+        elif isinstance(step, KernelCall):
             self._invoke(step)
         elif isinstance(step, Assign):
             self._assign(step)
-        elif isinstance(step, ListStep):
+        elif isinstance(step, ListOperation):
             self._list_step(step, at)
         else:
             self._main.return_([self._typed(value) for value in step.outputs])
@@ -210,7 +209,7 @@ class _Assembler:
             self._main.extent(self._tensor(step.source), step.axis, register)
         self._checked(step.symbol)
 
-    def _rebind(self, step: Rebind) -> None:
+    def _rebind(self, step: SetSymbols) -> None:
         values = [self._numbers.of(extent) for extent in step.extents]
         registers = [self._numbers.register(symbol) for symbol in step.symbols]
         # what is read after it was written is read before
@@ -271,8 +270,8 @@ class _Assembler:
             self._forget_copies(into)
         return self._main.tensor(storage, 0, value.dtype, self._extents(value), into)
 
-    def _invoke(self, step: Invoke) -> None:
-        call, root = step.call, step.call.output.root
+    def _invoke(self, step: KernelCall) -> None:
+        call, root = step, step.output.root
         register = self._tensor(call.output)
         assert isinstance(register, bc.TensorRegister)
         self._made(root, self._plan.values[root], register)
@@ -338,7 +337,7 @@ class _Assembler:
             self._lists[value] = self._main.list_register()
         return self._lists[value]
 
-    def _list_step(self, step: ListStep, at: int) -> None:
+    def _list_step(self, step: ListOperation, at: int) -> None:
         main, output = self._main, step.output
         if step.operator == "list_new":
             main.list(self._list(output))
@@ -357,7 +356,7 @@ class _Assembler:
         else:
             self._join(step)
 
-    def _change(self, step: ListStep, at: int) -> None:
+    def _change(self, step: ListOperation, at: int) -> None:
         """Write a list that differs from another one, in the other's place where nobody reads that any more."""
         source, output = step.inputs[0], step.output
         if ends_with(self._steps, at, source):
@@ -384,7 +383,7 @@ class _Assembler:
         else:
             self._main.erase(items, place)
 
-    def _get(self, step: ListStep) -> None:
+    def _get(self, step: ListOperation) -> None:
         register = self._tensor(step.output)
         assert isinstance(register, bc.TensorRegister)
         self._forget_copies(register)
@@ -401,7 +400,7 @@ class _Assembler:
                 found = self._main.extent(register, axis)
                 self._main.require_equal(found, self._numbers.of(extent), _axis(step.output, axis))
 
-    def _join(self, step: ListStep) -> None:
+    def _join(self, step: ListOperation) -> None:
         self._forget_copies()
         items, output = self._list(step.inputs[0]), step.output
         self._list_writer.joined_extents(step, items)
@@ -419,9 +418,9 @@ class _Assembler:
         self._main.require_range(self._numbers.register(symbol), symbol.low, symbol.high, str(symbol))
 
 
-def _binds_inputs(step: Step) -> bool:
+def _binds_inputs(step: Instruction) -> bool:
     is_input = all(value.kind == "input" for value in sources_of(step))
-    return isinstance(step, (Define, Require)) and is_input
+    return isinstance(step, (Define, CheckDimension)) and is_input
 
 
 def _axis(value: Value, axis: int, extent: Extent = 1) -> str:

@@ -11,7 +11,7 @@ from mlfc.relay.ir import Quantization
 from mlfc.support.bytecode import DTYPES, OPEN, Executable, state_offsets, work_bytes
 from mlfc.support.c_names import unique
 from mlfc.support.dim_estimates import most
-from mlfc.tir.ir import Program
+from mlfc.tir.program import Program
 
 _RESERVED = ("vm_work", "vm_bytecode", "vm_state", "extents")
 """Macros, and fields of test vectors, of these names have other meanings."""

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from mlfc.support import bytecode as bc
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, Symbol
-from mlfc.tir.ir import Value
-from mlfc.tir.steps import ListStep
+from mlfc.tir.program import ListOperation, Value
 
 
 class ListAssembler:
@@ -27,7 +26,7 @@ class ListAssembler:
 
     # tensors of lists
 
-    def joined_extents(self, step: ListStep, items: bc.ListRegister) -> None:
+    def joined_extents(self, step: ListOperation, items: bc.ListRegister) -> None:
         """Write what finds the extents of a list's tensors put together, those that are not known: symbols."""
         along = step.attrs.get("axis", 0)
         is_stack = step.operator == "list_stack"
@@ -49,7 +48,7 @@ class ListAssembler:
             else:
                 self._main.extent(self._main.get(items, 0), axis - is_stack, register)
 
-    def put_together(self, step: ListStep, items: bc.ListRegister, target: bc.TensorRegister) -> None:
+    def put_together(self, step: ListOperation, items: bc.ListRegister, target: bc.TensorRegister) -> None:
         """Write the copies of a list's tensors, or of what describes them, into the tensor that they make."""
         if step.operator == "list_extents":
             self._extents(step, items, target)
@@ -86,14 +85,14 @@ class ListAssembler:
             main.compute("add", rows, own, rows)
         main.require_equal(rows, main.extent(target, along), output.name)
 
-    def _extents(self, step: ListStep, items: bc.ListRegister, target: bc.TensorRegister) -> None:
+    def _extents(self, step: ListOperation, items: bc.ListRegister, target: bc.TensorRegister) -> None:
         main, place = self._main, self._main.integer(0)
         with self._each(items) as (_, item):
             for extent in self._item_extents(step, item, missing=-1):
                 main.set_element(target, place, extent)
                 main.compute("add", place, 1, place)
 
-    def _bytes(self, step: ListStep, items: bc.ListRegister, target: bc.TensorRegister) -> None:
+    def _bytes(self, step: ListOperation, items: bc.ListRegister, target: bc.TensorRegister) -> None:
         main, place = self._main, self._main.integer(0)
         with self._each(items) as (_, item):
             main.paste(target, place, self._here(item))
@@ -101,7 +100,7 @@ class ListAssembler:
 
     # lists of tensors
 
-    def unpacked(self, step: ListStep, items: bc.ListRegister, extents: bc.Tensor, data: bc.Tensor) -> None:
+    def unpacked(self, step: ListOperation, items: bc.ListRegister, extents: bc.Tensor, data: bc.Tensor) -> None:
         """Write a list of views of bytes."""
         main, output = self._main, step.output
         main.list(items)
@@ -117,7 +116,7 @@ class ListAssembler:
             main.append(items, item)
             main.compute("add", start, self._padded(self._nbytes(output, item)), start)
 
-    def split(self, step: ListStep, items: bc.ListRegister, source: bc.Tensor, sizes: bc.Tensor) -> None:
+    def split(self, step: ListOperation, items: bc.ListRegister, source: bc.Tensor, sizes: bc.Tensor) -> None:
         """Write a list of parts of a tensor along an axis."""
         main, output, along = self._main, step.output, step.attrs["axis"]
         tensor = step.inputs[0]
@@ -154,14 +153,14 @@ class ListAssembler:
         """Return the bytes that the axes of a tensor from `first` on take; `value` has its rank and dtype."""
         return self._product(tensor, range(first, len(value.shape)), dtypes.nbytes(value.dtype))
 
-    def _item_bytes(self, step: ListStep, item: bc.TensorRegister) -> bc.Integer:
+    def _item_bytes(self, step: ListOperation, item: bc.TensorRegister) -> bc.Integer:
         """Return the bytes of a tensor of the list that an operator reads."""
         found: bc.Integer = dtypes.nbytes(step.inputs[0].dtype)
         for extent in self._item_extents(step, item, missing=1):
             found = self._main.compute("mul", found, extent)
         return found
 
-    def _item_extents(self, step: ListStep, item: bc.TensorRegister, missing: int) -> Iterator[bc.Integer]:
+    def _item_extents(self, step: ListOperation, item: bc.TensorRegister, missing: int) -> Iterator[bc.Integer]:
         """Write what reads the extents of a tensor of the list; `missing` are those of axes that others alone have."""
         main, fewest = self._main, step.ranks[0]
         rank = main.rank(item) if len(step.ranks) > 1 else None

@@ -1,0 +1,281 @@
+"""A whole model at loop level: values, kernels and the instructions that call them.
+
+The instructions of a model with static shapes are calls of kernels alone. In a dynamic model, branches and loops are
+labels and jumps in the same list, `Define` and `SetSymbols` write the symbols of dynamic dimensions, and every `Dim` of
+a later instruction has the value that its symbols have then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.errors import InternalError
+from mlfc.support import dtypes
+from mlfc.support.dims import Extent, Shape, Symbol
+from mlfc.support.module_info import RowTilingInfo
+from mlfc.tir.ir import PrimFunc
+
+COPY = "__copy"
+"""Name of kernels that bring a tensor to another device: no code, executors do it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of a program: model input or output, constant, intermediate or variable; or a list of tensors.
+
+    A variable has no writer but `Assign`, from several places: it is a result of branches, or what a loop carries. The
+    shape of a list is that of its elements with the most dimensions.
+
+    `alias_of`: this value is a view of another one: its bytes from `start` on, in another shape.
+    `device`: the kind of device in whose memory it lies; None for the host's. That of `root` counts.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    kind: str  # input | output | constant | intermediate | state | variable | list
+    data: npt.NDArray[np.generic] | None = None
+    alias_of: Value | None = None
+    start: int = 0
+    device: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense tensor; a `Dim` where an extent is one."""
+        size: int = prod(self.shape)
+        return size * dtypes.nbytes(self.dtype)
+
+    @property
+    def array(self) -> npt.NDArray[np.generic]:
+        """The elements of a constant."""
+        if self.data is None:
+            raise InternalError(f"the constant '{self.name}' has no value")
+        return self.data
+
+    @property
+    def root(self) -> Value:
+        """The value that owns the bytes."""
+        value = self
+        while value.alias_of is not None:
+            value = value.alias_of
+        return value
+
+    @property
+    def root_start(self) -> int:
+        """Where the bytes begin in those of `root`."""
+        return self.start + (self.alias_of.root_start if self.alias_of is not None else 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all bytes of `root`."""
+        return self.nbytes == self.root.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """One call of a kernel: arguments by position, and the original nodes it computes."""
+
+    kernel: PrimFunc
+    inputs: tuple[Value, ...]
+    constants: tuple[Value, ...]
+    output: Value
+    nodes: tuple[str, ...] = ()
+    numbers: tuple[Extent, ...] = ()  # what `PrimFunc.symbols` of the kernel are in this call
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it brings a tensor from one device to another; its kernel is none of `Program.kernels`."""
+        return self.kernel.name == COPY
+
+
+@dataclass(frozen=True, eq=False)
+class Label:
+    """The target of jumps: the place in the list of instructions where it is."""
+
+    name: str  # for readers
+
+
+@dataclass(frozen=True, eq=False)
+class Jump:
+    """Continue at a label."""
+
+    label: Label
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """Continue at a label if a bool of one element is false."""
+
+    condition: Value
+    otherwise: Label
+
+
+@dataclass(frozen=True, eq=False)
+class BranchOnSymbols:
+    """Continue at a label unless every symbol has a certain value."""
+
+    values: tuple[tuple[Symbol, int], ...]
+    otherwise: Label
+
+
+@dataclass(frozen=True, eq=False)
+class Define:
+    """Set a symbol to a dimension of a tensor, or to its only element if `axis` is None, and check its bounds."""
+
+    symbol: Symbol
+    source: Value
+    axis: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SetSymbols:
+    """Set symbols to expressions of symbols, all at once."""
+
+    symbols: tuple[Symbol, ...]
+    extents: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CheckBounds:
+    """Fail if an expression is outside the bounds of a symbol, which does not change."""
+
+    symbol: Symbol
+    extent: Extent
+
+
+@dataclass(frozen=True, eq=False)
+class CheckDimension:
+    """Fail if a dimension of a tensor differs from that of its type."""
+
+    source: Value
+    axis: int
+    extent: Extent
+
+
+@dataclass(frozen=True, eq=False)
+class Assign:
+    """Set variables to other values, all at once."""
+
+    variables: tuple[Value, ...]
+    sources: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ListOperation:
+    """An operator on lists of tensors.
+
+    A result that is a tensor is read from a list (of the kind ``variable``) or concatenated. `fresh` are the symbols of
+    its shape that the operation defines, `ranks` the possible numbers of dimensions of the tensors in the list that it
+    reads.
+    """
+
+    operator: str  # Relay's name
+    inputs: tuple[Value, ...]
+    output: Value
+    fresh: tuple[Symbol, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # Relay's
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Return:
+    """End the run with the outputs, and the next values of states."""
+
+    outputs: tuple[Value, ...]
+
+
+Instruction: TypeAlias = (
+    "KernelCall | Label | Jump | Branch | BranchOnSymbols | Define | SetSymbols | CheckBounds | CheckDimension | "
+    "Assign | ListOperation | Return"
+)
+
+
+def sources_of(instruction: Instruction) -> tuple[Value, ...]:
+    """Return the values that an instruction reads, without the constants of kernels."""
+    if isinstance(instruction, (KernelCall, ListOperation)):
+        return instruction.inputs
+    if isinstance(instruction, Assign):
+        return instruction.sources
+    if isinstance(instruction, Branch):
+        return (instruction.condition,)
+    if isinstance(instruction, (Define, CheckDimension)):
+        return (instruction.source,)
+    return instruction.outputs if isinstance(instruction, Return) else ()
+
+
+@dataclass(frozen=True, eq=False)
+class StateValue:
+    """A tensor that is kept from one run to the next.
+
+    `after` is computed by the program's calls, which do not depend on states; `memory.commit_states` stores it in
+    `written`, which has the memory of `before`. A program with control flow returns it behind its outputs.
+    """
+
+    before: Value  # what calls read: of the kind ``state``, or ``input`` of a program with control flow
+    after: Value  # the next value: an intermediate of its own, or `written` itself where a call writes it in place
+    written: Value  # of the kind ``state``
+    copy: KernelCall | None  # writes `after` to `written`; None where the executor does
+    initial: Value | None = None  # the constant before the first run; None for zeros
+
+    @property
+    def begin(self) -> npt.NDArray[np.generic]:
+        """The elements before the first run."""
+        if self.initial is not None:
+            return self.initial.array
+        return np.zeros(self.before.shape, dtypes.to_numpy(self.before.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A whole model at loop level: values, kernels (each once) and instructions in the order of execution."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    constants: tuple[Value, ...]
+    kernels: tuple[PrimFunc, ...]
+    instructions: tuple[Instruction, ...]
+    contracts_floats: bool = True  # whether a float product and a sum may become one fused multiply-add
+    overlaps: bool = False  # whether outputs may reach into the place of inputs that die
+    tiling: RowTilingInfo | None = None  # which layers are tiled by rows, and what that saves
+    states: tuple[StateValue, ...] = ()
+
+    @cached_property
+    def calls(self) -> tuple[KernelCall, ...]:
+        """The calls among the instructions."""
+        return tuple(item for item in self.instructions if isinstance(item, KernelCall))
+
+    @property
+    def has_control_flow(self) -> bool:
+        """Whether it has instructions other than calls."""
+        return len(self.calls) < len(self.instructions)
+
+    @property
+    def parameters(self) -> tuple[Value, ...]:
+        """The values before the first instruction: inputs, then states."""
+        return (*self.inputs, *(state.before for state in self.states))
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """The values after the last instruction: outputs, then the next values of states."""
+        return (*self.outputs, *(state.after for state in self.states))
+
+    @property
+    def returned(self) -> frozenset[Value]:
+        """The memory that is read after the last instruction: of outputs, and of next values of states."""
+        return frozenset(value.root for value in self.results)
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name} of {len(self.calls)} calls>"
+
+    def intermediates(self) -> Iterator[Value]:
+        """Yield every value that needs workspace, each once: inputs that lie there, then in the order of creation."""
+        roots = [value.root for value in (*self.inputs, *(call.output for call in self.calls))]
+        yield from dict.fromkeys(root for root in roots if root.kind == "intermediate")

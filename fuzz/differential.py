@@ -31,6 +31,7 @@ from fuzz.python_readers import Failure
 from mlfc.archive.read.load import load_factory
 from mlfc.errors import InternalError, MlfcError, ToolchainError
 from mlfc.frontend import import_for_run
+from mlfc.options import ImportOptions
 from mlfc.support import dtypes
 from mlfc.verify.litert import Reference
 from tests.conftest import flags_for_o3
@@ -228,8 +229,7 @@ def _moved(array: Array, rng: np.random.Generator, fewest: int) -> Array:
 
 
 def _import(sample: Sample, target: str, executor: str | None) -> Any:
-    dynamic = executor in (None, "vm") and "cortex" not in target
-    return import_for_run(sample.data, name="mutant", target=target, dynamic=dynamic)
+    return import_for_run(sample.data, ImportOptions(name="mutant", target=target), executor)
 
 
 def _run(modules: Sequence[Any], samples: Sequence[Sample], target: str, executor: str | None) -> Iterator[list[Array]]:

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy.typing as npt
 
 from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.describe.memory_map import MemoryMap, memory_map
 from mlfc.archive.read.load import load_factory
 from mlfc.archive.stored import StoredModel
 from mlfc.archive.write.export import export_model_library_format
-from mlfc.compiler import build
+from mlfc.compiler import build_module
 from mlfc.errors import OptionError, ToolchainError, unknown
 from mlfc.frontend import Model, import_for_run, model_name, opened
-from mlfc.frontend.captured import Captured
-from mlfc.frontend.shapes import leaves_to_run
 from mlfc.frontend.torch import is_torch_model
 from mlfc.library.export import cached_library
+from mlfc.options import AUTO, BuildOptions, CompileOptions, ImportOptions
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.specializing import SpecializingModel
 from mlfc.support.arrays import Array
+from mlfc.support.keywords import keywords_of, option_names, with_keywords
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import Displayed
-from mlfc.target.defaults import EVERY_CPU
 from mlfc.target.target import llvm_here
 from mlfc.transform import specialized
 
@@ -38,27 +36,8 @@ if TYPE_CHECKING:
     from mlfc.verify import Comparison
 
 
-AUTO = "auto"
-
-
-def compile(  # noqa: A001 (users write mlfc.compile)
-    model: Model,
-    target: str = EVERY_CPU,
-    *,
-    example_inputs: Any = None,
-    dynamic_shapes: Any = None,
-    module_name: str | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    values: Mapping[str, npt.ArrayLike] | None = None,
-    states: Mapping[str, str] | None = None,
-    state_init: Mapping[str, npt.ArrayLike] | str | None = None,
-    numerics: str = "litert",
-    signature: str | None = None,
-    byoc: Sequence[str] = (),
-    limit_factor: float = 1.0,
-    specialize: Sequence[Mapping[str, int]] | str = (),
-    **options: Any,
-) -> CompiledModel:
+@with_keywords(CompileOptions)
+def compile(model: Model, options: CompileOptions) -> CompiledModel:  # noqa: A001 (users write mlfc.compile)
     """Compile a model.
 
     Parameters
@@ -66,22 +45,6 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     model : str, Path, bytes, onnx.ModelProto or torch.nn.Module
         A TFLite, ONNX or Relay text model: a file, its content, or what the onnx package loaded. Or a PyTorch module,
         ``ExportedProgram`` or ``ONNXProgram``.
-    target : str
-        A target string, as for `build`. By default the model is as fast here as this processor allows, its libraries
-        are fast on every processor of this kind, and archives have C for all of them, as of the target ``c``.
-    example_inputs : tuple, mapping, Tensor or ndarray, optional
-        For a PyTorch module, which requires them: what its ``forward`` takes.
-    dynamic_shapes : tuple or mapping, optional
-        Of its inputs, dimensions that stay open: ``({0: torch.export.Dim("batch", min=1, max=32)},)``.
-    module_name : str, optional
-        Goes into every symbol; default: from the file's name or the module's class, or ``model``.
-    shapes, values, states, state_init, numerics, signature, byoc, limit_factor
-        As for `import_model`.
-    specialize : sequence of mapping, or ``auto``
-        Values of open dimensions that get code of their own: ``[{"batch": 1}, {"batch": 8}]``. ``auto``: in this
-        process, shapes that come back get code of their own while the model runs; what is exported has none.
-    **options
-        Any other option of `build`: ``executor="graph"``, ``optimize="size"``, ``pools=...``, ...
 
     Returns
     -------
@@ -99,42 +62,30 @@ def compile(  # noqa: A001 (users write mlfc.compile)
     >>> model.export("kws.tar")                                     # doctest: +SKIP
     >>> mlfc.compile(net, example_inputs=(torch.zeros(1, 3, 32, 32),))  # doctest: +SKIP
     """
-    if is_torch_model(model) and not isinstance(target, str):
+    if is_torch_model(model) and not isinstance(options.target, str):
         raise OptionError(
-            f"expected a target string, got {type(target).__name__}",
+            f"expected a target string, got {type(options.target).__name__}",
             next_step="Name example inputs: mlfc.compile(module, example_inputs=(x,))",
         )
-    model = opened(model, example_inputs, dynamic_shapes)
-    if isinstance(model, Captured):
-        states, state_init = model.with_own(states, state_init)
-        shapes = {**model.shapes, **(shapes or {})}
-    if isinstance(specialize, str) and specialize != AUTO:
-        raise OptionError(unknown("specialization", specialize, (AUTO,)), place="specialize")
-    name, is_auto = model_name(model), specialize == AUTO
-    dynamic = leaves_to_run(options.get("executor"), target, shapes)
-    imported: dict[str, Any] = {
-        "shapes": shapes, "values": values, "states": states, "state_init": state_init, "numerics": numerics,
-        "signature": signature, "byoc": byoc, "limit_factor": limit_factor,
-    }  # fmt: skip
-    module, params = import_for_run(model, name=name, target=target, dynamic=dynamic, **imported)
-    special = () if isinstance(specialize, str) else specialize
-    factory = build(
-        module,
-        target,
-        params,
-        module_name=module_name or name,
-        limit_factor=limit_factor,
-        specialize=special,
-        **options,
+    model, options = opened(model, options)
+    is_auto = options.specialize == AUTO
+    if isinstance(options.specialize, str) and not is_auto:
+        raise OptionError(unknown("specialization", options.specialize, (AUTO,)), place="specialize")
+    name = model_name(model)
+    options = replace(
+        options,
+        name=name,
+        module_name=options.module_name or name,
+        specialize=() if is_auto else options.specialize,
     )
+    factory = build_module(*import_for_run(model, options, options.executor), options)
     if is_auto and factory.executor == "vm" and factory.program.states:
         raise OptionError(
             "specialize='auto' excludes state: code that is made later would have states of its own",
             place="specialize",
             next_step='Name the values of open dimensions: specialize=[{"batch": 1}]',
         )
-    built = {"limit_factor": limit_factor, "specialize": special, **options}
-    return CompiledModel(factory, model, imported, built, specializes=is_auto)
+    return CompiledModel(factory, model, options, specializes=is_auto)
 
 
 class CompiledModel(Displayed, HasModel):
@@ -146,10 +97,8 @@ class CompiledModel(Displayed, HasModel):
         What `build` returned.
     source : str, Path, bytes, onnx.ModelProto or Captured
         The model that was compiled.
-    imported : mapping
-        The options that it was imported with.
-    built : mapping
-        The options that it was built with.
+    options : CompileOptions
+        The options that it was compiled with.
     specializes : bool
         Whether shapes that come back get code of their own in this process.
 
@@ -164,15 +113,14 @@ class CompiledModel(Displayed, HasModel):
         self,
         factory: Factory,
         source: Model,
-        imported: Mapping[str, Any],
-        built: Mapping[str, Any],
+        options: CompileOptions,
         *,
         specializes: bool = False,
     ) -> None:
         self.factory = factory
         self._specializes = specializes
         self._source = source
-        self._imported, self._built = imported, built
+        self._options = options
         self._model: Runnable | None = None
 
     @property
@@ -198,22 +146,21 @@ class CompiledModel(Displayed, HasModel):
         """The module for archives: instead of several levels of processors, for all of them."""
         if self.factory.target.mcpu != AUTO:
             return self.factory
-        params = dict(self.factory.source_params)
-        options = {name: value for name, value in self._built.items() if name != "tuned"}  # of this processor
         every = str(self.factory.target.at_level(None))
-        return build(self.factory.module, every, params, module_name=self.name, **options)
+        # a log is of this processor
+        options = replace(self._options, target=every, module_name=self.name, tuned=None)
+        return build_module(self.factory.module, self.factory.source_params, options)
 
     def _specialized(self, extents: Mapping[str, int]) -> Runnable:
         """Return the model for certain extents, in this process without a C compiler; the bits are the same."""
-        made = build(
-            specialized(self.factory.module, extents),
+        options = BuildOptions(
             llvm_here(self.factory.target),
-            dict(self.factory.source_params),
             module_name=self.name,
             optimize=self.factory.optimize,
             parallel=self.factory.parallel,
         )
-        return load_factory(made)
+        module = specialized(self.factory.module, extents)
+        return load_factory(build_module(module, self.factory.source_params, options))
 
     def export(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write a Model Library Format archive; options as for `export_model_library_format`."""
@@ -237,7 +184,7 @@ class CompiledModel(Displayed, HasModel):
         return StoredModel, (self.name, self._bytes), self._kept()
 
     def __copy__(self) -> CompiledModel:
-        made = CompiledModel(self.factory, self._source, self._imported, self._built, specializes=self._specializes)
+        made = CompiledModel(self.factory, self._source, self._options, specializes=self._specializes)
         if kept := self._kept():
             restore(made.model, kept)
         return made
@@ -270,11 +217,11 @@ class CompiledModel(Displayed, HasModel):
         """
         from mlfc.verify import verify
 
-        if layers:
-            made = {**self._imported, "optimize": self.factory.optimize, **options}
-            return verify(self._source, layers=True, target=str(self.factory.target), **made)
-        known = {name: self._imported[name] for name in ("values", "numerics", "signature", "limit_factor")}
-        return verify(self._source, self, **known, **options)
+        known = ("values", "numerics", "signature", "limit_factor")
+        if not layers:
+            return verify(self._source, self, **keywords_of(self._options, known), **options)
+        made = {"optimize": self.factory.optimize, **keywords_of(self._options, option_names(ImportOptions)), **options}
+        return verify(self._source, layers=True, **{**made, "target": str(self.factory.target)})
 
     def _facts(self) -> Mapping[str, object]:
         sizes = self.factory.code.sizes

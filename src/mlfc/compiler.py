@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-
-import numpy as np
-import numpy.typing as npt
 
 import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import codegen, memory, transform
@@ -20,15 +17,18 @@ from mlfc.byoc import find_generators, takes_modules
 from mlfc.errors import OptionError, UnsupportedError
 from mlfc.factory import Factory
 from mlfc.library.toolchain import has_compiler
+from mlfc.options import BuildOptions, Params
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
 from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
+from mlfc.support.keywords import option, with_keywords
 from mlfc.support.parallel_functions import PARALLEL_FOR
 from mlfc.support.text import printable, shortened, with_article
+from mlfc.target.defaults import PORTABLE
 from mlfc.target.shipped import shipped_log
 from mlfc.target.target import Target, parse_host, parse_target
-from mlfc.target.tuning_log import Log, opened_log
+from mlfc.target.tuning_log import opened_log
 
 _ACCEPTED = 16.0  # times the usual limits, for a model that was accepted within some limits
 
@@ -36,76 +36,23 @@ _LONGEST_NAME = 65000  # metadata.json and libraries store 65,536, and some name
 _UNSTORABLE = re.compile("[\\0\ud800-\udfff]")
 
 
-def build(
-    mod: IRModule,
-    target: str = "c",
-    params: Mapping[str, npt.NDArray[np.generic]] | None = None,
-    *,
-    target_host: str = "c",
-    executor: str | None = None,
-    module_name: str = "default",
-    optimize: str = "speed",
-    external_workspace: bool = False,
-    workspace_io: bool = False,
-    pools: Sequence[memory.Pool] = (),
-    constants: Sequence[memory.ConstantPool] = (),
-    ram: int | None = None,
-    limit_factor: float = 1.0,
-    dry_run: bool = False,
-    specialize: Sequence[Mapping[str, int]] = (),
-    parallel: bool | None = None,
-    tuned: Log | None = None,
-) -> Factory:
+@dataclass(frozen=True, eq=False)
+class _BuildArguments(BuildOptions):
+    """Arguments of `build` after the module: its options, and the parameters."""
+
+    params: Params | None = option(
+        None, "Values of parameters of ``main`` by name; the other parameters are the model's inputs."
+    )
+
+
+@with_keywords(_BuildArguments)
+def build(mod: IRModule, options: _BuildArguments) -> Factory:
     """Compile a Relay module.
 
     Parameters
     ----------
     mod : IRModule
         What `import_model` or the Relay parser returned.
-    target : str
-        A target string; see `mlfc.target.target.parse_target`. For a device (``opencl``, ``cuda``) every group of
-        operators runs there that can, others on the host; see `mlfc.transform.device_placement`.
-    params : mapping of str to ndarray, optional
-        Values of parameters of ``main``; the others are the model's inputs.
-    target_host : str
-        The target of the code that launches a device's kernels, and computes what the device does not: ``c`` or
-        ``llvm``.
-    executor : str
-        ``aot``: one C function runs the model. ``graph``: the graph executor calls an operator at a time, with weights
-        from a file of parameters. ``vm``: the virtual machine runs models whose extents or course depend on the inputs.
-        Default: ``vm`` for such models, ``graph`` where a device or a runtime module of an external generator has a
-        part, else ``aot``.
-    module_name : str
-        Goes into every symbol; letters, digits and underscores.
-    optimize : str
-        ``speed`` or ``size``.
-    external_workspace : bool
-        The caller of the generated code passes the workspace in, instead of a static array. Only for AOT, as is what
-        follows: the graph executor allocates.
-    workspace_io : bool
-        Inputs and outputs lie in the workspace, where intermediates take their place when they are not needed.
-    pools : sequence of Pool
-        Memories that the workspace is spread over, the fastest first.
-    constants : sequence of ConstantPool
-        Memories that constants are spread over, the fastest first.
-    ram : int, optional
-        Bytes for the workspace, inputs and outputs. Where they are more, layers are tiled by rows, if that helps:
-        more calls, the same results. It is no error if they still are more; see `archive.budget.check_budget`.
-    limit_factor : float
-        Multiplies the limits of what a model may cost beyond the size of its weights; see `mlfc.support.cost`.
-    specialize : sequence of mapping
-        Values of open dimensions, ``[{"batch": 1}, {"batch": 8}]``: the virtual machine runs code of its own for each,
-        which is faster and gives the same bits.
-    parallel : bool, optional
-        Kernels of libraries, and of models that run in this process, share their work among threads: those of
-        `mlfc.set_num_threads`. Default: for hosts, if the model takes half a millisecond or more, and in programs that
-        call the library in C, only once they ask for threads. True: without being asked; and the code of archives
-        calls what an application hands in: ``mlfc_set_parallel_for``. For ``optimize="speed"``.
-    tuned : path or TuningLog, optional
-        What `mlfc tune` wrote: kernels that it measured take the values that were fastest, and give the same bits.
-        Default: what was measured for well-known models on this kind of processor; ``none``: nothing.
-    dry_run : bool
-        Stop before the code is printed: all that can be refused has been by then.
 
     Returns
     -------
@@ -116,16 +63,25 @@ def build(
     MlfcError
         For options that do not exist, and for what cannot be compiled.
     """
+    return build_module(mod, options.params, options)
+
+
+def build_module(mod: IRModule, params: Params | None, options: BuildOptions) -> Factory:
+    """Compile a Relay module as `build` does."""
     values = transform.checked_params(mod, params)
     _check_names(mod, values)
-    memory_options = memory.MemoryOptions(workspace_io, tuple(pools), tuple(constants))
-    chosen = parse_target(target, optimize)
-    host = parse_host(target_host, optimize) if chosen.device else chosen
-    log = shipped_log(host) if tuned is None else opened_log(tuned)
+    if isinstance(options.specialize, str):
+        raise OptionError(f"specialize='{options.specialize}' requires mlfc.compile", place="specialize")
+    executor, specialize, limit_factor = options.executor, tuple(options.specialize), options.limit_factor
+    parallel, external_workspace = options.parallel, options.external_workspace
+    memory_options = memory.MemoryOptions(options.workspace_io, tuple(options.pools), tuple(options.constants))
+    chosen = parse_target(options.target, options.optimize)
+    host = parse_host(options.target_host, options.optimize) if chosen.device else chosen
+    log = shipped_log(host) if options.tuned is None else opened_log(options.tuned)
     if log is not None:
         host = log.applied(host)
         chosen = chosen if chosen.device else host
-    name = checked_module_name(module_name)
+    name = checked_module_name("default" if options.module_name is None else options.module_name)
     if executor is None and is_dynamic(mod):
         executor = "vm"
     if executor is not None:  # before the work is done
@@ -136,19 +92,11 @@ def build(
         unit = replace(unit, parallel=PARALLEL_FOR if parallel else "")
         beside = host if chosen.device else None
         stepped = Factory(
-            name,
-            chosen,
-            executor,
-            mod,
-            values,
-            unit,
-            target_host=beside,
-            specialize=tuple(specialize),
-            parallel=parallel,
+            name, chosen, executor, mod, values, unit, target_host=beside, specialize=specialize, parallel=parallel
         )
-        if log is not None and tuned is not None:
+        if log is not None and options.tuned is not None:
             log.note(host)
-        return _made(stepped, dry_run)
+        return _made(stepped, options.dry_run)
     _require_fixed(mod, executor, specialize)
     _check_parallel(parallel, host)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
@@ -172,14 +120,14 @@ def build(
             memory_options,
             reorder=not host.features.vector_bytes,
             in_arenas=executor == "aot",
-            ram=ram if executor == "aot" else None,
+            ram=options.ram if executor == "aot" else None,
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
-    if log is not None and tuned is not None:
+    if log is not None and options.tuned is not None:
         log.note(host)
     if program.tiling is not None:
-        memory_options = replace(memory_options, ram=ram)
-    small = optimize == "size"
+        memory_options = replace(memory_options, ram=options.ram)
+    small = options.optimize == "size"
     unit = codegen.Unit(
         program,
         plan,
@@ -188,7 +136,7 @@ def build(
         external_workspace,
         host,
         mod.quantization,
-        workspace_io,
+        options.workspace_io,
         memory.assign_constants(program, memory_options.constants),
         small=small,
         packed_constants=small and not host.features.vector_bytes,
@@ -197,7 +145,7 @@ def build(
     )
     beside = host if chosen.device else None
     made = Factory(name, chosen, executor, mod, values, unit, memory_options, beside, parallel=parallel)
-    return _made(made, dry_run)
+    return _made(made, options.dry_run)
 
 
 def runnable_here(factory: Factory) -> Factory:
@@ -210,11 +158,9 @@ def runnable_here(factory: Factory) -> Factory:
     if host.kind != "c" or external or has_compiler():
         return factory
     native = "llvm -mcpu=native"
-    return build(
-        factory.module,
+    options = BuildOptions(
         str(factory.target) if factory.target_host else native,
-        dict(factory.source_params),
-        target_host=native if factory.target_host else "c",
+        target_host=native if factory.target_host else PORTABLE,
         executor=factory.executor,
         module_name=factory.module_name,
         optimize=factory.optimize,
@@ -222,6 +168,7 @@ def runnable_here(factory: Factory) -> Factory:
         specialize=factory.specialize,
         parallel=factory.parallel,
     )
+    return build_module(factory.module, factory.source_params, options)
 
 
 def _check_names(module: IRModule, params: Collection[str]) -> None:

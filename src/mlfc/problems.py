@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy.typing as npt
-
-from mlfc.compiler import build
+from mlfc.compiler import build_module
 from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
 from mlfc.frontend import Model, import_for_run
 from mlfc.frontend.common import Census
-from mlfc.frontend.shapes import leaves_to_run
+from mlfc.options import BuildOptions, ImportOptions
 from mlfc.relay.ir import IRModule, TensorType
 from mlfc.support.dims import LARGEST, Symbol, symbols_of
+from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import SymbolInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.support.vm_info import bounding_option
+from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
 
 _ROUNDS = 5
 # what a trial may add to the options; a limit is raised by users alone, who know where the model is from
-_TRIED = ("--shape", "--value", "--byoc")
+_KEYS = {"--shape": "shapes", "--value": "values"}
+_TRIED = (*_KEYS, "--byoc")
 
 
 @dataclass(frozen=True)
@@ -105,76 +106,52 @@ class Examination(Outcome):
     left: Outcome
 
 
-def check(
-    model: Model,
-    *,
-    example_inputs: Any = None,
-    dynamic_shapes: Any = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    values: Mapping[str, npt.ArrayLike] | None = None,
-    states: Mapping[str, str] | None = None,
-    state_init: Mapping[str, npt.ArrayLike] | str | None = None,
-    numerics: str = "litert",
-    signature: str | None = None,
-    name: str | None = None,
-    byoc: Sequence[str] = (),
-    target: str = "c",
-    limit_factor: float = 1.0,
-) -> list[MlfcError]:
+@with_keywords(ImportOptions)
+def check(model: Model, options: ImportOptions) -> list[MlfcError]:
     """Return every problem of a model at once; an empty list means that it can be compiled for the target.
 
-    Everything happens that compiling it takes, but for the code's being printed. Each problem says in `next_step` what
-    to do, and lists in `remedies` the options that it names there. `examine` also tries them.
+    Everything that compiling requires is done, except that the code is not printed. Each problem says in `next_step`
+    what to do, and lists in `remedies` the options that it names there. `examine` also tries them. The default target
+    is ``c``.
 
     Parameters
     ----------
-    model, example_inputs, dynamic_shapes, shapes, values, states, state_init, numerics, signature, name, byoc,
-    limit_factor
+    model : str, Path, bytes, onnx.ModelProto or torch.nn.Module
         As for `import_model`.
-    target : str
-        As for `build`.
+
+    Returns
+    -------
+    list of MlfcError
     """
-    options: dict[str, Any] = {
-        "shapes": shapes,
-        "values": values,
-        "states": states,
-        "state_init": state_init,
-        "numerics": numerics,
-        "signature": signature,
-        "example_inputs": example_inputs,
-        "dynamic_shapes": dynamic_shapes,
-        "name": name,
-        "byoc": byoc,
-    }
-    return list(_outcome(model, options, target, limit_factor).problems)
+    return list(_outcome(model, options).problems)
 
 
-def examine(model: Model, *, target: str = "c", limit_factor: float = 1.0, **options: Any) -> Examination:
+def examine_model(model: Model, options: ImportOptions) -> Examination:
     """Return every problem of a model, and what is left of them if their remedies are applied.
 
     Parameters are those of `check`. Each trial imports the model once more; there are a dozen at most.
     """
-    first = _outcome(model, options, target, limit_factor)
-    applied, left = _tried(model, _Applied(options), first, target, limit_factor)
+    first = _outcome(model, options)
+    applied, left = _tried(model, _Applied(options), first)
     again = applied.without_shapes()
     if left.problems and again is not None:
         # shapes that were guessed before the values were known; with these, some are found that fit
-        start = _outcome(model, again.options, target, limit_factor)
-        other, found = _tried(model, again, start, target, limit_factor)
+        other, found = _tried(model, again, _outcome(model, again.options))
         if not found.problems:
             applied, left = other, found
     return Examination(**vars(first), remedies=applied.remedies, left=left)
 
 
-def _tried(
-    model: Model, applied: _Applied, left: Outcome, target: str, limit_factor: float
-) -> tuple[_Applied, Outcome]:
+examine = with_keywords(ImportOptions)(examine_model)
+
+
+def _tried(model: Model, applied: _Applied, left: Outcome) -> tuple[_Applied, Outcome]:
     """Apply the remedies that problems name, as long as there are others; return them, and what they leave."""
     for _ in range(_ROUNDS):
         more = applied.with_remedies(left.problems)
         if more is None:
             break
-        found = _outcome(model, more.options, target, limit_factor)
+        found = _outcome(model, more.options)
         if any(isinstance(problem, OptionError) for problem in found.problems):
             break
         applied, left = more, found
@@ -183,18 +160,16 @@ def _tried(
     return applied, left
 
 
-def _outcome(model: Model, options: Mapping[str, Any], target: str, limit_factor: float) -> Outcome:
+def _outcome(model: Model, options: ImportOptions) -> Outcome:
     census = Census()
     problems: tuple[MlfcError, ...] = ()
     found: tuple[OpenDimension, ...] = ()
     bounding: tuple[str, ...] = ()
     try:
-        dynamic = leaves_to_run(None, target, options.get("shapes"))
-        mod, params = import_for_run(
-            model, target=target, limit_factor=limit_factor, census=census, dynamic=dynamic, **options
-        )
+        target = options.target or PORTABLE
+        mod, params = import_for_run(model, replace(options, target=target), census=census)
         found, bounding = _open_dimensions(mod, params), _bounding(mod, params, target)
-        build(mod, target, params, limit_factor=limit_factor, dry_run=True)
+        build_module(mod, params, BuildOptions(target, limit_factor=options.limit_factor, dry_run=True))
     except ProblemsError as error:
         problems = error.problems
     except MlfcError as error:
@@ -238,7 +213,7 @@ def _inputs(module: IRModule, params: Mapping[str, Any]) -> list[tuple[str, Tens
 class _Applied:
     """Options, and the remedies that are among them."""
 
-    options: Mapping[str, Any]
+    options: ImportOptions
     remedies: tuple[Remedy, ...] = ()
 
     def without_shapes(self) -> _Applied | None:
@@ -247,8 +222,8 @@ class _Applied:
         others = tuple(item for item in self.remedies if item.option != "--shape")
         if not shapes or not others:
             return None
-        kept = {name: shape for name, shape in self.options["shapes"].items() if name not in shapes}
-        return _Applied({**self.options, "shapes": kept}, others)
+        kept = {name: shape for name, shape in (self.options.shapes or {}).items() if name not in shapes}
+        return _Applied(replace(self.options, shapes=kept), others)
 
     def with_remedies(self, problems: Sequence[MlfcError]) -> _Applied | None:
         """Return the options with what problems ask for besides; None if that is nothing that can be tried."""
@@ -258,16 +233,17 @@ class _Applied:
                 found.setdefault((remedy.option, remedy.subject), remedy)
         if not found:
             return None
-        options = dict(self.options)
+        options = self.options
         for remedy in found.values():
             if remedy.option == "--byoc":
-                options["byoc"] = (*(options.get("byoc") or ()), remedy.argument)
+                options = replace(options, byoc=(*options.byoc, remedy.argument))
             else:
-                key = {"--shape": "shapes", "--value": "values"}[remedy.option]
-                options[key] = {**(options.get(key) or {}), remedy.subject: remedy.numbers}
+                key = _KEYS[remedy.option]
+                added: Any = {key: {**(getattr(options, key) or {}), remedy.subject: remedy.numbers}}
+                options = replace(options, **added)
         return _Applied(options, (*self.remedies, *found.values()))
 
     def _has(self, remedy: Remedy) -> bool:
         if remedy.option == "--byoc":
-            return remedy.argument in (self.options.get("byoc") or ())
-        return remedy.subject in (self.options.get({"--shape": "shapes", "--value": "values"}[remedy.option]) or {})
+            return remedy.argument in self.options.byoc
+        return remedy.subject in (getattr(self.options, _KEYS[remedy.option]) or {})

@@ -23,7 +23,7 @@ LAYERS = (
     ("target", "relay", "tir"),
     ("kernels",),
     ("ops", "byoc"),
-    ("frontend", "transform", "memory"),
+    ("frontend", "transform", "memory", "options"),
     ("codegen",),
     ("isa",),
     ("library",),

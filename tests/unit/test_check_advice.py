@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
-from mlfc import problems
+from mlfc import frontend
 from mlfc.cli.check import check as command
 from mlfc.cli.options import Inputs, parse_values
 from mlfc.errors import LimitError, ProblemsError, Remedy
@@ -34,8 +34,8 @@ FIXED = "opencl"
 @pytest.fixture(autouse=True, scope="module")
 def nothing_is_left_to_the_run() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        leaves = problems.leaves_to_run
-        patch.setattr(problems, "leaves_to_run", lambda *args: args[1] != FIXED and leaves(*args))
+        leaves = frontend.leaves_to_run
+        patch.setattr(frontend, "leaves_to_run", lambda *args: args[1] != FIXED and leaves(*args))
         yield
 
 

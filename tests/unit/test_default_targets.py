@@ -24,6 +24,7 @@ from mlfc.errors import OptionError
 from mlfc.factory import Factory
 from mlfc.library import host
 from mlfc.library.toolchain import NATIVE, Compiler
+from mlfc.options import BuildOptions
 from mlfc.support.platforms import parse_platform
 from mlfc.target import features
 from mlfc.target.defaults import EVERY_CPU, this_processor
@@ -160,10 +161,10 @@ def test_commands_about_archives_compile_what_archives_have(
 ) -> None:
     on_machine(monkeypatch, "x86_64", TILES)
 
-    def record(module: Any, target: str, *_: Any, **__: Any) -> Factory:
-        raise _AskedError(target)
+    def record(module: Any, params: Any, options: BuildOptions) -> Factory:
+        raise _AskedError(options.target)
 
-    monkeypatch.setattr(import_module(place), "build", record)
+    monkeypatch.setattr(import_module(place), "build_module", record)
     with pytest.raises(_AskedError, match=r"^c$"):
         command(MODELS[1])
 

@@ -91,7 +91,7 @@ def test_budgets_are_those_of_single_boards_and_take_few_compilations(monkeypatc
 
         return call
 
-    monkeypatch.setattr(fit_builds, "build", counted("builds", fit_builds.build))
+    monkeypatch.setattr(fit_builds, "build_module", counted("builds", fit_builds.build_module))
     monkeypatch.setattr(fit_builds, "tried", counted("trials", fit_builds.tried))
     module, params = mlfc.import_model(DIGITS)
     chosen = [board for board in map(boards().get, boards()) if board.arch == "cortex-m"]

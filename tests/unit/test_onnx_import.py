@@ -430,7 +430,7 @@ def test_anonymous_dimensions_are_independent() -> None:
 def test_the_suggested_shape_compiles(
     operators: Any, shape: Any, suggested: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlfc.problems.leaves_to_run", lambda *_: False)
+    monkeypatch.setattr("mlfc.frontend.leaves_to_run", lambda *_: False)
     nodes = []
     for i, (operator, attributes) in enumerate(operators):
         operands = [f"t{i}" if i else "x", *(["shape"] if operator == "Reshape" else [])]
@@ -442,7 +442,7 @@ def test_the_suggested_shape_compiles(
 
 
 def test_no_shape_is_suggested_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlfc.problems.leaves_to_run", lambda *_: False)
+    monkeypatch.setattr("mlfc.frontend.leaves_to_run", lambda *_: False)
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
     data = model([node], {"x": ("n", "m")}, ["y"], {"shape": np.array([1, 77])}).SerializeToString()
     (problem,) = mlfc.check(data)

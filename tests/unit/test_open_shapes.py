@@ -78,7 +78,7 @@ def test_build_files_give_them_too(tmp_path: Path) -> None:
     context = typer.Context(typer.main.get_command(_app(command)))
     read_options(context, tmp_path / "build.toml")
     assert context.default_map is not None
-    arguments = Inputs(context.default_map["shape"], None, None, None).arguments()
+    arguments = Inputs(context.default_map["shape"], None, None, None).keywords()
     assert {name: tuple(map(str, shape)) for name, shape in arguments["shapes"].items()} == {
         "x": ("batch", "3"),
         "y": ("batch",),

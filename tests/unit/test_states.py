@@ -91,13 +91,13 @@ def test_options_of_the_command_line() -> None:
 def test_initial_values_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "begin.npz"
     np.savez(path, h_in=np.arange(WIDTH, dtype=np.float32))
-    given = Inputs(None, None, ["h_in=h_out"], str(path)).arguments()
+    given = Inputs(None, None, ["h_in=h_out"], str(path)).keywords()
     module, _ = mlfc.import_model(gru(), **given)
     assert module.states[0].initial is not None
     np.testing.assert_array_equal(module.states[0].initial, np.arange(WIDTH, dtype=np.float32).reshape(1, WIDTH))
     path.write_bytes(b"PK")
     with pytest.raises(MlfcError, match=r"cannot be read as \.npz"):
-        Inputs(None, None, None, str(path)).arguments()
+        Inputs(None, None, None, str(path)).keywords()
 
 
 def test_a_state_is_written_in_place_where_nobody_reads_the_old_one_later() -> None:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from mlfc.cli.main import app
 from mlfc.errors import InputError, MlfcError, ProblemsError
 from mlfc.frontend import import_for_run
+from mlfc.options import ImportOptions
 from mlfc.runtime import TensorInfo
 from mlfc.verify import verify
 from mlfc.verify.indices import index_ends
@@ -196,7 +197,7 @@ def test_places_that_are_made_up_are_inside_of_their_tables(tmp_path: Path) -> N
     words: tuple[int, list[int | str]] = (TensorProto.INT64, ["n"])
     mask: tuple[int, list[int | str]] = (TensorProto.INT64, [1, "n", 1])
     path = saved_graph(tmp_path / "m.onnx", nodes, {"kinds": words, "words": words, "attention_mask": mask}, **tables)
-    module, _ = import_for_run(path, dynamic=True)
+    module, _ = import_for_run(path, ImportOptions(dynamic=True))
     assert index_ends(module) == {"kinds": 2, "words": 20, "attention_mask": 2}
     result = verify(path)
     assert (result.is_within, result.samples) == (True, 13)

@@ -18,6 +18,7 @@ from mlfc.archive.read.load import load_factory
 from mlfc.compiler import build
 from mlfc.errors import OptionError
 from mlfc.frontend import import_for_run
+from mlfc.options import ImportOptions
 from mlfc.relay.ir import If
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.tensor_info import TensorInfo
@@ -328,7 +329,7 @@ def decided_model(path: Path) -> Path:
 
 
 def test_in_float64_branches_and_loops_compute_the_same(tmp_path: Path) -> None:
-    module, params = import_for_run(decided_model(tmp_path / "decided.onnx"), dynamic=True)
+    module, params = import_for_run(decided_model(tmp_path / "decided.onnx"), ImportOptions(dynamic=True))
     assert len(module.functions) > 3
     exact, _ = float64_model(module, params, "c")
     narrow = load_factory(build(module, "llvm", params))

@@ -49,16 +49,13 @@ def compiled_model(
     is_named: bool = False,
 ) -> Factory:
     """Compile a model file, as a module named after it if `is_named`."""
-    from mlfc.compiler import build
+    from mlfc.compiler import build_module
     from mlfc.frontend import import_for_run
-    from mlfc.frontend.shapes import leaves_to_run
     from mlfc.support.c_names import module_name
 
-    asked = given.arguments()
-    dynamic = leaves_to_run(executor, target, asked.get("shapes"))
-    mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
-    name = module_name(model.name.partition(".")[0]) if is_named else "default"
-    return build(mod, target, params, executor=executor, module_name=name, parallel=parallel, tuned=tuned)
+    name = module_name(model.name.partition(".")[0]) if is_named else None
+    options = given.options(target, executor=executor, module_name=name, parallel=parallel, tuned=tuned)
+    return build_module(*import_for_run(model, options, executor), options)
 
 
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:

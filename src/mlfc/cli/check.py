@@ -43,16 +43,13 @@ def check(
     examples that fit the model: only you know what is right.
     """
     from mlfc.byoc import find_generators
-    from mlfc.problems import examine
-    from mlfc.target.defaults import PORTABLE
+    from mlfc.problems import examine_model
 
     find_generators(byoc or ())
     on_board = chosen_board(board, trust_board)
     chosen = target if on_board is None else board_asks(on_board, target, None)[0]
     with stage(f"checking {model}"):
-        found = examine(
-            model, **fixed.arguments(), byoc=byoc or (), target=chosen or PORTABLE, limit_factor=limit_factor
-        )
+        found = examine_model(model, fixed.options(chosen, byoc=byoc, limit_factor=limit_factor))
     if as_json:
         remedies = [_remedy(item) for item in found.remedies]
         print_json({"model": str(model), **_counts(found), "remedies": remedies, "left": _counts(found.left)})

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.compile_options import LIBRARIES, export_options, form_of, library_options, library_target, memory_options
-from mlfc.cli.compiling import BuildOptions, board_asks, compile_archive, compile_files, is_archive
+from mlfc.cli.compile_options import (
+    LIBRARIES,
+    ArchiveOptions,
+    LibraryOptions,
+    PlacementOptions,
+    SharingOptions,
+    form_of,
+)
+from mlfc.cli.compiling import board_asks, compile_archive, compile_files, is_archive
 from mlfc.cli.matrix import compile_rows, refuse_scheduler
 from mlfc.cli.memory import fitting_memory, print_memory
-from mlfc.cli.options import Inputs, chosen_board, parse_models
+from mlfc.cli.options import CodeOptions, Inputs, chosen_board, parse_models
 from mlfc.cli.tables import LEVELS_TITLE, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
@@ -102,44 +109,19 @@ def compile_models(
     scheduler: str | None = None,
     target: str | None = None,
     board: str | None = None,
-    executor: list[str] | None = None,
-    target_host: str | None = None,
+    trust_board: bool = False,
     inputs: _InputsOfModels,
+    code: CodeOptions,
     module_name: str | None = None,
-    optimize: str | None = None,
-    numerics: str | None = None,
     emit: str | None = None,
     ram: int | None = None,
     flash: int | None = None,
     config: Path | None = None,
     as_json: bool = False,
-    byoc: list[str] | None = None,
-    trust_board: bool = False,
-    limit_factor: float = 1.0,
-    specialize: list[str] | None = None,
-    tuned: Path | None = None,
-    workspace_io: bool | None = None,
-    external_workspace: bool | None = None,
-    pool: list[str] | None = None,
-    board_pools: bool = False,
-    constants: list[str] | None = None,
-    load_constants: list[str] | None = None,
-    share_workspace: bool | None = None,
-    share_weights: bool | None = None,
-    abi: str | None = None,
-    triple: str | None = None,
-    cc: str | None = None,
-    parallel: bool | None = None,
-    test_vectors: int | None = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of these inputs. Default: 0.", rich_help_panel="Archive")
-    ] = None,
-    source_params: bool | None = None,
-    runtime: bool | None = None,
-    system_lib: bool | None = None,
-    format_version: int | None = None,
-    rfc: bool | None = None,
-    params_form: list[str] | None = None,
+    placement: PlacementOptions,
+    sharing: SharingOptions,
+    library: LibraryOptions,
+    archived: ArchiveOptions,
 ) -> None:
     """Compile models to an archive, C, objects or a library."""
     from mlfc.support.atomic import check_writable
@@ -154,52 +136,26 @@ def compile_models(
     on_board = chosen_board(board, trust_board)
     named = _named(models, module_name)
     archives = _archives(named, module_name)
-    asked = {
-        "source_params": source_params,
-        "runtime": runtime,
-        "system_lib": system_lib,
-        "test_vectors": test_vectors,
-        "seed": seed,
-        "format_version": format_version,
-        "rfc": rfc,
-        "params_form": params_form,
-        "share_workspace": share_workspace,
-        "share_weights": share_weights,
-    }
     form = form_of(emit, output)
-    export = export_options(asked, form, archives[0] if archives else None)
-    linking = library_options(form, board, abi, triple, cc)
-    suffixes = {"mlf": ".model-lib" if rfc else ".tar", "so": _library_suffix(triple)}
+    export = archived.export_options(sharing, form, archives[0] if archives else None)
+    linking = library.arguments(form, board)
+    suffixes = {"mlf": ".model-lib" if archived.rfc else ".tar", "so": library.suffix}
     place = _output(output, named, form, bool(archives), suffixes)
     if form not in ("c", "o"):
         check_writable(place)
     replaces = output is None and _is_earlier_output(place, form)
-    memories = memory_options(
-        workspace_io, pool or (), constants or (), load_constants or (), on_board, board_pools=board_pools
-    )
+    placing = placement.arguments(on_board)
     chosen, limit = (target, ram) if on_board is None else board_asks(on_board, target, ram)
     if chosen is None and not archives:
-        chosen = library_target(form, triple, cc)
-    if ram is None and memories.get("pools"):
+        chosen = library.target(form)
+    if ram is None and placing.get("pools"):
         limit = None  # pools have limits of their own
-    wanted = BuildOptions(
-        chosen,
-        optimize,
-        numerics,
-        executor or (),
-        external_workspace,
-        inputs,
-        memories,
-        limit,
-        byoc,
-        target_host,
-        limit_factor,
-        parallel,
-        tuned,
-        specialize,
-    )
-    factories = compile_archive(archives[0], wanted) if archives else compile_files(named, wanted)
-    _check_host(target_host, factories)
+    choices = {"target": chosen, "ram": limit, "parallel": library.parallel}
+    if archives:
+        factories = compile_archive(archives[0], inputs, code, {**placing, **choices})
+    else:
+        factories = compile_files(named, inputs, code, placing, choices)
+    _check_host(code.target_host, factories)
     table = fitting_memory(factories, on_board, ram, flash, export)
     with stage(f"writing {place}"):
         if form in LIBRARIES:
@@ -351,13 +307,6 @@ def _report(
         print_table(LEVELS_TITLE, ("level", "bytes"), list(levels.items()))
     if table is not None:
         print_memory(table)
-
-
-def _library_suffix(triple: str | None) -> str:
-    """Return the suffix of shared libraries for a machine, default this one."""
-    from mlfc.support.platforms import parse_platform
-
-    return ".so" if triple is None else parse_platform(triple).suffix
 
 
 def _write_library(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlfc.cli.options import Inputs
+from mlfc.cli.options import CodeOptions, Inputs
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 
@@ -20,27 +19,6 @@ if TYPE_CHECKING:
 _IMPORTED = "has no effect on an archive, which is imported already"
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """What the user asks of the compiler; None where nothing was said."""
-
-    target: str | None
-    optimize: str | None
-    numerics: str | None
-    executors: Sequence[str]  # ``graph`` for all modules, ``NAME=graph`` for one
-    external_workspace: bool | None
-    inputs: Inputs  # with several models ``MODEL:NAME=...``
-    memory_options: Mapping[str, Any]  # arguments of `build` that say where memory lies
-    # bytes for workspace, inputs and outputs; layers of a single model are tiled by rows to keep within it
-    ram: int | None = None
-    byoc: Sequence[str] | None = None  # external code generators
-    target_host: str | None = None  # of the code beside a device's
-    limit_factor: float = 1.0  # of what a model may cost
-    parallel: bool | None = None  # whether kernels share their work among threads
-    tuned: Path | None = None  # a log of mlfc tune
-    specialize: Sequence[str] | None = None  # ``batch=1``: values of open dimensions that get code of their own
-
-
 def is_archive(path: Path) -> bool:
     """Tell whether a file, if it is there, is an archive rather than a model."""
     from mlfc.archive.read.load import artifact_kind
@@ -48,81 +26,53 @@ def is_archive(path: Path) -> bool:
     return path.is_file() and artifact_kind(path) == "archive"
 
 
-def compile_archive(path: Path, options: BuildOptions) -> list[Factory]:
-    """Compile every module of an archive again; what the user did not say is as it was."""
+def compile_archive(path: Path, inputs: Inputs, code: CodeOptions, changes: Mapping[str, Any]) -> list[Factory]:
+    """Compile every module of an archive again; options that the user did not give are as they were.
+
+    `changes`: other options of `build`.
+    """
     from mlfc.archive.write.rebuild import rebuild
 
     step = "Compile the model itself"
-    if options.numerics:
+    if code.numerics:
         raise OptionError(f"option --numerics {_IMPORTED}", next_step=step)
-    options.inputs.refuse(_IMPORTED, step)
-    executors = parse_executors(options.executors, None)
+    inputs.refuse(_IMPORTED, step)
+    executors = parse_executors(code.executor or (), None)
     if set(executors) - {""}:
         raise OptionError("an archive needs the same executor for all modules", place="--executor")
+    specialize = parse_extents(code.specialize, None)[""] if code.specialize else None
     with stage(f"compiling {path}"):
-        return rebuild(
-            path,
-            options.target,
-            target_host=options.target_host,
-            executor=executors.get(""),
-            optimize=options.optimize,
-            external_workspace=options.external_workspace,
-            ram=options.ram,
-            byoc=options.byoc,
-            limit_factor=options.limit_factor,
-            tuned=options.tuned,
-            parallel=options.parallel,
-            specialize=parse_extents(options.specialize, None)[""] if options.specialize else None,
-            **options.memory_options,
-        )
+        return rebuild(path, executor=executors.get(""), specialize=specialize, **code.keywords(), **changes)
 
 
-def compile_files(named: Mapping[str, Path], options: BuildOptions) -> list[Factory]:
-    """Compile model files by module name."""
-    from mlfc.compiler import build
+def compile_files(
+    named: Mapping[str, Path], inputs: Inputs, code: CodeOptions, placing: Mapping[str, Any], chosen: Mapping[str, Any]
+) -> list[Factory]:
+    """Compile model files by module name.
+
+    `placing`: options of `build` about memory, which modules for the graph executor beside others do not have.
+    `chosen`: others.
+    """
+    from mlfc.compiler import build_module
     from mlfc.frontend import import_for_run
-    from mlfc.frontend.shapes import leaves_to_run
-    from mlfc.target.defaults import PORTABLE
     from mlfc.target.tuning_log import opened_log
 
-    inputs = options.inputs.by_model(list(named))
-    executors = parse_executors(options.executors, list(named))
-    special = parse_extents(options.specialize or (), list(named))
+    by_model = inputs.by_model(list(named))
+    executors = parse_executors(code.executor or (), list(named))
+    special = parse_extents(code.specialize or (), list(named))
+    common = {**code.keywords(), "numerics": code.numerics, **chosen}
+    if code.tuned is not None:
+        common["tuned"] = opened_log(code.tuned)
+    if len(named) > 1:
+        common["ram"] = None
     factories = []
-    log = None if options.tuned is None else opened_log(options.tuned)
     for name, path in named.items():
         with stage(f"compiling {path}"):
             executor = executors.get(name) or executors.get("")
-            given = inputs[name].arguments()
-            mod, params = import_for_run(
-                path,
-                **given,
-                dynamic=leaves_to_run(executor, options.target or PORTABLE, given.get("shapes")),
-                numerics=options.numerics or "litert",
-                byoc=options.byoc or (),
-                target=options.target,
-                limit_factor=options.limit_factor,
-            )
-            # of several modules, those for the graph executor have nothing to place
             is_placed = executor != "graph" or len(named) == 1
-            factories.append(
-                build(
-                    mod,
-                    options.target or PORTABLE,
-                    params,
-                    target_host=options.target_host or PORTABLE,
-                    executor=executor,
-                    module_name=name,
-                    optimize=options.optimize or "speed",
-                    external_workspace=bool(options.external_workspace) and is_placed,
-                    ram=options.ram if len(named) == 1 else None,
-                    limit_factor=options.limit_factor,
-                    specialize=special[name],
-                    parallel=options.parallel,
-                    tuned=log,
-                    **(options.memory_options if is_placed else {}),
-                )
-            )
+            own: dict[str, Any] = {"executor": executor, "module_name": name, "specialize": special[name]}
+            options = by_model[name].options(**common, **own, **(placing if is_placed else {}))
+            factories.append(build_module(*import_for_run(path, options, executor), options))
     return factories
 
 

@@ -55,7 +55,6 @@ def fit(
     """
     from mlfc.archive.read.load import artifact_kind
     from mlfc.frontend import import_for_run
-    from mlfc.frontend.shapes import leaves_to_run
     from mlfc.micro.board.board import boards
     from mlfc.micro.fit.boards import board_budgets
     from mlfc.support.c_names import module_name
@@ -73,14 +72,11 @@ def fit(
         if not item.memories:
             raise OptionError(f"the board '{item.name}' lists no memories", place="--board")
     target = chosen[0].target if chosen else boards().get("mps2-an386").target
-    asked = fixed.arguments()
+    options = fixed.options(target, limit_factor=limit_factor)
     with bar(f"fitting {model.name}") as say:
-        dynamic = leaves_to_run(None, target, asked["shapes"])
-        mod, params = import_for_run(model, target=target, dynamic=dynamic, limit_factor=limit_factor, **asked)
+        mod, params = import_for_run(model, options)
         name = module_name(model.name.partition(".")[0])
-        found = board_budgets(
-            mod, params, chosen or None, name=name, emulate=emulate, limit_factor=limit_factor, progress=say
-        )
+        found = board_budgets(mod, params, chosen or None, name=name, emulate=emulate, options=options, progress=say)
     if as_json:
         print_json({"model": str(model), **found.as_json()})
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,10 @@ from typer.core import TyperCommand
 
 from mlfc.cli.build_file import read_options
 from mlfc.errors import OptionError
+from mlfc.options import CompileOptions
+from mlfc.support.keywords import keywords_of
 from mlfc.support.text import byte_count
+from mlfc.target.defaults import PORTABLE
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
@@ -317,17 +320,21 @@ class Inputs:
     state_init: str | None = None
     signature: str | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `import_model`; OptionError where an option does not read so."""
+    def options(self, target: str | None = None, **more: Any) -> CompileOptions:
+        """Return the options of importing and building a model, with `more`; None is what the user did not give."""
+        return CompileOptions(target or PORTABLE, **self.keywords(), **given_options(more))
+
+    def keywords(self) -> dict[str, Any]:
+        """Return these options of `import_model`; OptionError for text that cannot be parsed."""
         from mlfc.frontend.shapes import parse_shapes
 
-        given: dict[str, Any] = {
+        return {
             "shapes": parse_shapes(self.shape or ()),
             "values": parse_values(self.value or ()),
             "states": parse_states(self.state or ()),
             "state_init": _state_init(self.state_init),
+            "signature": self.signature,
         }
-        return given if self.signature is None else {**given, "signature": self.signature}
 
     def with_shapes_of(self, path: Path) -> Inputs | None:
         """Return the same with the shapes of a file's arrays, by their names; None where it has none to add."""
@@ -365,6 +372,24 @@ class Inputs:
         if self.signature is not None:
             raise OptionError("option --signature requires a single model", place="--signature")
         return {name: Inputs(shapes[name], values[name], states[name], self.state_init) for name in models}
+
+
+@dataclass(frozen=True)
+class CodeOptions:
+    """Options about the code of modules; None for what the user did not give."""
+
+    executor: list[str] | None = None
+    target_host: str | None = None
+    optimize: str | None = None
+    numerics: str | None = None
+    byoc: list[str] | None = None
+    limit_factor: float = 1.0
+    specialize: list[str] | None = None
+    tuned: Path | None = None
+
+    def keywords(self) -> dict[str, Any]:
+        """Return those that `import_model` and `build` have in the same form."""
+        return keywords_of(self, ("target_host", "optimize", "byoc", "limit_factor", "tuned"))
 
 
 def parse_states(texts: Sequence[str]) -> dict[str, str]:
@@ -455,6 +480,11 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
             raise OptionError(f"two models have the name '{name}'", next_step="Name them: NAME=FILE")
         models[name] = Path(path)
     return models
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the user gave."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def choose_threads(count: int | None, *, on_board: bool) -> None:

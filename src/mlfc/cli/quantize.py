@@ -78,7 +78,7 @@ def quantize(
         model,
         calibrate,
         target,
-        shapes=Inputs(shape).arguments()["shapes"],
+        shapes=Inputs(shape).keywords()["shapes"],
         samples=samples,
         method=method,
         activations=activations,

@@ -183,16 +183,14 @@ def _page_of_library(library: Path, asked: _Request) -> str:
 def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
     """Return which boards the model fits, or why it cannot be compiled for any."""
     from mlfc.frontend import import_for_run
-    from mlfc.frontend.shapes import leaves_to_run
     from mlfc.micro.board.board import boards
     from mlfc.micro.fit.boards import board_budgets
     from mlfc.support.c_names import module_name
 
-    target, asked = boards().get("mps2-an386").target, inputs.arguments()
+    options = inputs.options(boards().get("mps2-an386").target)
     with bar(f"fitting {model.name}") as say:
-        dynamic = leaves_to_run(None, target, asked["shapes"])
         try:
-            mod, params = import_for_run(model, target=target, dynamic=dynamic, **asked)
+            mod, params = import_for_run(model, options)
         except MlfcError as error:  # hosts run what a board cannot: open dimensions, sequences
             return {"refusal": str(error)}
         return board_budgets(mod, params, name=module_name(model.name.partition(".")[0]), progress=say).as_json()

@@ -55,7 +55,7 @@ def compared(model: Path, inputs: Inputs, target: str, board: Board | None) -> C
     """Compare every layer of a model with its reference."""
     from mlfc.verify import verify
 
-    return verify(model, layers=True, target=target, board=board, progress=True, **inputs.arguments())
+    return verify(model, layers=True, target=target, board=board, progress=True, **inputs.keywords())
 
 
 def differences(found: Comparison) -> Mapping[str, TensorDifference]:

@@ -74,7 +74,7 @@ def tune(
         target = board_asks(on_board, target, None)[0]
     if plot is not None:
         check_writable(plot)
-    given: dict[str, Any] = fixed.arguments()
+    given: dict[str, Any] = fixed.keywords()
     if target is not None:
         given["target"] = target
     found = search(

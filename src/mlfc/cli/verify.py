@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Inputs, chosen_board, target_option
+from mlfc.cli.options import Inputs, chosen_board, given_options, target_option
 from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.text import shortened
@@ -82,14 +82,10 @@ def verify(
     another way, so these may differ, and what follows from them too; that counts as different like anything else.
     """
     from mlfc.target.defaults import PORTABLE
-    from mlfc.verify import verify as compare
+    from mlfc.verify.compare import VerifyOptions, verify_model
 
-    settings: dict[str, Any] = {
-        "target": target or PORTABLE,
-        "optimize": optimize or "speed",
-        "numerics": numerics or "litert",
-    }
-    if artifact is not None and (fixed.shape or byoc or tuple(settings.values()) != (PORTABLE, "speed", "litert")):
+    settings = (target or PORTABLE, optimize or "speed", numerics or "litert")
+    if artifact is not None and (fixed.shape or byoc or settings != (PORTABLE, "speed", "litert")):
         raise OptionError(
             "options --target, --optimize, --numerics, --shape and --byoc have no effect on a compiled artifact",
             next_step="Remove the artifact or these options",
@@ -98,26 +94,25 @@ def verify(
     if chosen is not None:
         board_asks(chosen, None if target == PORTABLE else target, None)
     warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board), module)
-    result = compare(
-        model,
+    wanted = VerifyOptions(
         artifact,
+        **fixed.keywords(),
+        **given_options({"target": target, "optimize": optimize, "numerics": numerics, "byoc": byoc}),
+        limit_factor=limit_factor,
         module=module,
         samples=samples,
         seed=seed,
         layers=layers,
-        **fixed.arguments(),
         board=chosen,
-        byoc=byoc or (),
         inputs=inputs,
         labels=labels,
         rtol=rtol,
         atol=atol,
-        limit_factor=limit_factor,
         progress=True,
-        **settings,
     )
+    result = verify_model(model, wanted)
     _report(result, as_json, warnings)
-    require_equal(result, model, settings["numerics"])
+    require_equal(result, model, wanted.numerics)
 
 
 def require_equal(result: Comparison, model: Path, numerics: str = "litert") -> None:

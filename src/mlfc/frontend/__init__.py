@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from mlfc.errors import (
     InputError,
@@ -20,21 +20,31 @@ from mlfc.errors import (
 )
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.foreign import check_foreign
-from mlfc.frontend.shapes import has_open_extents
+from mlfc.frontend.shapes import has_open_extents, leaves_to_run
 from mlfc.frontend.torch import is_torch_model
 from mlfc.objfile.head import machine_code
+from mlfc.options import ImportOptions
 from mlfc.support.cost import limited
+from mlfc.support.keywords import with_keywords
 from mlfc.support.plain_file import open_plain
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from mlfc.frontend.common import Census, Params, Values
     from mlfc.relay.ir import IRModule
 
-__all__ = ["Model", "import_for_run", "import_model", "model_bytes", "model_file", "model_name", "opened"]
+__all__ = [
+    "Model",
+    "import_for_run",
+    "import_model",
+    "model_bytes",
+    "model_file",
+    "model_name",
+    "opened",
+    "read_model",
+]
 
 
 @runtime_checkable
@@ -54,6 +64,7 @@ class TorchModel(Protocol):
 
 Model: TypeAlias = "str | Path | bytes | Message | TorchModel | Captured"
 
+Options = TypeVar("Options", bound=ImportOptions)
 NUMERICS = ("litert", "tflm")
 _SIZE_LIMIT = (1 << 31) - 1
 _RELAY_TEXT = b"#[version"
@@ -61,24 +72,8 @@ _TAR_MAGIC = slice(257, 262)
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 
 
-def import_model(
-    model: Model,
-    *,
-    example_inputs: Any = None,
-    dynamic_shapes: Any = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    values: Mapping[str, npt.ArrayLike] | None = None,
-    states: Mapping[str, str] | None = None,
-    state_init: Mapping[str, npt.ArrayLike] | str | None = None,
-    numerics: str = "litert",
-    signature: str | None = None,
-    name: str | None = None,
-    byoc: Sequence[str] = (),
-    target: str | None = None,
-    limit_factor: float = 1.0,
-    census: Census | None = None,
-    dynamic: bool = False,
-) -> tuple[IRModule, Params]:
+@with_keywords(ImportOptions)
+def import_model(model: Model, options: ImportOptions) -> tuple[IRModule, Params]:
     """Import a TFLite, ONNX or Relay text model, whose content says which it is, or a PyTorch module.
 
     Parameters
@@ -87,40 +82,6 @@ def import_model(
         A file, its content, what the onnx package loaded, or a module or program of PyTorch. Only a model given as a
         file may refer to other files beside it. A module is captured as it infers, and left as it was; buffers that its
         ``forward`` writes become states.
-    example_inputs : tuple, mapping, Tensor or ndarray, optional
-        What the ``forward`` of a PyTorch module takes, by position or by name: shapes and dtypes of the inputs.
-    dynamic_shapes : tuple or mapping, optional
-        Dimensions of a PyTorch module's inputs that stay open, as `torch.export.export` takes them; names and bounds of
-        each ``torch.export.Dim`` are kept. Only the executor ``vm`` runs such a module.
-    shapes : dict of str to sequence of int, optional
-        Shapes of inputs whose dimensions the model leaves open.
-    values : dict of str to array_like, optional
-        Inputs that are known now: each becomes a constant of its dtype, and what follows from it alone is computed at
-        once. One number fills an input, a list has its elements in order. Of a quantized input: its integers.
-    states : dict of str to str, optional
-        Inputs, and for each the output that is its value in the next run: ``{"h_in": "h_out"}``. The compiled model
-        keeps them to itself. Variables of TFLite models are states without being named.
-    state_init : dict of str to array_like, or ``zeros``, optional
-        What states begin with, by the names of the inputs or variables. Default: what the model says, or zeros.
-    numerics : str
-        Whose integer rounding TFLite models follow: ``litert`` or ``tflm``.
-    signature : str, optional
-        The signature of a TFLite model to import; default: the first subgraph.
-    name : str, optional
-        What to call the model; default: the file's name without suffix, or ``model``.
-    byoc : sequence of str
-        External code generators that take what they can of the model before the compiler does, in this order. With
-        ``onnxruntime``, ONNX nodes that cannot be compiled are kept for it.
-    target : str, optional
-        What the model is to be compiled for, if that is known: messages then offer only what works there.
-    limit_factor : float
-        Multiplies the limits of what a model may cost beyond the size of its file; see `mlfc.support.cost`.
-    census : Census, optional
-        Counts the model's nodes, also where the import fails.
-    dynamic : bool
-        Leave to the run what only it decides: dimensions that an ONNX model leaves open, shapes that follow from data,
-        branches and loops. Only the executor ``vm`` runs such a module. `shapes` may have an `mlfc.Dim`, or (name, low,
-        high), in the place of a number; then this need not be set.
 
     Returns
     -------
@@ -147,26 +108,25 @@ def import_model(
     ...
     mlfc.errors.ModelError: model: the file is empty
     """
-    if numerics not in NUMERICS:
-        raise OptionError(unknown("numerics", numerics, NUMERICS))
-    model = opened(model, example_inputs, dynamic_shapes)
-    if isinstance(model, Captured):
-        states, state_init = model.with_own(states, state_init)
-        shapes, dynamic = {**model.shapes, **(shapes or {})}, dynamic or bool(model.shapes)
-    dynamic = dynamic or has_open_extents(shapes or {})
+    return read_model(model, options)
+
+
+def read_model(model: Model, options: ImportOptions, census: Census | None = None) -> tuple[IRModule, Params]:
+    """Import a model as `import_model` does; `census` counts its nodes, also where the import fails."""
+    if options.numerics not in NUMERICS:
+        raise OptionError(unknown("numerics", options.numerics, NUMERICS))
+    model, options = opened(model, options)
     given = model_bytes(model)
     path = Path(cast("str | Path", model)) if given is None else None
-    data, title = _content(path) if path else given or b"", name or model_name(model)
+    data, title = _content(path) if path else given or b"", options.name or model_name(model)
     try:
-        with limited(len(data), 0, limit_factor):
-            folder = path.parent if path else None
-            options = {"shapes": shapes, "values": values, "census": census, "dynamic": dynamic}
-            module, params = _dispatch(data, title, folder, numerics, signature, byoc, target, options)
-            if states or state_init is not None:
+        with limited(len(data), 0, options.limit_factor):
+            module, params = _dispatch(data, title, path.parent if path else None, options, census)
+            if options.states or options.state_init is not None:
                 from mlfc.frontend.states import tie_states
 
-                module = tie_states(module, params, states, state_init)
-            return replace(module, numerics=numerics, byoc=tuple(byoc)), params
+                module = tie_states(module, params, options.states, options.state_init)
+            return replace(module, numerics=options.numerics, byoc=tuple(options.byoc)), params
     except MlfcError as error:
         if path:
             error.place = _place_in_file(error.place, title, str(model))
@@ -174,31 +134,32 @@ def import_model(
 
 
 def import_for_run(
-    model: Model, *, dynamic: bool, census: Census | None = None, **options: Any
+    model: Model, options: ImportOptions, executor: str | None = None, census: Census | None = None
 ) -> tuple[IRModule, Params]:
-    """Import a model with what only the run decides, or with fixed shapes where it is refused otherwise.
+    """Import a model as dynamic if the executor and target can run that, or as static where it is refused otherwise.
 
-    `dynamic` and `options` are as for `import_model`. An error is that of static shapes, which suggests shapes that
-    fit; its cause is that of dynamic ones. Where static shapes do not help, because a sequence has none or none that
-    was tried fits, the error is that of dynamic shapes, which names the node.
+    An error is that of static shapes, which suggests shapes that fit; its cause is that of dynamic ones. Where static
+    shapes do not help, because a sequence has none or none that was tried fits, the error is that of dynamic shapes,
+    which names the node.
     """
-    if not dynamic:
-        return import_model(model, census=census, **options)
+    model, options = opened(model, options)
+    if not (options.dynamic or leaves_to_run(executor, options.target or PORTABLE, options.shapes)):
+        return read_model(model, options, census)
     counted = None if census is None else replace(census)
     try:
-        found = import_model(model, dynamic=True, census=counted, **options)
+        found = read_model(model, replace(options, dynamic=True), counted)
         if census is not None:
             vars(census).update(vars(counted))
         return found
     except (OptionError, LimitError):
         raise
     except MlfcError as refusal:
-        given = (options.get("shapes") or {}).values()
+        given = (options.shapes or {}).values()
         # what only the run knows of a sequence has no fixed shape
         if refusal.remedies or any(not isinstance(extent, int) for shape in given for extent in shape):
             raise
         try:
-            return import_model(model, census=census, **options)
+            return read_model(model, replace(options, dynamic=False), census)
         except MlfcError as error:
             from mlfc.frontend.common import NoFittingShapesError, NoTensorError
 
@@ -210,14 +171,15 @@ def import_for_run(
             raise error from refusal
 
 
-def opened(model: Model, example_inputs: Any = None, dynamic_shapes: Any = None) -> Model:
-    """Return what was captured of a PyTorch model; any other model as it is.
+def opened(model: Model, options: Options) -> tuple[Model, Options]:
+    """Return what was captured of a PyTorch model, with its own shapes and states as options; others as they are.
 
     Raises
     ------
     OptionError
-        For example inputs of what is no PyTorch module, or packages that are not installed.
+        For example inputs of other models, or packages that are not installed.
     """
+    examples = [name for name in ("example_inputs", "dynamic_shapes") if getattr(options, name) is not None]
     if is_torch_model(model):
         try:
             from mlfc.frontend.torch.capture import capture
@@ -226,14 +188,18 @@ def opened(model: Model, example_inputs: Any = None, dynamic_shapes: Any = None)
                 f"compiling PyTorch models requires the package {error.name}, which is not installed",
                 next_step="Install it: pip install 'mlfc[torch]'",
             ) from error
-        return capture(model, example_inputs, dynamic_shapes)
-    if example_inputs is not None or dynamic_shapes is not None:
-        option = "example_inputs" if example_inputs is not None else "dynamic_shapes"
+        model = capture(model, options.example_inputs, options.dynamic_shapes)
+        options = replace(options, example_inputs=None, dynamic_shapes=None)
+    elif examples:
         raise OptionError(
-            f"option {option} requires a torch.nn.Module, got {_kind(model)}",
-            next_step=f"Remove {option}; shapes={{'input': (1, 3, 224, 224)}} fixes shapes that a file leaves open",
+            f"option {examples[0]} requires a torch.nn.Module, got {_kind(model)}",
+            next_step=f"Remove {examples[0]}; shapes={{'input': (1, 3, 224, 224)}} fixes dynamic dimensions of a file",
         )
-    return model
+    if isinstance(model, Captured):
+        states, state_init = model.with_own(options.states, options.state_init)
+        shapes = {**model.shapes, **(options.shapes or {})}
+        options = replace(options, shapes=shapes, states=states, state_init=state_init)
+    return model, options
 
 
 def model_bytes(model: Model) -> bytes | None:
@@ -334,25 +300,20 @@ def _content(path: Path) -> bytes:
 
 
 def _dispatch(
-    data: bytes,
-    name: str,
-    folder: Path | None,
-    numerics: str,
-    signature: str | None,
-    byoc: Sequence[str],
-    target: str | None,
-    options: Mapping[str, Any],
+    data: bytes, name: str, folder: Path | None, options: ImportOptions, census: Census | None
 ) -> tuple[IRModule, Params]:
+    dynamic = options.dynamic or has_open_extents(options.shapes or {})
+    common: dict[str, Any] = {"shapes": options.shapes, "values": options.values, "census": census, "dynamic": dynamic}
     if not data:
         raise ModelError("the file is empty", place=name)
     if data[4:8] == b"TFL3":
         from mlfc.frontend.tflite import import_tflite
 
-        return import_tflite(data, name, numerics=numerics, signature=signature, **options)
-    if signature is not None:
+        return import_tflite(data, name, numerics=options.numerics, signature=options.signature, **common)
+    if options.signature is not None:
         raise OptionError("only TFLite models have signatures", place="signature")
     if data.lstrip().startswith(_RELAY_TEXT):
-        return _relay_text(data, name, options["values"] or {})
+        return _relay_text(data, name, options.values or {})
     if data[_TAR_MAGIC] == b"ustar" or data.startswith(_COMPRESSED):
         raise ModelError(
             "expected a model, got an archive or a tar of objects",
@@ -365,9 +326,9 @@ def _dispatch(
     check_foreign(data, name)
     from mlfc.frontend.onnx import import_onnx
 
-    on_host = target is None or not parse_target(target).features.is_microcontroller
-    external = "onnxruntime" in byoc
-    return import_onnx(data, name, folder=folder, external=external, on_host=on_host, **options)
+    on_host = options.target is None or not parse_target(options.target).features.is_microcontroller
+    external = "onnxruntime" in options.byoc
+    return import_onnx(data, name, folder=folder, external=external, on_host=on_host, **common)
 
 
 def _relay_text(data: bytes, name: str, values: Values) -> tuple[IRModule, Params]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError, ToolchainError, unknown
 from mlfc.frontend import Model, import_for_run, model_bytes, model_name
+from mlfc.options import ImportOptions
 from mlfc.quantize.calibration import ImageScaling, Sets, calibration_sets
 from mlfc.quantize.layers import LayerError, layer_errors
 from mlfc.relay.ir import TensorType, Type
@@ -186,7 +187,7 @@ def _examined(
     """Return the inputs of a model with fixed shapes, and the names of its nodes."""
     import onnx
 
-    module, params = import_for_run(model, dynamic=True, shapes=shapes)
+    module, params = import_for_run(model, ImportOptions(shapes=shapes, dynamic=True))
     inputs = ((var.name, var.type) for var in module.main.params if var.name not in params)
     infos = [_fixed(name, kind, place) for name, kind in inputs]
     if not any(np.dtype(array.dtype).kind == "f" and array.ndim > 1 for array in params.values()):

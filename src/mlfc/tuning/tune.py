@@ -7,15 +7,17 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlfc.cluster import BUILD, MEASURE, opened_workers
-from mlfc.compiler import build
+from mlfc.compiler import build_module
 from mlfc.errors import OptionError
-from mlfc.frontend import Model, import_model, model_name
+from mlfc.frontend import Model, model_name, read_model
+from mlfc.options import BuildOptions, ImportOptions
+from mlfc.support.keywords import options_of
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, shortened
 from mlfc.target.defaults import EVERY_CPU
@@ -129,7 +131,7 @@ def tune(
     clock : callable
         Seconds, for the budget.
     **imported
-        Options of `import_model`: ``shapes``, ``values``, ``numerics``, ``limit_factor``, ...
+        Options of `import_model`: ``shapes``, ``values``, ``numerics``, ...
 
     Returns
     -------
@@ -154,15 +156,14 @@ def tune(
         raise OptionError(
             f"the target '{chosen}' does not run here", place="--target", next_step="Name a board: --board mps2-an386"
         )
-    shapes = (imported.get("shapes") or {}).items()
-    for name, shape in shapes:
+    importing = options_of(ImportOptions, "tune", imported)
+    for name, shape in (importing.shapes or {}).items():
         if any(not isinstance(extent, int) for extent in shape):
             raise OptionError(f"tuning requires fixed shapes, got an open one for '{name}'", place="--shape")
-    module, params = import_model(model, target=str(chosen), **imported)
-    factor = imported.get("limit_factor", 1.0)
-    kernels = tunable_kernels(module, params, chosen, factor)
+    module, params = read_model(model, replace(importing, target=str(chosen)))
+    kernels = tunable_kernels(module, params, chosen, importing.limit_factor)
     if asked.levels is not None and (served := serving(chosen, kernels)) != chosen:
-        chosen, kernels = served, tunable_kernels(module, params, served, factor)
+        chosen, kernels = served, tunable_kernels(module, params, served, importing.limit_factor)
     limit = None if budget is None else clock() + budget
     tags = (BUILD,) if board is not None else (BUILD, MEASURE)
     with reported(progress, partial(_bar, f"tuning {model_name(model)}")) as report:
@@ -175,13 +176,13 @@ def tune(
                 host if host is not None else BoardBench(workers, _required(board), _required(board).name, seed)
             )
             found = _Tuning(kernels, used, LogFile(output), (chosen, optimize), trials, seed, report)
-            options = {"limit_factor": factor, "optimize": optimize}
+            options = BuildOptions(str(chosen), optimize=optimize, limit_factor=importing.limit_factor)
 
             def whole(choices: Sequence[Entry]) -> float | None:
                 if host is None or not any(entry.values for entry in choices):
                     return None
                 made = [
-                    build(module, str(chosen), params, tuned=log, **options)
+                    build_module(module, params, replace(options, tuned=log))
                     for log in (TuningLog(()), TuningLog(tuple(choices)))
                 ]
                 codes = [plain_code(factory.code.built_files) for factory in made]

@@ -5,26 +5,25 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfc.archive.loading import load
 from mlfc.archive.read.load import load_factory
 from mlfc.archive.read.opening import open_archive
 from mlfc.archive.read.source import read_source
-from mlfc.compiler import build
+from mlfc.compiler import build_module
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError, RunError
 from mlfc.factory import Factory
-from mlfc.frontend import Model, import_for_run, import_model, model_file, model_name
-from mlfc.frontend.shapes import leaves_to_run
+from mlfc.frontend import Model, import_for_run, model_file, model_name, read_model
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.firmware.trace import check_traces
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
+from mlfc.options import BuildOptions, ImportOptions
 from mlfc.relay.ir import Call, GlobalVar, If, IRModule
 from mlfc.relay.visitor import post_order
 from mlfc.runtime.executors.states import ModelState
@@ -32,9 +31,11 @@ from mlfc.runtime.modules.module import pick_module
 from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
+from mlfc.support.keywords import option, with_keywords
 from mlfc.support.module_info import StateInfo
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, html_table
+from mlfc.target.defaults import PORTABLE
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
 from mlfc.verify.contained import Asked, element_shapes, made_up_sets, pairs, unlike
@@ -109,24 +110,78 @@ class Comparison(Displayed):
 
 
 @dataclass(frozen=True, eq=False)
-class _Request:
-    """What `verify` was asked for, but for the model."""
+class VerifyOptions(ImportOptions):
+    """Options of `verify`, and those with which a model that it compiles is imported."""
 
-    module: str | None
-    samples: int
-    seed: int
-    target: str
-    optimize: str
-    tolerance: Tolerance | None
-    inputs: Path | None
-    labels: Path | None
-    limit_factor: float
-    say: Say = lambda *_: None  # what tells of each set of inputs
+    artifact: str | os.PathLike[str] | Computes | None = option(
+        None, "A path, or a loaded or compiled model: what the model was compiled to. Default: it is compiled here."
+    )
+    _: KW_ONLY
+    target: str = option(PORTABLE, "The target of a model that is compiled here.")
+    optimize: str = option("speed", "``speed`` (default) or ``size``, for a model that is compiled here.")
+    module: str | None = option(None, "The module of the artifact, if there are several.")
+    samples: int = option(10, "Random sets of inputs, besides the three special ones.")
+    seed: int = option(0, "Seed of the random inputs.")
+    layers: bool = option(
+        False,
+        "Compare every layer, too. For that the model is compiled here with every tensor as an output; if the code "
+        "that ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its "
+        "operators are compared, by checksums (`board_layers`). Branches and loops with run-time conditions are one "
+        "layer each, and sequences inside the model are not compared.",
+    )
+    board: str | Board | None = option(
+        None,
+        "Compile for this board instead of `target`, and run as firmware under its emulator. `micro.board.find_board` "
+        "reads the file of a board whose author is trusted.",
+    )
+    inputs: str | os.PathLike[str] | None = option(
+        None, "Sets of inputs to compare on, instead of generated ones; see `mlfc.verify.inputs.read_sets`."
+    )
+    labels: str | os.PathLike[str] | None = option(
+        None, "The right class of each set of `inputs`; then the result has an accuracy."
+    )
+    rtol: float | None = option(
+        None,
+        "Tolerance relative to each reference value: ``atol + rtol * abs(reference)`` is then the only criterion. "
+        "Default: see `mlfc.verify.difference.difference` and `mlfc.verify.judge`.",
+    )
+    atol: float | None = option(None, "Absolute tolerance; with `rtol` the only criterion.")
+    progress: Say | bool | None = option(
+        None,
+        "Called with the number of sets of inputs that are done, their total, and the name of the next. True shows a "
+        "bar.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.samples < 0:
+            raise OptionError(f"{self.samples} samples are too few", next_step="Use 0 or more")
+        if self.layers and self.artifact is not None:
+            raise OptionError(
+                "an artifact has no layers to look at",
+                next_step="Leave out the artifact or --layers, and compare again",
+            )
+        if self.labels is not None and self.inputs is None:
+            raise OptionError(
+                "option --labels requires --inputs", next_step="Give the inputs that the labels belong to"
+            )
+        for name, value in (("--rtol", self.rtol), ("--atol", self.atol)):
+            if value is not None and not value >= 0:  # NaN, too
+                raise OptionError(f"expected a number of 0 or more, got {value}", place=name)
+
+    @property
+    def tolerance(self) -> Tolerance | None:
+        """The only criterion, if there is one."""
+        return None if self.rtol is None and self.atol is None else Tolerance(self.rtol or 0.0, self.atol or 0.0)
+
+    @property
+    def say(self) -> Say:
+        """The function that is called for each set of inputs."""
+        return self.progress if callable(self.progress) else lambda *_: None
 
     def sets(self, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
         """Return the sets of inputs, and how many more the reference refuses."""
         if self.inputs is not None:
-            return read_sets(self.inputs, compiled.inputs), 0
+            return read_sets(Path(self.inputs), compiled.inputs), 0
         # of models for the virtual machine, here or on a board
         bounds: Mapping[str, tuple[int, int]] = getattr(compiled, "extents", {})
         try:
@@ -157,15 +212,12 @@ class _Request:
         elements = element_shapes(module) if module else {}
         return made_up_sets(Asked(compiled.inputs, bounds, elements, self.samples, self.seed), accepts)
 
-    def built(self, module: IRModule, params: Mapping[str, Array], target: str | None = None) -> Factory:
-        return build(
-            module,
-            target or self.target,
-            params,
-            optimize=self.optimize,
-            module_name="verified",
-            limit_factor=self.limit_factor,
+    def built(self, module: IRModule, params: Mapping[str, Array]) -> Factory:
+        """Return the compiled model."""
+        options = BuildOptions(
+            self.target, optimize=self.optimize, module_name="verified", limit_factor=self.limit_factor
         )
+        return build_module(module, params, options)
 
 
 @dataclass(eq=False)
@@ -305,113 +357,61 @@ class _Comparing:
         self.worst[name] = replace(known, nans=nans)
 
 
-def verify(
-    model: Model,
-    artifact: str | os.PathLike[str] | Computes | None = None,
-    *,
-    module: str | None = None,
-    samples: int = 10,
-    seed: int = 0,
-    layers: bool = False,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    values: Mapping[str, npt.ArrayLike] | None = None,
-    states: Mapping[str, str] | None = None,
-    state_init: Mapping[str, npt.ArrayLike] | str | None = None,
-    target: str = "c",
-    optimize: str = "speed",
-    numerics: str = "litert",
-    signature: str | None = None,
-    board: str | Board | None = None,
-    byoc: Sequence[str] = (),
-    inputs: str | os.PathLike[str] | None = None,
-    labels: str | os.PathLike[str] | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    limit_factor: float = 1.0,
-    progress: Say | bool | None = None,
-) -> Comparison:
+@with_keywords(VerifyOptions)
+def verify(model: Model, options: VerifyOptions) -> Comparison:
     """Compare a model with its reference, on given inputs or on seeded random, all-minimum, all-maximum and zero ones.
+
+    The sets of inputs of a model with ``states`` are steps of one sequence, and so is what the reference computes; on a
+    board, each set is a first step. With ``numerics="tflm"`` the reference is LiteRT nevertheless: the differences show
+    how far TensorFlow Lite Micro's rounding is from LiteRT's.
 
     Parameters
     ----------
     model : str, Path, bytes or onnx.ModelProto
         The original TFLite or ONNX model.
-    artifact : path, loaded or compiled model, optional
-        What it was compiled to; compiled here where it is not given.
-    module : str, optional
-        Which module of the artifact.
-    samples : int
-        Random sets of inputs, besides the three special ones.
-    seed : int
-    layers : bool
-        Compare every layer, too. For that the model is compiled here with every tensor as an output; if the code that
-        ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its operators
-        are compared, by checksums (`board_layers`). Branches and loops that the run decides are one layer each, and
-        sequences inside of the model are none.
-    shapes, target, optimize, numerics, signature, byoc, limit_factor
-        As for importing and building, where the model is compiled here.
-    values : mapping of str to array_like, optional
-        As for importing: of inputs that are constants in what is compared.
-        With ``tflm`` numerics the reference is
-        LiteRT nevertheless: it shows how far TensorFlow Lite Micro's rounding is from LiteRT's.
-    states, state_init : mapping, optional
-        As for importing: what the compiled model keeps between runs. The sets of inputs are then steps of one sequence,
-        and so is what the reference computes. On a board, each set is a first step.
-    board : str or Board, optional
-        Compile for this board instead of `target`, and run as firmware under its emulator. `micro.board.find_board`
-        makes one of a file whose author is trusted.
-    inputs : path, optional
-        Sets of inputs to compare on, instead of made-up ones; see `mlfc.verify.inputs.read_sets`.
-    labels : path, optional
-        The right class of each set of `inputs`; then the result has an accuracy.
-    rtol, atol : float, optional
-        Allow ``atol + rtol * abs(reference)`` for each element, and judge by that alone. Otherwise see
-        `mlfc.verify.difference.difference` and `mlfc.verify.judge`.
-    progress : callable or bool, optional
-        Called with how many sets of inputs are done, of how many, and the name of the next; True shows a bar.
+
+    Returns
+    -------
+    Comparison
 
     Raises
     ------
     MlfcError
         If the model cannot be compiled or the reference is not installed or refuses it.
     """
-    _check_options(samples, layers=layers, artifact=artifact, inputs=inputs, labels=labels, tolerances=(rtol, atol))
-    tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
-    asked = _Request(
-        module, samples, seed, target, optimize, tolerance,
-        Path(inputs) if inputs is not None else None, Path(labels) if labels is not None else None, limit_factor,
-    )  # fmt: skip
-    importing: dict[str, Any] = {
-        "shapes": shapes, "values": values, "states": states, "state_init": state_init, "numerics": numerics,
-        "signature": signature, "byoc": byoc, "limit_factor": limit_factor,
-        "dynamic": board is None and leaves_to_run(None, target, shapes),
-    }  # fmt: skip
-    with model_file(model) as path, reported(progress, partial(bar, f"comparing {model_name(model)}")) as say:
-        asked = replace(asked, say=say)
-        as_it_is = partial(import_model, path, values=values, signature=signature, limit_factor=limit_factor)
-        title, reference = open_reference(path, layers=layers, signature=signature)
-        chosen = None if board is None else find_board(board)
-        if artifact is not None:
-            compiled = _loaded(artifact, module, chosen)
-            kept, begin = _states_of(artifact, module, compiled)
+    return verify_model(model, options)
+
+
+def verify_model(model: Model, options: VerifyOptions) -> Comparison:
+    """Compare a model with its reference as `verify` does."""
+    with model_file(model) as path, reported(options.progress, partial(bar, f"comparing {model_name(model)}")) as say:
+        chosen = None if options.board is None else find_board(options.board)
+        options = replace(options, progress=say, target=chosen.target if chosen else options.target)
+        as_it_is = replace(options, states=None, state_init=None)
+        title, reference = open_reference(path, layers=options.layers, signature=options.signature)
+        if options.artifact is not None:
+            compiled = _loaded(options.artifact, options.module, chosen)
+            kept, begin = _states_of(options.artifact, options.module, compiled)
             tied = [info for info in kept if info.name in reference.input_names]
             known = {info.name: info.shape for info in (*compiled.inputs, *tied) if info.is_static}
-            imported = cache(lambda: import_for_run(path, **{**importing, "shapes": known, "byoc": ()}))
-            if values:
+            imported = cache(lambda: import_for_run(path, replace(options, shapes=known, byoc=())))
+            if options.values:
                 reference = WithFrozen(reference, imported()[0].frozen)
-            reference = _stepping(reference, kept, begin, chosen, partial(as_it_is, shapes=known))
-            return _compared(asked, path, title, reference, compiled, imported)
-        imported = cache(lambda: import_for_run(path, **importing))
-        if values:
+            as_it_is = replace(as_it_is, shapes=known)
+            reference = _stepping(reference, kept, begin, chosen, partial(read_model, path, as_it_is))
+            return _compared(options, path, title, reference, compiled, imported)
+        imported = cache(lambda: import_for_run(path, options))
+        if options.values:
             reference = WithFrozen(reference, imported()[0].frozen)
-        factory = asked.built(*imported(), chosen.target if chosen else None)
+        factory = options.built(*imported())
         begin = {state.before.name: state.begin for state in factory.program.states}
-        reference = _stepping(reference, factory.interface().states, begin, chosen, partial(as_it_is, shapes=shapes))
-        if chosen and layers:
-            return _compared_on_board(asked, path, title, reference, factory, chosen, imported)
+        own = partial(read_model, path, as_it_is)
+        reference = _stepping(reference, factory.interface().states, begin, chosen, own)
+        if chosen and options.layers:
+            return _compared_on_board(options, path, title, reference, factory, chosen, imported)
         compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
-        result = _compared(asked, path, title, reference, compiled, imported)
-        return _with_layers(asked, path, reference, factory, imported, result) if layers else result
+        result = _compared(options, path, title, reference, compiled, imported)
+        return _with_layers(options, path, reference, factory, imported, result) if options.layers else result
 
 
 def _stepping(
@@ -457,35 +457,13 @@ def _states_of(
         return compiled.states, {**zeros, **kept}
 
 
-def _check_options(
-    samples: int,
-    *,
-    layers: bool,
-    artifact: object,
-    inputs: str | os.PathLike[str] | None,
-    labels: str | os.PathLike[str] | None,
-    tolerances: Sequence[float | None],
-) -> None:
-    if samples < 0:
-        raise OptionError(f"{samples} samples are too few", next_step="Use 0 or more")
-    if layers and artifact is not None:
-        raise OptionError(
-            "an artifact has no layers to look at", next_step="Leave out the artifact or --layers, and compare again"
-        )
-    if labels is not None and inputs is None:
-        raise OptionError("option --labels requires --inputs", next_step="Give the inputs that the labels belong to")
-    for name, value in zip(("--rtol", "--atol"), tolerances, strict=True):
-        if value is not None and not value >= 0:  # NaN, too
-            raise OptionError(f"expected a number of 0 or more, got {value}", place=name)
-
-
 def _compared(
-    asked: _Request, path: Path, title: str, reference: Reference, compiled: Computes, imported: Imported
+    asked: VerifyOptions, path: Path, title: str, reference: Reference, compiled: Computes, imported: Imported
 ) -> Comparison:
     """Compare the outputs of compiled code."""
     sets, refused = asked.sets(compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
-    labels = None if asked.labels is None else Labels.read(asked.labels, len(sets), compiled.outputs)
+    labels = None if asked.labels is None else Labels.read(Path(asked.labels), len(sets), compiled.outputs)
     names = [info.name for info in compiled.outputs]
     comparing = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, asked.say, names)
     comparing.is_drawn = asked.inputs is None
@@ -495,7 +473,7 @@ def _compared(
 
 
 def _with_layers(
-    asked: _Request, path: Path, reference: Reference, factory: Factory, imported: Imported, result: Comparison
+    asked: VerifyOptions, path: Path, reference: Reference, factory: Factory, imported: Imported, result: Comparison
 ) -> Comparison:
     """Compare every layer, compiled by itself; and if what ships differs, its fused groups."""
     module, params = imported()
@@ -526,7 +504,7 @@ def _unseen(module: IRModule) -> tuple[str, ...]:
     return tuple(dict.fromkeys(node for call in calls for node in call.span.nodes))
 
 
-def _judge(asked: _Request, subject: Subject, reference: Reference) -> Judge | None:
+def _judge(asked: VerifyOptions, subject: Subject, reference: Reference) -> Judge | None:
     """Return what looks at differences, if it can: of variables in the model it does not know the values."""
     if asked.tolerance or (isinstance(reference, Stepping) and not reference.knows_all):
         return None
@@ -539,7 +517,7 @@ def _judge(asked: _Request, subject: Subject, reference: Reference) -> Judge | N
 
 
 def _compared_on_board(
-    asked: _Request,
+    asked: VerifyOptions,
     path: Path,
     title: str,
     reference: Reference,

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from mlfc.archive.read.load import load_factory
-from mlfc.compiler import build
+from mlfc.compiler import build_module
 from mlfc.errors import MlfcError
+from mlfc.options import BuildOptions
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, TensorType, Tuple, Var
 from mlfc.relay.op import Operator
@@ -44,7 +45,7 @@ def float64_model(
     """
     wide, names = in_float64(module, more)
     other = "c" if parse_target(target).kind == "llvm" else "llvm"
-    return load_factory(build(wide, other, params, module_name="float64")), names
+    return load_factory(build_module(wide, params, BuildOptions(other, module_name="float64"))), names
 
 
 def in_float64(module: IRModule, more: Sequence[Expr] = ()) -> tuple[IRModule, tuple[str, ...]]:

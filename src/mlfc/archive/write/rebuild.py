@@ -14,44 +14,32 @@ from mlfc.archive.read.model import RFC
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.archive.read.source import read_source
 from mlfc.archive.write.options import FORMAT_VERSIONS, PARAMS_FORMS, ExportOptions
-from mlfc.compiler import build
+from mlfc.compiler import build_module
 from mlfc.errors import ArchiveError, InternalError
 from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
+from mlfc.options import BuildOptions
+from mlfc.support.keywords import check_names, option_names
 from mlfc.support.module_info import BuildInfo, ImportedModule, ModuleInfo
 from mlfc.support.parallel_functions import SOURCE
+from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
-from mlfc.target.tuning_log import Log
+
+_CHANGES = (*(name for name in option_names(BuildOptions) if name != "module_name"), "byoc")
 
 
-def rebuild(
-    path: str | os.PathLike[str],
-    target: str | None = None,
-    *,
-    target_host: str | None = None,
-    executor: str | None = None,
-    optimize: str | None = None,
-    external_workspace: bool | None = None,
-    workspace_io: bool | None = None,
-    pools: Sequence[Pool] | None = None,
-    constants: Sequence[ConstantPool] | None = None,
-    ram: int | None = None,
-    byoc: Sequence[str] | None = None,
-    limit_factor: float | None = None,
-    specialize: Sequence[Mapping[str, int]] | None = None,
-    tuned: Log | None = None,
-    parallel: bool | None = None,
-) -> list[Factory]:
+def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: Any) -> list[Factory]:
     """Compile every module of an archive again.
 
     Parameters
     ----------
     path : path
         An archive that mlfc wrote with source parameters.
-    target, target_host, executor, optimize, external_workspace, workspace_io, pools, constants, ram, byoc,
-    limit_factor, specialize, tuned, parallel
-        As `build` takes them, for every module; what is None is as it was. Whose rounding integers follow cannot be
-        chosen again: importing the model decided it.
+    target : str, optional
+        As for `build`. Default: the recorded target.
+    **changes
+        Options of `build` for every module, and ``byoc``; the others, and those that are None, are as they were
+        recorded. Whose rounding integers follow cannot be chosen again: importing the model decided it.
 
     Returns
     -------
@@ -66,23 +54,8 @@ def rebuild(
     MlfcError
         For what cannot be compiled for the target.
     """
-    given = {
-        "target": target,
-        "target_host": target_host,
-        "executor": executor,
-        "optimize": optimize,
-        "external_workspace": external_workspace,
-        "workspace_io": workspace_io,
-        "pools": pools,
-        "constants": constants,
-        "ram": ram,
-        "byoc": byoc,
-        "limit_factor": limit_factor,
-        "specialize": specialize,
-        "tuned": tuned,
-        "parallel": parallel,
-    }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    check_names("rebuild", changes, _CHANGES)
+    chosen = {name: value for name, value in {"target": target, **changes}.items() if value is not None}
     with open_archive(path) as archive:
         for fault in archive.file_faults():
             raise ArchiveError(fault, place=archive.path, next_step="Export the archive again")
@@ -119,30 +92,31 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     if record.details is None:
         raise InternalError(f"module '{name}' has a source, but was not compiled by mlfc")
     recorded = _recorded(record.details, " ".join(record.targets))
-    asked = {
-        "target": recorded.target,
-        "target_host": recorded.target_host or "c",
-        "executor": recorded.executor,
-        "optimize": recorded.optimize,
-        "external_workspace": recorded.external_workspace,
-        "workspace_io": recorded.workspace_io,
-        "pools": [Pool(pool.name, pool.nbytes) for pool in recorded.pools],
-        "constants": [ConstantPool(pool.name, pool.nbytes, pool.external) for pool in recorded.constants],
-        "ram": recorded.ram,
-        "specialize": recorded.specialize,
-        **chosen,
-    }
-    if f"{SOURCES}/{SOURCE}" in archive.tar.sizes and asked["optimize"] == "speed":
-        asked.setdefault("parallel", True)
-    byoc = tuple(asked.pop("byoc", recorded.byoc))
-    if "executor" not in chosen and parse_target(asked["target"]).device:
-        asked["executor"] = "graph"
-    if asked["executor"] != "aot":
+    byoc = tuple(chosen.get("byoc", recorded.byoc))
+    options = replace(
+        BuildOptions(
+            recorded.target,
+            target_host=recorded.target_host or PORTABLE,
+            executor=recorded.executor,
+            module_name=name,
+            optimize=recorded.optimize,
+            external_workspace=recorded.external_workspace,
+            workspace_io=recorded.workspace_io,
+            pools=[Pool(pool.name, pool.nbytes) for pool in recorded.pools],
+            constants=[ConstantPool(pool.name, pool.nbytes, pool.external) for pool in recorded.constants],
+            ram=recorded.ram,
+            specialize=recorded.specialize,
+        ),
+        **{key: value for key, value in chosen.items() if key != "byoc"},
+    )
+    if "parallel" not in chosen and f"{SOURCES}/{SOURCE}" in archive.tar.sizes and options.optimize == "speed":
+        options = replace(options, parallel=True)
+    if "executor" not in chosen and parse_target(options.target).device:
+        options = replace(options, executor="graph")
+    if options.executor != "aot":
         # the graph executor has no workspace that could be passed in, or placed
-        kept = ("target", "target_host", "executor", "optimize", "limit_factor", "specialize", "tuned", "parallel")
-        asked = {key: asked[key] for key in kept if key in asked}
-    module = replace(module, numerics=recorded.numerics, byoc=byoc)
-    factory = build(module, params=params, module_name=name, **asked)
+        options = replace(options, external_workspace=False, workspace_io=False, pools=(), constants=(), ram=None)
+    factory = build_module(replace(module, numerics=recorded.numerics, byoc=byoc), params, options)
     _require_own_modules(archive, name, record.details.module_tree, factory)
     return factory
 

@@ -19,6 +19,7 @@ from mlfc.micro.fit.count import count
 from mlfc.micro.fit.setting import Setting
 from mlfc.micro.memory.memory_table import CODE, MemoryTable, RegionUse
 from mlfc.micro.run.count import Count
+from mlfc.options import BuildOptions
 from mlfc.relay.ir import IRModule
 from mlfc.support.arrays import Array
 from mlfc.target.target import parse_target
@@ -132,7 +133,7 @@ def board_budgets(
     *,
     name: str = "default",
     emulate: bool = False,
-    limit_factor: float = 1.0,
+    options: BuildOptions | None = None,
     progress: Say = lambda _done, _total, _note: None,
 ) -> BudgetTable:
     """Return what a model takes of each board, with the first options of `mlfc compile` with which it fits.
@@ -152,8 +153,8 @@ def board_budgets(
         The module's name.
     emulate : bool
         Count the instructions of an inference under the emulator of a board with the same core.
-    limit_factor : float
-        Multiplies the limits of what a model may cost.
+    options : BuildOptions, optional
+        Those that boards and settings do not determine.
     progress : callable
         Is called with what is done, the whole, and a note, as that of `mlfc.support.progress.bar`.
 
@@ -173,7 +174,7 @@ def board_budgets(
             raise OptionError(
                 f"two boards have the name '{board.name}'", next_step="Rename one of them: the key name of its file"
             )
-    builds = Builds(module, params, name, limit_factor=limit_factor, say=progress)
+    builds = Builds(module, params, name, options=options or BuildOptions(), say=progress)
     kinds: defaultdict[CodeKind, list[Board]] = defaultdict(list)
     for board in named.values():
         kinds[code_kind(parse_target(board.target))].append(board)

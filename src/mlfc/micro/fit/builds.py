@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from mlfc.archive.details import full_module_info
-from mlfc.compiler import build
+from mlfc.compiler import build_module
 from mlfc.errors import MlfcError
 from mlfc.factory import Factory
 from mlfc.micro.board.board import Board
@@ -17,6 +17,7 @@ from mlfc.micro.board.object_code import core_flags
 from mlfc.micro.firmware.planned_memory import tried
 from mlfc.micro.fit.setting import Setting
 from mlfc.micro.memory.trial import Trial
+from mlfc.options import BuildOptions
 from mlfc.relay.ir import IRModule
 from mlfc.support.arrays import Array
 from mlfc.support.module_info import ModuleInfo
@@ -47,16 +48,17 @@ class Builds:
         What `import_model` returned, for a microcontroller.
     name : str
         The module's name in messages and symbols.
-    limit_factor : float
-        Multiplies the limits of what a model may cost.
+    options : BuildOptions
+        Those that boards and settings do not determine.
     say : callable
         Is told the progress: compilations done, those that are known to be wanted, and what is compiled.
     """
 
     def __init__(
-        self, module: IRModule, params: Mapping[str, Array], name: str, *, limit_factor: float, say: Say
+        self, module: IRModule, params: Mapping[str, Array], name: str, *, options: BuildOptions, say: Say
     ) -> None:
-        self._model, self._name, self._limit_factor, self._say = (module, params), name, limit_factor, say
+        self._model, self._name, self._say = (module, params), name, say
+        self._options = replace(options, module_name=name)
         self._built: dict[tuple[CodeKind, Setting], Built | MlfcError] = {}
         self._trials: dict[tuple[object, ...], Trial] = {}
         self._done = self._wanted = 0
@@ -109,14 +111,8 @@ class Builds:
     def _compiled(self, target: str, setting: Setting) -> Built | MlfcError:
         module, params = self._model
         try:
-            factory = build(
-                module,
-                target,
-                params,
-                module_name=self._name,
-                limit_factor=self._limit_factor,
-                **setting.arguments(),
-            )
+            options = replace(self._options, target=target, **setting.arguments())
+            factory = build_module(module, params, options)
             return Built(factory, full_module_info(factory))
         except MlfcError as error:
             return error

@@ -1,4 +1,4 @@
-"""The story in one screen: import -> passes -> lower -> plan -> emit.
+"""All stages in one screen: import -> passes -> lower -> plan -> emit.
 
 `build` takes what `import_model` returns and gives a `Factory`, which unpacks as
 ``(graph_json, lib, params)`` and is what the exporters write to disk.
@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,8 +21,8 @@ from mlfc.library.toolchain import has_compiler
 from mlfc.options import BuildOptions, Params
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
-from mlfc.stepped import stepped_unit
 from mlfc.support.c_names import module_name as checked_module_name
+from mlfc.support.dims import UndecidedError
 from mlfc.support.keywords import option, with_keywords
 from mlfc.support.parallel_functions import PARALLEL_FOR
 from mlfc.support.text import printable, shortened, with_article
@@ -72,8 +73,6 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
     _check_names(mod, values)
     if isinstance(options.specialize, str):
         raise OptionError(f"specialize='{options.specialize}' requires mlfc.compile", place="specialize")
-    executor, specialize, limit_factor = options.executor, tuple(options.specialize), options.limit_factor
-    parallel, external_workspace = options.parallel, options.external_workspace
     memory_options = memory.MemoryOptions(options.workspace_io, tuple(options.pools), tuple(options.constants))
     chosen = parse_target(options.target, options.optimize)
     host = parse_host(options.target_host, options.optimize) if chosen.device else chosen
@@ -82,30 +81,25 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
         host = log.applied(host)
         chosen = chosen if chosen.device else host
     name = checked_module_name("default" if options.module_name is None else options.module_name)
-    if executor is None and is_dynamic(mod):
-        executor = "vm"
-    if executor is not None:  # before the work is done
-        codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
-    if executor == "vm":
-        _check_parallel(parallel, host)
-        unit = stepped_unit(mod, values, name, (chosen, host), specialize, limit_factor)
-        unit = replace(unit, parallel=PARALLEL_FOR if parallel else "")
-        beside = host if chosen.device else None
-        stepped = Factory(
-            name, chosen, executor, mod, values, unit, target_host=beside, specialize=specialize, parallel=parallel
-        )
-        if log is not None and options.tuned is not None:
-            log.note(host)
-        return _made(stepped, options.dry_run)
-    _require_fixed(mod, executor, specialize)
-    _check_parallel(parallel, host)
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
-    with transform.within_limits(mod, values, limit_factor):
-        fused = transform.run(mod, values, partition=partition, on_device=bool(chosen.device))
+    executor = _executor(mod, options, chosen, memory_options)
+    _check_parallel(options.parallel, host)
+    dynamic = executor == "vm"
+    run = partial(transform.run, params=values, partition=partition, on_device=bool(chosen.device), copies=not dynamic)
+    special = [(transform.fixed_symbols(mod, each), transform.specialized(mod, each)) for each in options.specialize]
+    limit_factor = options.limit_factor * (1 + len(special))
+    with _bounds_decide(), transform.within_limits(mod, values, limit_factor):
+        fused = run(mod)
+        special = [(symbols, run(other)) for symbols, other in special]
         if executor is None:
             executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
-            codegen.check_executor(executor, chosen, memory_options, external_workspace=external_workspace)
-        on_device = transform.place_on_device(fused, chosen.device, chosen.features) if chosen.device else None
+            _check_executor(executor, options, chosen, memory_options)
+        on_device = None
+        if chosen.device:
+            others = [other for _, other in special]
+            on_device = transform.place_on_device(
+                fused, chosen.device, chosen.features, special=others, dynamic=dynamic
+            )
         lower = partial(
             transform.lower,
             fused,
@@ -113,7 +107,9 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
             name,
             cache={},
             placement=on_device,
-            shares_work=bool(parallel),
+            shares_work=bool(options.parallel),
+            special=special,
+            dynamic=dynamic,
         )
         program, plan = memory.choose_plan(
             lower(),
@@ -123,6 +119,7 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
             ram=options.ram if executor == "aot" else None,
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
+        executable = codegen.assemble(program, plan, name, mod.containers) if dynamic else None
     if log is not None and options.tuned is not None:
         log.note(host)
     if program.tiling is not None:
@@ -133,7 +130,7 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
         plan,
         name,
         executor,
-        external_workspace,
+        options.external_workspace,
         host,
         mod.quantization,
         options.workspace_io,
@@ -141,11 +138,24 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
         small=small,
         packed_constants=small and not host.features.vector_bytes,
         device_target=chosen if chosen.device else None,
-        parallel=PARALLEL_FOR if parallel else "",
+        executable=executable,
+        parallel=PARALLEL_FOR if options.parallel else "",
     )
-    beside = host if chosen.device else None
-    made = Factory(name, chosen, executor, mod, values, unit, memory_options, beside, parallel=parallel)
-    return _made(made, options.dry_run)
+    made = Factory(
+        name,
+        chosen,
+        executor,
+        mod,
+        values,
+        unit,
+        memory_options,
+        host if chosen.device else None,
+        specialize=tuple(options.specialize),
+        parallel=options.parallel,
+    )
+    if not options.dry_run:
+        _ = made.code
+    return made
 
 
 def runnable_here(factory: Factory) -> Factory:
@@ -183,19 +193,31 @@ def _check_names(module: IRModule, params: Collection[str]) -> None:
             )
 
 
-def _require_fixed(module: IRModule, executor: str | None, specialize: Sequence[Mapping[str, int]]) -> None:
-    """Raise OptionError for what the virtual machine alone runs."""
+def _executor(
+    module: IRModule, options: BuildOptions, target: Target, memory_options: memory.MemoryOptions
+) -> str | None:
+    """Return the executor, checked before the work is done; None for that of static models that the stages choose."""
+    executor = "vm" if options.executor is None and is_dynamic(module) else options.executor
+    if executor is not None:
+        _check_executor(executor, options, target, memory_options)
+    if executor == "vm":
+        return executor
     if is_dynamic(module):
         raise OptionError(
             f"open dimensions and control flow require the virtual machine, got the executor '{executor}'",
             next_step="Leave the option out, or fix the dimensions: --shape INPUT=1,3,224,224",
         )
-    if specialize:
+    if options.specialize:
         raise OptionError(
             "specializing requires open dimensions and the virtual machine",
             place="specialize",
             next_step="Leave it out, or leave the dimensions open",
         )
+    return executor
+
+
+def _check_executor(executor: str, options: BuildOptions, target: Target, memory_options: memory.MemoryOptions) -> None:
+    codegen.check_executor(executor, target, memory_options, external_workspace=options.external_workspace)
 
 
 def _check_parallel(parallel: bool | None, host: Target) -> None:
@@ -208,7 +230,13 @@ def _check_parallel(parallel: bool | None, host: Target) -> None:
         )
 
 
-def _made(factory: Factory, dry_run: bool) -> Factory:
-    if not dry_run:
-        _ = factory.code
-    return factory
+@contextmanager
+def _bounds_decide() -> Iterator[None]:
+    """Raise UnsupportedError where a comparison of symbolic dimensions has no answer."""
+    try:
+        yield
+    except UndecidedError as error:
+        raise UnsupportedError(
+            f"the bounds of the open dimensions do not decide how to compile this: {error}",
+            next_step="Give some of them bounds or values: --shape NAME=batch:1..8,3,224,224",
+        ) from error

@@ -27,7 +27,7 @@ LAYERS = (
     ("codegen",),
     ("isa",),
     ("library",),
-    ("factory", "stepped", "compiler", "problems"),
+    ("factory", "compiler", "problems"),
     ("archive",),
     ("micro", "cluster", "publish"),
     ("verify", "specializing", "compiled_model", "onnx_backend", "session", "graph_executor", "torch"),

@@ -102,7 +102,7 @@ def _peak(factory: Factory, code: GeneratedCode) -> PeakInfo | None:
 
 def _live_in_arena(factory: Factory, call: int) -> tuple[tuple[str, int], ...]:
     """Return what is in the arena of the virtual machine during a call, the largest first."""
-    live = [(block.name, block.nbytes) for block in factory.unit.arena if block.first <= call <= block.last]
+    live = [(block.name, block.nbytes) for block in factory.plan.blocks if block.first <= call <= block.last]
     return tuple(sorted(live, key=lambda item: -item[1]))
 
 
@@ -118,7 +118,7 @@ def plan_blocks(factory: Factory) -> tuple[BlockInfo, ...]:
             block.reuses,
             tuple(ReachInfo(item.block, item.distance) for item in block.reaches),
         )
-        for block in (factory.unit.arena if factory.executor == VM else memory.blocks(factory.program, factory.plan))
+        for block in (factory.plan.blocks if factory.executor == VM else memory.blocks(factory.program, factory.plan))
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mlfc.errors import OptionError, unknown
-from mlfc.memory import Block, ConstantPool, MemoryOptions, Plan
+from mlfc.memory import ConstantPool, MemoryOptions, Plan
 from mlfc.relay.ir import Quantization
 from mlfc.support import c_names
 from mlfc.support.bytecode import Executable
@@ -56,8 +56,6 @@ class Unit:
     # of a target with several levels, the one for whose processors alone the code is; None for all of them
     only_level: str | None = None
     executable: Executable | None = None  # of the virtual machine
-    # what is in the arena of an executable during which calls; none where its storages are allocated
-    arena: tuple[Block, ...] = ()
     parallel: str = ""  # the function by which kernels share their work among threads, if they do
 
     @property

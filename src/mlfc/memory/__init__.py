@@ -5,11 +5,10 @@ from __future__ import annotations
 from mlfc.memory.assign_pools import assign_constants as assign_constants
 from mlfc.memory.assign_pools import assign_pools as assign_pools
 from mlfc.memory.assign_pools import prove_pools as prove_pools
-from mlfc.memory.blocks import Block as Block
 from mlfc.memory.blocks import blocks as blocks
 from mlfc.memory.order import reordered as reordered
-from mlfc.memory.planner import NO_PLAN as NO_PLAN
-from mlfc.memory.planner import Plan as Plan
+from mlfc.memory.plan import NO_PLAN as NO_PLAN
+from mlfc.memory.plan import Plan as Plan
 from mlfc.memory.planner import Row as Row
 from mlfc.memory.planner import plan as plan
 from mlfc.memory.planner import report as report
@@ -22,8 +21,5 @@ from mlfc.memory.pools import MemoryOptions as MemoryOptions
 from mlfc.memory.pools import Pool as Pool
 from mlfc.memory.pools import PoolSpan as PoolSpan
 from mlfc.memory.proof import prove as prove
-from mlfc.memory.slots import SlotPlan as SlotPlan
-from mlfc.memory.slots import live_in as live_in
-from mlfc.memory.slots import plan_slots as plan_slots
 from mlfc.memory.storage import Storages as Storages
 from mlfc.memory.storage import assign_storages as assign_storages

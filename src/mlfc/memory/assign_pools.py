@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from mlfc.errors import BudgetError, InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
-from mlfc.memory.planner import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan, plan
+from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
+from mlfc.memory.planner import plan
 from mlfc.memory.pools import POOL_ALIGNMENT, ConstantPool, Pool, PoolSpan
 from mlfc.support.text import shortened
 from mlfc.tir.program import Program, Value

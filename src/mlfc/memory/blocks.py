@@ -8,36 +8,9 @@ from itertools import pairwise
 
 from mlfc.errors import InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
-from mlfc.memory.planner import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
+from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Block, OverlappedInput, Plan
 from mlfc.memory.reuse import Uses, input_overlap_distances, uses_of
 from mlfc.tir.program import KernelCall, Program, Value
-
-
-@dataclass(frozen=True)
-class OverlappedInput:
-    """An input that an output overwrites in part: the output starts at least `distance` bytes before it.
-
-    The distance is negative where the output is made of later bytes of the input.
-    """
-
-    block: int
-    distance: int
-
-
-@dataclass(frozen=True)
-class Block:
-    """A tensor, bytes of one that are written and read for the last time together, or scratch.
-
-    Blocks whose lives overlap never overlap in bytes, but for `reuses` and `reaches`: their lives meet in the one call.
-    """
-
-    name: str
-    nbytes: int
-    offset: int
-    first: int  # the call that writes it
-    last: int  # the last that reads it
-    reuses: int | None  # the block whose place it takes, element by element
-    reaches: tuple[OverlappedInput, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,11 @@ from typing import TypeAlias
 from mlfc.errors import BudgetError
 from mlfc.memory.assign_pools import assign_pools, prove_pools
 from mlfc.memory.order import reordered
-from mlfc.memory.planner import Plan, plan
+from mlfc.memory.plan import Plan
+from mlfc.memory.planner import plan
 from mlfc.memory.pools import MemoryOptions
 from mlfc.memory.proof import prove
+from mlfc.memory.slots import plan_instructions
 from mlfc.memory.states import commit_states, with_states
 from mlfc.support.cost import spend
 from mlfc.tir.program import Program, Value
@@ -35,8 +37,10 @@ def choose_plan(
     `in_arenas`: whether kernels know of outputs that reach into inputs; those of the graph executor do not.
     `ram`: bytes for the workspace, inputs and outputs.
     `tile_for_ram`: tiles layers by rows where the workspace exceeds `ram`.
-    Raises BudgetError if the workspace does not fit the pools.
+    Raises BudgetError if the workspace does not fit the pools. A dynamic program stays as it is.
     """
+    if program.is_dynamic:
+        return program, plan_instructions(program)
 
     def planner(lowered: Program, limit: int = 0) -> Planned:
         moved = committed(with_workspace_io(lowered) if memory_options.workspace_io else lowered)

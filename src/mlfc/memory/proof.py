@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from mlfc.errors import InternalError
 from mlfc.memory.liveness import alignment_of
-from mlfc.memory.planner import SCRATCH_ALIGNMENT, Plan
+from mlfc.memory.plan import SCRATCH_ALIGNMENT, Plan
 from mlfc.support import dtypes
 from mlfc.tir.inplace_overlap import overlap_distance
 from mlfc.tir.program import KernelCall, Program, Value

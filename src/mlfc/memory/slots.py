@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 
-from mlfc.memory.blocks import Block
-from mlfc.memory.planner import SCRATCH_NAME
+from mlfc.memory.plan import NO_PLAN, SCRATCH_NAME, Block, Plan, Storage
 from mlfc.memory.reuse import allows_inplace
-from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, symbols_of
+from mlfc.support.dims import LARGEST, Extent, bounds, symbols_of
 from mlfc.tir.program import (
     Assign,
     BranchOnSymbols,
@@ -25,6 +24,7 @@ from mlfc.tir.program import (
     KernelCall,
     Label,
     ListOperation,
+    Program,
     Return,
     Value,
     sources_of,
@@ -35,39 +35,6 @@ _MOST_ARENA_BYTES = (1 << 31) - 1
 
 
 @dataclass(eq=False)
-class Slot:
-    """A storage."""
-
-    nbytes: Extent
-    offset: int | None = None  # in the arena
-    # whether it is there from the start of the run; else it is allocated anew for each value that is computed
-    is_lasting: bool = True
-    last: int = -1  # the step after which it is free
-    # the step where the part of the run begins in which it is used: 0, or the mark behind what certain extents have
-    part: int = 0
-    device: str | None = None  # the kind of device that it is on; None for the host
-
-
-@dataclass(eq=False)
-class SlotPlan:
-    """The storages of a model, and what is in which."""
-
-    slots: list[Slot] = field(default_factory=list)
-    values: dict[Value, Slot] = field(default_factory=dict)  # of values that own their bytes
-    scratch: dict[KernelCall, tuple[Slot, ...]] = field(default_factory=dict)
-    # copies that an `Assign` needs of variables that it writes and reads, by its place among the sources
-    spare: dict[tuple[Assign, int], Slot] = field(default_factory=dict)
-    arena_bytes: int = -1  # -1 where storages are allocated
-    # what is in the arena during which calls, each block as large as bounds allow; none where storages are allocated
-    blocks: tuple[Block, ...] = ()
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether everything has a place in one arena."""
-        return self.arena_bytes >= 0
-
-
-@dataclass(eq=False)
 class _Life:
     """What needs memory, and the first and last step that it does."""
 
@@ -75,29 +42,29 @@ class _Life:
     nbytes: Extent
     first: int
     last: int
-    slot: Slot | None = None
+    storage: Storage | None = None
     device: str | None = None
 
 
-def plan_slots(steps: Sequence[Instruction]) -> SlotPlan:
-    """Return the storages of a model's values and scratch; deterministic."""
+def plan_instructions(program: Program) -> Plan:
+    """Return the plan of a dynamic program; deterministic."""
+    steps = program.instructions
     lives, scratch, spare = _lives(steps)
     everything = [*lives.values(), *chain(*scratch.values()), *spare.values()]
-    holds_lists = any(isinstance(step, ListOperation) for step in steps)  # which keep tensors for as long as they like
-    runs_on_host = not any(isinstance(step, KernelCall) and step.kernel.device for step in steps)
+    # lists keep tensors for as long as they like
+    holds_lists = any(isinstance(step, ListOperation) for step in steps)
+    runs_on_host = not any(call.kernel.device for call in program.calls)
     if runs_on_host and not holds_lists and all(_is_bounded(life.nbytes) for life in everything):
         plan = _in_arena(steps, lives, scratch, spare)
-        if plan.arena_bytes <= _MOST_ARENA_BYTES:
+        if plan.size <= _MOST_ARENA_BYTES:
             return plan
-    return _allocated(steps, lives, scratch)
+    return _Allocations(steps, lives).plan(scratch)
 
 
-def live_in(plan: SlotPlan, calls: int) -> tuple[int, ...]:
-    """Return the bytes of the arena that are live during each of so many calls; none where storages are allocated."""
-    if not plan.is_bounded:
-        return ()
+def _live(blocks: Sequence[Block], calls: int) -> tuple[int, ...]:
+    """Return the bytes of the arena that are live during each call."""
     changes = [0] * (calls + 1)
-    for block in plan.blocks:
+    for block in blocks:
         changes[block.first] += block.nbytes
         changes[block.last + 1] -= block.nbytes
     return tuple(accumulate(changes[:calls]))
@@ -173,8 +140,8 @@ def _in_arena(
     lives: Mapping[Value, _Life],
     scratch: Mapping[KernelCall, Sequence[_Life]],
     spare: Mapping[tuple[Assign, int], _Life],
-) -> SlotPlan:
-    plan, starts = SlotPlan(), parts(steps)
+) -> Plan:
+    starts = parts(steps)
     placed: list[tuple[int, int, _Life]] = []
 
     def size(life: _Life) -> int:
@@ -193,14 +160,23 @@ def _in_arena(
                 break
             offset = max(offset, -(-end // ALIGNMENT) * ALIGNMENT)
         placed.append((offset, offset + size(life), life))
-        life.slot = Slot(size(life), offset, part=part_of(starts, life.first))
-        plan.slots.append(life.slot)
-    plan.arena_bytes = max((end for _, end, _ in placed), default=0)
-    plan.values = {value: _slot(life) for value, life in lives.items()}
-    plan.scratch = {step: tuple(map(_slot, found)) for step, found in scratch.items()}
-    plan.spare = {key: _slot(life) for key, life in spare.items()}
-    plan.blocks = _blocks(steps, placed)
-    return plan
+        life.storage = Storage(size(life), offset, part=part_of(starts, life.first))
+    blocks = _blocks(steps, placed)
+    live = _live(blocks, sum(isinstance(step, KernelCall) for step in steps))
+    most = max(live, default=0)
+    return replace(
+        NO_PLAN,
+        size=max((end for _, end, _ in placed), default=0),
+        alignment=ALIGNMENT,
+        lower_bound=most,
+        live=live,
+        peak_call=live.index(most) if live else None,
+        storages=tuple(_storage(life) for _, _, life in placed),
+        values={value: _storage(life) for value, life in lives.items()},
+        scratch={call: tuple(map(_storage, found)) for call, found in scratch.items()},
+        spare={key: _storage(life) for key, life in spare.items()},
+        blocks=blocks,
+    )
 
 
 def _blocks(steps: Sequence[Instruction], placed: Sequence[tuple[int, int, _Life]]) -> tuple[Block, ...]:
@@ -214,94 +190,90 @@ def _blocks(steps: Sequence[Instruction], placed: Sequence[tuple[int, int, _Life
     return tuple(sorted(found, key=lambda block: (block.first, block.offset)))
 
 
-def _slot(life: _Life) -> Slot:
-    assert life.slot is not None
-    return life.slot
+def _storage(life: _Life) -> Storage:
+    assert life.storage is not None
+    return life.storage
 
 
-def _allocated(
-    steps: Sequence[Instruction], lives: Mapping[Value, _Life], scratch: Mapping[KernelCall, Sequence[_Life]]
-) -> SlotPlan:
-    plan = SlotPlan()
-    known, starts = _from_inputs(steps), parts(steps)
-    keeping = (Assign, Return, ListOperation)
-    kept = {source.root for step in steps if isinstance(step, keeping) for source in sources_of(step)}
-    for at, step in enumerate(steps):
-        if isinstance(step, ListOperation) and step.output.kind == "intermediate":
-            plan.values[step.output] = _new(plan, lives[step.output], is_lasting=False)
-        if not isinstance(step, KernelCall):
-            continue
-        if step in scratch:
+class _Allocations:
+    """Storages that a run allocates, each shared by values one after the other where their sizes are comparable."""
+
+    def __init__(self, steps: Sequence[Instruction], lives: Mapping[Value, _Life]) -> None:
+        self._steps = steps
+        self._lives = lives
+        # symbols that are dimensions of inputs, and so known at the start
+        self._known = {
+            step.symbol
+            for step in steps
+            if isinstance(step, Define) and step.axis is not None and step.source.kind == "input"
+        }
+        self.storages: list[Storage] = []
+        self.values: dict[Value, Storage] = {}
+        self.scratch: dict[KernelCall, tuple[Storage, ...]] = {}
+
+    def plan(self, scratch: Mapping[KernelCall, Sequence[_Life]]) -> Plan:
+        """Return the plan."""
+        starts = parts(self._steps)
+        keeping = (Assign, Return, ListOperation)
+        kept = {source.root for step in self._steps if isinstance(step, keeping) for source in sources_of(step)}
+        for at, step in enumerate(self._steps):
+            if isinstance(step, ListOperation) and step.output.kind == "intermediate":
+                self.values[step.output] = self._new(self._lives[step.output], is_lasting=False)
+            if not isinstance(step, KernelCall):
+                continue
             part = part_of(starts, at)
-            plan.scratch[step] = tuple(_shared(plan, life, known, part) for life in scratch[step])
-        root = step.output.root
-        if root.kind != "intermediate" or root in plan.values:
-            continue
-        life = lives[root]
-        if root in kept:
-            plan.values[root] = _new(plan, life, is_lasting=False)
-            continue
-        plan.values[root] = _in_place(plan, step, life, lives, at) or _shared(plan, life, known, part_of(starts, at))
-    return plan
+            if step in scratch:
+                self.scratch[step] = tuple(self._shared(life, part) for life in scratch[step])
+            root = step.output.root
+            if root.kind != "intermediate" or root in self.values:
+                continue
+            if root in kept:
+                self.values[root] = self._new(self._lives[root], is_lasting=False)
+            else:
+                self.values[root] = self._in_place(step, at) or self._shared(self._lives[root], part)
+        return replace(
+            NO_PLAN, storages=tuple(self.storages), values=self.values, scratch=self.scratch, is_bounded=False
+        )
 
+    def _new(self, life: _Life, *, is_lasting: bool, part: int = 0) -> Storage:
+        self.storages.append(Storage(life.nbytes, None, is_lasting, life.last, part, life.device))
+        return self.storages[-1]
 
-def _from_inputs(steps: Sequence[Instruction]) -> set[Symbol]:
-    """Return the symbols that are extents of inputs, and so known at the start."""
-    found = set()
-    for step in steps:
-        if isinstance(step, Define) and step.axis is not None and step.source.kind == "input":
-            found.add(step.symbol)
-    return found
+    def _in_place(self, call: KernelCall, at: int) -> Storage | None:
+        """Return the storage of an input that ends with this call and may become the output."""
+        life = self._lives[call.output.root]
+        for position in call.kernel.inplace:
+            root = call.inputs[position].root
+            storage = self.values.get(root)
+            if storage is None or storage.device != life.device or not storage.is_lasting:
+                continue
+            if self._lives[root].last != at or storage.last != at:
+                continue
+            if root.nbytes == life.nbytes and allows_inplace(call, root):
+                storage.last = life.last
+                return storage
+        return None
 
-
-def _new(plan: SlotPlan, life: _Life, *, is_lasting: bool, part: int = 0) -> Slot:
-    slot = Slot(life.nbytes, None, is_lasting, life.last, part, life.device)
-    plan.slots.append(slot)
-    return slot
-
-
-def _in_place(plan: SlotPlan, call: KernelCall, life: _Life, lives: Mapping[Value, _Life], at: int) -> Slot | None:
-    """Return the storage of an input that ends with this call and may become the output."""
-    for position in call.kernel.inplace:
-        root = call.inputs[position].root
-        slot = plan.values.get(root)
-        if (
-            slot is None
-            or slot.device != life.device
-            or not slot.is_lasting
-            or lives[root].last != at
-            or slot.last != at
-        ):
-            continue
-        if root.nbytes == life.nbytes and allows_inplace(call, root):
-            slot.last = life.last
-            return slot
-    return None
-
-
-def _shared(plan: SlotPlan, life: _Life, known: set[Symbol], part: int) -> Slot:
-    """Return a storage that is free and known to be large enough, or may become so; else a new one."""
-    if not set(symbols_of([life.nbytes])) <= known:
-        return _new(plan, life, is_lasting=False)
-    free = [
-        slot
-        for slot in plan.slots
-        if slot.is_lasting and slot.part == part and slot.device == life.device and slot.last < life.first
-    ]
-    fitting = [slot for slot in free if _covers(slot.nbytes, life.nbytes)]
-    growing = [slot for slot in free if _covers(life.nbytes, slot.nbytes)]
-    slot = next(iter(_closest(fitting, life) + growing[-1:]), None)
-    if slot is None:
-        return _new(plan, life, is_lasting=True, part=part)
-    if slot not in fitting:
-        slot.nbytes = life.nbytes
-    slot.last = life.last
-    return slot
-
-
-def _closest(slots: Sequence[Slot], life: _Life) -> list[Slot]:
-    """Return the storage with the least that a value leaves unused, as far as is known."""
-    return sorted(slots, key=lambda slot: bounds(slot.nbytes - life.nbytes)[0])[:1]
+    def _shared(self, life: _Life, part: int) -> Storage:
+        """Return a storage that is free and known to be large enough, or may become so; else a new one."""
+        if not set(symbols_of([life.nbytes])) <= self._known:
+            return self._new(life, is_lasting=False)
+        free = [
+            item
+            for item in self.storages
+            if item.is_lasting and item.part == part and item.device == life.device and item.last < life.first
+        ]
+        fitting = [item for item in free if _covers(item.nbytes, life.nbytes)]
+        growing = [item for item in free if _covers(life.nbytes, item.nbytes)]
+        # the one with the least that the value leaves unused, as far as is known
+        closest = sorted(fitting, key=lambda item: bounds(item.nbytes - life.nbytes)[0])[:1]
+        storage = next(iter(closest + growing[-1:]), None)
+        if storage is None:
+            return self._new(life, is_lasting=True, part=part)
+        if storage not in fitting:
+            storage.nbytes = life.nbytes
+        storage.last = life.last
+        return storage
 
 
 def _covers(large: Extent, small: Extent) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mlfc.memory.liveness import alignment_of
-from mlfc.memory.planner import Plan
+from mlfc.memory.plan import Plan
 from mlfc.memory.reuse import allows_inplace, call_overlap_distance
 from mlfc.tir.program import KernelCall, Program, StateValue, Value
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlfc.memory.liveness import live_ranges
-from mlfc.memory.planner import Plan
+from mlfc.memory.plan import Plan
 from mlfc.tir.program import KernelCall, Program, Value
 
 

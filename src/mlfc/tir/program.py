@@ -253,7 +253,7 @@ class Program:
         return tuple(item for item in self.instructions if isinstance(item, KernelCall))
 
     @property
-    def has_control_flow(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether it has instructions other than calls."""
         return len(self.calls) < len(self.instructions)
 

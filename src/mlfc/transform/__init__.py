@@ -3,9 +3,8 @@
 from mlfc.transform.device_placement import place_on_device
 from mlfc.transform.lower import lower
 from mlfc.transform.lower_group import lower_group
-from mlfc.transform.lower_steps import lower_steps
 from mlfc.transform.partition import PartitionGraph
-from mlfc.transform.pipeline import PASSES, checked_params, run, run_functions, within_limits
+from mlfc.transform.pipeline import PASSES, checked_params, run, within_limits
 from mlfc.transform.rounding import is_rounding_sensitive
 from mlfc.transform.specialize import fixed_symbols, specialized
 from mlfc.transform.tile_for_ram import tile_for_ram
@@ -18,10 +17,8 @@ __all__ = [
     "is_rounding_sensitive",
     "lower",
     "lower_group",
-    "lower_steps",
     "place_on_device",
     "run",
-    "run_functions",
     "specialized",
     "tile_for_ram",
     "within_limits",

@@ -33,6 +33,8 @@ class Cut:
 
     def restored(self, function: Function) -> Function:
         """Return what passes made of `function`, with the control flow."""
+        if not self.opaque:
+            return function
         fields = function.body.fields if isinstance(function.body, Tuple) else (function.body,)
         count = len(fields) - sum(len(item.args) for item in self.opaque)
         results, rest = fields[:count], list(fields[count:])

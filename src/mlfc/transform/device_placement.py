@@ -8,7 +8,7 @@ together and then single ones, move to the host where fewer tensors have to be c
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mlfc.errors import UnsupportedError
@@ -45,41 +45,37 @@ class DevicePlacement:
         return self.device if expr in self.inputs or expr in self.groups else None
 
 
-def place_on_device(module: relay.IRModule, device: str, features: Features) -> DevicePlacement:
-    """Choose where the groups of a fused module run, beside a device of a kind that has these features."""
-    flow = _Flow(module.main)
-    known: dict[relay.Function, LoweredGroup | None] = {}
-    groups: dict[relay.Call, LoweredGroup] = {}
-    for call, function in flow.groups.items():
-        if function not in known:
-            known[function] = _lowered(function, device, features)
-        group = known[function]
-        if group is not None:
-            groups[call] = group
-    kept = _without_islands(flow, groups)
-    inputs = frozenset(param for param in module.main.params if any(user in kept for user in flow.readers[param]))
-    return DevicePlacement(device, {call: group for call, group in groups.items() if call in kept}, inputs)
+def place_on_device(
+    module: relay.IRModule,
+    device: str,
+    features: Features,
+    *,
+    special: Sequence[relay.IRModule] = (),
+    dynamic: bool = False,
+) -> DevicePlacement:
+    """Choose where the groups of fused modules run, beside a device of a kind that has these features.
 
-
-def place_steps_on_device(module: relay.IRModule, device: str, features: Features) -> DevicePlacement:
-    """Choose where the groups of all functions of a fused module run that has branches, loops or open extents.
-
-    Only groups have places: inputs, and what branches and loops give, are where the run has them.
+    `special` are modules that may run instead. In a `dynamic` program only groups are placed: inputs and results of
+    branches and loops are on either side, and small integers, which shapes and branches depend on, stay on the host.
     """
     known: dict[relay.Function, LoweredGroup | None] = {}
     groups: dict[relay.Call, LoweredGroup] = {}
-    for own in module.functions.values():
+    inputs: set[relay.Expr] = set()
+    for own in (function for each in (module, *special) for function in each.functions.values()):
         flow = _Flow(own)
         found: dict[relay.Call, LoweredGroup] = {}
         for call, function in flow.groups.items():
             if function not in known:
                 known[function] = _lowered(function, device, features)
             group = known[function]
-            if group is not None and not (_is_control(call) and found.keys().isdisjoint(flow.sources[call])):
+            is_alone = dynamic and _is_control(call) and found.keys().isdisjoint(flow.sources[call])
+            if group is not None and not is_alone:
                 found[call] = group
         kept = _without_islands(flow, found)
         groups.update((call, group) for call, group in found.items() if call in kept)
-    return DevicePlacement(device, groups, frozenset())
+        if not dynamic:
+            inputs.update(param for param in own.params if any(user in kept for user in flow.readers[param]))
+    return DevicePlacement(device, groups, frozenset(inputs))
 
 
 def _is_control(call: relay.Call) -> bool:

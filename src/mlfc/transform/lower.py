@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from mlfc.byoc.generator import generated, generator_of, subgraph_of
-from mlfc.errors import InternalError, MlfcError, UnsupportedError
+from mlfc.errors import UnsupportedError
 from mlfc.relay import ir as relay
-from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order
-from mlfc.support import dtypes
-from mlfc.support.dims import bounds
+from mlfc.support.dims import Symbol, symbols_of
 from mlfc.target.features import Features, without_transforms
-from mlfc.tir import visitor
-from mlfc.tir.extents import symbols_of
-from mlfc.tir.ir import PrimFunc
-from mlfc.tir.program import COPY, KernelCall, Program, StateValue, Value
+from mlfc.tir.program import (
+    Assign,
+    BranchOnSymbols,
+    KernelCall,
+    ListOperation,
+    Program,
+    Return,
+    StateValue,
+    Value,
+    sources_of,
+)
 from mlfc.transform.device_placement import DevicePlacement
-from mlfc.transform.lower_group import LoweredGroup, lower_group
-from mlfc.transform.matching import macs_of, storage_owner
+from mlfc.transform.lower_control import ControlFlowBuilder, Tail, results_of
+from mlfc.transform.lower_group import LoweredGroup
+from mlfc.transform.matching import storage_owner
 from mlfc.transform.rounding import is_rounding_sensitive
-from mlfc.transform.row_tiling import TiledChain, TiledLowering
+from mlfc.transform.row_tiling import TiledChain
 from mlfc.transform.share_kernels import share_kernels
-
-_MAX_ELEMENTS = dtypes.limits("int32")[1]
 
 
 def lower(
@@ -41,111 +38,103 @@ def lower(
     cache: dict[relay.Function, LoweredGroup] | None = None,
     placement: DevicePlacement | None = None,
     shares_work: bool = False,
+    special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]] = (),
+    dynamic: bool = False,
 ) -> Program:
-    """Lower a module whose ``main`` holds only Primitive functions and VIEW operators: the result of fusion.
+    """Lower a fused module, whose functions hold only Primitive functions, VIEW operators and control flow.
 
     `features` are those of the target, or of the host where there is a device beside it, on which `placement` runs
     groups. `tiled` are layers that are tiled by rows. `cache` holds what groups of the same module and features were
-    lowered to, to be used and added to. Equal kernels appear once. Before a kernel reads a tensor that is elsewhere, a
-    call copies it: each tensor once. Constants are wherever they are read. Where a kernel `shares_work` among threads,
-    which advance as they like, no output reaches into the place of an input.
+    lowered to, to be used and added to. Equal kernels appear once. Where a kernel `shares_work` among threads, which
+    advance in any order, no output reaches into the memory of an input.
+
+    In a static program, callers own the memory of outputs, and before a kernel reads a tensor that is on another
+    device, a call copies it: each tensor once. `dynamic` programs have instructions other than calls, and return their
+    outputs. `special` are fused modules that do the same for certain values of the inputs' symbols: the first that fits
+    is run. Raises UnsupportedError for recursion other than loops.
     """
-    program = ProgramBuilder(features, tiled, cache, placement).build(module, name)
+    builder = _ProgramBuilder(features, tiled, cache, placement, dynamic=dynamic)
+    program = builder.build(module, name, special)
     return replace(program, overlaps=False) if shares_work else program
 
 
-class ProgramBuilder:
-    """Collects the kernels, constants and calls of a program, expression by expression."""
+class _ProgramBuilder(ControlFlowBuilder):
+    """Builds programs of whole modules: inputs, outputs and states around the instructions."""
 
-    def __init__(
-        self,
-        features: Features,
-        tiled: TiledChain | None = None,
-        cache: dict[relay.Function, LoweredGroup] | None = None,
-        placement: DevicePlacement | None = None,
-    ) -> None:
-        self._features = features
-        self._tiled = tiled
-        self._cache = {} if cache is None else cache
-        self._placement = placement
-        self._tiled_calls = {id(layer.call) for layer in tiled.layers} if tiled else set()
-        self._values: dict[int, Value] = {}
-        self._kernels: dict[str, PrimFunc] = {}
-        self._kernel_of: dict[PrimFunc, PrimFunc] = {}
-        self._names: dict[str, int] = {}
-        self._constants: dict[tuple[str, tuple[int, ...], bytes, str | None], Value] = {}
-        self._copies: dict[tuple[Value, str | None], Value] = {}
-        self._calls: list[KernelCall] = []
-        self._rounding_sensitive = False
-
-    def build(self, module: relay.IRModule, name: str) -> Program:
+    def build(
+        self, module: relay.IRModule, name: str, special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]] = ()
+    ) -> Program:
         """Return the program of a module's ``main``."""
-        self._suit_rounding([module])
-        main = module.main
-        heads = main.body.fields if isinstance(main.body, relay.Tuple) else (main.body,)
-        names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
+        self._rounding_sensitive = is_rounding_sensitive([module, *(other for _, other in special)])
+        if self._rounding_sensitive:  # compute as the references do
+            self._features = without_transforms(self._features)
         kept = {state.input for state in module.states}
-        declared = {param.name: self._declare_param(param, is_state=param.name in kept) for param in main.params}
-        inputs = tuple(value for value in declared.values() if value.kind == "input")
-        results = dict(zip(names, heads, strict=True))
-        next_heads = {state: results.pop(state.output) for state in module.states}
-        claims = self._claim(results)
-        for expr in post_order(main.body):
-            if id(expr) not in self._values:
-                self._visit(expr, claims.get(id(expr)))
-        outputs = tuple(self._output(head, title, claims) for title, head in results.items())
-        states = self._states([(state, declared[state.input], head) for state, head in next_heads.items()])
-        shared = self._shared_calls(self._calls)
-        self._calls = [shared.get(call, call) for call in self._calls]
-        read = {value.root for call in self._calls for value in (*call.inputs, *call.constants)}
-        constants = tuple(value for value in self._constants.values() if value in read)
+        declared = {param.name: self._declare_param(param, is_state=param.name in kept) for param in module.main.params}
+        if self._dynamic:
+            outputs, states = self._returned_results(module, declared, special)
+        else:
+            outputs, states = self._stored_results(module, declared)
+        self._share_kernels()
+        read = {state.initial for state in states}
+        for item in self._instructions:
+            passes = isinstance(item, (KernelCall, Assign, ListOperation, Return))
+            read |= {value.root for value in sources_of(item)} if passes else set()
+            read |= {value.root for value in item.constants} if isinstance(item, KernelCall) else set()
         return Program(
-            name, inputs, outputs, constants, tuple(self._kernels.values()), tuple(self._calls),
+            name,
+            tuple(value for value in declared.values() if value.name not in kept),
+            outputs,
+            tuple(value for value in self._constants.values() if value in read),
+            tuple(self._kernels.values()),
+            tuple(self._instructions),
             contracts_floats=not self._rounding_sensitive,
-            overlaps=not self._features.vector_bytes and self._placement is None,
+            overlaps=not (self._dynamic or self._features.vector_bytes or self._placement),
             states=states,
-        )  # fmt: skip
+        )
 
-    def _shared_calls(self, calls: Sequence[KernelCall]) -> dict[KernelCall, KernelCall]:
-        """Return what calls become whose kernels differ from others in single numbers alone; know their kernels."""
-        # with --optimize size, printers share more: functions that differ in sizes, too
-        shared = share_kernels(calls, self._constant) if self._features.optimize != "size" else {}
+    def _share_kernels(self) -> None:
+        """Call one kernel instead of several that differ only in single numbers."""
+        if self._features.optimize == "size":  # printers share more: functions that differ in sizes, too
+            return
+        calls = [item for item in self._instructions if isinstance(item, KernelCall)]
+        shared = share_kernels(calls, self._constant)
         instead = {call.kernel: other.kernel for call, other in shared.items()}
         kernels = (instead.get(kernel, kernel) for kernel in self._kernels.values())
         self._kernels = {kernel.name: kernel for kernel in kernels}
-        return shared
+        self._instructions = [
+            shared.get(item, item) if isinstance(item, KernelCall) else item for item in self._instructions
+        ]
 
-    def _declare_param(self, param: relay.Var, *, is_state: bool) -> Value:
-        device = self._placement.device_of(param) if self._placement else None
-        return self._declare(param, param.name, "state" if is_state else "input", device=device)
+    # static programs: callers and states have memory of their own for results
 
-    def _declare(
-        self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None, device: str | None = None
-    ) -> Value:
-        kind_of = relay.tensor_type(expr)
-        elements = bounds(math.prod(kind_of.shape))[0]
-        if elements > _MAX_ELEMENTS:
-            raise UnsupportedError(
-                f"the tensor '{name}' has {elements:,} elements, more than the {_MAX_ELEMENTS:,} that C code of 32-bit "
-                "indices reaches",
-                place=expr.span.place,
-            )
-        value = Value(name, kind_of.shape, kind_of.dtype, kind, None, alias_of, device=device)
-        self._values[id(expr)] = value
-        return value
+    def _stored_results(
+        self, module: relay.IRModule, declared: Mapping[str, Value]
+    ) -> tuple[tuple[Value, ...], tuple[StateValue, ...]]:
+        """Add the calls of ``main``; return the outputs and states."""
+        body = module.main.body
+        heads = body.fields if isinstance(body, relay.Tuple) else (body,)
+        names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
+        results = dict(zip(names, heads, strict=True))
+        next_heads = {state: results.pop(state.output) for state in module.states}
+        claims = self._claim(results)
+        for expr in post_order(body):
+            if expr not in self._values:
+                self._visit(expr, claims.get(expr))
+        outputs = tuple(self._output(head, title, claims) for title, head in results.items())
+        return outputs, self._states([(state, declared[state.input], head) for state, head in next_heads.items()])
 
-    def _claim(self, results: Mapping[str, relay.Expr]) -> dict[int, str]:
+    def _claim(self, results: Mapping[str, relay.Expr]) -> dict[relay.Expr, str]:
         """Give each output's storage to the expression that computes its bytes, where that is a kernel."""
-        claims: dict[int, str] = {}
+        claims: dict[relay.Expr, str] = {}
         for name, head in results.items():
             owner = storage_owner(head)
-            if isinstance(owner, relay.Call) and id(owner) not in claims:
-                claims[id(owner)] = name
+            if isinstance(owner, relay.Call) and owner not in claims:
+                claims[owner] = name
         return claims
 
-    def _output(self, head: relay.Expr, name: str, claims: dict[int, str]) -> Value:
-        value = self._values[id(head)]
-        if claims.get(id(storage_owner(head))) == name:
+    def _output(self, head: relay.Expr, name: str, claims: dict[relay.Expr, str]) -> Value:
+        value = self._values[head]
+        if claims.get(storage_owner(head)) == name:
             root = value.root
             return value if value is root else replace(value, name=name, kind="output", alias_of=root)
         return self._copy(value, name)
@@ -153,14 +142,14 @@ class ProgramBuilder:
     def _copy(self, value: Value, name: str) -> Value:
         """Add a kernel that copies a value which is already an input, a constant or another output."""
         output = Value(name, value.shape, value.dtype, "output")
-        self._calls.append(self._kernel_call(self._copying(value), [value], output, ()))
+        self._add(self._kernel_call(self._copying(value), [value], output, ()))
         return output
 
     def _states(self, kept: Sequence[tuple[relay.State, Value, relay.Expr]]) -> tuple[StateValue, ...]:
         """Return the states, each with an intermediate that is its next value and nobody else's."""
         found: list[StateValue] = []
         for state, before, head in kept:
-            value = self._values[id(head)]
+            value = self._values[head]
             taken = any(value.root is other.after for other in found)
             if value.root.kind != "intermediate" or not value.is_whole or value.device != before.device or taken:
                 value = self._copied_next(value, state.output, before.device)
@@ -177,159 +166,74 @@ class ProgramBuilder:
     def _copied_next(self, value: Value, name: str, device: str | None) -> Value:
         """Add a call that copies a value to an intermediate on a device."""
         result = Value(name, value.shape, value.dtype, "intermediate", device=device)
-        self._calls.append(self._copy_call(value, result))
+        self._add(self._copy_call(value, result))
         return result
 
-    def _copy_call(self, value: Value, target: Value) -> KernelCall:
-        """Return a call that copies a value to a place of its size, which may be on another device."""
-        group = self._copying(value)
-        if value.root.device is None and target.device is None:
-            return self._kernel_call(group, [value], target, ())
-        return KernelCall(replace(group.prim, name=COPY, inplace=()), (value,), (), target)
+    # dynamic programs: results are returned
 
-    def _copying(self, value: Value) -> LoweredGroup:
-        param = relay.Var("source", relay.TensorType(value.shape, value.dtype))
-        group = relay.Function((param,), relay.call("copy", [param]), {"Primitive": 1})
-        return lower_group(group, self._features)
+    def _returned_results(
+        self,
+        module: relay.IRModule,
+        declared: Mapping[str, Value],
+        special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]],
+    ) -> tuple[tuple[Value, ...], tuple[StateValue, ...]]:
+        """Add the instructions of ``main``, each special module in front; return the outputs and states."""
+        inputs = tuple(declared.values())
+        self._require_static_states(module, declared)
+        self._bind_inputs(inputs)
+        bound = frozenset(self._known)
+        for values, other in special:
+            next_part = self._label("other_extents")
+            self._instructions.append(BranchOnSymbols(tuple(values.items()), next_part))
+            fixed = [_of_type(value, param) for value, param in zip(inputs, other.main.params, strict=True)]
+            self._module = other
+            self._function("main", fixed, Tail())
+            self._instructions.append(next_part)
+            self._known = set(bound)
+        self._module = module
+        results = self._declared(module, self._function("main", inputs, Tail()))
+        count = len(results) - len(module.states)
+        states = tuple(
+            StateValue(declared[state.input], after, after, None, self._initial(state))
+            for state, after in zip(module.states, results[count:], strict=True)
+        )
+        return results[:count], states
 
-    def _on(self, value: Value, device: str | None) -> Value:
-        """Return a value as it lies on a device: itself, the same constant there, or the copy that a call makes."""
-        root = value.root
-        if root.device == device:
-            return value
-        if (root, device) not in self._copies:
-            if root.data is not None:
-                twin = self._constant(root.name, root.data, device)
-            else:
-                twin = Value(root.name, root.shape, root.dtype, "intermediate", device=device)
-                kernel = replace(self._copying(root).prim, name=COPY, inplace=())
-                self._calls.append(KernelCall(kernel, (root,), (), twin))
-            self._copies[root, device] = twin
-        twin = self._copies[root, device]
-        if value is root:
-            return twin
-        return replace(value, kind=twin.kind, alias_of=twin, start=value.root_start, device=device)
+    def _declared(self, module: relay.IRModule, written: Sequence[Value]) -> tuple[Value, ...]:
+        """Return the outputs with the extents of their types: those of one branch alone are not the model's.
 
-    def _visit(self, expr: relay.Expr, output_name: str | None) -> None:
-        if isinstance(expr, relay.Constant):
-            self._values[id(expr)] = self._constant(expr.name or "constant", expr.data)
-        elif isinstance(expr, relay.Call) and isinstance(expr.op, Operator):
-            if expr.op.kind is not Kind.VIEW:
-                raise InternalError(f"{expr.op.name} was left outside every fused group", place=expr.span.place)
-            source = self._values[id(expr.args[0])]
-            self._declare(expr, expr.span.tensor or source.name, source.kind, source, source.device)
-        elif id(expr) in self._tiled_calls:
-            self._visit_tiled(expr, output_name)
-        elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
-            self._visit_group(expr, expr.op, output_name)
-        elif not isinstance(expr, (relay.Tuple, relay.Function, relay.Var)):
-            raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=expr.span.place)
+        The next values of states have the shapes of the states, which are fixed.
+        """
+        kinds = [item.type for item in results_of(module.main)]
+        kinds = list(kinds[0].fields) if isinstance(kinds[0], relay.TupleType) else kinds
+        names, kept = module.output_names, {state.output for state in module.states}
+        if kept:  # as `_returned` puts them last
+            kinds = [kind for name, kind in zip(names, kinds, strict=True) if name not in kept]
+        outputs = (
+            replace(value, shape=kind.shape) if isinstance(kind, relay.TensorType) else value
+            for value, kind in zip(written, kinds, strict=False)
+        )
+        return (*outputs, *written[len(kinds) :])
 
-    def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
-        placed = self._placement.groups.get(expr) if self._placement else None
-        group = self._group(function, expr) if placed is None else placed
-        output = self._declare_result(expr, output_name, group.prim.name, group.prim.device)
-        args = [self._values[id(arg)] for arg in expr.args]
-        self._calls.append(self._kernel_call(group, args, output, expr.span.nodes))
+    def _require_static_states(self, module: relay.IRModule, declared: Mapping[str, Value]) -> None:
+        for state in module.states:
+            value = declared[state.input]
+            if symbols_of(value.shape):
+                fixed = ",".join(str(extent) if isinstance(extent, int) else "1" for extent in value.shape)
+                raise UnsupportedError(
+                    f"the state '{value.name}' has an open shape, and it is kept in memory of fixed size",
+                    place=f"state '{value.name}'",
+                    next_step=f"Fix it: --shape {value.name}={fixed}",
+                )
 
-    def _declare_result(
-        self, expr: relay.Expr, output_name: str | None, otherwise: str, device: str | None = None
-    ) -> Value:
-        if output_name is not None:  # which may be empty
-            return self._declare(expr, output_name, "output", device=device)
-        nodes = expr.span.nodes
-        name = expr.span.tensor or (nodes[-1] if nodes else otherwise)
-        return self._declare(expr, name, "intermediate", device=device)
-
-    def _suit_rounding(self, modules: Sequence[relay.IRModule]) -> None:
-        """Compute as the references do where the last bit of a float matters."""
-        self._rounding_sensitive = is_rounding_sensitive(modules)
-        if self._rounding_sensitive:
-            self._features = without_transforms(self._features)
-
-    def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
-        try:
-            if function not in self._cache:
-                lowered = lower_external if "Compiler" in function.attrs else lower_group
-                self._cache[function] = lowered(function, self._features)
-                self._check_doubles(self._cache[function].prim)
-            return self._cache[function]
-        except MlfcError as error:
-            if error.place is None:
-                error.place = expr.span.place
-            raise
-
-    def _check_doubles(self, prim: PrimFunc) -> None:
-        if not self._features.wide_double and visitor.mentions(prim, "float64"):
-            raise UnsupportedError(
-                "this computes with float64, and a double of the target has 32 bits",
-                next_step="Convert the model to float32, or quantize it",
-            )
-
-    def _visit_tiled(self, expr: relay.Expr, output_name: str | None) -> None:
-        """Lower the whole chain where its last layer stands."""
-        assert self._tiled is not None
-        layers = self._tiled.layers
-        if expr is not layers[-1].call:
-            return
-        result = self._declare_result(expr, output_name, "stage")
-
-        def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
-            self._calls.append(self._kernel_call(self._group(function, expr), [source], output, nodes))
-
-        TiledLowering(self._tiled, emit).run(self._values[id(layers[0].call.args[0])], result)
-
-    def _kernel_call(
-        self, group: LoweredGroup, args: Sequence[Value], output: Value, nodes: tuple[str, ...]
-    ) -> KernelCall:
-        kernel = self._kernel_of.get(group.prim)
-        if kernel is None:
-            key = visitor.signature(group.prim)
-            if key not in self._kernels:
-                self._kernels[key] = replace(group.prim, name=self._unique(group.prim.name))
-            kernel = self._kernel_of[group.prim] = self._kernels[key]
-        label = f"{group.label}_{len(self._calls)}"
-        device = group.prim.device
-        constants = [
-            self._constant(f"{label}_{buffer.name}", array, device)
-            for buffer, array in zip(group.prim.constants, group.constants, strict=True)
-        ]
-        inputs = tuple(self._on(args[index], device) for index in group.used)
-        numbers = tuple(symbol.dim for symbol in kernel.symbols)
-        return KernelCall(kernel, inputs, tuple(constants), output, nodes, numbers)
-
-    def _unique(self, name: str) -> str:
-        count = self._names.get(name, 0)
-        self._names[name] = count + 1
-        return name if count == 0 else self._unique(f"{name}_{count}")
-
-    def _constant(self, name: str, array: npt.NDArray[Any], device: str | None = None) -> Value:
-        dtype = dtypes.from_numpy(array.dtype)
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # numpy exports no bfloat16
-        digest = sha256(content.data).digest() if array.size >= 64 else array.tobytes()
-        key = (dtype, array.shape, digest, device)
-        if key not in self._constants:
-            self._constants[key] = Value(name, array.shape, dtype, "constant", array, device=device)
-        return self._constants[key]
+    def _initial(self, state: relay.State) -> Value | None:
+        """Return the constant with the elements of a state before the first run; None for zeros."""
+        if state.initial is None or not state.initial.any():
+            return None
+        return self._constant(state.input, state.initial)
 
 
-def lower_external(function: relay.Function, features: Features) -> LoweredGroup:
-    """Let the external code generator of a subgraph make its code."""
-    generator = generator_of(function)
-    if generator is None:
-        raise InternalError("a subgraph of no external code generator")
-    subgraph = subgraph_of(function, features)
-    body = generated(generator, subgraph)
-    prim = PrimFunc(
-        name=f"{generator.name}_{subgraph.name}",
-        inputs=subgraph.inputs,
-        constants=tuple(buffer for buffer, _ in subgraph.constants),
-        output=subgraph.output,
-        scratch=tuple(subgraph.scratch_buffers),
-        body=body,
-        macs=sum(map(macs_of, subgraph.calls())),
-        # a runtime module reads extents from its arguments
-        symbols=() if body.module is not None else symbols_of((*subgraph.inputs, subgraph.output), body),
-    )
-    used = tuple(range(len(subgraph.inputs)))
-    return LoweredGroup(prim, subgraph.name, used, tuple(array for _, array in subgraph.constants))
+def _of_type(value: Value, param: relay.Var) -> Value:
+    """Return an input as the parameter of a module that knows its extents."""
+    shape = relay.tensor_type(param).shape
+    return value if shape == value.shape else replace(value, shape=shape, alias_of=value)

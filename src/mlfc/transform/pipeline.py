@@ -75,45 +75,30 @@ def run(
     copies: bool = True,
     after_each: Callable[[str, IRModule], None] | None = None,
 ) -> IRModule:
-    """Return the module with its parameters bound and all passes applied, as `transform.lower` takes it.
+    """Return the module with its parameters bound and all passes applied to each function, for `transform.lower`.
 
-    `params` are values of parameters of ``main``. `partition` lets external code generators take what they can before
-    the rest is fused. `on_device`: whether a device runs what it can. `copies`: as for `FuseOps`. `after_each` is
-    called as ``(name, module)`` after each pass, named by its class, to verify or print.
+    Functions that ``main`` does not reach are left out. `params` are values of parameters of ``main``. `partition`
+    lets external code generators take what they can before the rest is fused. `on_device`: whether a device runs what
+    it can. `copies`: as for `FuseOps`; False for dynamic programs. `after_each` is called as ``(name, module)`` after
+    each pass of each function, named by its class, to verify or print.
     """
     external: tuple[Pass, ...] = () if partition is None else (partition,)
-    module = _states_first(module)
-    steps: tuple[Pass, ...] = (BindParams(params or {}), *PASSES[:-1], *external, FuseOps(copies=copies))
+    passes: tuple[Pass, ...] = (*PASSES[:-1], *external, FuseOps(copies=copies))
     if on_device:  # which has templates for floats, and memory for them
-        steps = tuple(step for step in steps if not isinstance(step, PackWeights))
-        steps = tuple(ExpandAttention() if isinstance(step, RecognizeAttention) else step for step in steps)
-    for step in steps:
-        module = step(module)
-        if after_each is not None:
-            after_each(type(step).__name__, module)
-    return module
-
-
-def run_functions(
-    module: IRModule,
-    params: Mapping[str, npt.NDArray[Any]] | None = None,
-    *,
-    partition: PartitionGraph | None = None,
-    on_device: bool = False,
-) -> IRModule:
-    """Return the module with all passes applied to each function of it, as `transform.lower_steps` takes it.
-
-    Functions that ``main`` does not reach are left out. `params` are values of parameters of ``main``. `partition` and
-    `on_device`: as for `run`.
-    """
-    fused = {}
+        passes = tuple(step for step in passes if not isinstance(step, PackWeights))
+        passes = tuple(ExpandAttention() if isinstance(step, RecognizeAttention) else step for step in passes)
+    module = _states_first(module) if copies else module
+    functions = {}
     for name in ("main", *sorted(called_functions(module, "main") - {"main"})):
         parts = cut(module.functions[name])
-        alone = IRModule({"main": parts.function}, numerics=module.numerics)
-        fused[name] = parts.restored(
-            run(alone, params if name == "main" else {}, partition=partition, on_device=on_device, copies=False).main
-        )
-    return replace(module, functions=fused)
+        alone = replace(module, functions={"main": parts.function})
+        bind: Pass = BindParams(params or {} if name == "main" else {})
+        for step in (bind, *passes):
+            alone = step(alone)
+            if after_each is not None:
+                after_each(type(step).__name__, alone)
+        functions[name] = parts.restored(alone.main)
+    return replace(module, functions=functions)
 
 
 def _states_first(module: IRModule) -> IRModule:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.errors import ArchiveError
-from mlfc.memory.planner import SCRATCH_NAME
+from mlfc.memory.plan import SCRATCH_NAME
 from mlfc.runtime.executors.graph_json import NOP, Entry, Graph
 from mlfc.support.module_info import BlockInfo, PoolInfo
 

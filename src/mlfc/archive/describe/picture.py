@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from mlfc.errors import ArchiveError
-from mlfc.memory.planner import SCRATCH_NAME
+from mlfc.memory.plan import SCRATCH_NAME
 from mlfc.support.text import shortened
 
 _LEFT, _TOP, _BOTTOM, _RIGHT = 80, 56, 40, 16

@@ -7,7 +7,8 @@ from typing import Any
 
 from mlfc.codegen.unit import kernels_in_code, names_of_functions
 from mlfc.codegen.vm.lists import ListAssembler
-from mlfc.memory.slots import Slot, SlotPlan, ends_with
+from mlfc.memory.plan import Plan, Storage
+from mlfc.memory.slots import ends_with
 from mlfc.support import bytecode as bc
 from mlfc.support.containers import BYTES, EXTENTS, Container, parts_of
 from mlfc.support.dim_walk import walked
@@ -34,7 +35,7 @@ from mlfc.tir.program import (
 _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
 
 
-def assemble(program: Program, plan: SlotPlan, name: str, containers: Sequence[Container] = ()) -> bc.Executable:
+def assemble(program: Program, plan: Plan, name: str, containers: Sequence[Container] = ()) -> bc.Executable:
     """Return the bytecode of a planned model; `name` is the module's, `containers` are made of inputs and outputs.
 
     Kernels and constants are numbered in the order of the program; what a runtime module of an external code generator
@@ -86,7 +87,7 @@ class _Numbers:
 
 
 class _Assembler:
-    def __init__(self, program: Program, plan: SlotPlan, name: str, containers: Sequence[Container]) -> None:
+    def __init__(self, program: Program, plan: Plan, name: str, containers: Sequence[Container]) -> None:
         self._steps = program.instructions
         self._program = program
         self._plan = plan
@@ -126,7 +127,7 @@ class _Assembler:
         self._lists: dict[Value, bc.ListRegister] = {}
         self._has_device = any(kernel.device for kernel in program.kernels)
         self._list_writer = ListAssembler(self._main, self._numbers.register, is_elsewhere=self._has_device)
-        self._storages: dict[Slot, bc.StorageRegister] = {}
+        self._storages: dict[Storage, bc.StorageRegister] = {}
         # copies of tensors on devices, until their registers may hold others
         self._copies: dict[tuple[bc.Tensor, str | None], bc.TensorRegister] = {}
         self._labels: dict[Label, bc.Label] = {}
@@ -146,15 +147,15 @@ class _Assembler:
                 self._take_storages(at)
             elif at == begin:
                 self._take_storages(0)
-        return self._builder.build(self._plan.arena_bytes)
+        return self._builder.build(self._plan.size if self._plan.is_bounded else -1)
 
     def _take_storages(self, part: int) -> None:
         """Write what takes the storages that are there from the start of a part of the run."""
-        for slot in self._plan.slots:
+        for slot in self._plan.storages:
             if slot.is_lasting and slot.part == part and slot not in self._storages:
                 self._storage(slot)
 
-    def _storage(self, slot: Slot) -> bc.StorageRegister:
+    def _storage(self, slot: Storage) -> bc.StorageRegister:
         """Write what takes a storage."""
         if slot not in self._storages:
             self._storages[slot] = self._main.storage_register()
@@ -263,7 +264,7 @@ class _Assembler:
     def _extents(self, value: Value) -> list[bc.Integer]:
         return [self._numbers.of(extent) for extent in value.shape]
 
-    def _made(self, value: Value, slot: Slot, into: bc.TensorRegister | None = None) -> bc.TensorRegister:
+    def _made(self, value: Value, slot: Storage, into: bc.TensorRegister | None = None) -> bc.TensorRegister:
         """Write what makes a tensor in a storage."""
         storage = self._storages[slot] if slot.is_lasting else self._storage(slot)
         if into is not None:

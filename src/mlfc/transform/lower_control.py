@@ -1,7 +1,7 @@
-"""From a fused module whose course depends on the run to steps: functions are spelled out where they are called.
+"""From functions with control flow to instructions: functions are inlined where they are called.
 
-The call of a function in its own tail, through whatever branches, is a jump; that is how Relay writes loops. What a
-loop passes on to itself unchanged is no variable. Expressions are lowered when what defines their symbols has been.
+The call of a function in its own tail, through any branches, is a jump, which is how Relay writes loops. What a loop
+passes on to itself unchanged is not a variable. Expressions are lowered after those that define their symbols.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
-
-import numpy.typing as npt
 
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.relay import ir as relay
@@ -23,43 +21,20 @@ from mlfc.target.features import Features
 from mlfc.tir.program import (
     Assign,
     Branch,
-    BranchOnSymbols,
     CheckBounds,
     CheckDimension,
     Define,
-    Instruction,
     Jump,
-    KernelCall,
     Label,
     ListOperation,
-    Program,
     Return,
     SetSymbols,
-    StateValue,
     Value,
 )
-from mlfc.transform.device_placement import DEFINES, DevicePlacement, place_steps_on_device
-from mlfc.transform.lower import ProgramBuilder
-
-
-def lower_steps(
-    module: relay.IRModule,
-    features: Features,
-    name: str = "default",
-    special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]] = (),
-    device: tuple[str, Features] | None = None,
-) -> Program:
-    """Lower a module whose functions were fused, each by itself.
-
-    `special` are modules that do the same for certain values of symbols of the inputs: the first that fits is run.
-    `device` is a kind of device that runs what it can, with its features; `features` are the host's.
-    Raises UnsupportedError for recursion that is no loop.
-    """
-    modules = [module, *(other for _, other in special)]
-    placed = [place_steps_on_device(each, *device) for each in modules] if device else []
-    groups = {call: group for each in placed for call, group in each.groups.items()}
-    placement = DevicePlacement(device[0], groups, frozenset()) if device else None
-    return _StepBuilder(module, features, placement).lowered(name, special)
+from mlfc.transform.device_placement import DEFINES, DevicePlacement
+from mlfc.transform.lower_calls import CallBuilder
+from mlfc.transform.lower_group import LoweredGroup
+from mlfc.transform.row_tiling import TiledChain
 
 
 def defined_symbols(function: relay.Function) -> tuple[Symbol, ...]:
@@ -74,8 +49,8 @@ def results_of(function: relay.Function) -> tuple[relay.Expr, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Tail:
-    """What becomes of a function's results: they are assigned, and the run goes on at `end`; or they are the model's.
+class Tail:
+    """The use of a function's results: they are assigned and the run continues at `end`, or they are the model's.
 
     `loops` are the functions in whose tail this is, with their variables.
     """
@@ -94,7 +69,7 @@ class _LoopHead:
 
 @dataclass(eq=False)
 class _Frame:
-    """One function where it is spelled out."""
+    """One inlined function."""
 
     function: relay.Function
     values: dict[relay.Expr, Value]
@@ -103,98 +78,23 @@ class _Frame:
     checked: dict[Dim, int] = field(default_factory=dict)  # lower bounds that run-time checks establish
 
 
-class _StepBuilder(ProgramBuilder):
-    def __init__(self, module: relay.IRModule, features: Features, placement: DevicePlacement | None = None) -> None:
-        super().__init__(features, placement=placement)
-        self._module = module
-        self._instructions: list[Instruction] = []
+class ControlFlowBuilder(CallBuilder):
+    """Lowers functions with branches, loops, lists and dynamic dimensions."""
+
+    def __init__(
+        self,
+        features: Features,
+        tiled: TiledChain | None = None,
+        cache: dict[relay.Function, LoweredGroup] | None = None,
+        placement: DevicePlacement | None = None,
+        *,
+        dynamic: bool = False,
+    ) -> None:
+        super().__init__(features, tiled, cache, placement, dynamic=dynamic)
+        self._module = relay.IRModule({})  # that of the functions
         self._known: set[Symbol] = set()
         self._entered: list[str] = []
         self._labels = 0
-
-    def lowered(self, name: str, special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]]) -> Program:
-        self._suit_rounding([self._module, *(module for _, module in special)])
-        main = self._module.main
-        inputs = tuple(self._input(param) for param in main.params)
-        self._require_fixed_states(inputs)
-        self._bind_inputs(inputs)
-        general, bound = self._module, frozenset(self._known)
-        for values, module in special:
-            self._module = module
-            other = self._label("other_extents")
-            self._instructions.append(BranchOnSymbols(tuple(values.items()), other))
-            fixed = [_of_type(value, param) for value, param in zip(inputs, module.main.params, strict=True)]
-            self._function("main", fixed, _Tail())
-            self._instructions.append(other)
-            self._known = set(bound)
-        self._module = general
-        written = self._function("main", inputs, _Tail())
-        outputs = self._declared(main, written)
-        self._share(self._shared_calls([item for item in self._instructions if isinstance(item, KernelCall)]))
-        calls = tuple(item for item in self._instructions if isinstance(item, KernelCall))
-        read = {value.root for call in calls for value in (*call.inputs, *call.constants)}
-        read |= {value.root for item in self._instructions for value in _passed(item)}
-        kept = {state.input for state in self._module.states}
-        states = self._states_of({value.name: value for value in inputs}, outputs)
-        read |= {state.initial for state in states if state.initial is not None}
-        return Program(
-            name, tuple(value for value in inputs if value.name not in kept), outputs[: len(outputs) - len(states)],
-            tuple(value for value in self._constants.values() if value in read),
-            tuple(self._kernels.values()), tuple(self._instructions), contracts_floats=not self._rounding_sensitive,
-            states=states,
-        )  # fmt: skip
-
-    def _share(self, shared: Mapping[KernelCall, KernelCall]) -> None:
-        """Let steps make other calls."""
-        self._instructions = [
-            shared.get(item, item) if isinstance(item, KernelCall) else item for item in self._instructions
-        ]
-
-    def _declared(self, main: relay.Function, written: Sequence[Value]) -> tuple[Value, ...]:
-        """Return the outputs with the extents of their types: those of one branch alone are not the model's.
-
-        The next values of states have the shapes of the states, which are fixed.
-        """
-        kinds = [item.type for item in results_of(main)]
-        kinds = list(kinds[0].fields) if isinstance(kinds[0], relay.TupleType) else kinds
-        names, kept = self._module.output_names, {state.output for state in self._module.states}
-        if kept:  # as `_returned` puts them last
-            kinds = [kind for name, kind in zip(names, kinds, strict=True) if name not in kept]
-        outputs = (
-            replace(value, shape=kind.shape) if isinstance(kind, relay.TensorType) else value
-            for value, kind in zip(written, kinds, strict=False)
-        )
-        return (*outputs, *written[len(kinds) :])
-
-    def _require_fixed_states(self, inputs: Sequence[Value]) -> None:
-        kept = {state.input for state in self._module.states}
-        for value in inputs:
-            if value.name in kept and symbols_of(value.shape):
-                fixed = ",".join(str(extent) if isinstance(extent, int) else "1" for extent in value.shape)
-                raise UnsupportedError(
-                    f"the state '{value.name}' has an open shape, and it is kept in memory of fixed size",
-                    place=f"state '{value.name}'",
-                    next_step=f"Fix it: --shape {value.name}={fixed}",
-                )
-
-    def _states_of(self, inputs: Mapping[str, Value], outputs: Sequence[Value]) -> tuple[StateValue, ...]:
-        """Return the states; their next values are the last outputs."""
-        states = self._module.states
-        following = outputs[len(outputs) - len(states) :]
-        return tuple(
-            StateValue(inputs[state.input], after, after, None, self._initial(state))
-            for state, after in zip(states, following, strict=True)
-        )
-
-    def _initial(self, state: relay.State) -> Value | None:
-        """Return the constant with the elements of a state before the first run; None for zeros."""
-        if state.initial is None or not state.initial.any():
-            return None
-        return self._constant(state.input, state.initial)
-
-    def _input(self, param: relay.Var) -> Value:
-        kind = relay.tensor_type(param)
-        return Value(param.name, kind.shape, kind.dtype, "input")
 
     def _bind_inputs(self, inputs: Sequence[Value]) -> None:
         """Define the symbols of the inputs' extents, and check every other extent."""
@@ -231,7 +131,7 @@ class _StepBuilder(ProgramBuilder):
 
     # functions
 
-    def _function(self, name: str, args: Sequence[Value], tail: _Tail) -> tuple[Value, ...]:
+    def _function(self, name: str, args: Sequence[Value], tail: Tail) -> tuple[Value, ...]:
         """Write a function applied to arguments; return the results where they are the model's."""
         function = self._module.functions[name]
         frame = _Frame(function, dict(zip(function.params, args, strict=True)))
@@ -255,16 +155,6 @@ class _StepBuilder(ProgramBuilder):
         self._entered.pop()
         return results
 
-    def _on(self, value: Value, device: str | None) -> Value:
-        """Return the value itself: bytecode has tensors where they are read, for only the run knows where some are."""
-        del device
-        return value
-
-    def _constant(self, name: str, array: npt.NDArray[Any], device: str | None = None) -> Value:
-        """Return a constant of the host, of which runs have copies on devices."""
-        del device
-        return super()._constant(name, array)
-
     def _returned(self, results: Sequence[Value]) -> tuple[Value, ...]:
         """Write the end of the run; an output that is an input, a constant or another output is copied."""
         names = self._module.output_names or tuple(f"output{index}" for index in range(len(results)))
@@ -277,7 +167,7 @@ class _StepBuilder(ProgramBuilder):
             owned = value
             if value.root.kind in ("input", "constant") or value.root in taken:
                 owned = Value(name, value.shape, value.dtype, "intermediate")
-                self._instructions.append(self._kernel_call(self._copying(value), [value], owned, ()))
+                self._add(self._kernel_call(self._copying(value), [value], owned, ()))
             taken.add(owned.root)
             outputs.append(replace(owned, name=name, kind="output", alias_of=owned, start=0))
         self._instructions.append(Return(tuple(outputs)))
@@ -335,14 +225,9 @@ class _StepBuilder(ProgramBuilder):
 
     def _lower(self, frame: _Frame, expr: relay.Expr) -> None:
         """Write an operator or constant as in a program without branches."""
-        for child in children(expr):
-            self._values[id(child)] = frame.values[child]
-        before = len(self._calls)
         self._require_extents(frame, expr)
-        self._values.pop(id(expr), None)
+        self._values = frame.values
         self._visit(expr, None)
-        self._instructions += self._calls[before:]
-        frame.values[expr] = self._values[id(expr)]
 
     def _require_extents(self, frame: _Frame, expr: relay.Expr) -> None:
         """Add run-time checks that no dimension of a result is negative, and that windows fit into their data."""
@@ -377,7 +262,7 @@ class _StepBuilder(ProgramBuilder):
         kinds = expr.type.fields if isinstance(expr.type, relay.TupleType) else (expr.type,)
         results = tuple(self._variable(kind, expr.span, f"result{index}") for index, kind in enumerate(kinds))
         end = self._label("join")
-        write(frame, expr, _Tail(results, end))
+        write(frame, expr, Tail(results, end))
         self._instructions.append(end)
         frame.tuples[expr] = results
         if not isinstance(expr.type, relay.TupleType):
@@ -390,7 +275,7 @@ class _StepBuilder(ProgramBuilder):
                     self._known.add(symbol)
                     self._instructions.append(Define(symbol, value, axis))
 
-    def _branches(self, frame: _Frame, expr: relay.If, tail: _Tail) -> tuple[Value, ...]:
+    def _branches(self, frame: _Frame, expr: relay.If, tail: Tail) -> tuple[Value, ...]:
         args = [frame.values[arg] for arg in expr.args]
         otherwise = self._label("else")
         self._instructions.append(Branch(frame.values[expr.condition], otherwise))
@@ -404,13 +289,13 @@ class _StepBuilder(ProgramBuilder):
         self._known = known
         return results
 
-    def _call(self, frame: _Frame, expr: relay.Call, tail: _Tail) -> tuple[Value, ...]:
+    def _call(self, frame: _Frame, expr: relay.Call, tail: Tail) -> tuple[Value, ...]:
         assert isinstance(expr.op, relay.GlobalVar)
         args = [frame.values[arg] for arg in expr.args]
         return self._enter(expr.op, args, [arg.type for arg in expr.args], tail)
 
     def _enter(
-        self, reference: relay.GlobalVar, args: Sequence[Value], kinds: Sequence[relay.Type], tail: _Tail
+        self, reference: relay.GlobalVar, args: Sequence[Value], kinds: Sequence[relay.Type], tail: Tail
     ) -> tuple[Value, ...]:
         name, function = reference.name, self._module.functions[reference.name]
         spend("operators", 1, f"function @{name}")
@@ -480,12 +365,6 @@ def _fields(function: relay.Function) -> tuple[relay.Expr, ...]:
     return function.body.fields if isinstance(function.body, relay.Tuple) else (function.body,)
 
 
-def _of_type(value: Value, param: relay.Var) -> Value:
-    """Return an input as the parameter of a module that knows its extents."""
-    shape = relay.tensor_type(param).shape
-    return value if shape == value.shape else replace(value, shape=shape, alias_of=value)
-
-
 def is_list_operator(expr: relay.Expr) -> TypeGuard[relay.Call]:
     """Tell whether an expression is a call of an operator on lists."""
     return (relay.op_name(expr) or "").startswith("list_")
@@ -496,15 +375,6 @@ def _defines_extents(expr: relay.Expr) -> bool:
     if isinstance(expr, relay.If) or is_list_operator(expr):
         return True
     return isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar)
-
-
-def _passed(item: Instruction) -> Iterator[Value]:
-    if isinstance(item, Assign):
-        yield from item.sources
-    elif isinstance(item, ListOperation):
-        yield from item.inputs
-    elif isinstance(item, Return):
-        yield from item.outputs
 
 
 def _extents(kinds: Sequence[relay.Type]) -> Iterator[Extent]:

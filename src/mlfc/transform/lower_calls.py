@@ -1,0 +1,233 @@
+"""From fused groups to calls of kernels: values, constants and kernels of a program, expression by expression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlfc.byoc.generator import generated, generator_of, subgraph_of
+from mlfc.errors import InternalError, MlfcError, UnsupportedError
+from mlfc.relay import ir as relay
+from mlfc.relay.op import Kind, Operator
+from mlfc.support import dtypes
+from mlfc.support.dims import bounds
+from mlfc.target.features import Features
+from mlfc.tir import visitor
+from mlfc.tir.extents import symbols_of
+from mlfc.tir.ir import PrimFunc
+from mlfc.tir.program import COPY, Instruction, KernelCall, Value
+from mlfc.transform.device_placement import DevicePlacement
+from mlfc.transform.lower_group import LoweredGroup, lower_group
+from mlfc.transform.matching import macs_of
+from mlfc.transform.row_tiling import TiledChain, TiledLowering
+
+_MAX_ELEMENTS = dtypes.limits("int32")[1]
+
+
+class CallBuilder:
+    """Collects the kernels, constants and instructions of a program.
+
+    `dynamic`: whether its executor allocates tensors and copies them between devices where a run needs it; otherwise
+    each value is on one device, and calls copy it to others.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        tiled: TiledChain | None = None,
+        cache: dict[relay.Function, LoweredGroup] | None = None,
+        placement: DevicePlacement | None = None,
+        *,
+        dynamic: bool = False,
+    ) -> None:
+        self._features = features
+        self._tiled = tiled
+        self._cache = {} if cache is None else cache
+        self._placement = placement
+        self._dynamic = dynamic
+        self._tiled_calls = {layer.call for layer in tiled.layers} if tiled else set()
+        self._values: dict[relay.Expr, Value] = {}
+        self._kernels: dict[str, PrimFunc] = {}
+        self._kernel_of: dict[PrimFunc, PrimFunc] = {}
+        self._names: dict[str, int] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes, str | None], Value] = {}
+        self._copies: dict[tuple[Value, str | None], Value] = {}
+        self._instructions: list[Instruction] = []
+        self._num_calls = 0
+
+    def _add(self, call: KernelCall) -> None:
+        self._instructions.append(call)
+        self._num_calls += 1
+
+    def _declare_param(self, param: relay.Var, *, is_state: bool) -> Value:
+        device = self._placement.device_of(param) if self._placement and not self._dynamic else None
+        return self._declare(param, param.name, "state" if is_state and not self._dynamic else "input", device=device)
+
+    def _declare(
+        self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None, device: str | None = None
+    ) -> Value:
+        kind_of = relay.tensor_type(expr)
+        elements = bounds(math.prod(kind_of.shape))[0]
+        if elements > _MAX_ELEMENTS:
+            raise UnsupportedError(
+                f"the tensor '{name}' has {elements:,} elements, more than the {_MAX_ELEMENTS:,} that C code of 32-bit "
+                "indices reaches",
+                place=expr.span.place,
+            )
+        value = Value(name, kind_of.shape, kind_of.dtype, kind, None, alias_of, device=device)
+        self._values[expr] = value
+        return value
+
+    def _copy_call(self, value: Value, target: Value) -> KernelCall:
+        """Return a call that copies a value to a place of its size, which may be on another device."""
+        group = self._copying(value)
+        if value.root.device is None and target.device is None:
+            return self._kernel_call(group, [value], target, ())
+        return KernelCall(replace(group.prim, name=COPY, inplace=()), (value,), (), target)
+
+    def _copying(self, value: Value) -> LoweredGroup:
+        param = relay.Var("source", relay.TensorType(value.shape, value.dtype))
+        group = relay.Function((param,), relay.call("copy", [param]), {"Primitive": 1})
+        return lower_group(group, self._features)
+
+    def _on(self, value: Value, device: str | None) -> Value:
+        """Return a value as it lies on a device: itself, the same constant there, or the copy that a call makes."""
+        root = value.root
+        if self._dynamic or root.device == device:
+            return value
+        if (root, device) not in self._copies:
+            if root.data is not None:
+                twin = self._constant(root.name, root.data, device)
+            else:
+                twin = Value(root.name, root.shape, root.dtype, "intermediate", device=device)
+                kernel = replace(self._copying(root).prim, name=COPY, inplace=())
+                self._add(KernelCall(kernel, (root,), (), twin))
+            self._copies[root, device] = twin
+        twin = self._copies[root, device]
+        if value is root:
+            return twin
+        return replace(value, kind=twin.kind, alias_of=twin, start=value.root_start, device=device)
+
+    def _visit(self, expr: relay.Expr, output_name: str | None) -> None:
+        if isinstance(expr, relay.Constant):
+            self._values[expr] = self._constant(expr.name or "constant", expr.data)
+        elif isinstance(expr, relay.Call) and isinstance(expr.op, Operator):
+            if expr.op.kind is not Kind.VIEW:
+                raise InternalError(f"{expr.op.name} was left outside every fused group", place=expr.span.place)
+            source = self._values[expr.args[0]]
+            self._declare(expr, expr.span.tensor or source.name, source.kind, source, source.device)
+        elif expr in self._tiled_calls:
+            self._visit_tiled(expr, output_name)
+        elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
+            self._visit_group(expr, expr.op, output_name)
+        elif not isinstance(expr, (relay.Tuple, relay.Function, relay.Var)):
+            raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=expr.span.place)
+
+    def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
+        placed = self._placement.groups.get(expr) if self._placement else None
+        group = self._group(function, expr) if placed is None else placed
+        output = self._declare_result(expr, output_name, group.prim.name, group.prim.device)
+        args = [self._values[arg] for arg in expr.args]
+        self._add(self._kernel_call(group, args, output, expr.span.nodes))
+
+    def _declare_result(
+        self, expr: relay.Expr, output_name: str | None, otherwise: str, device: str | None = None
+    ) -> Value:
+        if output_name is not None:  # which may be empty
+            return self._declare(expr, output_name, "output", device=device)
+        nodes = expr.span.nodes
+        name = expr.span.tensor or (nodes[-1] if nodes else otherwise)
+        return self._declare(expr, name, "intermediate", device=device)
+
+    def _group(self, function: relay.Function, expr: relay.Expr) -> LoweredGroup:
+        try:
+            if function not in self._cache:
+                lowered = lower_external if "Compiler" in function.attrs else lower_group
+                self._cache[function] = lowered(function, self._features)
+                self._check_doubles(self._cache[function].prim)
+            return self._cache[function]
+        except MlfcError as error:
+            if error.place is None:
+                error.place = expr.span.place
+            raise
+
+    def _check_doubles(self, prim: PrimFunc) -> None:
+        if not self._features.wide_double and visitor.mentions(prim, "float64"):
+            raise UnsupportedError(
+                "this computes with float64, and a double of the target has 32 bits",
+                next_step="Convert the model to float32, or quantize it",
+            )
+
+    def _visit_tiled(self, expr: relay.Expr, output_name: str | None) -> None:
+        """Lower the whole chain where its last layer stands."""
+        assert self._tiled is not None
+        layers = self._tiled.layers
+        if expr is not layers[-1].call:
+            return
+        result = self._declare_result(expr, output_name, "stage")
+
+        def emit(function: relay.Function, source: Value, output: Value, nodes: tuple[str, ...]) -> None:
+            self._add(self._kernel_call(self._group(function, expr), [source], output, nodes))
+
+        TiledLowering(self._tiled, emit).run(self._values[layers[0].call.args[0]], result)
+
+    def _kernel_call(
+        self, group: LoweredGroup, args: Sequence[Value], output: Value, nodes: tuple[str, ...]
+    ) -> KernelCall:
+        kernel = self._kernel_of.get(group.prim)
+        if kernel is None:
+            key = visitor.signature(group.prim)
+            if key not in self._kernels:
+                self._kernels[key] = replace(group.prim, name=self._unique(group.prim.name))
+            kernel = self._kernel_of[group.prim] = self._kernels[key]
+        label = f"{group.label}_{self._num_calls}"
+        device = group.prim.device
+        constants = [
+            self._constant(f"{label}_{buffer.name}", array, device)
+            for buffer, array in zip(group.prim.constants, group.constants, strict=True)
+        ]
+        inputs = tuple(self._on(args[index], device) for index in group.used)
+        numbers = tuple(symbol.dim for symbol in kernel.symbols)
+        return KernelCall(kernel, inputs, tuple(constants), output, nodes, numbers)
+
+    def _unique(self, name: str) -> str:
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else self._unique(f"{name}_{count}")
+
+    def _constant(self, name: str, array: npt.NDArray[Any], device: str | None = None) -> Value:
+        dtype = dtypes.from_numpy(array.dtype)
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # numpy exports no bfloat16
+        digest = sha256(content.data).digest() if array.size >= 64 else array.tobytes()
+        key = (dtype, array.shape, digest, None if self._dynamic else device)
+        if key not in self._constants:
+            self._constants[key] = Value(name, array.shape, dtype, "constant", array, device=key[-1])
+        return self._constants[key]
+
+
+def lower_external(function: relay.Function, features: Features) -> LoweredGroup:
+    """Let the external code generator of a subgraph make its code."""
+    generator = generator_of(function)
+    if generator is None:
+        raise InternalError("a subgraph of no external code generator")
+    subgraph = subgraph_of(function, features)
+    body = generated(generator, subgraph)
+    prim = PrimFunc(
+        name=f"{generator.name}_{subgraph.name}",
+        inputs=subgraph.inputs,
+        constants=tuple(buffer for buffer, _ in subgraph.constants),
+        output=subgraph.output,
+        scratch=tuple(subgraph.scratch_buffers),
+        body=body,
+        macs=sum(map(macs_of, subgraph.calls())),
+        # a runtime module reads extents from its arguments
+        symbols=() if body.module is not None else symbols_of((*subgraph.inputs, subgraph.output), body),
+    )
+    used = tuple(range(len(subgraph.inputs)))
+    return LoweredGroup(prim, subgraph.name, used, tuple(array for _, array in subgraph.constants))

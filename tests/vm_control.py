@@ -210,6 +210,28 @@ def collecting_means(inputs: Mapping[str, Array]) -> list[Array]:
     return [np.maximum(np.stack(parts) if parts else np.zeros((0, 2, 2), np.float32), 0), np.int64(count)]
 
 
+def trading() -> IRModule:
+    """Two lists that trade places in each iteration of a loop; their lengths."""
+    count, x = Var("count", INTEGER), Var("x", floats(2))
+    items = ir.ListType(floats(2))
+    head, functions = loop(
+        "trade",
+        (INTEGER, items, items),
+        (),
+        lambda left, _a, _b: ir.call("greater", [left, one(0)]),
+        lambda left, a, b: (ir.call("subtract", [left, one(1)]), b, a),
+    )
+    empty = ir.call("list_new", [], shape=(2,), dtype="float32")
+    _, first, second = fields(ir.call_function(head, [count, empty, ir.call("list_append", [empty, x])]))
+    return module([count, x], [ir.call("list_length", [first]), ir.call("list_length", [second])], **functions)
+
+
+def trading_means(inputs: Mapping[str, Array]) -> list[Array]:
+    """Return what `trading` means."""
+    traded = int(inputs["count"]) % 2
+    return [np.int64(traded), np.int64(1 - traded)]
+
+
 def picking() -> IRModule:
     """The largest elements, as many as the input says: none, too."""
     count = Symbol("count", 0, 3)

@@ -39,6 +39,8 @@ CASES = {
         {"wanted": np.int64(wanted), "x": _random(5)} for wanted in (0, 1, 3)]),
     "collecting": (vm_control.collecting(), vm_control.collecting_means, [
         {"count": np.int64(count), "x": _random(2, 2)} for count in (0, 1, 9)]),
+    "trading": (vm_control.trading(), vm_control.trading_means, [
+        {"count": np.int64(count), "x": _random(2)} for count in (0, 1, 2)]),
 }  # fmt: skip
 
 
@@ -59,7 +61,7 @@ def test_bounded_models_have_one_arena_and_others_none() -> None:
         name: build(mod, "llvm", {}, dry_run=True).unit.executable.is_bounded  # type: ignore[union-attr]  # of vm
         for name, (mod, _, _) in CASES.items()
     }
-    assert [name for name, bounded in arenas.items() if not bounded] == ["growing without bounds", "collecting"]
+    assert [name for name, bounded in arenas.items() if not bounded] == ["growing without bounds", "collecting", "trading"]
 
 
 def test_inputs_outside_the_bounds_are_refused() -> None:

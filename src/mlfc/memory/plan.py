@@ -9,7 +9,7 @@ from mlfc.errors import InternalError
 from mlfc.memory.pools import DEFAULT_POOL, PoolSpan
 from mlfc.support.dims import Extent
 from mlfc.support.text import Displayed
-from mlfc.tir.program import Assign, KernelCall, Value
+from mlfc.tir.program import KernelCall, Value
 
 SCRATCH_ALIGNMENT = 64
 SCRATCH_NAME = "(scratch)"
@@ -82,8 +82,6 @@ class Plan(Displayed):
     is_bounded: bool = True
     values: Mapping[Value, Storage] = field(default_factory=dict)
     scratch: Mapping[KernelCall, tuple[Storage, ...]] = field(default_factory=dict)
-    # copies that an `Assign` needs of variables that it writes and reads, by its place among the sources
-    spare: Mapping[tuple[Assign, int], Storage] = field(default_factory=dict)
     # what is in the arena during which calls, each block as large as bounds allow
     blocks: tuple[Block, ...] = ()
 

@@ -49,13 +49,13 @@ class _Life:
 def plan_instructions(program: Program) -> Plan:
     """Return the plan of a dynamic program; deterministic."""
     steps = program.instructions
-    lives, scratch, spare = _lives(steps)
-    everything = [*lives.values(), *chain(*scratch.values()), *spare.values()]
+    lives, scratch = _lives(steps)
+    everything = [*lives.values(), *chain(*scratch.values())]
     # lists keep tensors for as long as they like
     holds_lists = any(isinstance(step, ListOperation) for step in steps)
     runs_on_host = not any(call.kernel.device for call in program.calls)
     if runs_on_host and not holds_lists and all(_is_bounded(life.nbytes) for life in everything):
-        plan = _in_arena(steps, lives, scratch, spare)
+        plan = _in_arena(steps, lives, scratch)
         if plan.size <= _MOST_ARENA_BYTES:
             return plan
     return _Allocations(steps, lives).plan(scratch)
@@ -87,10 +87,9 @@ def _is_bounded(nbytes: Extent) -> bool:
 
 def _lives(
     steps: Sequence[Instruction],
-) -> tuple[dict[Value, _Life], dict[KernelCall, list[_Life]], dict[tuple[Assign, int], _Life]]:
+) -> tuple[dict[Value, _Life], dict[KernelCall, list[_Life]]]:
     lives: dict[Value, _Life] = {}
     scratch: dict[KernelCall, list[_Life]] = {}
-    spare: dict[tuple[Assign, int], _Life] = {}
     for at, step in enumerate(steps):
         for value in sources_of(step):
             if value.root in lives:
@@ -103,16 +102,11 @@ def _lives(
         if isinstance(step, KernelCall) and step.kernel.scratch:
             kernel = step.kernel
             scratch[step] = [_Life(SCRATCH_NAME, nbytes, at, at, device=kernel.device) for nbytes in kernel.workspaces]
-        if isinstance(step, Assign):
-            targets = set(step.variables)
-            for index, source in enumerate(step.sources):
-                if source.root in targets:
-                    spare[step, index] = _Life(source.root.name, source.root.nbytes, at, at)
     for begin, end in _loops(steps):
         for life in lives.values():
             if life.first < begin <= life.last < end:
                 life.last = end
-    return lives, scratch, spare
+    return lives, scratch
 
 
 def _written(step: Instruction) -> tuple[Value, ...]:
@@ -139,7 +133,6 @@ def _in_arena(
     steps: Sequence[Instruction],
     lives: Mapping[Value, _Life],
     scratch: Mapping[KernelCall, Sequence[_Life]],
-    spare: Mapping[tuple[Assign, int], _Life],
 ) -> Plan:
     starts = parts(steps)
     placed: list[tuple[int, int, _Life]] = []
@@ -147,9 +140,7 @@ def _in_arena(
     def size(life: _Life) -> int:
         return max(0, bounds(life.nbytes)[1])
 
-    waiting = sorted(
-        (*lives.values(), *chain(*scratch.values()), *spare.values()), key=lambda life: (-size(life), life.first)
-    )
+    waiting = sorted((*lives.values(), *chain(*scratch.values())), key=lambda life: (-size(life), life.first))
     for life in waiting:
         offset = 0
         beside = sorted(
@@ -174,7 +165,6 @@ def _in_arena(
         storages=tuple(_storage(life) for _, _, life in placed),
         values={value: _storage(life) for value, life in lives.items()},
         scratch={call: tuple(map(_storage, found)) for call, found in scratch.items()},
-        spare={key: _storage(life) for key, life in spare.items()},
         blocks=blocks,
     )
 

@@ -161,7 +161,7 @@ class CheckDimension:
 
 @dataclass(frozen=True, eq=False)
 class Assign:
-    """Set variables to other values, all at once."""
+    """Set variables to other values, one after the other; no source is a variable that an earlier pair sets."""
 
     variables: tuple[Value, ...]
     sources: tuple[Value, ...]

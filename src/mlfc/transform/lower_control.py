@@ -151,7 +151,8 @@ class ControlFlowBuilder(CallBuilder):
                 results = self._returned(results)
             else:
                 assert tail.end is not None
-                self._instructions += [Assign(tail.results, results), Jump(tail.end)]
+                self._assign(tail.results, results)
+                self._instructions.append(Jump(tail.end))
         self._entered.pop()
         return results
 
@@ -335,8 +336,19 @@ class ControlFlowBuilder(CallBuilder):
         self._instructions += [CheckBounds(symbol, extent) for symbol, extent in found.items() if extent != symbol.dim]
         if pairs:
             variables, sources = zip(*pairs, strict=True)
-            self._instructions.append(Assign(variables, sources))
+            self._assign(variables, sources)
         self._rebind(params, given)
+
+    def _assign(self, variables: Sequence[Value], sources: Sequence[Value]) -> None:
+        """Set variables to other values as if at once: a source that an earlier pair overwrites is saved before."""
+        saved: dict[Value, Value] = {}
+        for index, source in enumerate(sources):
+            if source.root in variables[: index + 1] and source not in saved:
+                kind = "list" if source.kind == "list" else "variable"
+                saved[source] = Value(source.root.name, source.shape, source.dtype, kind)
+        if saved:
+            self._instructions.append(Assign(tuple(saved.values()), tuple(saved)))
+        self._instructions.append(Assign(tuple(variables), tuple(saved.get(source, source) for source in sources)))
 
     def _rebind(self, params: Sequence[relay.Type], given: Sequence[relay.Type]) -> None:
         """Let the symbols of parameters be the extents of arguments."""

@@ -306,9 +306,6 @@ class _Assembler:
             self._copied(step, sources)
             return
         targets = [self._tensor(variable) for variable in step.variables]
-        for index, source in enumerate(sources):
-            if source in targets[:index]:
-                sources[index] = self._main.move(source)
         for target in targets:
             self._forget_copies(target)
         for target, source in zip(targets, sources, strict=True):
@@ -317,13 +314,7 @@ class _Assembler:
                 self._main.move(source, target)
 
     def _copied(self, step: Assign, sources: list[bc.Tensor]) -> None:
-        """Write copies of the sources into the variables' own places; those that are variables too are saved before."""
-        for index, source in enumerate(step.sources):
-            slot = self._plan.spare.get((step, index))
-            if slot is not None:
-                saved = self._made(source, slot)
-                self._main.copy(saved, sources[index])
-                sources[index] = saved
+        """Write copies of the sources into the variables' own places."""
         for variable, value, tensor in zip(step.variables, step.sources, sources, strict=True):
             register = self._tensor(variable)
             assert isinstance(register, bc.TensorRegister)

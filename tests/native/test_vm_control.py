@@ -61,7 +61,8 @@ def test_bounded_models_have_one_arena_and_others_none() -> None:
         name: build(mod, "llvm", {}, dry_run=True).unit.executable.is_bounded  # type: ignore[union-attr]  # of vm
         for name, (mod, _, _) in CASES.items()
     }
-    assert [name for name, bounded in arenas.items() if not bounded] == ["growing without bounds", "collecting", "trading"]
+    unbounded = [name for name, bounded in arenas.items() if not bounded]
+    assert unbounded == ["growing without bounds", "collecting", "trading"]
 
 
 def test_inputs_outside_the_bounds_are_refused() -> None:

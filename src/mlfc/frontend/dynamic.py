@@ -12,24 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from mlfc.frontend.common import unique_name
+from mlfc.frontend.symbolic import Array, Noted, Quotient, elements, folded, known, symbolic_operands
 from mlfc.relay import ir
 from mlfc.relay.dynamic import extents_of
-from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, ListType, TensorType, Tuple, Type, Var
+from mlfc.relay.ir import Call, Expr, Function, GlobalVar, ListType, TensorType, Tuple, Type, Var
 from mlfc.relay.visitor import children, with_children
-from mlfc.support import cost, dtypes
+from mlfc.support import cost
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, symbols_of
-
-Array: TypeAlias = npt.NDArray[Any]
 
 # an optional without a value; its type is nothing else's
 NOTHING = Tuple((Tuple(()),))
-_LARGEST_KNOWN = 4096  # elements of a tensor of extents that is computed symbolically
 _SYMBOL_STEPS = 1 << 10
 
 
@@ -89,7 +84,7 @@ class Dynamic:
         self._given: set[Symbol] = set()  # that inputs, definitions and results give
         self._carriers: dict[Symbol, Expr] = {}  # tensors that have them as an extent
         self._borders: dict[Expr, Frame] = {}  # expressions that other frames capture: whose they are
-        self._numbers: dict[int, tuple[Expr, Array]] = {}
+        self._noted: Noted = {}
         self._elements: dict[str, tuple[Any, ...]] = {}  # shapes of the tensors in inputs that are sequences
 
     @property
@@ -197,6 +192,9 @@ class Dynamic:
         for symbol, (expr, axis) in list(self.frame.sources.items())[-64:]:
             if renamed.get(expr, expr) is not expr:
                 self.frame.sources[symbol] = renamed[expr], axis
+        for expr, other in renamed.items():
+            if id(expr) in self._noted:
+                self._noted[id(other)] = other, self._noted[id(expr)][1]
 
     def nonempty(self, extents: Iterable[Any]) -> dict[Symbol, Extent]:
         """Return symbols whose lower bound 0 is a default, with the lower bound 1."""
@@ -210,25 +208,23 @@ class Dynamic:
             if narrower and decides(narrower):
                 raise SameExtents(narrower)
 
-    # Tensors of extents
+    def exclude_empty_operands(self, expr: Expr) -> None:
+        """Raise SameExtents if the lower bound 1 in place of 0 decides the result of a call on dimension sizes."""
+        arrays = symbolic_operands(expr, self._noted) if self.may_be_empty and isinstance(expr, Call) else None
+        if arrays is not None and isinstance(expr, Call) and self.known(expr) is None:
+            items = [item for array in arrays for item in array.reshape(-1)]
+            extents = [item.extent if isinstance(item, Quotient) else item for item in items]
+            self.exclude_empty(extents, lambda values: elements(expr, self._noted, values) is not None)
+
+    # Tensors of dimension sizes
 
     def known(self, expr: Expr) -> Array | None:
-        """Return the elements of a tensor of integers that are known now, or follow from extents; None for others."""
-        if isinstance(expr, Constant):
-            is_small = expr.data.size <= _LARGEST_KNOWN and expr.data.dtype.kind in "iub"
-            return expr.data.astype(object) if is_small else None
-        if id(expr) in self._numbers:
-            return self._numbers[id(expr)][1]
-        if isinstance(expr, Call) and ir.op_name(expr) == "extents":
-            return _objects(expr.attrs["values"], ir.tensor_type(expr).shape)
-        if isinstance(expr, Call) and ir.op_name(expr) in ("reshape", "expand_dims", "squeeze"):
-            inner = self.known(expr.args[0]) if ir.op_name(expr.args[0]) == "extents" else None
-            return None if inner is None else inner.reshape(ir.tensor_type(expr).shape)
-        return None
+        """Return the elements of a tensor that are known or symbolic; None for other tensors."""
+        return known(expr, self._noted)
 
-    def note_numbers(self, expr: Expr, numbers: Array) -> None:
-        """Note what the numbers of a tensor of floats are."""
-        self._numbers[id(expr)] = expr, numbers
+    def folded(self, call: Call) -> Expr:
+        """Return the result of a call on symbolic dimension sizes; the call where it is computed at run time."""
+        return folded(call, self._noted)
 
     # Functions
 
@@ -352,12 +348,6 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
             yield value
 
 
-def _objects(values: Sequence[Any], shape: tuple[int, ...]) -> Array:
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found.reshape(shape)
-
-
 def _walk(roots: Sequence[Expr], seen: set[Expr], ends: Callable[[Expr], bool]) -> list[Expr]:
     """Return what roots depend on and was not seen before, arguments first; a walk goes no further where it ends."""
     order: list[Expr] = []
@@ -386,13 +376,3 @@ def _rebuilt(roots: Sequence[Expr], replaced: Mapping[Expr, Expr]) -> list[Expr]
         if expr not in done:
             done[expr] = with_children(expr, (done[child] for child in children(expr)))
     return [done[root] for root in roots]
-
-
-def as_tensor(numbers: Array, dtype: str, span: ir.Span) -> Expr:
-    """Return a tensor of extents: a constant if all are known."""
-    if not any(isinstance(item, Dim) for item in numbers.reshape(-1)):
-        return Constant(numbers.astype(dtypes.to_numpy(dtype)), None, span)
-    values = tuple(item if isinstance(item, Dim) else int(item) for item in numbers.reshape(-1))
-    shape = numbers.shape if numbers.ndim <= 1 else (numbers.size,)
-    found: Expr = ir.call("extents", [], values=values, dtype=dtype, shape=shape, span=span)
-    return found if numbers.ndim <= 1 else ir.call("reshape", [found], newshape=numbers.shape, span=span)

@@ -12,7 +12,6 @@ from mlfc.frontend.onnx.declared_shapes import declared_result
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.runtime_shapes import late_result
-from mlfc.frontend.onnx.symbolic import evaluated
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import Extent, Symbol, UndecidedError, bounds, substituted
 
@@ -38,21 +37,20 @@ def _result_of(node: Node, found: table.Importer, advisor: Advisor) -> Expr | Se
 
 def _open_result(node: Node, found: table.Importer, dynamic: Dynamic, advisor: Advisor) -> Expr | Sequence[Expr]:
     """Import a node whose shapes may depend on the run: on extents, or on values that come late."""
-    extents = evaluated(node, dynamic)
-    if extents is not None:
-        node.read_attributes.update(node.attributes)
-        return extents
     try:
-        return found.convert(node)
+        result = found.convert(node)
+        for expr in _listed(result):
+            dynamic.exclude_empty_operands(expr)
+        return result
     except (UnknownValueError, UndecidedError, TypeCheckError) as refusal:
         if isinstance(refusal, TypeCheckError) and not isinstance(refusal.__cause__, UndecidedError):
             raise
         undecided = refusal if isinstance(refusal, UndecidedError) else refusal.__cause__
         if isinstance(undecided, UndecidedError) and undecided.extent is not None:
             dynamic.exclude_empty([undecided.extent], partial(_is_decided, undecided.extent))
-        result = late_result(node, found.convert, refusal)
-        if result is not None:
-            return result
+        computed = late_result(node, found.convert, refusal)
+        if computed is not None:
+            return computed
         if isinstance(refusal, UnknownValueError):
             raise advisor.advised(node, lambda node: _listed(found.convert(node)), refusal) from refusal
         raise UnsupportedError(

@@ -58,7 +58,6 @@ from mlfc.frontend.onnx.runtime_broadcast import checked_at_run
 from mlfc.frontend.onnx.schema import check_schema
 from mlfc.frontend.onnx.scope import Scope, check_captured, decoded_attributes, defining
 from mlfc.frontend.onnx.stand_ins import StandIns
-from mlfc.frontend.onnx.symbolic import note_quotients
 from mlfc.frontend.onnx.tensors import tensor_value
 from mlfc.frontend.python_trace import located
 from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
@@ -575,7 +574,6 @@ class _Importer(Bodies):
             results = converted(fitted, found, self.advisor, as_opset_7=False)
         known = named_results(results, proto.output, name)
         if self.dynamic is not None:
-            note_quotients(node, known, self.dynamic)
             self.dynamic.moved(dict(zip(results, known, strict=True)))
         for tensor, result, named in zip(proto.output, results, known, strict=False):
             if tensor:

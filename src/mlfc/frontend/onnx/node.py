@@ -12,7 +12,8 @@ import onnx
 
 from mlfc.errors import InternalError, ModelError, TypeCheckError, UnsupportedError
 from mlfc.frontend.common import folded
-from mlfc.frontend.dynamic import Dynamic, as_tensor
+from mlfc.frontend.dynamic import Dynamic
+from mlfc.frontend.symbolic import as_tensor
 from mlfc.ops.rules import UnequalDimsError, same_shape
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
@@ -249,6 +250,8 @@ class Node:
                 self.unsupported(f"makes a tensor of shape {result.type.shape}, which is too large")
             if self.folds:
                 return folded(result)
+            if self.dynamic is not None:
+                return self.dynamic.folded(result)
         return result
 
     def constant(self, value: Any, dtype: str) -> Constant:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.run_tables import placed
-from mlfc.frontend.onnx.symbolic import Quotient
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.frontend.symbolic import Quotient
 from mlfc.ops.rules import TooSmallError, same_extent
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import cost, dtypes

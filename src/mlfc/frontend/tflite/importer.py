@@ -27,7 +27,6 @@ from mlfc.frontend.common import (
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.tflite.node import CONVERTERS, Batched, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
-from mlfc.frontend.tflite.symbolic import known_result
 from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
 from mlfc.relay.visitor import with_span
@@ -325,7 +324,7 @@ class _Conversion:
                 raise UnsupportedError(f"{record.code} of complex numbers is not supported")
         self._check_new(record)
         node.check_scales()
-        result = known_result(node) or CONVERTERS.get(record.code)(node)
+        result = CONVERTERS.get(record.code)(node)
         results = result if isinstance(result, list) else [result]
         if len(results) != len(record.outputs):
             raise ModelError(f"it has {len(record.outputs)} outputs where {len(results)} belong")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import ModelError
+from mlfc.frontend.symbolic import as_tensor, objects
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.rules import normalized_axis
 from mlfc.relay import ir
@@ -99,9 +100,7 @@ def _where(node: Node) -> Expr:
 
 
 def _number(node: Node, extent: Any, dtype: str = "int64") -> Expr:
-    if isinstance(extent, int):
-        return const(extent, dtype)
-    return ir.call("extents", [], values=(extent,), dtype=dtype, shape=(), span=node.span)
+    return as_tensor(objects([extent], ()), dtype, node.span)
 
 
 @converts("REVERSE_V2")
@@ -225,15 +224,14 @@ def _range(node: Node) -> Expr:
 
 @converts("BROADCAST_ARGS")
 def _broadcast_args(node: Node) -> Expr:
-    shapes = [tuple(node.integers(position)) for position in (0, 1)]
-    if min(extent for shape in shapes for extent in (*shape, 0)) < 0:
+    shapes = [tuple(node.extents(position)) for position in (0, 1)]
+    if any(bounds(extent)[0] < 0 for shape in shapes for extent in shape):
         raise ModelError(f"the shapes {shapes[0]} and {shapes[1]} have a negative extent")
     rank = max(map(len, shapes))
     first, second = ((1,) * (rank - len(shape)) + shape for shape in shapes)
     if any(1 not in pair and pair[0] != pair[1] for pair in zip(first, second, strict=True)):
         raise ModelError(f"the shapes {shapes[0]} and {shapes[1]} do not broadcast")
-    joined = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
-    return Constant(np.array(joined, node.output().dtype), node.output().name, node.span)
+    return node.sizes([b if a == 1 else a for a, b in zip(first, second, strict=True)])
 
 
 _DIAGONALS = ("float32", "int8", "uint8", "int16", "int32", "int64")

@@ -323,7 +323,7 @@ def _space_and_depth(node: Node) -> Expr:
 @converts("SHAPE")
 def _shape(node: Node) -> Expr:
     node.check_type("ShapeOptions", lambda options: options.OutType())
-    return Constant(np.array(node.shape(0), node.output().dtype or "int32"), node.output().name, node.span)
+    return node.sizes(node.shape(0))
 
 
 @converts("DENSIFY")

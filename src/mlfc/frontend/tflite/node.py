@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tflite import TensorType
 
 from mlfc.errors import ModelError, Remedy, UnsupportedError
+from mlfc.frontend import symbolic
 from mlfc.frontend.common import folded
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.tflite.schema import OperatorRecord, TfliteTensor
@@ -26,7 +27,6 @@ CODES = ("int8", "uint8", "int16")
 """Dtypes whose elements may be codes of real numbers."""
 _SCALED: dict[str, tuple[str, ...]] = {}
 _LONGEST_LABEL = 200
-_MOST_KNOWN = 256
 _INDEX_TYPES = {TensorType.INT32: "int32", TensorType.INT64: "int64"}
 
 
@@ -144,9 +144,11 @@ class Node:
         return values[0]
 
     def extents(self, position: int) -> list[Any]:
-        """Return an input of integers as a flat list; one that follows from open dimensions has a `Dim` for these."""
-        known = known_integers(self.expr(position))
-        return self.integers(position) if known is None else known.reshape(-1).tolist()
+        """Return an input of integers as a flat list, in which a `Dim` is a symbolic dimension size."""
+        found = symbolic.known(self.expr(position))
+        if found is None or ir.tensor_type(self.expr(position)).dtype == "bool":
+            return self.integers(position)
+        return list(found.reshape(-1).tolist())
 
     def integers(self, position: int) -> list[int]:
         """Return a constant input of integers as a flat list."""
@@ -169,9 +171,14 @@ class Node:
             raise ModelError(f"its options have another type than its output '{self.output().name}'")
 
     def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
-        """Apply a Relay operator; where a shape or the like is computed of known values, evaluate it now."""
+        """Apply a Relay operator; evaluate it now where a shape is computed from values that are known, or symbolic."""
         result = ir.call(name, args, attrs, span=self.span)
-        return folded(result) if self._counts_known_values() else result
+        return folded(result) if self._counts_known_values() else symbolic.folded(result, {})
+
+    def sizes(self, values: Sequence[Any]) -> Expr:
+        """Return dimension sizes as the output: a constant where all are integers."""
+        dtype = self.output().dtype or "int32"
+        return symbolic.as_tensor(symbolic.objects(values, (len(values),)), dtype, self.span, self.output().name)
 
     def _counts_known_values(self) -> bool:
         """Tell whether the operator computes integers, of constants: weights stay what a pass folds."""
@@ -227,18 +234,6 @@ class Node:
     def quantized(self) -> bool:
         """Whether the first output is an integer tensor that stands for real numbers."""
         return is_quantized(self.output())
-
-
-def known_integers(expr: Expr) -> npt.NDArray[Any] | None:
-    """Return the integers of a small tensor that is known, those that follow from open dimensions too, else None."""
-    if isinstance(expr, Constant):
-        is_small = expr.data.dtype.kind in "iu" and expr.data.size <= _MOST_KNOWN
-        return expr.data.astype(object) if is_small else None
-    if ir.op_name(expr) != "extents" or not isinstance(expr, ir.Call):
-        return None
-    found = np.empty(len(expr.attrs["values"]), object)
-    found[:] = expr.attrs["values"]
-    return found.reshape(ir.tensor_type(expr).shape)
 
 
 def is_quantized(tensor: TfliteTensor) -> bool:

@@ -19,6 +19,7 @@ from mlfc.cli.inspect import inspect
 from mlfc.cli.options import Inputs
 from mlfc.cli.report import report
 from mlfc.cli.run_model import run_model
+from mlfc.cli.run_options import RunOptions
 from mlfc.cli.verify import verify
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
@@ -141,7 +142,7 @@ def test_run_compiles_for_this_processor(level: str, profile: bool, monkeypatch:
     on_machine(monkeypatch, "x86_64", TILES)
     monkeypatch.setenv("MLFC_CPU", level)
     with pytest.raises(_BuiltError) as caught:
-        run_model(MODELS[1], profile=profile, fixed=Inputs())
+        run_model(MODELS[1], options=RunOptions(profile=profile), fixed=Inputs())
     assert caught.value.target == f"c -mcpu={level or X86[-1]}"
     assert caught.value.flags[:1] == (OF_LEVEL[level] if level else (NATIVE,))
     assert any("trace" in path for path in caught.value.files) == profile

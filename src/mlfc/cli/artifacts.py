@@ -58,6 +58,16 @@ def compiled_model(
     return build_module(*import_for_run(model, options, executor), options)
 
 
+def input_sizes(
+    compiled: object, artifact: Path, fixed: Inputs
+) -> tuple[Mapping[str, tuple[int, int]] | None, Sequence[str]]:
+    """Return the bounds of a model's open extents, and what the user says of the shapes of its inputs."""
+    extents = getattr(compiled, "extents", None)
+    if not extents and not getattr(compiled, "has_containers", False):
+        is_compiled(artifact, None, fixed)
+    return extents, fixed.shape or () if is_compiled(artifact, None, fixed, takes_shapes=True) else ()
+
+
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:
     """Warn of an archive made for another core than that of a board, `named` by the user; return the entry for JSON."""
     from mlfc.archive.read.load import artifact_kind

@@ -3,39 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mlfc.cli.artifacts import compiled_model, is_compiled
+from mlfc.cli.artifacts import compiled_model, core_warnings, input_sizes, is_compiled
 from mlfc.cli.memory import memory_json, print_linked
+from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.run_tables import as_rows, instruction_rows, print_instructions, print_outputs, print_profile, summaries
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlfc.cli.options import Inputs
+    from mlfc.cli.run_options import RunOptions
     from mlfc.micro.board.board import Board
     from mlfc.micro.firmware.graph_source import GraphSource
     from mlfc.micro.memory.memory_table import MemoryTable
     from mlfc.micro.run.emulator import BuiltFirmware, EmulatedModule
-    from mlfc.runtime import Profile, TensorInfo
+    from mlfc.runtime import Profile
     from mlfc.support.arrays import Array
 
 
-def built_firmware(
-    artifact: Path, board: Board, module: str | None, inputs: Inputs, *, profile: bool, tuned: Path | None = None
-) -> EmulatedModule:
+def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
+    """Run as firmware, or a graph whose operators run on a device; or check test vectors."""
+    board = chosen_board(options.board_name, options.trust_board)
+    assert board is not None  # it has a name
+    warnings = core_warnings(artifact, board, options.board_name, options.module)
+    if options.selftest:
+        if options.inputs or options.outputs or options.repeat is not None or options.is_profiled or fixed != Inputs():
+            raise OptionError(
+                "option --selftest uses the archive's own inputs and outputs",
+                place="--selftest",
+                next_step="Remove --inputs, --outputs, --repeat, --profile, --shape, --value, --state and --state-init",
+            )
+        _check_vectors(artifact, board, options, warnings)
+        return
+    options.check_run()
+    if options.host_driven:
+        _run_driven(artifact, board, options, fixed, warnings)
+        return
+    if options.repeat is not None:
+        raise OptionError("option --repeat has no effect under an emulator: every run takes the same instructions")
+    firmware = _built_firmware(artifact, board, options, fixed)
+    run_firmware(
+        firmware,
+        options.fill_inputs(firmware.inputs, *input_sizes(firmware, artifact, fixed)),
+        options.outputs,
+        options.top,
+        options.as_json,
+        memory=firmware.memory if options.memory else None,
+        warnings=warnings,
+    )
+
+
+def _built_firmware(artifact: Path, board: Board, options: RunOptions, fixed: Inputs) -> EmulatedModule:
     """Return an archive's module, or a model compiled for the board, as firmware for it."""
     from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 
     with stage(f"building firmware of {artifact} for {board.name}"):
-        if is_compiled(artifact, module, inputs, takes_shapes=True):
-            return emulated_archive(artifact, board, module, profile=profile)
-        return emulated_factory(compiled_model(artifact, inputs, board.target, tuned=tuned), board, profile=profile)
+        if is_compiled(artifact, options.module, fixed, takes_shapes=True):
+            return emulated_archive(artifact, board, options.module, profile=options.is_profiled)
+        factory = compiled_model(artifact, fixed, board.target, tuned=options.tuned)
+        return emulated_factory(factory, board, profile=options.is_profiled)
 
 
 def run_firmware(
@@ -94,15 +125,13 @@ def run_firmware(
         print_linked(*tables)
 
 
-def check_vectors(
-    artifact: Path, board: Board, name: str, module: str | None, as_json: bool, warnings: Mapping[str, list[str]]
-) -> None:
-    """Check an archive's test vectors on a board, `name` for the user; raise BudgetError where an output differs."""
+def _check_vectors(artifact: Path, board: Board, options: RunOptions, warnings: Mapping[str, list[str]]) -> None:
+    """Check an archive's test vectors on a board; raise BudgetError where an output differs."""
     from mlfc.micro.run.project_run import run_selftest
 
     with stage(f"checking {artifact} on {board.name}"):
-        run = run_selftest(artifact, board, module)
-    if as_json:
+        run = run_selftest(artifact, board, options.module)
+    if options.as_json:
         print_json({"board": board.name, "passed": run.passed, "lines": list(run.lines), **warnings})
     else:
         typer.echo("\n".join(run.lines))
@@ -110,7 +139,7 @@ def check_vectors(
         raise BudgetError(
             "the board's results differ from those of the machine that made the test vectors",
             place=f"{artifact} on {board.name}",
-            next_step=_search(board, name),
+            next_step=_search(board, options.board_name),
         )
 
 
@@ -123,56 +152,37 @@ def _search(board: Board, name: str) -> str:
     return f'See whether the same C is right on this machine: mlfc verify MODEL --layers --target "{board.target}"'
 
 
-@dataclass(frozen=True)
-class DrivenRun:
-    """What is wanted of a run: see the options of `run_model`."""
-
-    port: str | None
-    outputs: Path | None
-    tensors: Path | None
-    profile: bool
-    repeat: int
-    top: int
-    as_json: bool
-    warnings: Mapping[str, list[str]]
-
-
-def run_driven(
-    artifact: Path,
-    board: Board,
-    module: str | None,
-    inputs: Inputs,
-    fill: Callable[[tuple[TensorInfo, ...]], Mapping[str, Array]],
-    wanted: DrivenRun,
+def _run_driven(
+    artifact: Path, board: Board, options: RunOptions, inputs: Inputs, warnings: Mapping[str, list[str]]
 ) -> None:
     """Run a graph on this machine with every operator on a device, and print what came out."""
     from mlfc.micro.run.driven_model import driven_model
     from mlfc.runtime.tensor.npz import write_npz
 
-    if wanted.repeat != 1 and not wanted.profile:
+    if options.repeat not in (None, 1) and not options.is_profiled:
         raise OptionError("option --repeat requires --profile; without it, times would measure the serial line")
-    source = _source(artifact, module, inputs, board.target)
+    source = _source(artifact, options.module, inputs, board.target)
     with (
         stage(f"running {artifact} on {board.name}"),
-        driven_model(source, board, wanted.port, lambda line: typer.echo(f"device: {line}", err=True)) as model,
+        driven_model(source, board, options.port, lambda line: typer.echo(f"device: {line}", err=True)) as model,
     ):
-        given = fill(model.inputs)
-        measured = model.profile(given, wanted.repeat) if wanted.profile else None
+        given = options.fill_inputs(model.inputs)
+        measured = model.profile(given, options.repeat or 1) if options.is_profiled else None
         results: Mapping[str, Array] = model.run(given) if measured is None else measured.outputs
-        intermediate = model.tensors(given) if wanted.tensors is not None else {}
+        intermediate = model.tensors(given) if options.tensors is not None else {}
         infos = model.outputs
-    if wanted.outputs is not None:
-        write_npz(wanted.outputs, results)
-    if wanted.tensors is not None:
-        write_npz(wanted.tensors, intermediate)
-    tensors = summaries(infos, results, 0 if measured else wanted.top)
-    document: dict[str, Any] = {"outputs": tensors, **wanted.warnings}
-    if not wanted.as_json:
+    if options.outputs is not None:
+        write_npz(options.outputs, results)
+    if options.tensors is not None:
+        write_npz(options.tensors, intermediate)
+    tensors = summaries(infos, results, 0 if measured else options.top)
+    document: dict[str, Any] = {"outputs": tensors, **warnings}
+    if not options.as_json:
         print_outputs(tensors)
     if measured is not None:
-        counts_instructions = wanted.port is None and board.emulator is not None
-        document["operators"] = _operators(measured, wanted, counts_instructions=counts_instructions)
-    if wanted.as_json:
+        counts_instructions = options.port is None and board.emulator is not None
+        document["operators"] = _operators(measured, options, counts_instructions=counts_instructions)
+    if options.as_json:
         print_json(document)
 
 
@@ -184,15 +194,15 @@ def _source(artifact: Path, module: str | None, inputs: Inputs, target: str) -> 
     return graph_of_factory(compiled_model(artifact, inputs, target, "graph"))
 
 
-def _operators(measured: Profile, wanted: DrivenRun, *, counts_instructions: bool) -> list[dict[str, Any]]:
-    """Print the operators, unless JSON is wanted, and return them for it."""
+def _operators(measured: Profile, options: RunOptions, *, counts_instructions: bool) -> list[dict[str, Any]]:
+    """Print the operators, unless JSON is options, and return them for it."""
     if not counts_instructions:
-        if not wanted.as_json:
-            print_profile(measured.operators, wanted.top)
-        return as_rows(measured.operators, wanted.top)
+        if not options.as_json:
+            print_profile(measured.operators, options.top)
+        return as_rows(measured.operators, options.top)
     # an emulated instruction takes a nanosecond
     counts = [round(item.nanoseconds) for item in measured.operators]
-    rows = instruction_rows(measured.operators, counts, wanted.top)
-    if not wanted.as_json:
+    rows = instruction_rows(measured.operators, counts, options.top)
+    if not options.as_json:
         print_instructions(rows, len(counts))
     return rows

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from mlfc.cli.build_file import read_options
 from mlfc.errors import OptionError
 from mlfc.options import CompileOptions
-from mlfc.support.keywords import keywords_of
+from mlfc.support.keywords import doc_of, keywords_of
 from mlfc.support.text import byte_count
 from mlfc.target.defaults import PORTABLE
 
@@ -66,9 +66,7 @@ OPTIONS = {
         "A board of mlfc boards, or a .toml file that describes one.", "NAME", autocompletion=_board_names
     ),
     "board_pools": _memory("Spread the workspace over the board's memories."),
-    "byoc": _code(
-        "An external code generator for the operators it supports: cmsis_nn, onnxruntime; repeatable.", "NAME"
-    ),
+    "byoc": _code(f"{doc_of(CompileOptions, 'byoc')} Repeatable.", "NAME"),
     "cc": _library("The C compiler of a library. Default: $CC, or what is on the PATH.", "COMMAND"),
     "compile_code": _option("Compile the code of both for this machine and compare its size.", flags="--compile"),
     "config": _option(
@@ -88,13 +86,10 @@ OPTIONS = {
         " such a suffix, else mlf."
     ),
     "executor": _option(
-        "One C function that runs the model (aot), the graph executor, or the virtual machine (vm), the default"
-        " where the run decides shapes or branches, as aot is elsewhere; NAME=graph for one of several"
-        " modules.",
-        "[NAME=]aot|graph|vm",
+        f"{doc_of(CompileOptions, 'executor')} NAME=graph for one of several modules.", "[NAME=]aot|graph|vm"
     ),
     "external_workspace": _memory(
-        "The caller passes the workspace in.", flags="--external-workspace/--static-workspace"
+        doc_of(CompileOptions, "external_workspace"), flags="--external-workspace/--static-workspace"
     ),
     "files": _option("Each file of the archive."),
     "fill": _option("Without --inputs: random, zeros or ones."),
@@ -108,7 +103,7 @@ OPTIONS = {
     ),
     "labels": _option("The class of each set of --inputs, .npy or one a line: counts how many are right."),
     "layers": _option("Each operator: live memory, bytes moved, MACs."),
-    "limit_factor": _code("Multiply the limits on memory and work for compiling one model.", "N"),
+    "limit_factor": _code(doc_of(CompileOptions, "limit_factor"), "N"),
     "load_constants": _memory(
         "A memory that the caller loads with constants, from a file beside the code; comes after --constants.",
         "NAME[=BYTES]",
@@ -123,8 +118,8 @@ OPTIONS = {
     "turn_limit": _option("Of a run of the virtual machine: turns of loops, and calls. Default: 100,000,000.", "N"),
     "module": _option("The module, if there are several.", "NAME"),
     "module_name": _option("Default: from the file name."),
-    "numerics": _option("Integer rounding: litert (the default) or tflm (TensorFlow Lite Micro)."),
-    "optimize": _option("speed (the default) or size."),
+    "numerics": _option(doc_of(CompileOptions, "numerics")),
+    "optimize": _option(doc_of(CompileOptions, "optimize")),
     "option": _option("An option of the project; repeatable.", "NAME=VALUE"),
     "output": _option("Default: <name>.tar.", flags="--output -o"),
     "outputs": _option("Write the outputs to this .npz file."),
@@ -164,12 +159,7 @@ OPTIONS = {
         "Keep the model's own weights (default), so that the archive can be compiled again.",
         flags="--source-params/--no-source-params",
     ),
-    "parallel": _library(
-        "Kernels share their work among threads, with the same bits for any number; those of archives by a function"
-        " that your program hands in. Default: libraries if that pays, and in C programs only once they ask for"
-        " threads.",
-        flags="--parallel/--no-parallel",
-    ),
+    "parallel": _library(doc_of(CompileOptions, "parallel"), flags="--parallel/--no-parallel"),
     "specialize": _code(
         "Code of its own for values of open dimensions, which is faster and gives the same bits; repeatable. For"
         " several models: MODEL:batch=8.",
@@ -186,7 +176,7 @@ OPTIONS = {
         " model says, else zeros.",
         "zeros|FILE",
     ),
-    "signature": _code("The signature of a TFLite model to import. Default: its first subgraph.", "NAME"),
+    "signature": _code(doc_of(CompileOptions, "signature"), "NAME"),
     "system_lib": _archive(
         "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
         flags="--system-lib/--no-system-lib",
@@ -196,7 +186,7 @@ OPTIONS = {
         " every processor, as is 'llvm -mcpu=auto'.",
         autocompletion=_target_names,
     ),
-    "target_host": _code("The target of the host's code beside a device's. Default: c."),
+    "target_host": _code(doc_of(CompileOptions, "target_host")),
     "scheduler": _option(
         "A dask scheduler: workers with the resource BUILD build, those with MEASURE measure.",
         "tcp://HOST:PORT",
@@ -212,20 +202,14 @@ OPTIONS = {
         "N",
     ),
     "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),
-    "tuned": _code(
-        "The log of mlfc tune: kernels take what was fastest, and give the same bits. Default: a log that comes with"
-        " mlfc; none: no log.",
-        "LOG",
-    ),
+    "tuned": _code(doc_of(CompileOptions, "tuned"), "LOG"),
     "triple": _library(
         "The machine of a library, such as aarch64-linux-gnu; the ziglang wheel compiles (mlfc[cross]). Default:"
         " this one."
     ),
     "trust_board": _code("Let the board's .toml file name any compiler, emulator, option and flash tool."),
     "weights": _option("Each constant, the largest first."),
-    "workspace_io": _memory(
-        "Inputs and outputs are in the workspace; a run destroys the inputs.", flags="--workspace-io/--own-io"
-    ),
+    "workspace_io": _memory(doc_of(CompileOptions, "workspace_io"), flags="--workspace-io/--own-io"),
 }
 
 

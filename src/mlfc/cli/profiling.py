@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from mlfc.errors import OptionError, ToolchainError
+from mlfc.errors import ToolchainError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
@@ -34,36 +33,13 @@ def known_peaks(devices: Sequence[Device]) -> Peaks | None:
             return None
 
 
-@dataclass(frozen=True)
-class ProfileFiles:
-    """The files that a user wants of a profile."""
+def write_profile(page: Path | None, trace: Path | None, model: str, profile: Profile, peaks: Peaks | None) -> None:
+    """Write the files that a user wants of a profile."""
+    from mlfc.archive.describe.profile_page import profile_page
+    from mlfc.archive.describe.profile_rows import trace_text
+    from mlfc.support.atomic import atomic_file
 
-    page: Path | None
-    trace: Path | None
-
-    @classmethod
-    def of(cls, page: Path | None, trace: Path | None, *, elsewhere: bool) -> ProfileFiles:
-        """Take ``--profile-html`` and ``--trace``; raise OptionError for a run that is `elsewhere`."""
-        files = cls(page, trace)
-        if files.are_asked and elsewhere:
-            raise OptionError(
-                "options --profile-html and --trace require a run on this machine",
-                next_step="Remove them, or --board, --host-driven and --selftest",
-            )
-        return files
-
-    @property
-    def are_asked(self) -> bool:
-        """Whether there are any."""
-        return self.page is not None or self.trace is not None
-
-    def write(self, model: str, profile: Profile, peaks: Peaks | None) -> None:
-        """Write them."""
-        from mlfc.archive.describe.profile_page import profile_page
-        from mlfc.archive.describe.profile_rows import trace_text
-        from mlfc.support.atomic import atomic_file
-
-        for path, make in ((self.page, profile_page), (self.trace, trace_text)):
-            if path is not None:
-                with atomic_file(path) as file:
-                    file.write(make(model, profile, peaks).encode())
+    for path, make in ((page, profile_page), (trace, trace_text)):
+        if path is not None:
+            with atomic_file(path) as file:
+                file.write(make(model, profile, peaks).encode())

@@ -5,16 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from mlfc.cli.artifacts import begin_state, compiled_model, core_warnings, given_inputs, is_compiled, save_state
-from mlfc.cli.board_run import DrivenRun, built_firmware, check_vectors, run_driven, run_firmware
+from mlfc.cli.artifacts import begin_state, compiled_model, input_sizes, is_compiled, save_state
+from mlfc.cli.board_run import run_elsewhere
 from mlfc.cli.options import Inputs, choose_threads, chosen_board
-from mlfc.cli.profiling import ProfileFiles, known_peaks
+from mlfc.cli.profiling import known_peaks, write_profile
+from mlfc.cli.run_options import RunOptions
 from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
 from mlfc.cli.tables import print_json, print_table
 from mlfc.cli.tune import require_tunable
@@ -23,8 +23,6 @@ from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
     from mlfc.library.peaks import Peaks
-    from mlfc.micro.board.board import Board
-    from mlfc.micro.run.emulator import EmulatedModule
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.executors.vm.profiled import ProfiledVm
@@ -44,8 +42,6 @@ EXAMPLES = (
     "mlfc run kws.tar --board mps3-an547 --selftest",
     "mlfc run kws_graph.tar --board mps2-an386 --host-driven --profile",
 )
-_PROFILED_RUNS = 10
-_THIS_MACHINE = "host"
 
 
 def run_model(
@@ -56,132 +52,50 @@ def run_model(
         ),
     ],
     *,
-    inputs: Path | None = None,
-    outputs: Path | None = None,
-    fill: str = "random",
-    seed: int = 0,
-    module: str | None = None,
-    repeat: Annotated[
-        int | None,
-        typer.Option(help=f"Run so many times and show how long it took. Default: 1, with --profile {_PROFILED_RUNS}."),
-    ] = None,
-    profile: bool = False,
-    profile_html: Path | None = None,
-    trace: Path | None = None,
-    top: int = 0,
-    device: str | None = None,
-    board: str | None = None,
-    trust_board: bool = False,
-    selftest: bool = False,
-    memory: bool = False,
-    host_driven: bool = False,
-    port: str | None = None,
-    tensors: Path | None = None,
+    options: RunOptions,
     fixed: Inputs,
-    state_in: Path | None = None,
-    state_out: Path | None = None,
-    memory_limit: int | None = None,
-    turn_limit: int | None = None,
-    threads: int | None = None,
-    tuned: Path | None = None,
-    as_json: bool = False,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
-    require_tunable(artifact, tuned)
-    choose_threads(threads, on_board=board is not None or host_driven or selftest)
-    compiling = {"parallel": None if threads is None else threads != 1, "tuned": tuned}
-    files = ProfileFiles.of(profile_html, trace, elsewhere=board is not None or host_driven or selftest)
-    profile = profile or files.are_asked
-    runs = _counted_runs(repeat, top, profile)
-    _check_driving(host_driven, selftest or memory, port is not None or tensors is not None)
-    on_board = chosen_board(board or (_THIS_MACHINE if host_driven or selftest else None), trust_board)
-    devices = _devices(device, elsewhere=board is not None or host_driven or selftest)
-    warnings = {} if on_board is None else core_warnings(artifact, on_board, board or _THIS_MACHINE, module)
-    if selftest and on_board:
-        if inputs or outputs or repeat is not None or profile or fixed != Inputs():
-            raise OptionError(
-                "option --selftest uses the archive's own inputs and outputs",
-                place="--selftest",
-                next_step="Remove --inputs, --outputs, --repeat, --profile, --shape, --value, --state and --state-init",
-            )
-        check_vectors(artifact, on_board, board or _THIS_MACHINE, module, as_json, warnings)
+    require_tunable(artifact, options.tuned)
+    choose_threads(options.threads, on_board=options.is_elsewhere)
+    options.check()
+    if options.is_elsewhere:
+        run_elsewhere(artifact, options, fixed)
         return
-    if memory and (board is None or profile):
-        raise OptionError(
-            "option --memory requires --board and excludes --profile",
-            place="--memory",
-            next_step="Add --board, or remove --profile",
-        )
-    _check_writable(outputs, tensors, state_out, profile_html, trace)
-    if (state_in or state_out) and (on_board is not None or profile):
-        raise OptionError(
-            "options --state-in and --state-out require a run on this machine without --profile",
-            next_step="Remove them, or --board, --host-driven and --profile",
-        )
-    limits = _limits(memory_limit, turn_limit, on_board)
-    given = partial(given_inputs, inputs, fill, seed)
-    if host_driven and on_board:
-        wanted = DrivenRun(port, outputs, tensors, profile, repeat or 1, top, as_json, warnings)
-        run_driven(artifact, on_board, module, fixed, given, wanted)
-    elif on_board is not None:
-        if repeat is not None:
-            raise OptionError("option --repeat has no effect under an emulator: every run takes the same instructions")
-        firmware = built_firmware(artifact, on_board, module, fixed, profile=profile, tuned=tuned)
-        run_firmware(
-            firmware,
-            given(firmware.inputs, *_sizes(firmware, artifact, fixed)),
-            outputs,
-            top,
-            as_json,
-            memory=firmware.memory if memory else None,
-            warnings=warnings,
-        )
-    elif profile:
-        with stage(f"loading {artifact}"):
-            profiled = _limited(_profiled(artifact, module, fixed, devices, compiling), limits)
-        measured = profiled.profile(given(profiled.inputs, *_sizes(profiled, artifact, fixed)), runs)
-        peaks = known_peaks(devices)
-        files.write(artifact.name, measured, peaks)
-        _report(profiled, measured.outputs, measured.runs, (measured.operators, peaks), outputs, top, as_json)
+    chosen_board(None, options.trust_board)
+    devices = options.devices()
+    options.check_run()
+    if options.is_profiled:
+        _run_profiled(artifact, options, fixed, devices)
     else:
-        with stage(f"loading {artifact}"):
-            compiled, elements = _load(artifact, module, fixed, devices, inputs, compiling)
-        begin_state(_limited(compiled, limits), state_in)
-        if len(compiled.state) and inputs is not None:
-            results, times = _steps(compiled, inputs, runs, artifact)
-        else:
-            made = given(compiled.inputs, *_sizes(compiled, artifact, fixed), elements)
-            results, times = _timed(compiled, made, runs, artifact)
-        if state_out is not None:
-            save_state(compiled, state_out)
-        _report(compiled, results, times, None, outputs, top, as_json)
+        _run_here(artifact, options, fixed, devices)
 
 
-def _check_writable(*files: Path | None) -> None:
-    from mlfc.support.atomic import check_writable
-
-    for path in files:
-        if path is not None:
-            check_writable(path)
-
-
-def _counted_runs(repeat: int | None, top: int, profile: bool) -> int:
-    """Return how often to run; raise OptionError if that or `top` is no number of things."""
-    runs = repeat if repeat is not None else _PROFILED_RUNS if profile else 1
-    if runs < 1 or top < 0:
-        raise OptionError("--repeat must be at least 1, and --top at least 0")
-    return runs
+def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
+    """Time every operator on this machine."""
+    with stage(f"loading {artifact}"):
+        profiled = _limited(_profiled(artifact, options, fixed, devices), options.limits)
+    measured = profiled.profile(
+        options.fill_inputs(profiled.inputs, *input_sizes(profiled, artifact, fixed)), options.runs
+    )
+    peaks = known_peaks(devices)
+    write_profile(options.profile_html, options.trace, artifact.name, measured, peaks)
+    _report(profiled, measured.outputs, measured.runs, (measured.operators, peaks), options)
 
 
-def _limits(memory_limit: int | None, turn_limit: int | None, board: Board | None) -> dict[str, int]:
-    """Return the limits that the user sets."""
-    asked = {"memory_limit": memory_limit, "turn_limit": turn_limit}
-    given = {name: value for name, value in asked.items() if value is not None}
-    if given and board is not None:
-        raise OptionError(
-            "options --memory-limit and --turn-limit require a run on this machine", next_step="Leave them out"
-        )
-    return given
+def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
+    """Run on this machine."""
+    with stage(f"loading {artifact}"):
+        compiled, elements = _load(artifact, options, fixed, devices)
+    begin_state(_limited(compiled, options.limits), options.state_in)
+    if len(compiled.state) and options.inputs is not None:
+        results, times = _steps(compiled, options.inputs, options.runs, artifact)
+    else:
+        made = options.fill_inputs(compiled.inputs, *input_sizes(compiled, artifact, fixed), elements)
+        results, times = _timed(compiled, made, options.runs, artifact)
+    if options.state_out is not None:
+        save_state(compiled, options.state_out)
+    _report(compiled, results, times, None, options)
 
 
 def _limited(model: Loaded, limits: Mapping[str, int]) -> Loaded:
@@ -197,18 +111,6 @@ def _limited(model: Loaded, limits: Mapping[str, int]) -> Loaded:
         )
     model.set_limits(**limits)
     return model
-
-
-def _check_driving(host_driven: bool, on_its_own: bool, is_connected: bool) -> None:
-    """Raise OptionError for options that only a device driven by the host has, or one that runs on its own."""
-    if host_driven and on_its_own:
-        raise OptionError(
-            "option --host-driven excludes --selftest and --memory: the host runs single operators",
-            place="--host-driven",
-            next_step="Remove --selftest and --memory",
-        )
-    if not host_driven and is_connected:
-        raise OptionError("options --port and --tensors require --host-driven", next_step="Add --host-driven")
 
 
 def _steps(
@@ -245,24 +147,6 @@ def _timed(
     return call.outputs, tuple(times)
 
 
-def _devices(text: str | None, *, elsewhere: bool) -> tuple[Device, ...]:
-    """Return the device that a user names, if one is."""
-    from mlfc.runtime.devices.device import device
-
-    if text is None:
-        return ()
-    if elsewhere:
-        raise OptionError(
-            "option --device excludes --board, --host-driven and --selftest", place="--device", next_step="Leave it out"
-        )
-    kind, colon, index = text.partition(":")
-    if colon and not (index.isascii() and index.isdigit() and len(index) < 4):
-        raise OptionError(
-            f"expected a device such as {kind}:0, got '{text}'", place="--device", next_step=f"Write {kind}:0"
-        )
-    return (device(kind, int(index or 0)),)
-
-
 def _target(devices: Sequence[Device]) -> str:
     """Return the target of a model that is to run on these devices, and nowhere else."""
     from mlfc.target.defaults import this_processor
@@ -271,23 +155,8 @@ def _target(devices: Sequence[Device]) -> str:
     return kinds[0] if kinds else this_processor()
 
 
-def _sizes(
-    compiled: Runnable | ProfiledModule | GraphModule | EmulatedModule, artifact: Path, fixed: Inputs
-) -> tuple[Mapping[str, tuple[int, int]] | None, Sequence[str]]:
-    """Return the bounds of a model's open extents, and what the user says of the shapes of its inputs."""
-    extents = getattr(compiled, "extents", None)
-    if not extents and not getattr(compiled, "has_containers", False):
-        is_compiled(artifact, None, fixed)
-    return extents, fixed.shape or () if is_compiled(artifact, None, fixed, takes_shapes=True) else ()
-
-
 def _load(
-    artifact: Path,
-    module: str | None,
-    fixed: Inputs,
-    devices: Sequence[Device],
-    inputs: Path | None,
-    compiling: Mapping[str, Any],
+    artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]
 ) -> tuple[Runnable, Mapping[str, Sequence[int | None]]]:
     """Return what is to run, and what is known of the extents of tensors in its sequences and optionals.
 
@@ -297,26 +166,26 @@ def _load(
     from mlfc.archive.read.load import load_factory
     from mlfc.verify.contained import element_shapes
 
-    if is_compiled(artifact, module, fixed, takes_shapes=True):
-        return load(artifact, module, devices), {}
+    if is_compiled(artifact, options.module, fixed, takes_shapes=True):
+        return load(artifact, options.module, devices), {}
     try:
-        factory = compiled_model(artifact, fixed, _target(devices), **compiling)
+        factory = compiled_model(artifact, fixed, _target(devices), **options.compiling)
     except MlfcError:
-        shaped = None if inputs is None else fixed.with_shapes_of(inputs)
+        shaped = None if options.inputs is None else fixed.with_shapes_of(options.inputs)
         if shaped is None:
             raise
-        factory = compiled_model(artifact, shaped, _target(devices), "aot", **compiling)
+        factory = compiled_model(artifact, shaped, _target(devices), "aot", **options.compiling)
     return load_factory(factory, devices), element_shapes(factory.module)
 
 
 def _profiled(
-    artifact: Path, module: str | None, fixed: Inputs, devices: Sequence[Device], compiling: Mapping[str, Any]
+    artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]
 ) -> ProfiledModule | GraphModule | ProfiledVm:
     from mlfc.archive.describe.profile import load_profiled, profiled_factory
 
-    if is_compiled(artifact, module, fixed, takes_shapes=True):
-        return load_profiled(artifact, module, devices)
-    return profiled_factory(compiled_model(artifact, fixed, _target(devices), **compiling), devices)
+    if is_compiled(artifact, options.module, fixed, takes_shapes=True):
+        return load_profiled(artifact, options.module, devices)
+    return profiled_factory(compiled_model(artifact, fixed, _target(devices), **options.compiling), devices)
 
 
 def _report(
@@ -324,9 +193,7 @@ def _report(
     results: Mapping[str, Array],
     times: Sequence[float],
     operators: tuple[Sequence[OperatorTime], Peaks | None] | None,
-    outputs: Path | None,
-    top: int,
-    as_json: bool,
+    options: RunOptions,
 ) -> None:
     from mlfc.runtime.tensor.npz import flattened, write_npz
     from mlfc.support.containers import ContainerInfo
@@ -335,8 +202,8 @@ def _report(
     listed = {info.name for info in compiled.outputs if isinstance(info, ContainerInfo)}
     names = {info.name: flattened({info.name: results[info.name]}) for info in compiled.outputs}
     results = flattened(results)
-    if outputs is not None:
-        write_npz(outputs, results)
+    if options.outputs is not None:
+        write_npz(options.outputs, results)
     fixed = [info for info in compiled.outputs if info.is_static]
     steps = {len(results[info.name]) for info in fixed if results[info.name].shape != info.shape}
     last = {name: array[-1] for name, array in results.items()} if steps else results
@@ -345,20 +212,20 @@ def _report(
         for info in compiled.outputs
         for name, array in names[info.name].items()
     ]
-    tensors = summaries(infos, last, top if operators is None else 0)
+    tensors = summaries(infos, last, options.top if operators is None else 0)
     milliseconds = {
         "runs": len(times),
         "median_ms": statistics.median(times) * 1e3,
         "min_ms": min(times) * 1e3,
         "mean_ms": statistics.fmean(times) * 1e3,
     }
-    if as_json:
+    if options.as_json:
         document: dict[str, Any] = {"outputs": tensors, "time": milliseconds}
         if steps:
             document["steps"] = steps.pop()
         if operators is not None:
             times_of, peaks = operators
-            document["operators"] = as_rows(times_of, top, peaks)
+            document["operators"] = as_rows(times_of, options.top, peaks)
             document["peaks"] = peaks and peaks.to_json()
         print_json(document)
         return
@@ -366,6 +233,6 @@ def _report(
         typer.echo(f"{steps.pop()} steps; of the last one:")
     print_outputs(tensors)
     if operators is not None:
-        print_profile(operators[0], top, operators[1])
+        print_profile(operators[0], options.top, operators[1])
     if len(times) > 1:
         print_table("time", ("runs", "median ms", "smallest ms", "mean ms"), [tuple(milliseconds.values())])

@@ -105,12 +105,16 @@ def _at_once(
     assert operator.compute is not None
     indices = [Var(f"i{axis}") for axis in range(len(kind.shape))]
     element = operator.compute(ctx, inputs, attrs, kind)(indices)
-    cost.spend("steps", kind.size * len(set(visitor.walk_expr(element))), place)
+    lets, _ = visitor.inside_lets(ctx.stmts.finish())
+    nodes = {node for expr in (element, *(let.value for let in lets)) for node in visitor.walk_expr(expr)}
+    cost.spend("steps", kind.size * len(nodes), place)
     result = np.empty(kind.shape, dtypes.to_numpy(dtypes.stored(kind.dtype)))
     memory = _memory(ctx, inputs)
     for part in _parts(kind.shape):
         grids = np.ogrid[part] if part else ()
         env = {var: grid.astype(np.int32) for var, grid in zip(indices, grids, strict=True)}
+        for let in lets:
+            env[let.var] = interpreter.evaluate_expr(let.value, env, memory)
         result[part] = interpreter.evaluate_expr(element, env, memory)
     return result.view(dtypes.to_numpy(kind.dtype))
 

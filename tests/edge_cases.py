@@ -29,7 +29,7 @@ DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64",
     "uint64", "bool",
 )  # fmt: skip
-NO_KERNEL = (Kind.VIEW, Kind.OPAQUE, Kind.EXTERNAL)
+NO_KERNEL = (Kind.VIEW, Kind.OPAQUE, Kind.LIST, Kind.EXTERNAL)
 _PLAIN = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _MOST_ELEMENTS = 1200
 _FLOATS = [

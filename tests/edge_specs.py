@@ -65,6 +65,7 @@ def _shapes() -> Iterator[Spec]:
             attrs = {"dtype": dtype, "saturate": False, "round_mode": mode}
             yield Spec("cast_narrow", (Given((100,)),), attrs, f"{dtype}-{mode}")
     yield Spec("slice_like", (Given((4, 5)), Given((2, 3))), {"axes": ()})
+    yield Spec("reshape_like", (Given((4, 5)), Given((2, 10))))
     yield Spec("nn.layer_norm", (Given((3, 37)), Given((37,)), Given((37,))))
     yield Spec("nn.fast_softmax", (Given((3, 37)),), {"axis": -1})
     for operator in ("nn.softmax", "nn.log_softmax"):

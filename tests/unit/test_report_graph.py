@@ -15,7 +15,8 @@ import pytest
 
 from mlfc.archive.describe.graph_layout import Layout, layered
 from mlfc.archive.describe.graph_picture import graph_picture
-from mlfc.archive.describe.source_graph import SourceNode, contract_of, kernel_operators
+from mlfc.archive.describe.source_graph import SourceNode, contract_of
+from mlfc.relay.op import kernel_operators
 
 HOSTILE = '</script><img src=x onerror="alert(1)">\N{RIGHT-TO-LEFT OVERRIDE}${x}'
 SCRIPT = Path(str(files("mlfc.archive.describe"))) / "graph.js"

@@ -17,6 +17,7 @@ from mlfc.byoc.generator import GENERATORS, Composite, Generator, Subgraph
 from mlfc.byoc.pattern import Pattern, anything, constant, maybe, op
 from mlfc.relay import ir as relay
 from mlfc.relay.ir import Call, Constant
+from mlfc.relay.op import Trait
 from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.target.features import Features
 from mlfc.tir.ir import External
@@ -70,7 +71,7 @@ def _accepts_linear(calls: Sequence[Call], features: Features) -> bool:
     zeros = all(map(_is_number, product.args[2:4])) and _number(product.args[3]) == 0
     takes = _is_int8(product.args[0], product.args[1]) and zeros
     last = len(_shape(product)) - 1
-    biased = all(call.attrs["axis"] % (last + 1) == last for call in calls if relay.op_name(call) == "nn.bias_add")
+    biased = all(call.attrs["axis"] % (last + 1) == last for call in calls if relay.has_trait(call, Trait.BIAS))
     return not features.vector_bytes and takes and biased
 
 

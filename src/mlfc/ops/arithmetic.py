@@ -10,7 +10,7 @@ from typing import Any
 from mlfc.ops.elementwise import LIBM_CONTRACT
 from mlfc.ops.rules import Element, broadcast_shape, check_alike, check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Kind
+from mlfc.relay.op import Kind, Trait
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor, broadcast_read
@@ -113,9 +113,10 @@ def _bitwise(op: str, a: Expr, b: Expr) -> Expr:
     return tb.binary(logical[op] if a.dtype == "bool" else op, a, b)
 
 
-_declare("add", partial(tb.binary, "add"), "Sum", contract="correctly rounded; integers wrap")
-_declare("subtract", partial(tb.binary, "sub"), "Difference", contract="correctly rounded; integers wrap")
-_declare("multiply", partial(tb.binary, "mul"), "Product", contract="correctly rounded; integers wrap")
+_WRAPS = "correctly rounded; integers wrap"
+_declare("add", partial(tb.binary, "add"), "Sum", traits=Trait.SUM, contract=_WRAPS)
+_declare("subtract", partial(tb.binary, "sub"), "Difference", traits=Trait.SUM, contract=_WRAPS)
+_declare("multiply", partial(tb.binary, "mul"), "Product", traits=Trait.PRODUCT, contract=_WRAPS)
 _declare(
     "divide", _divide, "Quotient; of integers, truncated toward zero",
     contract="correctly rounded; an integer by zero gives 0", expensive=True,
@@ -140,9 +141,9 @@ for _name, _op, _doc in (
     ("less_equal", "le", "Whether not larger"), ("greater", "gt", "Whether larger"),
     ("greater_equal", "ge", "Whether not smaller"),
 ):  # fmt: skip
-    _declare(_name, partial(tb.binary, _op), _doc, takes="any", result="bool")
+    _declare(_name, partial(tb.binary, _op), _doc, takes="any", result="bool", traits=Trait.COMPARISON)
 for _op, _doc in (("and", "Logical conjunction"), ("or", "Logical disjunction"), ("xor", "Whether exactly one holds")):
-    _declare(f"logical_{_op}", partial(_bitwise, _op), _doc, takes="bool")
+    _declare(f"logical_{_op}", partial(_bitwise, _op), _doc, takes="bool", traits=Trait.LOGIC)
     _declare(f"bitwise_{_op}", partial(_bitwise, _op), f"Bitwise {_op}", takes="bits")
 for _name, _op in (("left_shift", "shl"), ("right_shift", "shr")):
     _declare(
@@ -161,5 +162,5 @@ def _where(of: Element, *inputs: Tensor) -> Expr:
     return tb.select(tb.cast(condition, "bool"), x, y)
 
 
-declare("where", 3, _infer_where, Kind.BROADCAST, element=_where,
+declare("where", 3, _infer_where, Kind.BROADCAST, element=_where, traits=Trait.SELECTION,
         doc="Elements of the second argument where the first holds, else of the third")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from mlfc.kernels import templates
 from mlfc.kernels.geometry import Conv
 from mlfc.ops.rules import check_dtype, declare, optional_dtype, same_extent
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Kind, Trait
 from mlfc.support import dims
 from mlfc.support.dims import Dim, bounds
 from mlfc.tir.context import Context, Output, Tensor
@@ -201,8 +202,12 @@ def declare_conv(
     check: OperandRule = like_operands,
     zeros: ZerosRule = no_zeros,
     contract: str = FLOAT_CONTRACT,
+    **rest: Any,
 ) -> None:
-    """Register a convolution over `rank` dimensions, or the transpose of one."""
+    """Register a convolution over `rank` dimensions, or the transpose of one.
+
+    `rest` are other fields of `mlfc.relay.op.Operator`.
+    """
     geometry = transpose_geometry if transposed else conv_geometry
 
     def infer(_: str, attrs: Attrs, *types: TensorType) -> TensorType:
@@ -234,8 +239,29 @@ def declare_conv(
         return geometry(name, types[0], types[1], attrs).macs
 
     attrs = transpose_attrs(rank) if transposed else conv_attrs(rank)
+    about = {"traits": Trait.TRANSPOSED} if transposed else {"windows": partial(conv_windows, name)}
     declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, slides=True,
-            contract=contract, doc=doc)  # fmt: skip
+            filters=_transposed_filters if transposed else conv_filters, contract=contract, doc=doc,
+            **about, **rest)  # fmt: skip
+
+
+def conv_windows(name: str, types: Sequence[TensorType], attrs: Attrs) -> list[tuple[int, int, int, int]]:
+    """Return the window, step and padding of a convolution for each spatial dimension, as `Operator.windows`."""
+    conv = conv_geometry(name, types[0], types[1], attrs)
+    sizes = zip(conv.extents, conv.strides, conv.padding, strict=True)
+    return [(extent, stride, *pads) for extent, stride, pads in sizes]
+
+
+def conv_filters(types: Sequence[TensorType], attrs: Attrs) -> tuple[int, tuple[int, ...]]:
+    """Return the axes of the result and of the weights that count output channels, as `Operator.filters`."""
+    layout, channels = attrs["kernel_layout"], types[0].shape[attrs["data_layout"].index("C")]
+    letters = "OI" if is_depthwise_hwoi(attrs, channels) else "O"
+    return (attrs["out_layout"] or attrs["data_layout"]).index("C"), tuple(map(layout.index, letters))
+
+
+def _transposed_filters(types: Sequence[TensorType], attrs: Attrs) -> tuple[int, tuple[int, ...]]:
+    axis, axes = conv_filters(types, attrs)
+    return axis, axes if attrs["groups"] == 1 else ()
 
 
 def check_channels_last(name: str, attrs: Attrs, rank: int) -> None:

@@ -13,7 +13,7 @@ from mlfc.ops.elementwise import converted
 from mlfc.ops.rules import Element, check_dtype, checked_shape, declare, fixed, optional_dtype, scalar
 from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, is_static, maximum
 from mlfc.tir import builder as tb
@@ -99,11 +99,11 @@ declare("ones", 0, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of: tb.const(1
 declare("full", 1, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of, value: converted(scalar(value), of.out.dtype),
         doc="One value everywhere")  # fmt: skip
 declare("extents", 0, _infer_extents, Kind.INJECTIVE, (Attr("values"), Attr("dtype"), Attr("shape", ())), _extents,
-        in_tvm=_extents_in_tvm,
+        in_tvm=_extents_in_tvm, traits=Trait.SHAPE,
         doc="Integers that are extents of tensors, or computed of these")  # fmt: skip
 declare("extent_of", 1, _infer_extent_of, Kind.INJECTIVE, (Attr("axis"),),
         lambda of, x: as_index(x.shape[of.attrs["axis"]], of.out.dtype),
-        doc="The extent of a tensor, of which nothing else is read")  # fmt: skip
+        traits=Trait.SHAPE_OF, doc="The extent of a tensor, of which nothing else is read")  # fmt: skip
 declare("arange", 3, _infer_arange, Kind.INJECTIVE, (Attr("start"), Attr("stop"), Attr("step"), Attr("dtype")), _arange,
         contract="start + i * step, two roundings",
         doc="Evenly spaced numbers; the attributes repeat the values of the three arguments")  # fmt: skip

@@ -65,8 +65,9 @@ def declare_product(
     check: OperandRule = like_operands,
     zeros: ZerosRule = no_zeros,
     contract: str = FLOAT_CONTRACT,
+    **rest: Any,
 ) -> None:
-    """Register a dense layer or a batch of matrix products."""
+    """Register a dense layer or a batch of matrix products; `rest` are other fields of `mlfc.relay.op.Operator`."""
     shape_of = _infer_batch if batched else infer_dense
 
     def infer(_: str, given: Attrs, *types: TensorType) -> TensorType:
@@ -81,7 +82,7 @@ def declare_product(
         return out.size * types[0].shape[-2 if given.get("transpose_a", False) else -1]
 
     declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, contract=contract,
-            doc=doc)  # fmt: skip
+            doc=doc, **rest)  # fmt: skip
 
 
 def _emit_product(
@@ -108,7 +109,12 @@ def _emit_product(
     templates.product(ctx, replace(sizes, a_zero=data_zero, b_zero=weight_zero), a, b, out)
 
 
+def dense_filters(types: Sequence[TensorType], _: Attrs) -> tuple[int, tuple[int, ...]]:
+    """Return the axes of the result and of the weights that count output channels, as `Operator.filters`."""
+    return len(types[0].shape) - 1, (0,)
+
+
 BATCH_ATTRS = (Attr("out_dtype", None), *_TRANSPOSE)
-declare_product("nn.dense", "Rows of data times the transpose of weights (units, in).")
+declare_product("nn.dense", "Rows of data times the transpose of weights (units, in).", filters=dense_filters)
 declare_product("nn.matmul", "Matrix product, either operand transposed.", attrs=(*_DENSE_ATTRS, *_TRANSPOSE))
 declare_product("nn.batch_matmul", "Matrix product of each pair of a batch.", batched=True, attrs=BATCH_ATTRS)

@@ -16,7 +16,7 @@ from mlfc.kernels.functions import transcendental
 from mlfc.ops.rules import Element, check_choice, check_dtype, declare
 from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Elements, Kind, Layout, Trait
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Tensor
@@ -125,13 +125,14 @@ for _name, _doc in _LIBM.items():
 for _name, _doc in {"exp": "Exponential", "tanh": "Hyperbolic tangent", "erf": "Gauss error function"}.items():
     _contract = f"within {_VECTORIZABLE[_name]} ULP on targets with vectors, else {LIBM_CONTRACT}"
     _rule = partial(lambda function, ctx, x: transcendental(ctx, function, x), _name)
-    _declare_for_target(_name, _rule, _doc, contract=_contract, expensive=True)
-    _declare_for_target(f"fast_{_name}", _rule, f"{_doc}, as accurate as `{_name}`", contract=_contract, expensive=True)
+    for _form, _text in ((_name, _doc), (f"fast_{_name}", f"{_doc}, as accurate as `{_name}`")):
+        _declare_for_target(_form, _rule, _text, contract=_contract, expensive=True,
+                            magnitude=0.0 if _name == "exp" else 1.0)  # fmt: skip
 
 declare_unary("sqrt", partial(tb.intrinsic, "sqrt"), "Square root", contract="correctly rounded", expensive=True)
 declare_unary("rsqrt", lambda x: 1 / tb.intrinsic("sqrt", x), "One over the square root", contract="two roundings",
               expensive=True)  # fmt: skip
-_declare_for_target("sigmoid", sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT, expensive=True)
+_declare_for_target("sigmoid", sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT, expensive=True, magnitude=1.0)
 _declare_for_target("nn.mish", _mish, "x * tanh(log(1 + exp(x)))", expensive=True, in_tvm=_mish_in_tvm,
                     contract="within 1e-6 of the larger of 1 and the magnitude of x")  # fmt: skip
 for _name, _intrinsic, _doc in (
@@ -145,9 +146,9 @@ for _name, _intrinsic, _doc in (
 declare_unary("abs", magnitude, "Absolute value", takes="number")
 declare_unary("negative", negated, "The value with its sign changed", takes="number")
 declare_unary("sign", _sign, "-1, 0 or 1 by the sign; NaN for NaN", takes="number")
-declare_unary("logical_not", _bitwise_not, "Logical negation", takes="bool")
+declare_unary("logical_not", _bitwise_not, "Logical negation", takes="bool", traits=Trait.LOGIC)
 declare_unary("bitwise_not", _bitwise_not, "All bits inverted", takes="bits")
-declare_unary("copy", lambda x: x, "The same value", takes="any", takes_narrow=True)
+declare_unary("copy", lambda x: x, "The same value", takes="any", takes_narrow=True, elements=Elements.SAME)
 declare_unary("zeros_like", lambda x: _number(0, x), "Zeros of the argument's type", takes="any")
 declare_unary("ones_like", lambda x: _number(1, x), "Ones of the argument's type", takes="any")
 declare_unary("isnan", lambda x: tb.binary("ne", x, x), "Whether the value is NaN", result="bool")
@@ -178,7 +179,7 @@ def _infer_clip(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 declare("clip", 1, _infer_clip, Kind.ELEMENTWISE, (Attr("a_min", REQUIRED, True), Attr("a_max", REQUIRED, True)),
         lambda of, data: limited(data.read(of.at), of.attrs["a_min"], of.attrs["a_max"]),
-        doc="Limits values to [a_min, a_max]; where a_min > a_max, a_max")  # fmt: skip
+        traits=Trait.CLOSING, doc="Limits values to [a_min, a_max]; where a_min > a_max, a_max")  # fmt: skip
 
 
 def converted(x: Expr, dtype: str) -> Expr:
@@ -249,14 +250,17 @@ _CAST_CONTRACT = (
     "magnitude)"
 )
 declare("cast", 1, _infer_cast, Kind.ELEMENTWISE, (Attr("dtype"),), _cast, contract=_CAST_CONTRACT,
-        takes_narrow=True, doc="Converts to another dtype")  # fmt: skip
+        takes_narrow=True, elements=Elements.CONVERTED, traits=Trait.CLOSING,
+        doc="Converts to another dtype")  # fmt: skip
 declare("cast_like", 2, lambda _, __, data, like: TensorType(data.shape, like.dtype), Kind.INJECTIVE, (), _cast,
-        contract=_CAST_CONTRACT, takes_narrow=True, doc="Converts to the second argument's dtype")  # fmt: skip
+        contract=_CAST_CONTRACT, takes_narrow=True, elements=Elements.CONVERTED,
+        doc="Converts to the second argument's dtype")  # fmt: skip
 declare("cast_narrow", 1, _infer_cast_narrow, Kind.ELEMENTWISE,
         (Attr("dtype"), Attr("saturate", True), Attr("round_mode", "up")), _cast_narrow, takes_narrow=True,
         in_tvm=_cast_narrow_in_tvm, contract="as onnx casts, rounded once",
         doc="Converts to a float of 8 or 4 bits; not saturated, what is too large becomes infinity or NaN")  # fmt: skip
-declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), doc="The same bits as another dtype")
+declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), layout=Layout.LOGICAL,
+        doc="The same bits as another dtype")  # fmt: skip
 
 
 def _infer_fixed_point(name: str, attrs: Attrs, data: TensorType) -> TensorType:

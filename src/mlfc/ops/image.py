@@ -16,7 +16,7 @@ from mlfc.ops.elementwise import converted
 from mlfc.ops.resampling import AxisResize, Taps, cubic_taps, linear_taps, nearest_taps
 from mlfc.ops.rules import Element, check_choice, declare, divided
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Elements, Kind
 from mlfc.support import cost, dtypes
 from mlfc.support.dims import Extent, Shape, bounds, is_static
 from mlfc.tir import builder as tb
@@ -376,6 +376,7 @@ def _space_to_depth(of: Element, data: Tensor) -> Expr:
 
 _BLOCK_ATTRS = (Attr("block_size", 1), Attr("layout", "NCHW"), Attr("mode", "DCR"))
 declare("nn.depth_to_space", 1, _infer_depth_to_space, Kind.INJECTIVE, _BLOCK_ATTRS, _depth_to_space,
-        doc="Spread channels over blocks of space; DCR or CRD as in ONNX.")  # fmt: skip
+        elements=Elements.MOVED, doc="Spread channels over blocks of space; DCR or CRD as in ONNX.")  # fmt: skip
 declare("nn.space_to_depth", 1, _infer_space_to_depth, Kind.INJECTIVE, _BLOCK_ATTRS, _space_to_depth,
+        elements=Elements.MOVED,
         doc="Gather blocks of space into channels, the inverse of nn.depth_to_space.")  # fmt: skip

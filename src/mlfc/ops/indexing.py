@@ -25,7 +25,7 @@ from mlfc.ops.rules import (
 )
 from mlfc.ops.shape import unraveled
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Elements, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, Shape, bounds
 from mlfc.tir import builder as tb
@@ -253,23 +253,25 @@ def _one_hot(of: Element, picks: Tensor, on: Tensor, off: Tensor) -> Expr:
 _LIMITED = "exact; a negative index counts from the end, others outside are limited"
 declare("take", 2, _infer_take, Kind.INJECTIVE,
         (Attr("batch_dims", 0), Attr("axis", None), Attr("mode", "clip")), _take,
+        elements=Elements.MOVED, traits=Trait.PICK,
         contract="exact; an index outside is limited ('wrap': counted modulo the extent)",
         doc="Slices along a dimension by index")  # fmt: skip
 declare("gather", 2, _infer_gather, Kind.INJECTIVE, (Attr("axis", None),),
         lambda of, data, picks: _unless_empty(
             data.shape, data.read(_picked_along(of.attrs["axis"], data, picks, of.at))
-        ), contract=_LIMITED,
+        ), contract=_LIMITED, elements=Elements.MOVED, traits=Trait.PICK,
         doc="Elements along a dimension, an index for each")  # fmt: skip
 declare("gather_nd", 2, _infer_gather_nd, Kind.INJECTIVE, (Attr("batch_dims", 0), Attr("index_rank", None)),
         lambda of, data, picks: _unless_empty(
             data.shape, data.read(_picked_tuple(of.attrs["batch_dims"], data, picks, of.at))
         ),
-        contract=_LIMITED, doc="Slices by index tuples, which lie along the first axis of the indices")  # fmt: skip
+        contract=_LIMITED, elements=Elements.MOVED, traits=Trait.PICK | Trait.TUPLES,
+        doc="Slices by index tuples, which lie along the first axis of the indices")  # fmt: skip
 declare("scatter_elements", 3, _infer_scatter_elements, Kind.REDUCE, (Attr("axis", 0), Attr("reduction", "update")),
-        emit=_scatter_elements, contract="exact; updates apply in order",
+        emit=_scatter_elements, contract="exact; updates apply in order", traits=Trait.PUT,
         doc="A tensor with elements replaced or combined, an index for each")  # fmt: skip
 declare("scatter_nd", 3, _infer_scatter_nd, Kind.REDUCE, (Attr("mode", "update"),), emit=_scatter_nd,
-        contract="exact; updates apply in order",
+        contract="exact; updates apply in order", traits=Trait.PUT | Trait.TUPLES,
         doc="A tensor with slices replaced or combined by index tuples")  # fmt: skip
 declare("one_hot", 3, _infer_one_hot, Kind.INJECTIVE, (Attr("depth", 1), Attr("axis", -1), Attr("dtype", None)),
         _one_hot,

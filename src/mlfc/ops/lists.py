@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import checked_shape
 from mlfc.relay.ir import Attrs, ListType, TensorType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.relay.op import OPERATORS, Attr, Kind, Operator, Trait
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
 
@@ -182,22 +182,28 @@ def _infer_stack(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
 
 
 def _declare(
-    name: str, inputs: int, infer: Callable[[str, Sequence[Type], Attrs], Type], doc: str, *attrs: Attr
+    name: str,
+    inputs: int,
+    infer: Callable[[str, Sequence[Type], Attrs], Type],
+    doc: str,
+    *attrs: Attr,
+    traits: Trait = Trait.NONE,
 ) -> None:
     def of_types(types: Sequence[Type], given: Attrs) -> Type:
         return infer(name, types, given)
 
-    OPERATORS.add(name, Operator(name, inputs, of_types, Kind.OPAQUE, attrs, doc=doc))
+    OPERATORS.add(name, Operator(name, inputs, of_types, Kind.LIST, attrs, traits=traits, doc=doc))
 
 
 _SHAPE, _OTHERS = Attr("shape"), Attr("others", ())
 _declare("list_new", 0, _infer_new, "An empty list of tensors of this shape, or of others with more dimensions", _SHAPE,
          Attr("dtype"), _OTHERS)  # fmt: skip
 _declare("list_append", 2, _infer_append, "A list with a tensor more at its end")
-_declare("list_insert", 3, _infer_insert, "A list with a tensor more in front of a position")
-_declare("list_erase", 2, _infer_erase, "A list without the tensor at a position")
+_declare("list_insert", 3, _infer_insert, "A list with a tensor more in front of a position",
+         traits=Trait.AT_POSITION)  # fmt: skip
+_declare("list_erase", 2, _infer_erase, "A list without the tensor at a position", traits=Trait.AT_POSITION)
 _declare("list_get", 2, _infer_get, "The tensor at a position; symbols that are new in its shape are read from it",
-         _SHAPE)  # fmt: skip
+         _SHAPE, traits=Trait.AT_POSITION)  # fmt: skip
 _declare("list_length", 1, _infer_length, "How many tensors a list has")
 _declare("list_concat", 1, _infer_concat, "The tensors of a list one after the other along an axis", _SHAPE,
          Attr("axis", 0))  # fmt: skip

@@ -9,7 +9,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import converted, declare_unary
 from mlfc.ops.rules import Element, TooSmallError, check_choice, check_dtype, declare, normalized_axis, scalar
 from mlfc.relay.ir import Attrs, TensorType, TupleType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Elements, Kind, Trait
 from mlfc.support.dims import Dim, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor
@@ -124,13 +124,14 @@ def _mirror_pad(of: Element, data: Tensor) -> Expr:
 
 # with zero first, C's (a > b ? a : b) hands on a NaN
 declare_unary("nn.relu", lambda x: tb.maximum(tb.const(0, x.dtype), x), "The value, or 0 below zero", takes="number")
-for _name, _rule, _doc in (
-    ("nn.bias_add", lambda x, bias: x + bias, "Adds a vector along one dimension"),
-    ("nn.prelu", _scaled_below_zero,
+for _name, _rule, _traits, _doc in (
+    ("nn.bias_add", lambda x, bias: x + bias, Trait.SUM | Trait.BIAS | Trait.CLOSING,
+     "Adds a vector along one dimension"),
+    ("nn.prelu", _scaled_below_zero, Trait.NONE,
      "The value, or below zero its product with a slope for each index of one dimension"),
 ):  # fmt: skip
     declare(_name, 2, _infer_channelwise, Kind.BROADCAST, (Attr("axis", 1),), partial(_channelwise, _rule),
-            contract="correctly rounded", doc=_doc)  # fmt: skip
+            traits=_traits, contract="correctly rounded", doc=_doc)  # fmt: skip
 declare("nn.leaky_relu", 1, _infer_float, Kind.ELEMENTWISE, (Attr("alpha", 0.25, True),), _leaky_relu,
         contract="correctly rounded", doc="The value, or alpha times it below zero")  # fmt: skip
 declare("nn.dropout", 1, lambda _, __, data: TupleType((data, data)), Kind.OPAQUE, (Attr("rate", 0.5, True),),
@@ -139,4 +140,5 @@ declare("nn.pad", 2, _infer_pad, Kind.INJECTIVE, (Attr("pad_width", REQUIRED), A
         doc="Surrounds a tensor with a value, its edge, or its reflection")  # fmt: skip
 declare("nn.mirror_pad", 1, _infer_mirror_pad, Kind.INJECTIVE,
         (Attr("mode", "SYMMETRIC"), Attr("pad_width", REQUIRED)), _mirror_pad,
+        elements=Elements.MOVED,
         doc="Surrounds a tensor with its reflection, edges repeated (SYMMETRIC) or not (REFLECT)")  # fmt: skip

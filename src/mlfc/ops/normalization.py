@@ -30,7 +30,7 @@ from mlfc.kernels.rows import Kept, PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT
 from mlfc.ops.rules import check_dtype, declare, divided, normalized_axes, normalized_axis, same_types
 from mlfc.relay.ir import Attrs, TensorType, TupleType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Kind, Layout
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, Shape, bounds, is_static
 from mlfc.tir import builder as tb
@@ -515,22 +515,24 @@ _ROW_CONTRACT = "relative error below 1e-6 of the row's largest result"
 for _name in ("nn.softmax", "nn.fast_softmax", "nn.log_softmax"):
     declare(_name, 1, _infer_float, Kind.REDUCE, (Attr("axis", -1),),
             emit=partial(_emit_softmax, logarithm=_name == "nn.log_softmax"), contract=NEAR_CONTRACT,
+            layout=Layout.AXIS, magnitude=0.0 if _name == "nn.log_softmax" else 1.0,
             doc="exp(x) over its sum along an axis" if "log" not in _name else "Logarithm of softmax")  # fmt: skip
 declare("nn.layer_norm", 3, _infer_affine, Kind.REDUCE, _norm_attrs(-1), emit=_emit_layer_norm, contract=_ROW_CONTRACT,
+        layout=Layout.AXIS,
         doc="Mean 0 and variance 1 along an axis, then gamma and beta")  # fmt: skip
 declare("nn.instance_norm", 3, _infer_affine, Kind.REDUCE, _norm_attrs(1), emit=_emit_instance_norm,
-        contract=_ROW_CONTRACT,
+        contract=_ROW_CONTRACT, layout=Layout.IMAGES,
         doc="Mean 0 and variance 1 for each channel of each image, then gamma and beta")  # fmt: skip
 declare("nn.group_norm", 3, _infer_group_norm, Kind.REDUCE, (Attr("num_groups", 0), *_norm_attrs(1)),
-        emit=_emit_group_norm, contract=_ROW_CONTRACT,
+        emit=_emit_group_norm, contract=_ROW_CONTRACT, layout=Layout.IMAGES,
         doc="Mean 0 and variance 1 for each group of channels of each image, then gamma and beta")  # fmt: skip
 declare("nn.l2_normalize", 1, _infer_float, Kind.REDUCE, (Attr("eps", REQUIRED, True), Attr("axis", REQUIRED)),
-        emit=_emit_l2_normalize, contract=_ROW_CONTRACT,
+        emit=_emit_l2_normalize, contract=_ROW_CONTRACT, layout=Layout.AXIS,
         doc="x over the Euclidean norm along axes, whose square is at least eps")  # fmt: skip
 declare("nn.lrn", 1, _infer_lrn, Kind.ANCHOR,
         (Attr("size", 5), Attr("axis", 1), Attr("bias", 2.0, True), Attr("alpha", 1e-4, True),
          Attr("beta", 0.75, True)),
-        emit=_emit_lrn, contract="relative error below 1e-6",
+        emit=_emit_lrn, contract="relative error below 1e-6", layout=Layout.AXIS,
         doc="x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta")  # fmt: skip
 declare("nn.batch_norm", 5, _infer_batch_norm, Kind.OPAQUE, _norm_attrs(1),
         doc="(x - mean) / sqrt(variance + epsilon) * gamma + beta with stored mean and variance")  # fmt: skip

@@ -18,7 +18,7 @@ from mlfc.ops.conv import letters_of, named_sizes, pad_pairs, per_dimension
 from mlfc.ops.rules import check_dtype, declare, fixed
 from mlfc.ops.windows import Axis, OpenWindow, Segment, Slide, Window, adaptive_axis, adaptive_window
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Elements, Kind
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds, is_static
 from mlfc.tir import builder as tb
@@ -359,6 +359,14 @@ def _slides(name: str, sizes: Mapping[str, int], attrs: Attrs) -> list[Slide]:
     ]
 
 
+def pool_windows(name: str, types: Sequence[TensorType], attrs: Attrs) -> list[tuple[int, int, int, int]] | None:
+    """Return the window, step and padding for each spatial dimension, as `Operator.windows`."""
+    if attrs["ceil_mode"]:
+        return None
+    slides = _slides(name, _layout_sizes(name, types[0], attrs), attrs)
+    return [(slide.extent, slide.stride, slide.before, slide.after) for slide in slides]
+
+
 def _with_spatial(data: TensorType, layout: str, spatial: Sequence[int]) -> TensorType:
     letters = dict(zip(letters_of(len(spatial)), spatial, strict=True))
     return TensorType(tuple(letters.get(a, extent) for a, extent in zip(layout, data.shape, strict=True)), data.dtype)
@@ -454,18 +462,20 @@ def _pool_attrs(rank: int, *, average: bool) -> tuple[Attr, ...]:
     return (*attrs, Attr("count_include_pad", False)) if average else attrs
 
 
-for _how, _noun, _contract in (
-    ("max", "Largest element", "exact"),
-    ("avg", "Average", "relative error below 1e-6 of the mean magnitude; integers truncate"),
+for _how, _elements, _noun, _contract in (
+    ("max", Elements.EXTREME, "Largest element", "exact"),
+    ("avg", Elements.AVERAGED, "Average", "relative error below 1e-6 of the mean magnitude; integers truncate"),
 ):
     for _rank in (1, 2, 3):
         _name = f"nn.{_how}_pool{_rank}d"
         declare(_name, 1, _infer_pool, Kind.ANCHOR, _pool_attrs(_rank, average=_how == "avg"),
-                emit=partial(_emit_pool, _name), contract=_contract, doc=f"{_noun} of each window")  # fmt: skip
+                emit=partial(_emit_pool, _name), windows=partial(pool_windows, _name), elements=_elements,
+                contract=_contract,
+                doc=f"{_noun} of each window")  # fmt: skip
         _name = f"nn.adaptive_{_how}_pool{_rank}d"
         declare(_name, 1, _infer_adaptive, Kind.ANCHOR, (Attr("output_size", ()), *_layout_attrs(_rank)),
-                emit=partial(_emit_adaptive, _name), contract=_contract,
+                emit=partial(_emit_adaptive, _name), elements=_elements, contract=_contract,
                 doc=f"{_noun} of each of a number of windows that cover the data evenly")  # fmt: skip
     _name = f"nn.global_{_how}_pool2d"
     declare(_name, 1, _infer_adaptive, Kind.REDUCE, _layout_attrs(2), emit=partial(_emit_adaptive, _name),
-            contract=_contract, doc=f"{_noun} of each channel")  # fmt: skip
+            elements=_elements, contract=_contract, doc=f"{_noun} of each channel")  # fmt: skip

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.tir import builder as tb
@@ -294,12 +294,14 @@ _AXIS, _OUT_DTYPE = Attr("axis", -1), Attr("out_dtype", None)
 
 declare("qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE,
         (_OUT_DTYPE, _AXIS, Attr("rounding", "TONEAREST", in_tvm={})), _quantize, expensive=True, takes_narrow=True,
+        traits=Trait.QUANTIZES,
         contract="exact in float32 arithmetic; saturates",
         doc="Real numbers to integers; ties away from zero (TFLite), or with rounding=\"TONEVEN\" to even (ONNX).",
         )  # fmt: skip
 declare("qnn.dequantize", 3, _infer_dequantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS), _dequantize, takes_narrow=True,
-        contract="exact in float32 arithmetic", doc="Integers to the real numbers that they stand for.")  # fmt: skip
+        traits=Trait.PRODUCT, contract="exact in float32 arithmetic",
+        doc="Integers to the real numbers that they stand for.")  # fmt: skip
 declare("qnn.requantize", 5, _infer_requantize, Kind.ELEMENTWISE,
         (_AXIS, Attr("rounding", "None", in_tvm=_NEAREST_IN_TVM), Attr("compute_dtype", "None"), _OUT_DTYPE),
-        _requantize, expensive=True, contract="bit-exact to the named rounding rule",
+        _requantize, expensive=True, traits=Trait.CLOSING, contract="bit-exact to the named rounding rule",
         doc="Integers of one scale to integers of another; `rounding` names whose rule.")  # fmt: skip

@@ -17,7 +17,7 @@ from mlfc.ops import qnn_in_tvm
 from mlfc.ops.qnn import check_bytes, check_codes, check_pairs, number, quantized, rescaled, saturate
 from mlfc.ops.rules import Element, broadcast_shape, declare, normalized_axis, replaced, same_shape, tensors
 from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.relay.op import OPERATORS, Attr, Kind, Layout, Operator
 from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Reader, Tensor, broadcast_read
@@ -210,6 +210,6 @@ for _name, _combine, _in_tvm, _attrs, _doc in (
 
 OPERATORS.add("qnn.concatenate", Operator(
     "qnn.concatenate", 5, _infer_concatenate, Kind.INJECTIVE, (Attr("axis", 0),),
-    compute=_compute_concatenate, contract=_CONTRACT,
+    compute=_compute_concatenate, contract=_CONTRACT, layout=Layout.CONCATENATE,
     doc="Quantized tensors joined, each rescaled to the result's scale.",
 ))  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.ops import qnn_in_tvm
 from mlfc.ops.conv import Zeros, declare_conv
-from mlfc.ops.dense import BATCH_ATTRS, declare_product
+from mlfc.ops.dense import BATCH_ATTRS, declare_product, dense_filters
 from mlfc.ops.rules import Element, broadcast_shape, declare, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Kind
@@ -61,12 +61,12 @@ for _name, _transposed, _doc in (
     ("qnn.conv2d_transpose", True, "Transposed convolution of quantized data; int32 or int64 sums."),
 ):
     declare_conv(_name, 2, _doc, transposed=_transposed, num_inputs=6, check=_sum_dtype, zeros=_zero_points,
-                 contract="exact")  # fmt: skip
+                 contract="exact", integer_of=_name.replace("qnn", "nn"))  # fmt: skip
 declare_product("qnn.dense", "Dense layer of quantized data; int32 or int64 sums.", num_inputs=6, check=_sum_dtype,
-                zeros=_zero_points, contract="exact")  # fmt: skip
+                zeros=_zero_points, contract="exact", filters=dense_filters, integer_of="nn.dense")  # fmt: skip
 declare_product("qnn.batch_matmul", "Matrix product of each pair of a batch of quantized matrices.",
                 batched=True, num_inputs=6, attrs=BATCH_ATTRS, check=_sum_dtype, zeros=_zero_points,
-                contract="exact")  # fmt: skip
+                contract="exact", integer_of="nn.batch_matmul")  # fmt: skip
 
 
 _LOWEST, _HIGHEST = -128, 127

@@ -18,7 +18,7 @@ from mlfc.ops import qnn_in_tvm, qnn_softmax16
 from mlfc.ops.qnn import infer_of_codes, number, reduced_multiplier, rescaled, saturate
 from mlfc.ops.rules import check_choice, declare, normalized_axes, normalized_axis, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Kind, Layout
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.support.fixed_point import (
@@ -292,7 +292,7 @@ def _emit_prod(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
 _CONTRACT = "bit-exact to TFLite's reference kernel"
 
 declare("qnn.softmax", 5, _infer_softmax, Kind.REDUCE, (Attr("axis", -1), Attr("out_dtype", None, in_tvm={})),
-        emit=_emit_softmax, in_tvm=qnn_in_tvm.softmax, contract=_CONTRACT,
+        emit=_emit_softmax, layout=Layout.AXIS, in_tvm=qnn_in_tvm.softmax, contract=_CONTRACT,
         doc="Softmax along an axis in fixed point; result of scale 1/256 (int16: 1/65536) and the lowest zero point.",
         )  # fmt: skip
 declare(

@@ -13,7 +13,7 @@ from mlfc.kernels.folding import Axes, Contest, Fold, emit_arg, emit_fold, seria
 from mlfc.ops.elementwise import converted
 from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis, optional_dtype, same_shape
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Elements, Kind, Layout, Trait
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
 from mlfc.support.dims import Dim, Extent, Shape, maximum
@@ -252,6 +252,7 @@ def _flat_index(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
     return place
 
 
+_ELEMENTS = {"max": Elements.EXTREME, "min": Elements.EXTREME, "mean": Elements.AVERAGED}
 _CLOSE = "relative error below 1e-6 of the sum of magnitudes"
 for _name, _doc in (
     ("sum", "Sum over axes."),
@@ -262,14 +263,16 @@ for _name, _doc in (
     ("all", "Whether all elements over axes are true."),
     ("any", "Whether any element over axes is true."),
 ):
-    declare(_name, 1, _infer_reduce, Kind.REDUCE, _REDUCE, emit=partial(_emit_reduce, _name),
+    declare(_name, 1, _infer_reduce, Kind.REDUCE, _REDUCE, emit=partial(_emit_reduce, _name), traits=Trait.READS_ONCE,
+            elements=_ELEMENTS.get(_name, Elements.COMPUTED),
             of_constants=partial(_reduce_constants, _name),
             contract=_CLOSE if _name in ("sum", "mean") else "exact", doc=_doc)  # fmt: skip
 for _name, _which in (("argmax", "largest"), ("argmin", "smallest")):
     _doc = f"Position of the {_which} element over axes; the first one unless select_last_index; NaN counts most."
-    declare(_name, 1, _infer_reduce, Kind.REDUCE, _ARG_REDUCE, emit=partial(_emit_arg, _name), doc=_doc)
+    declare(_name, 1, _infer_reduce, Kind.REDUCE, _ARG_REDUCE, emit=partial(_emit_arg, _name), doc=_doc,
+            traits=Trait.READS_ONCE | Trait.POSITION)  # fmt: skip
 for _name, _doc in (("cumsum", "Running sum along an axis."), ("cumprod", "Running product along an axis.")):
-    declare(_name, 1, _infer_scan, Kind.REDUCE, _SCAN, emit=partial(_emit_scan, _name), doc=_doc)
+    declare(_name, 1, _infer_scan, Kind.REDUCE, _SCAN, emit=partial(_emit_scan, _name), layout=Layout.AXIS, doc=_doc)
 declare("require", 1, _infer_require, Kind.REDUCE, emit=_emit_require,
         doc="A bool that must be true; otherwise the run fails")  # fmt: skip
 declare("variance", 2, _infer_variance, Kind.REDUCE, _VARIANCE, emit=_emit_variance, contract=_CLOSE,

@@ -12,7 +12,7 @@ from mlfc.ops.elementwise import converted
 from mlfc.ops.image import spatial_axes
 from mlfc.ops.rules import check_choice, check_dtype, declare, same_shape
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Kind, Layout
 from mlfc.support.dims import Dim, bounds, is_static, maximum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -201,5 +201,6 @@ def _weighted(data: Tensor, at: dict[int, Expr | _Tap], weigh: str) -> Expr:
 declare("image.grid_sample", 2, _infer, Kind.ANCHOR,
         (Attr("method", "bilinear"), Attr("layout", "NCHW"), Attr("padding_mode", "zeros"),
          Attr("align_corners", True)),
-        emit=_emit, contract="nearest exact where coordinates are; a coordinate that is NaN counts as the lowest",
+        emit=_emit, layout=Layout.LOGICAL,
+        contract="nearest exact where coordinates are; a coordinate that is NaN counts as the lowest",
         doc="Sample images at the places of a grid, whose coordinates go from -1 to 1")  # fmt: skip

@@ -23,7 +23,7 @@ from mlfc.ops.rules import (
     tensors,
 )
 from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
-from mlfc.relay.op import OPERATORS, Attr, Kind, Operator
+from mlfc.relay.op import OPERATORS, Attr, Elements, Kind, Layout, Operator, Trait
 from mlfc.support.dims import LARGEST, Dim, Extent, Shape, UndecidedError, is_static, maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor, broadcast_read
@@ -292,30 +292,37 @@ def _trilu(of: Element, data: Tensor, k: Tensor) -> Expr:
     return tb.select(kept, data.read(of.at), tb.const(0, data.dtype))
 
 
-for _name, _infer_joined, _emit, _doc in (
-    ("concatenate", _infer_concatenate, _concatenate, "Joins tensors along a dimension"),
-    ("stack", _infer_stack, _stack, "Joins tensors along a new dimension"),
+for _name, _infer_joined, _emit, _layout, _doc in (
+    ("concatenate", _infer_concatenate, _concatenate, Layout.CONCATENATE, "Joins tensors along a dimension"),
+    ("stack", _infer_stack, _stack, None, "Joins tensors along a new dimension"),
 ):
-    OPERATORS.add(_name, Operator(_name, 1, _infer_joined, Kind.REDUCE, (Attr("axis", 0),), emit=_emit, doc=_doc))
+    OPERATORS.add(_name, Operator(_name, 1, _infer_joined, Kind.REDUCE, (Attr("axis", 0),), emit=_emit, layout=_layout,
+                                  traits=Trait.READS_ONCE, doc=_doc))  # fmt: skip
 _INJECTIVE = Kind.INJECTIVE
 declare("transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose, takes_narrow=True,
+        layout=Layout.TRANSPOSE, elements=Elements.MOVED,
         doc="Dimensions in another order; None reverses them")  # fmt: skip
 declare("broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)),
-        lambda of, data: broadcast_read(data, of.at), doc="Repeats dimensions of extent 1 to a shape")  # fmt: skip
+        lambda of, data: broadcast_read(data, of.at), layout=Layout.BROADCAST, elements=Elements.MOVED,
+        doc="Repeats dimensions of extent 1 to a shape")  # fmt: skip
 declare("broadcast_to_like", 2, _infer_broadcast_to, _INJECTIVE, (), lambda of, data, _: broadcast_read(data, of.at),
-        doc="Repeats dimensions of extent 1 to the second argument's shape")  # fmt: skip
+        elements=Elements.MOVED, doc="Repeats dimensions of extent 1 to the second argument's shape")  # fmt: skip
 declare("split", 1, _infer_split, Kind.OPAQUE, (Attr("indices_or_sections"), Attr("axis", 0)),
         doc="Cuts a dimension into equal parts or at given points")  # fmt: skip
 declare("strided_slice", 1, _infer_strided_slice, _INJECTIVE,
         (Attr("begin"), Attr("end"), Attr("strides"), Attr("slice_mode", "end"), Attr("axes")), _strided_slice,
+        layout=Layout.SLICE, elements=Elements.MOVED,
         doc="Part of a tensor, as Python's slices; slice_mode 'size' takes sizes for ends")  # fmt: skip
 declare("slice_like", 2, _infer_slice_like, _INJECTIVE, (Attr("axes"),), lambda of, data, _: data.read(of.at),
-        doc="The first part of a tensor, as large as another")  # fmt: skip
-declare("tile", 1, _infer_tile, _INJECTIVE, (Attr("reps"),), _tile, doc="A tensor repeated as a whole")
+        elements=Elements.MOVED, doc="The first part of a tensor, as large as another")  # fmt: skip
+declare("tile", 1, _infer_tile, _INJECTIVE, (Attr("reps"),), _tile, elements=Elements.MOVED,
+        doc="A tensor repeated as a whole")  # fmt: skip
 declare("repeat", 1, _infer_repeat, _INJECTIVE, (Attr("repeats"), Attr("axis", None)), _repeat,
-        doc="Each element repeated")  # fmt: skip
-declare("reverse", 1, _infer_reverse, _INJECTIVE, (Attr("axis", None),), _reverse, doc="Dimensions back to front")
+        layout=Layout.AXIS, elements=Elements.MOVED, doc="Each element repeated")  # fmt: skip
+declare("reverse", 1, _infer_reverse, _INJECTIVE, (Attr("axis", None),), _reverse, layout=Layout.AXIS,
+        elements=Elements.MOVED, doc="Dimensions back to front")  # fmt: skip
 declare("reverse_sequence", 2, _infer_reverse_sequence, _INJECTIVE, (Attr("seq_axis", 1), Attr("batch_axis", 0)),
-        _reverse_sequence, doc="The first elements of each sequence back to front")  # fmt: skip
+        _reverse_sequence, elements=Elements.MOVED,
+        doc="The first elements of each sequence back to front")  # fmt: skip
 declare("trilu", 2, _infer_trilu, _INJECTIVE, (Attr("upper", True),), _trilu,
         doc="Upper or lower triangle of matrices, zeros elsewhere")  # fmt: skip

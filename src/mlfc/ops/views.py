@@ -9,7 +9,7 @@ from typing import Any
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import declare, divided, normalized_axes, normalized_axis, same_extent
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Elements, Kind
 from mlfc.support.dims import Dim, Extent, Shape, is_static
 
 
@@ -113,12 +113,17 @@ def _infer_batch_flatten(name: str, _: Attrs, data: TensorType) -> TensorType:
 
 
 declare("reshape", 1, _infer_reshape, Kind.VIEW, (Attr("newshape"), Attr("allowzero", False)),
+        elements=Elements.SAME,
         doc="Another shape; 0 copies a dimension, -1 is inferred, -2 copies the rest, -3 merges two, "
             "-4 splits one")  # fmt: skip
 declare("reshape_like", 2, _infer_reshape_like, Kind.VIEW,
         (Attr("lhs_begin", 0), Attr("lhs_end", None), Attr("rhs_begin", 0), Attr("rhs_end", None)),
+        elements=Elements.SAME,
         doc="The shape of the second argument")  # fmt: skip
-declare("squeeze", 1, _infer_squeeze, Kind.VIEW, (Attr("axis", None),), doc="Removes dimensions of extent 1")
+declare("squeeze", 1, _infer_squeeze, Kind.VIEW, (Attr("axis", None),), elements=Elements.SAME,
+        doc="Removes dimensions of extent 1")  # fmt: skip
 declare("expand_dims", 1, _infer_expand_dims, Kind.VIEW, (Attr("axis", REQUIRED), Attr("num_newaxis", 1)),
+        elements=Elements.SAME,
         doc="Inserts dimensions of extent 1")  # fmt: skip
-declare("nn.batch_flatten", 1, _infer_batch_flatten, Kind.VIEW, doc="All dimensions but the first become one")
+declare("nn.batch_flatten", 1, _infer_batch_flatten, Kind.VIEW, elements=Elements.SAME,
+        doc="All dimensions but the first become one")  # fmt: skip

@@ -7,6 +7,7 @@ each block of successive weights of an output channel. The codes stay packed in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,21 @@ import numpy.typing as npt
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.codes import Codes, code_at, pack_codes, unsigned_codes
-from mlfc.ops.conv import FLOAT_CONTRACT, arranged, check_channels_last, conv_attrs, conv_geometry, ordered_weights
-from mlfc.ops.dense import infer_dense
+from mlfc.ops.conv import (
+    FLOAT_CONTRACT,
+    arranged,
+    check_channels_last,
+    conv_attrs,
+    conv_filters,
+    conv_geometry,
+    conv_windows,
+    ordered_weights,
+)
+from mlfc.ops.dense import dense_filters, infer_dense
 from mlfc.ops.indexing import check_indices, in_bounds
 from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, replaced, same_shape
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
@@ -173,7 +183,8 @@ def _declare_conv(rank: int) -> None:
         return conv_geometry(name, types[0], types[1], attrs).macs
 
     declare(name, 4, infer, Kind.ANCHOR, conv_attrs(rank), emit=emit, takes_bias=True, macs=macs, takes_narrow=True,
-            slides=True, contract=_CONTRACT,
+            slides=True, contract=_CONTRACT, packed_of=f"nn.conv{rank}d", filters=conv_filters,
+            windows=partial(conv_windows, name),
             doc=f"nn.conv{rank}d of float data with weights that stay packed in 8, 4 or 2 bits.")  # fmt: skip
 
 
@@ -222,15 +233,16 @@ def _take(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, _: TensorType) -
 declare("qnn.unpack", 1, _infer_unpack, Kind.INJECTIVE, (Attr("out_dtype"), Attr("extent")), _unpack, takes_narrow=True,
         doc="Numbers of 4 or 2 bits from the bytes that hold them, from the lowest bits on.")  # fmt: skip
 declare("qnn.dequantize_blocks", 3, _infer_blocks, Kind.INJECTIVE, (Attr("axis", -1), _BLOCK), _dequantize_blocks,
-        takes_narrow=True, contract="exact in float32 arithmetic",
+        takes_narrow=True, contract="exact in float32 arithmetic", traits=Trait.PRODUCT,
         doc="Integers to the real numbers that they stand for, with a scale for each block along an axis.",
         )  # fmt: skip
 declare("qnn.weight_only_dense", 4, _infer_dense, Kind.ANCHOR, (Attr("units", REQUIRED), _BLOCK), emit=_emit_dense,
         takes_bias=True, macs=lambda types, _, out: out.size * types[0].shape[-1], takes_narrow=True,
-        contract=_CONTRACT, doc="nn.dense of float data with weights that stay packed in 8, 4 or 2 bits.",
-        )  # fmt: skip
+        contract=_CONTRACT, packed_of="nn.dense", filters=dense_filters,
+        doc="nn.dense of float data with weights that stay packed in 8, 4 or 2 bits.")  # fmt: skip
 declare("qnn.weight_only_take", 4, _infer_take, Kind.INJECTIVE, (_BLOCK,), compute=_take, takes_narrow=True,
-        contract="exact in float32 arithmetic",
+        contract="exact in float32 arithmetic", packed_of="take",
+        traits=Trait.PRODUCT | Trait.PICK,
         doc="Rows of a table that stays packed in 8, 4 or 2 bits, as real numbers.")  # fmt: skip
 for _rank in (1, 2, 3):
     _declare_conv(_rank)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError, MlfcError, TypeCheckError
-from mlfc.relay.op import OPERATORS, Kind, Operator
+from mlfc.relay.op import OPERATORS, Kind, Operator, Trait
 from mlfc.support import dims, dtypes
 from mlfc.support.containers import Container
 from mlfc.support.cost import spend
@@ -383,7 +383,7 @@ def _of_open(name: str, given: str, open_ones: Sequence[Symbol], error: Exceptio
 
 def _check_narrow(operator: Operator, types: Sequence[Type], result: Type) -> None:
     """Refuse tensors of narrow dtypes unless the operator knows them; views take whatever lies in memory."""
-    if operator.takes_narrow or operator.kind in (Kind.VIEW, Kind.OPAQUE):
+    if operator.takes_narrow or operator.kind in (Kind.VIEW, Kind.OPAQUE, Kind.LIST):
         return
     for kind in (*types, result):
         for item in kind.fields if isinstance(kind, TupleType) else (kind,):
@@ -549,6 +549,18 @@ def tensor_type(expr: Expr) -> TensorType:
     return expr.type
 
 
+def operator(expr: Expr) -> Operator | None:
+    """Return the operator if the expression is an operator call, else None."""
+    return expr.op if isinstance(expr, Call) and isinstance(expr.op, Operator) else None
+
+
 def op_name(expr: Expr) -> str | None:
     """Return the operator's name if the expression is an operator call, else None."""
-    return expr.op.name if isinstance(expr, Call) and isinstance(expr.op, Operator) else None
+    called = operator(expr)
+    return called.name if called is not None else None
+
+
+def has_trait(expr: Expr, trait: Trait) -> bool:
+    """Tell whether the expression is a call of an operator with one of these traits."""
+    called = operator(expr)
+    return called is not None and bool(called.traits & trait)

@@ -7,8 +7,10 @@ declaration holds and keeps the table.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from mlfc.errors import TypeCheckError
@@ -25,7 +27,64 @@ class Kind(enum.Enum):
     ANCHOR = "anchor"  # loops of its own over buffers; elementwise consumers fuse onto its result
     VIEW = "view"  # the same bytes under another shape: never computes, shares storage
     OPAQUE = "opaque"  # rewritten before lowering; has no loop-level rule
+    LIST = "list"  # takes or returns a list of tensors: an instruction of the program, without loops
     EXTERNAL = "external"  # an external code generator's: never fuses, wants its inputs in memory
+
+
+POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
+
+
+class Layout(enum.Enum):
+    """How an operator takes operands whose axes are in another order than the graph declares; see `layout_rules`."""
+
+    LOGICAL = "logical"  # in the declared order only
+    POINTWISE = "pointwise"  # in any order, the same for all operands
+    CHANNELS_LAST = "channels last"  # the attribute `layout`
+    CONVOLUTION = "convolution"  # the attributes `data_layout` and `kernel_layout`
+    AXIS = "axis"  # any order of the first operand: `axis` is one axis of it, or several, and all axes are kept
+    IMAGES = "images"  # as AXIS, but the first axis stays first
+    OPERAND_AXES = "operand axes"  # as POINTWISE: `lhs_axis` and `rhs_axis` are axes of the first two operands
+    REDUCE = "reduce"  # any order of the first operand: `axis` is removed, or kept with `keepdims`
+    BROADCAST = "broadcast"  # any order: `shape` is that of the result
+    CONCATENATE = "concatenate"  # any order, the same for all fields of the first operand: `axis`
+    SLICE = "slice"  # any order of the first operand: `axes`
+    PAD = "pad"  # any order of the first operand: `pad_width` has a pair for each axis
+    TRANSPOSE = "transpose"  # any order: `axes` is only another one
+    VIEW = "view"  # any order in which the axes that are merged or split lie together
+
+
+class Elements(enum.Enum):
+    """How the elements of a result relate to those of the first operand."""
+
+    SAME = "same"  # the same ones in the same order in memory
+    CONVERTED = "converted"  # as SAME, converted to another dtype
+    MOVED = "moved"  # each is one of them, chosen by its position
+    EXTREME = "extreme"  # each is the largest or the smallest of some of them
+    AVERAGED = "averaged"  # each is a mean of some of them
+    COMPUTED = "computed"
+
+
+class Trait(enum.Flag):
+    """Facts about an operator that passes ask for."""
+
+    NONE = 0
+    SUM = enum.auto()  # adds or subtracts its two operands
+    PRODUCT = enum.auto()  # its last float operation is a multiplication, which a compiler may fuse with a sum
+    QUANTIZES = enum.auto()  # rounds real numbers to codes, by a scale and a zero point
+    BIAS = enum.auto()  # adds a vector along `axis`, which accumulators may start with
+    COMPARISON = enum.auto()  # compares two operands element by element
+    LOGIC = enum.auto()  # combines bools element by element
+    SELECTION = enum.auto()  # each element is one of the second or of the third operand
+    POSITION = enum.auto()  # each element is the position of an extreme element of the operand along `axis`
+    PICK = enum.auto()  # reads elements of the first operand at positions in the second, along `axis`
+    PUT = enum.auto()  # writes elements of the first operand at positions in the second, along `axis`
+    TUPLES = enum.auto()  # of PICK and PUT: positions are tuples, along the first axis of the second operand
+    READS_ONCE = enum.auto()  # of kind REDUCE: its loops read each element of the operands once
+    SHAPE = enum.auto()  # its elements are dimension expressions, the attribute `values`
+    SHAPE_OF = enum.auto()  # reads the shape of its operand and none of its elements
+    CLOSING = enum.auto()  # ends a layer: a bias, or rounding and limiting its result
+    AT_POSITION = enum.auto()  # of kind LIST: the second operand is a position in the list
+    TRANSPOSED = enum.auto()  # spreads each element of the data over a window of the result
 
 
 class _Required:
@@ -83,9 +142,26 @@ class Operator:
     takes_narrow: bool = False
     # at least one window must fit into the data: extents of the result that the data do not have are at least 1
     slides: bool = False
+    # how it takes operands whose axes are in another order; None for what the kind and the attributes imply
+    layout: Layout | None = None
+    elements: Elements = Elements.COMPUTED
+    traits: Trait = Trait.NONE
+    magnitude: float = 0.0  # the largest magnitude of an element of the result; 0 if it has no bound
+    integer_of: str = ""  # the operator on real numbers whose result this one computes exactly, of their codes
+    packed_of: str = ""  # the operator whose result this one computes, of a second operand that is packed codes
+    # ``(types, attrs) -> (axis, axes)``: the axis of the result, and those of the second operand, that count output
+    # channels; none of the latter where channels share weights
+    filters: Callable[..., tuple[int, tuple[int, ...]]] | None = None
+    # ``(types, attrs) -> [(extent, stride, before, after), ...] | None``: for each spatial dimension, the elements of
+    # the data that one of the result needs, the steps between them, and the padding; None where windows are irregular
+    windows: Callable[..., list[tuple[int, int, int, int]] | None] | None = None
     contract: str = "exact"  # the numeric contract, one line: "exact", "at most 2 ULP of the correctly rounded result"
     doc: str = ""  # one line
     note: str = ""  # a remark on its result, which the C header repeats at outputs that it computes
+
+    def __post_init__(self) -> None:
+        if self.layout is None:
+            object.__setattr__(self, "layout", _implied_layout(self.kind, {attr.name for attr in self.attrs}))
 
     def complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all attributes in declared order, defaults filled in; refuse unknown and missing ones."""
@@ -104,10 +180,50 @@ class Operator:
         return full
 
 
+def _implied_layout(kind: Kind, attrs: Collection[str]) -> Layout:
+    for name, layout in _LAYOUT_OF_ATTRIBUTE.items():
+        if name in attrs:
+            return layout
+    if kind is Kind.VIEW:
+        return Layout.VIEW
+    if kind not in POINTWISE:
+        return Layout.LOGICAL
+    return Layout.AXIS if "axis" in attrs else Layout.POINTWISE
+
+
+_LAYOUT_OF_ATTRIBUTE = {
+    "data_layout": Layout.CONVOLUTION, "layout": Layout.CHANNELS_LAST, "pad_width": Layout.PAD,
+    "lhs_axis": Layout.OPERAND_AXES, "exclude": Layout.REDUCE,
+}  # fmt: skip
 OPERATORS: Registry[Operator] = Registry("operator")
+KERNEL_PREFIX = "fused_"
+"""What the names of kernels start with, before those of their operators."""
+
+
+@cache
+def forms(field: str) -> Mapping[str, str]:
+    """Return the operators that declare another one in a field, ``integer_of`` or ``packed_of``, by that one."""
+    return {of: name for name in OPERATORS if (of := getattr(OPERATORS.get(name), field))}
+
+
+def kernel_operators(kernel: str) -> tuple[str, ...]:
+    """Return the operators that a kernel or its function is named after, as far as the name goes."""
+    pattern, names = _kernel_names()
+    _, _, rest = kernel.partition(KERNEL_PREFIX)
+    found, place = [], 0
+    while (match := pattern.match(rest, place)) is not None:
+        found.append(names[match[1]])
+        place = match.end()
+    return tuple(found)
+
+
+@cache
+def _kernel_names() -> tuple[re.Pattern[str], Mapping[str, str]]:
+    names = {name.replace(".", "_"): name for name in OPERATORS}
+    longest = sorted(names, key=lambda name: (-len(name), name))
+    return re.compile(f"({'|'.join(map(re.escape, longest))})(?:_|$)"), names
 
 
 def kernel_note(kernel: str) -> str:
-    """Return the note of the operator that a kernel, which is named after its operators, has; empty if none has one."""
-    notes = (OPERATORS.get(name).note for name in OPERATORS if name.replace(".", "_") in kernel)
-    return next(filter(None, notes), "")
+    """Return the note of the operators that a kernel is named after; empty if none has one."""
+    return next(filter(None, (OPERATORS.get(name).note for name in kernel_operators(kernel))), "")

@@ -8,7 +8,16 @@ from mlfc.relay.ir import Call, Expr, IRModule, Tuple, TupleGetItem
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order, with_children
 from mlfc.transform.layout_rules import Forms, convert_call
-from mlfc.transform.matching import apply_rules, changed_constant, match_call, reshaped, scalar_of, shape_of, value_of
+from mlfc.transform.matching import (
+    Rule,
+    apply_rules,
+    changed_constant,
+    match_call,
+    reshaped,
+    scalar_of,
+    shape_of,
+    value_of,
+)
 
 
 @dataclass(frozen=True)
@@ -70,4 +79,4 @@ def _pointwise_chain(expr: Expr) -> list[Call]:
     return chain
 
 
-_RULES = dict.fromkeys(("nn.dense", "qnn.dense"), _flattened_dense)
+_RULES: dict[str, Rule] = dict.fromkeys(("nn.dense", "qnn.dense"), _flattened_dense)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,15 +29,8 @@ def _visit(node: Expr) -> Expr:
     source = node.value
     if isinstance(source, Tuple):
         return source.fields[node.index]
-    name = op_name(source)
-    if isinstance(source, Call):
-        if name == "split":
-            return _slice(node, source)
-        if name == "nn.dropout" and node.index == 0:
-            return source.args[0]
-        if name == "nn.batch_norm" and node.index == 0:
-            return _batch_norm(node, source)
-    return node
+    rule = _RULES.get(op_name(source) or "")
+    return node if rule is None or not isinstance(source, Call) else rule(node, source)
 
 
 def _span(item: TupleGetItem, source: Call) -> ir.Span:
@@ -57,8 +51,14 @@ def _slice(item: TupleGetItem, split: Call) -> Expr:
     )
 
 
+def _dropped(item: TupleGetItem, dropout: Call) -> Expr:
+    return item if item.index else dropout.args[0]
+
+
 def _batch_norm(item: TupleGetItem, norm: Call) -> Expr:
     """Return ``data * scale + shift``; both are computed here, in float64, if the statistics are known."""
+    if item.index:
+        return item
     data, gamma, beta, mean, variance = norm.args
     attrs, dtype, rank = norm.attrs, dtype_of(data), len(shape_of(data))
     axis = attrs["axis"] % rank
@@ -81,3 +81,10 @@ def _batch_norm(item: TupleGetItem, norm: Call) -> Expr:
     span = _span(item, norm)
     product = ir.call("multiply", [data, scale], span=ir.Span(span.nodes))
     return ir.call("add", [product, shift], span=span)
+
+
+_RULES: dict[str, Callable[[TupleGetItem, Call], Expr]] = {
+    "split": _slice,
+    "nn.dropout": _dropped,
+    "nn.batch_norm": _batch_norm,
+}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from mlfc.errors import UnsupportedError
 from mlfc.relay import ir as relay
+from mlfc.relay.op import Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.support.dim_estimates import most
@@ -28,8 +29,6 @@ FEW_NUMBERS = 64
 """Elements of integers that the host computes unless the device has what they are computed from."""
 DEFINES = "defines"
 """The attribute of a function: the symbols whose values are the last fields of its body."""
-# operators on lists whose second argument is a position
-_BY_PLACE = ("list_get", "list_insert", "list_erase")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +116,8 @@ class _Flow:
         for expr in post_order(self.main.body):
             if isinstance(expr, relay.If):
                 self.on_host.add(storage_owner(expr.condition))
-            elif (relay.op_name(expr) or "").startswith("list_") and isinstance(expr, relay.Call):
-                self.on_host.update(storage_owner(arg) for arg in expr.args[1:2] if relay.op_name(expr) in _BY_PLACE)
+            elif isinstance(expr, relay.Call) and relay.has_trait(expr, Trait.AT_POSITION):
+                self.on_host.add(storage_owner(expr.args[1]))
             if isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
                 owners = dict.fromkeys(storage_owner(arg) for arg in expr.args)
                 self.groups[expr] = expr.op

@@ -8,10 +8,10 @@ from functools import partial
 
 from mlfc.errors import UnsupportedError
 from mlfc.ops.evaluate import evaluate
-from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, op_name, tensor_type
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, has_trait, operator, tensor_type
+from mlfc.relay.op import POINTWISE, Operator, Trait
 from mlfc.relay.visitor import rewrite, users, with_children
-from mlfc.transform.matching import COMPARISONS, LOGIC, flat_args
+from mlfc.transform.matching import flat_args
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class FoldConstant:
         call = folded.get(constant)
         if call is None or tensor_type(constant).nbytes <= self.mask_bytes:
             return None
-        if op_name(call) in LOGIC:
+        if has_trait(call, Trait.LOGIC):
             inner = [self._comparison(arg, folded) for arg in call.args]
             parts = [part for part in inner if part is not None]
             return with_children(call, parts) if len(parts) == len(inner) else None
-        if op_name(call) not in COMPARISONS:
+        if not has_trait(call, Trait.COMPARISON):
             return None
         given = sum(tensor_type(arg).size for arg in call.args)
         return call if tensor_type(constant).size > self.max_growth * given else None
@@ -79,8 +79,5 @@ class FoldConstant:
 
 
 def _is_elementwise(reader: Expr) -> bool:
-    return (
-        isinstance(reader, Call)
-        and isinstance(reader.op, Operator)
-        and reader.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST)
-    )
+    called = operator(reader)
+    return called is not None and called.kind in POINTWISE

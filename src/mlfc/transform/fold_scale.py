@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 
-from mlfc.ops.conv import is_depthwise_hwoi
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule
-from mlfc.relay.op import Operator
 from mlfc.support import dtypes
 from mlfc.transform.matching import (
     Array,
@@ -20,14 +19,12 @@ from mlfc.transform.matching import (
     is_normal,
     joined_span,
     match_call,
+    operator_of,
     per_channel,
     shape_of,
     value_of,
 )
 
-_CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
-_TRANSPOSED = ("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
-_ANCHORS = (*_CONVOLUTIONS, *_TRANSPOSED, "nn.dense")
 _MOST_CANCELLED = 64.0  # largest ratio of biases to their sum at which they are merged
 
 
@@ -50,8 +47,9 @@ class _Folding(RuleRewriter):
     """The rules. What is read by others too is left alone: folding would compute it twice."""
 
     def __init__(self) -> None:
-        rules = {"multiply": self.multiply, "add": self.add, "subtract": self.subtract, "nn.bias_add": self.bias_add}
-        super().__init__(rules)
+        super().__init__(
+            {"multiply": self.multiply, "add": self.add, "subtract": self.subtract, "nn.bias_add": self.bias_add}
+        )
 
     def _alone(self, expr: Expr) -> bool:
         return self.reads(expr) <= 1
@@ -60,8 +58,8 @@ class _Folding(RuleRewriter):
         data, factor = _split(call)
         if data is None or factor is None or not self._alone(data):
             return None
-        if isinstance(data, Call) and match_call(data, *_ANCHORS):
-            scale = per_channel(factor, shape_of(data), _channel_axis(data))
+        if _is_anchor(data):
+            scale = per_channel(factor, shape_of(data), _channels(data)[0])
             return None if scale is None else _scaled_anchor(data, scale, call.span)
         if isinstance(data, Call) and match_call(data, "nn.bias_add"):
             return self._scaled_bias_add(data, factor, call)
@@ -94,11 +92,11 @@ class _Folding(RuleRewriter):
 
     def _scaled_bias_add(self, data: Call, factor: Array, call: Call) -> Expr | None:
         anchor, bias = data.args[0], value_of(data.args[1])
-        if not isinstance(anchor, Call) or not match_call(anchor, *_ANCHORS) or not self._alone(anchor):
+        if not _is_anchor(anchor) or not self._alone(anchor):
             return None
         axis = data.attrs["axis"] % len(shape_of(data))
         scale = per_channel(factor, shape_of(data), axis)
-        if scale is None or bias is None or axis != _channel_axis(anchor):
+        if scale is None or bias is None or axis != _channels(anchor)[0]:
             return None
         scaled, bias = _scaled_anchor(anchor, scale, data.span), _product(bias, scale)
         if scaled is None or bias is None:
@@ -109,9 +107,8 @@ class _Folding(RuleRewriter):
         data, shift = _split(call)
         if data is None or shift is None:
             return None
-        if isinstance(data, Call) and match_call(data, *_ANCHORS, "nn.bias_add"):
-            bias_add = match_call(data, "nn.bias_add")
-            axis = bias_add.attrs["axis"] % len(shape_of(data)) if bias_add else _channel_axis(data)
+        axis = _channels(data)[0] if _is_anchor(data) else _bias_axis(data)
+        if axis is not None:
             vector = per_channel(shift, shape_of(data), axis)
             if vector is None:
                 return None
@@ -175,38 +172,35 @@ def _sum(a: Array, b: Array) -> Array | None:
     return total if np.all(np.isfinite(wide)) and np.isfinite(most) and most * _MOST_CANCELLED >= max(parts) else None
 
 
-def _channel_axis(anchor: Call) -> int:
-    """Return the axis of the result that counts output channels."""
-    if match_call(anchor, "nn.dense"):
-        return len(shape_of(anchor)) - 1
-    layout: str = anchor.attrs["out_layout"] or anchor.attrs["data_layout"]
-    return layout.index("C")
+def _is_anchor(expr: Expr) -> TypeGuard[Call]:
+    """Tell whether an expression is a product with weights that are real numbers."""
+    called = ir.operator(expr)
+    return called is not None and called.filters is not None and not called.packed_of
+
+
+def _bias_axis(expr: Expr) -> int | None:
+    """Return the axis along which an expression adds a bias, None if it does not."""
+    call = match_call(expr, "nn.bias_add")
+    return None if call is None else call.attrs["axis"] % len(shape_of(call))
+
+
+def _channels(anchor: Call) -> tuple[int, tuple[int, ...]]:
+    """Return the axes of the result and of the weights that count output channels, as `Operator.filters`."""
+    filters = operator_of(anchor).filters
+    assert filters is not None
+    return filters([ir.tensor_type(arg) for arg in anchor.args], anchor.attrs)
 
 
 def _scaled_anchor(anchor: Call, scale: Array, span: ir.Span) -> Expr | None:
     """Return the anchor with the weights of each output channel multiplied, or None if they are not known."""
     weights = value_of(anchor.args[1])
-    shape = None if weights is None else _scale_shape(anchor, weights)
-    if weights is None or shape is None or not isinstance(anchor.op, Operator) or not np.all(is_moderate(scale)):
+    axes = _channels(anchor)[1]
+    if weights is None or not axes or not np.all(is_moderate(scale)):
         return None
+    shape = [extent if axis in axes else 1 for axis, extent in enumerate(weights.shape)]
     product = _product(weights, scale.reshape(shape))
     if product is None:
         return None
     joined = ir.Span(anchor.span.merged(span).nodes, span.tensor)
-    return ir.call(
-        anchor.op.name, [anchor.args[0], changed_constant(anchor.args[1], product)], anchor.attrs, span=joined
-    )
-
-
-def _scale_shape(anchor: Call, weights: Array) -> list[int] | None:
-    """Return the shape under which one number an output channel broadcasts over the weights."""
-    if match_call(anchor, "nn.dense"):
-        return [-1, 1]
-    layout, groups = anchor.attrs["kernel_layout"], anchor.attrs["groups"]
-    channel_letters = "O"
-    if match_call(anchor, *_TRANSPOSED):
-        if groups != 1:
-            return None
-    elif is_depthwise_hwoi(anchor.attrs, shape_of(anchor.args[0])[anchor.attrs["data_layout"].index("C")]):
-        channel_letters = "OI"  # O counts the input channels, I the filters of each
-    return [extent if letter in channel_letters else 1 for letter, extent in zip(layout, weights.shape, strict=True)]
+    args = [anchor.args[0], changed_constant(anchor.args[1], product)]
+    return ir.call(operator_of(anchor).name, args, anchor.attrs, span=joined)

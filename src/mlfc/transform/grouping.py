@@ -12,21 +12,17 @@ from dataclasses import dataclass, field
 from math import prod
 
 from mlfc.errors import InternalError
-from mlfc.relay.ir import Call, Expr, Function, Tuple, op_name, tensor_type
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.ir import Call, Expr, Function, Tuple, has_trait, tensor_type
+from mlfc.relay.op import POINTWISE, Kind, Operator, Trait
 from mlfc.support.dim_estimates import typical
 from mlfc.target.features import Features
 from mlfc.tir import ir, visitor
 from mlfc.tir.context import Context, Indices, Tensor
 from mlfc.transform.matching import compares_constants, flat_args, operator_of, shape_of, value_of
 
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _LOOPS = (Kind.ANCHOR, Kind.REDUCE)
 
-# What reads each element of its input once; other operators of kind REDUCE may do so several times.
-_SINGLE_READS = frozenset(
-    {"concatenate", "stack", "sum", "mean", "max", "min", "prod", "all", "any", "argmax", "argmin"}
-)
+# How often operators of kind REDUCE read an element of their input, but those with `Trait.READS_ONCE`.
 _SEVERAL_READS = 3
 _MAX_CHEAP_REPEATS = 4.0
 _MAX_DIAMOND = 32
@@ -112,7 +108,7 @@ class Grouping:
         taken: list[Call] = []
         while waiting and len(taken) < _MAX_DIAMOND:
             call = min(waiting, key=self._index.__getitem__)
-            fits = kind_of(call) in _POINTWISE and shape_of(call) == shape_of(master) and call not in self._group
+            fits = kind_of(call) in POINTWISE and shape_of(call) == shape_of(master) and call not in self._group
             if not fits or len(group.members) + len(taken) >= self._max_depth:
                 return None
             taken.append(call)
@@ -164,7 +160,7 @@ class Grouping:
 
     def _is_at_store(self, call: Call, group: Group) -> bool:
         return all(
-            reader in group.at_store and kind_of(reader) in _POINTWISE and shape_of(reader) == shape_of(call)
+            reader in group.at_store and kind_of(reader) in POINTWISE and shape_of(reader) == shape_of(call)
             for reader in self._users[call]
         )
 
@@ -200,7 +196,7 @@ class Grouping:
         """Return how many elements of `source` one whole evaluation of `reader` reads."""
         kind = kind_of(reader)
         if kind is Kind.REDUCE:
-            return _size(source) * (1 if op_name(reader) in _SINGLE_READS else _SEVERAL_READS)
+            return _size(source) * (1 if has_trait(reader, Trait.READS_ONCE) else _SEVERAL_READS)
         if any(isinstance(arg, Tuple) for arg in reader.args):
             return _size(source)
         return _size(reader) * (self._inline_cost(reader).names.get(source, 1) if kind is Kind.INJECTIVE else 1)

@@ -1,7 +1,6 @@
-"""How each operator takes tensors whose axes are in another order.
+"""Rules that convert operators to operands whose axes are in another order, by `Operator.layout`.
 
-A rule gets the forms and a call of the logical graph, and puts the call's form. Operators without a rule
-get their arguments in the logical order.
+A rule gets the forms and a call of the logical graph, and puts the call's form.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from mlfc.errors import InternalError
 from mlfc.ops.conv import is_depthwise_hwoi
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, op_name
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple, has_trait, op_name
+from mlfc.relay.op import Layout, Operator, Trait
 from mlfc.support.dim_estimates import typical
 from mlfc.transform.matching import flat_args, match_call, matching_axes, reshaped, shape_of, transposed
 
@@ -131,15 +130,8 @@ LayoutRule: TypeAlias = Callable[[Forms, Call], None]
 
 def convert_call(forms: Forms, call: Call) -> None:
     """Put the form of `call`."""
-    rule = _RULES.get(op_name(call) or "")
-    if rule is None and isinstance(call.op, Operator):
-        if "layout" in call.attrs:
-            rule = _layout
-        elif call.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST):
-            rule = _pointwise
-    if rule is None:
-        rule = _logical
-    rule(forms, call)
+    layout = call.op.layout if isinstance(call.op, Operator) else None
+    _RULES[layout or Layout.LOGICAL](forms, call)
 
 
 def _logical(forms: Forms, call: Call) -> None:
@@ -156,7 +148,7 @@ def _convolution(forms: Forms, call: Call) -> None:
     target = _channels_last(given)
     data = forms.ordered(call.args[0], [given.index(letter) for letter in target])
     weights, kernel_layout = forms.logical(call.args[1]), attrs["kernel_layout"]
-    if "transpose" not in (op_name(call) or "") and isinstance(weights, Constant):
+    if not has_trait(call, Trait.TRANSPOSED) and isinstance(weights, Constant):
         channels = shape_of(call.args[0])[given.index("C")]
         weights, kernel_layout = _channels_last_kernel(weights, attrs, channels)
     args = [data, weights, *(forms.logical(arg) for arg in call.args[2:])]
@@ -269,11 +261,17 @@ def _reduce(forms: Forms, call: Call) -> None:
     if "select_last_index" in attrs and len(axes) != 1:  # the index counts in the logical order
         return _logical(forms, call)
     positions = tuple(sorted(order.index(axis) for axis in axes))
-    result = apply(call, [forms.at_hand(data)], axis=positions, exclude=False)
+    args = [forms.at_hand(data), *(_beside(forms, arg, order) for arg in call.args[1:])]
+    result = apply(call, args, axis=positions, exclude=False)
     if attrs["keepdims"]:
         return forms.put(call, result, order)
     kept = [axis for axis in order if axis not in axes]
     return forms.put(call, result, [sorted(kept).index(axis) for axis in kept])
+
+
+def _beside(forms: Forms, arg: Expr, order: Sequence[int]) -> Expr:
+    """Return an operand of a reduction beside its data: of the same rank, or numbers."""
+    return forms.ordered(arg, order) if len(shape_of(arg)) == len(order) else forms.logical(arg)
 
 
 def _transpose(forms: Forms, call: Call) -> None:
@@ -312,27 +310,19 @@ def _with_units(axes: list[int], shape: tuple[int, ...]) -> list[int]:
     return result
 
 
-_RULES: dict[str, LayoutRule] = {
-    **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d", "qnn.conv2d"), _convolution),
-    **dict.fromkeys((f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)), _convolution),
-    "qnn.conv2d_transpose": _convolution,
-    **dict.fromkeys((f"qnn.weight_only_conv{rank}d" for rank in (1, 2, 3)), _convolution),
-    **dict.fromkeys(("image.grid_sample", "image.crop_and_resize"), _logical),
-    **dict.fromkeys(
-        (
-            "nn.softmax", "nn.log_softmax", "qnn.softmax", "nn.lrn", "nn.l2_normalize", "nn.bias_add", "nn.prelu",
-            "nn.layer_norm", "cumsum", "cumprod", "reverse", "repeat", "qnn.quantize", "qnn.dequantize",
-            "qnn.requantize",
-        ),
-        _along_axis,
-    ),
-    **dict.fromkeys(("nn.instance_norm", "nn.group_norm"), _image_by_image),
-    **dict.fromkeys(("qnn.add", "qnn.subtract", "qnn.mul"), _quantized_pair),
-    **dict.fromkeys(("concatenate", "qnn.concatenate"), _concatenate),
-    **dict.fromkeys(("nn.pad", "nn.mirror_pad"), _pad),
-    **dict.fromkeys(("sum", "mean", "max", "min", "prod", "all", "any", "argmax", "argmin"), _reduce),
-    **dict.fromkeys(("reshape", "squeeze", "expand_dims", "nn.batch_flatten"), _view),
-    "broadcast_to": _broadcast_to,
-    "strided_slice": _strided_slice,
-    "transpose": _transpose,
-}  # fmt: skip
+_RULES: dict[Layout, LayoutRule] = {
+    Layout.LOGICAL: _logical,
+    Layout.POINTWISE: _pointwise,
+    Layout.CHANNELS_LAST: _layout,
+    Layout.CONVOLUTION: _convolution,
+    Layout.AXIS: _along_axis,
+    Layout.IMAGES: _image_by_image,
+    Layout.OPERAND_AXES: _quantized_pair,
+    Layout.REDUCE: _reduce,
+    Layout.BROADCAST: _broadcast_to,
+    Layout.CONCATENATE: _concatenate,
+    Layout.SLICE: _strided_slice,
+    Layout.PAD: _pad,
+    Layout.TRANSPOSE: _transpose,
+    Layout.VIEW: _view,
+}

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.relay import ir as relay
 from mlfc.relay.dynamic import extents_of, unproven_extents
-from mlfc.relay.op import Operator
+from mlfc.relay.op import Kind, Operator, Trait
 from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, dims_in, symbols_of
@@ -244,7 +244,7 @@ class ControlFlowBuilder(CallBuilder):
     def _list(self, frame: _Frame, expr: relay.Call) -> None:
         """Write an operator on lists."""
         name = relay.op_name(expr) or ""
-        kind = "variable" if name == "list_get" else "intermediate"
+        kind = "variable" if relay.has_trait(expr, Trait.AT_POSITION) else "intermediate"
         output = self._variable(expr.type, expr.span, name, kind)
         fresh = tuple(symbol for symbol in symbols_of(output.shape) if symbol not in self._known)
         if output.kind == "list":
@@ -379,7 +379,8 @@ def _fields(function: relay.Function) -> tuple[relay.Expr, ...]:
 
 def is_list_operator(expr: relay.Expr) -> TypeGuard[relay.Call]:
     """Tell whether an expression is a call of an operator on lists."""
-    return (relay.op_name(expr) or "").startswith("list_")
+    called = relay.operator(expr)
+    return called is not None and called.kind is Kind.LIST
 
 
 def _defines_extents(expr: relay.Expr) -> bool:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.kernels.templates import FITTING
 from mlfc.relay import ir as relay
-from mlfc.relay.op import Kind
+from mlfc.relay.op import KERNEL_PREFIX, Kind, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support import dims, dtypes
 from mlfc.target.features import Features
@@ -257,7 +257,7 @@ class _GroupLowering:
     def _absorbed_bias(self, emitter: relay.Call) -> tuple[relay.Call, npt.NDArray[Any] | None]:
         """Return the expression that the emitter computes once it takes the bias, and that bias."""
         users = [call for call in self.calls if any(arg is emitter for arg in call.args)]
-        if not operator_of(emitter).takes_bias or len(users) != 1 or relay.op_name(users[0]) != "nn.bias_add":
+        if not operator_of(emitter).takes_bias or len(users) != 1 or not relay.has_trait(users[0], Trait.BIAS):
             return emitter, None
         bias_add, rank = users[0], len(relay.tensor_type(emitter).shape)
         bias = bias_add.args[1]
@@ -276,7 +276,7 @@ class _GroupLowering:
         names = [operator_of(call).name.replace(".", "_") for call in self.calls]
         plain = without_single_trips(body) if self.features.optimize == "size" else body
         prim = PrimFunc(
-            "_".join(["fused", *names])[:_NAME_LIMIT].rstrip("_"), kept, tuple(buffer for buffer, _ in constants),
+            f"{KERNEL_PREFIX}{'_'.join(names)}"[:_NAME_LIMIT].rstrip("_"), kept, tuple(item for item, _ in constants),
             output, tuple(self.ctx.scratch_buffers), fitted,
             inplace=tuple(index for index, buffer in enumerate(kept) if _shareable(plain, buffer, output)),
             macs=sum(macs_of(call) for call in self.calls),

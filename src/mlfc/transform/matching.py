@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import InternalError
 from mlfc.relay import ir
 from mlfc.relay.ir import (
@@ -23,17 +24,16 @@ from mlfc.relay.ir import (
     TensorType,
     Tuple,
     Var,
+    has_trait,
     op_name,
 )
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.op import OPERATORS, Kind, Operator, Trait
 from mlfc.relay.visitor import Rewriter, post_order, with_span
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, Shape, bounds
 
 Array: TypeAlias = npt.NDArray[Any]
 Rule: TypeAlias = Callable[[Call], "Expr | None"]
-COMPARISONS = frozenset(("equal", "greater", "greater_equal", "less", "less_equal", "not_equal"))
-LOGIC = frozenset(("logical_and", "logical_not", "logical_or", "logical_xor"))
 
 
 def match_call(expr: Expr, *names: str) -> Call | None:
@@ -45,9 +45,14 @@ def compares_constants(expr: Expr) -> bool:
     """Tell whether an expression is a comparison of constants, or the logic of several: a mask of positions."""
     if not isinstance(expr, Call):
         return False
-    if op_name(expr) in LOGIC:
+    if has_trait(expr, Trait.LOGIC):
         return all(compares_constants(arg) for arg in expr.args)
-    return op_name(expr) in COMPARISONS and all(isinstance(arg, Constant) for arg in expr.args)
+    return has_trait(expr, Trait.COMPARISON) and all(isinstance(arg, Constant) for arg in expr.args)
+
+
+def names_of(test: Callable[[Operator], bool]) -> list[str]:
+    """Return the names of the operators that pass a test, for tables of rules."""
+    return [name for name in OPERATORS if test(OPERATORS.get(name))]
 
 
 def value_of(expr: Expr) -> Array | None:

@@ -7,12 +7,10 @@ from math import prod
 
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Span
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.op import POINTWISE, Kind, Operator
 from mlfc.relay.visitor import rewrite
 from mlfc.support.dims import is_static
 from mlfc.transform.matching import match_call, matching_axes, reshaped, shape_of
-
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ def _moved(node: Expr) -> Expr:
 
 def _behind_pointwise(call: Call) -> Expr | None:
     """Return ``reshape(op(x))`` for ``op(reshape(x))``, where the other operands are single numbers."""
-    if not isinstance(call.op, Operator) or call.op.kind not in _POINTWISE or "axis" in call.attrs:
+    if not isinstance(call.op, Operator) or call.op.kind not in POINTWISE or "axis" in call.attrs:
         return None
     views = [arg for arg in call.args if match_call(arg, "reshape")]
     others = [arg for arg in call.args if arg not in views]
@@ -55,7 +53,7 @@ def _behind_pointwise(call: Call) -> Expr | None:
 
 def _follows_product(expr: Expr) -> bool:
     """Tell whether an operator that takes arithmetic behind it computes `expr`, or did before such arithmetic."""
-    while isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind in _POINTWISE:
+    while isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind in POINTWISE:
         expr = expr.args[0]
     return isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.ANCHOR
 

@@ -10,9 +10,11 @@ import numpy as np
 from mlfc.ops.weight_only import STORED
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule
+from mlfc.relay.op import forms
 from mlfc.support import dtypes
 from mlfc.transform.matching import Array, apply_rules, dtype_of, match_call, shape_of, value_of
 
+_PACKED = forms("packed_of")
 _LEAST_BLOCK = 8  # weights that share a scale: of fewer, the scales are as large as the weights
 
 
@@ -29,9 +31,8 @@ class PackWeights:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those operators replaced."""
-        rules = {"nn.dense": self._dense, "take": self._take}
-        rules.update({f"nn.conv{rank}d": self._convolution for rank in (1, 2, 3)})
-        return apply_rules(module, rules)
+        convolutions = dict.fromkeys(_PACKED, self._convolution)
+        return apply_rules(module, {**convolutions, "nn.dense": self._dense, "take": self._take})
 
     def _dense(self, call: Call) -> Expr | None:
         found = self._packable(call, 1)
@@ -44,7 +45,7 @@ class PackWeights:
 
     def _take(self, call: Call) -> Expr | None:
         found = self._packable(call, 0)
-        by_row = call.attrs["axis"] == 0 and call.attrs["mode"] in ("clip", "fast") and not call.attrs["batch_dims"]
+        by_row = call.attrs["axis"] == 0 and call.attrs["mode"] != "wrap" and not call.attrs["batch_dims"]
         if found is None or not by_row or not found.in_rows():
             return None
         codes, scale, zero_point = found.constants()
@@ -62,8 +63,12 @@ class PackWeights:
             return None
         codes, scale, zero_point = found.constants()
         pair = [Constant(part.data.reshape(-1), part.name, part.span) for part in (scale, zero_point)]
-        name = f"qnn.weight_only_{str(ir.op_name(call)).removeprefix('nn.')}"
-        return ir.call(name, [call.args[0], codes, *pair], {**call.attrs, "out_dtype": None}, span=call.span)
+        return ir.call(
+            _PACKED[ir.op_name(call) or ""],
+            [call.args[0], codes, *pair],
+            {**call.attrs, "out_dtype": None},
+            span=call.span,
+        )
 
     def _packable(self, call: Call, index: int) -> _Dequantized | None:
         """Return the weights of a float layer if they are dequantized constants and it pays to keep them packed."""

@@ -16,7 +16,7 @@ from mlfc.errors import InternalError
 from mlfc.ops.evaluate import evaluate
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple, op_name
-from mlfc.relay.op import Operator
+from mlfc.relay.op import Elements, Operator, forms
 from mlfc.support import dtypes
 from mlfc.transform.matching import (
     Array,
@@ -27,6 +27,7 @@ from mlfc.transform.matching import (
     joined_span,
     keeps_order,
     match_call,
+    names_of,
     per_channel,
     same_quantization,
     scalar_of,
@@ -34,7 +35,6 @@ from mlfc.transform.matching import (
     value_of,
 )
 
-_CONVOLUTIONS = ("nn.conv2d", "nn.conv2d_transpose")
 _INT32_MAX = float(np.iinfo(np.int32).max)
 
 
@@ -83,14 +83,13 @@ def _scalar(expr: Expr, dtype: str) -> Constant:
 
 def _integer_product(call: Call, data: Call, weights: Call, channel_axis: int) -> Expr:
     """Return the dequantized integer form of a product of dequantized tensors."""
-    name = f"qnn.{(op_name(call) or '').removeprefix('nn.')}"
     data_scale, weight_scale = _scalar(data.args[1], "float32"), _vector_or_scalar(weights.args[1])
     args = [
         data.args[0], weights.args[0], _scalar(data.args[2], "int32"), _scalar(weights.args[2], "int32"),
         data_scale, weight_scale,
     ]  # fmt: skip
     nodes = ir.Span(data.span.merged(weights.span).merged(call.span).nodes)
-    sums = ir.call(name, args, {**call.attrs, "out_dtype": "int32"}, span=nodes)
+    sums = ir.call(forms("integer_of")[op_name(call) or ""], args, {**call.attrs, "out_dtype": "int32"}, span=nodes)
     return _dequantize_sums(sums, data_scale.data * weight_scale.data, channel_axis, call.span)
 
 
@@ -106,23 +105,17 @@ def _dequantize_sums(sums: Expr, scale: Array, axis: int, span: ir.Span) -> Call
     return ir.call("qnn.dequantize", args, out_dtype="float32", axis=axis, span=span)
 
 
-def _convolution(call: Call) -> Expr | None:
-    layout, transposed = call.attrs["kernel_layout"], "transpose" in (op_name(call) or "")
-    if transposed and call.attrs["groups"] != 1:
-        return None
-    data, weights = _byte_tensor(call.args[0]), _weights(call.args[1], layout.index("O"))
-    if data is None or weights is None:
-        return None
-    out_layout: str = call.attrs["out_layout"] or call.attrs["data_layout"]
-    return _integer_product(call, data, weights, out_layout.index("C"))
-
-
-def _matrix_product(call: Call) -> Expr | None:
-    right = _weights(call.args[1], 0) if match_call(call, "nn.dense") else _byte_tensor(call.args[1])
+def _product(call: Call) -> Expr | None:
+    operator, types = ir.operator(call), [ir.tensor_type(arg) for arg in call.args]
     left = _byte_tensor(call.args[0])
-    if left is None or right is None:
-        return None
-    return _integer_product(call, left, right, len(shape_of(call)) - 1)
+    if operator is None or operator.filters is None:  # a product of two tensors
+        axis, right = len(shape_of(call)) - 1, _byte_tensor(call.args[1])
+    else:
+        axis, axes = operator.filters(types, call.attrs)
+        if not axes or any(types[1].shape[other] != 1 for other in axes[1:]):
+            return None
+        right = _weights(call.args[1], axes[0])
+    return None if left is None or right is None else _integer_product(call, left, right, axis)
 
 
 def _integer_sums(expr: Expr) -> Call | None:
@@ -276,7 +269,7 @@ def _quantized_part(part: Expr, quantize: Call) -> Expr:
 def _movement(call: Call) -> Expr | None:
     """Move integers instead of the real numbers that they stand for."""
     inner = _byte_tensor(call.args[0])
-    if inner is None or not isinstance(call.op, Operator):
+    if inner is None or not isinstance(call.op, Operator) or 0 in shape_of(call.args[0]):
         return None
     if any(not isinstance(arg, Constant) and arg is not call.args[0] for arg in call.args):
         return None
@@ -336,21 +329,15 @@ def _concatenate(call: Call) -> Expr | None:
     return _dequantize_like(moved, first, call)
 
 
+_MOVEMENTS = (Elements.SAME, Elements.MOVED, Elements.EXTREME)
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(_CONVOLUTIONS, _convolution),
-    **dict.fromkeys(("nn.dense", "nn.batch_matmul"), _matrix_product),
+    **dict.fromkeys(forms("integer_of"), _product),
+    **dict.fromkeys(names_of(lambda operator: operator.elements in _MOVEMENTS), _movement),
     "add": _add,
     "nn.bias_add": _bias_add,
     "qnn.quantize": _quantize,
-    **dict.fromkeys(
-        (
-            "reshape", "squeeze", "expand_dims", "nn.batch_flatten", "strided_slice", "nn.max_pool2d",
-            "nn.global_max_pool2d", "nn.depth_to_space", "nn.space_to_depth", "tile", "repeat", "reverse",
-        ),
-        _movement,
-    ),
     "transpose": _weights_movement,
     "nn.relu": _relu,
     "nn.pad": _pad,
     "concatenate": _concatenate,
-}  # fmt: skip
+}

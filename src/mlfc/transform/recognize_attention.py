@@ -139,10 +139,9 @@ def _scores(match: _Match, expr: Expr, depth: int) -> bool:
     if not isinstance(expr, Call) or depth == 0:
         return False
     match.inner.append(expr)
-    name = ir.op_name(expr)
-    if name == "add":
+    if match_call(expr, "add"):
         return _either(match, expr, depth)
-    if name == "where":
+    if match_call(expr, "where"):
         return _selected(match, expr, depth)
     return _scaled(match, expr)
 

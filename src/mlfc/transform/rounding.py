@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mlfc.relay import ir as relay
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.op import Elements, Kind, Operator, Trait
 from mlfc.relay.visitor import post_order
+from mlfc.support import dtypes
 from mlfc.transform.matching import operator_of
 
-_SUMS = frozenset({"add", "subtract", "nn.bias_add"})
-_PRODUCTS = frozenset({"multiply", "qnn.dequantize"})
 # whose own sums have no order that a reference states
-_LOOPS = (Kind.REDUCE, Kind.ANCHOR, Kind.OPAQUE, Kind.EXTERNAL)
+_LOOPS = (Kind.REDUCE, Kind.ANCHOR, Kind.OPAQUE, Kind.LIST, Kind.EXTERNAL)
+_KEEPING = (Elements.SAME, Elements.MOVED)
 _Around = Mapping[Any, relay.Expr]
 _Place = tuple[relay.Expr, _Around]
 """An expression, and what the parameters of the fused group around it stand for; none outside of groups."""
@@ -34,7 +34,7 @@ def is_rounding_sensitive(modules: Sequence[relay.IRModule]) -> bool:
         inside = [(operator_of(call), call) for call in _calls_in(group)]
         if any(operator.rounding_sensitive for operator, _ in inside):
             return True
-        quantized[group] = [call.args[0] for operator, call in inside if operator.name == "qnn.quantize"]
+        quantized[group] = [call.args[0] for operator, call in inside if operator.traits & Trait.QUANTIZES]
     places: list[_Place] = []
     for call in calls:
         if isinstance(call.op, relay.Function) and quantized[call.op]:
@@ -57,8 +57,8 @@ def _have_sum_of_product(todo: list[_Place]) -> bool:
         seen[expr, id(around)] = (expr, around)
         if not isinstance(expr, relay.Call) or not isinstance(expr.op, Operator):
             todo += _behind(expr, around)
-        elif expr.op.kind not in _LOOPS and expr.op.name not in _PRODUCTS - {"multiply"}:
-            if expr.op.name in _SUMS and any(map(_is_product, expr.args)):
+        elif expr.op.kind not in _LOOPS and not _is_of_codes(expr):
+            if expr.op.traits & Trait.SUM and any(map(_is_product, expr.args)):
                 return True
             todo += [(arg, around) for arg in expr.args]
     return False
@@ -75,12 +75,17 @@ def _behind(expr: relay.Expr, around: _Around) -> list[_Place]:
     return [(field, around) for field in expr.fields] if isinstance(expr, relay.Tuple) else []
 
 
+def _is_of_codes(expr: relay.Call) -> bool:
+    """Tell whether a value is a product of integer codes: what they were made of was rounded to them."""
+    return relay.has_trait(expr, Trait.PRODUCT) and dtypes.is_integer(relay.tensor_type(expr.args[0]).dtype)
+
+
 def _is_product(expr: relay.Expr) -> bool:
     """Tell whether a value is a product that the same kernel computes: what it reads from memory is rounded."""
     while isinstance(expr, relay.Call) and isinstance(expr.op, Operator):
-        if expr.op.name in _PRODUCTS:
+        if expr.op.traits & Trait.PRODUCT:
             return True
-        if expr.op.kind not in (Kind.VIEW, Kind.INJECTIVE):
+        if expr.op.kind not in (Kind.VIEW, Kind.INJECTIVE) and expr.op.elements not in _KEEPING:
             return False
         expr = expr.args[0]
     return False

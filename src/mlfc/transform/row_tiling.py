@@ -12,16 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from mlfc.ops.conv import conv_geometry, pad_pairs
+from mlfc.ops.conv import pad_pairs
 from mlfc.relay import ir
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.op import POINTWISE, Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.tir.program import Value
+from mlfc.transform.matching import operator_of
 
-_CONVOLUTIONS = ("nn.conv2d", "qnn.conv2d")
-_POOLS = ("nn.max_pool2d",)
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 # the attributes that say along which axis constants lie, and the one of rows
 _AXES, _ROWS = ("axis", "lhs_axis", "rhs_axis"), (1, -3)
 
@@ -114,7 +112,7 @@ def _layer(call: ir.Call) -> TiledLayer | None:
     if len(source) != 4 or len(result) != 4 or source[0] != 1 or result[0] != 1:
         return None
     inside = [expr for expr in post_order(function.body) if isinstance(expr, ir.Call)]
-    anchors = [expr for expr in inside if ir.op_name(expr) in (*_CONVOLUTIONS, *_POOLS)]
+    anchors = [expr for expr in inside if operator_of(expr).windows is not None]
     if len(anchors) != 1 or not all(_is_by_row(expr) for expr in inside if expr is not anchors[0]):
         return None
     if _reads_around(inside, anchors[0]):
@@ -129,19 +127,12 @@ def _reads_around(inside: Sequence[ir.Call], anchor: ir.Call) -> bool:
 
 
 def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> TiledLayer | None:
-    attrs = anchor.attrs
-    top = pad_pairs("tiling", attrs["padding"], 2)[0][0]
-    if ir.op_name(anchor) in _POOLS:
-        if attrs["layout"] != "NHWC" or attrs.get("ceil_mode"):
-            return None
-        window = (attrs["pool_size"][0] - 1) * attrs["dilation"][0] + 1
-        stride = attrs["strides"][0]
-    else:
-        if attrs["data_layout"] != "NHWC":
-            return None
-        data, weight = (ir.tensor_type(arg) for arg in anchor.args[:2])
-        conv = conv_geometry("tiling", data, weight, attrs)
-        window, stride = conv.extents[0], conv.strides[0]
+    attrs, find = anchor.attrs, operator_of(anchor).windows
+    assert find is not None
+    windows = find([ir.tensor_type(arg) for arg in anchor.args], attrs)
+    if windows is None or attrs.get("layout", attrs.get("data_layout")) != "NHWC":
+        return None
+    window, stride, top, _ = windows[0]
     layer = TiledLayer(call, in_rows, out_rows, window, stride, top)
     # rows that are made of padding alone need no row of the input
     edges = (layer.needs(0, 1), layer.needs(out_rows - 1, out_rows))
@@ -150,7 +141,7 @@ def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> Ti
 
 def _is_by_row(call: ir.Call) -> bool:
     """Tell whether an operator computes each row from the same row, with constants that are the same for all rows."""
-    if not isinstance(call.op, Operator) or call.op.kind not in _POINTWISE or "shape" in call.attrs:
+    if not isinstance(call.op, Operator) or call.op.kind not in POINTWISE or "shape" in call.attrs:
         return False
     constants = [ir.tensor_type(arg).shape for arg in call.args if isinstance(arg, ir.Constant)]
     if any(call.attrs.get(name) in _ROWS for name in _AXES) and any(prod(shape) > 1 for shape in constants):
@@ -188,13 +179,13 @@ def tiled_function(layer: TiledLayer, rows: int, padding: tuple[int, int]) -> ir
     fresh = ir.Var(param.name, ir.TensorType((1, rows, *kind.shape[2:]), kind.dtype), param.span)
     done: dict[ir.Expr, ir.Expr] = {param: fresh}
     for expr in post_order(function.body):
-        name = ir.op_name(expr)
-        if isinstance(expr, ir.Call) and name is not None:
+        called = ir.operator(expr)
+        if isinstance(expr, ir.Call) and called is not None:
             attrs = dict(expr.attrs)
-            if name in (*_CONVOLUTIONS, *_POOLS):
-                left, right = pad_pairs(name, attrs["padding"], 2)[1]
+            if called.windows is not None:
+                left, right = pad_pairs(called.name, attrs["padding"], 2)[1]
                 attrs["padding"] = (padding[0], left, padding[1], right)
-            done[expr] = ir.call(name, [done.get(arg, arg) for arg in expr.args], attrs, span=expr.span)
+            done[expr] = ir.call(called.name, [done.get(arg, arg) for arg in expr.args], attrs, span=expr.span)
     return ir.Function((fresh,), done[function.body], {"Primitive": 1}, function.span)
 
 

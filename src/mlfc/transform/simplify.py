@@ -9,7 +9,7 @@ import numpy as np
 
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple
-from mlfc.relay.op import OPERATORS, Operator
+from mlfc.relay.op import OPERATORS, Elements, Kind, Operator
 from mlfc.support import dtypes
 from mlfc.support.dims import bounds
 from mlfc.transform.matching import (
@@ -19,6 +19,7 @@ from mlfc.transform.matching import (
     keeps_order,
     match_call,
     moves_nothing,
+    names_of,
     reshaped,
     same_quantization,
     scalar_of,
@@ -27,8 +28,6 @@ from mlfc.transform.matching import (
     typed_like,
     value_of,
 )
-
-_VIEWS = ("reshape", "squeeze", "expand_dims", "nn.batch_flatten")
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,19 @@ class Simplify:
 
 def _merge_view(call: Call) -> Expr | None:
     source = call.args[0]
-    while (inner := match_call(source, *_VIEWS)) is not None:
-        source = inner.args[0]
+    while isinstance(source, Call) and _is_view(source.op):
+        source = source.args[0]
     shape = shape_of(call)
     if shape == shape_of(source):
         return source
     if source is call.args[0] and call.op is OPERATORS.get("reshape") and call.attrs["newshape"] == shape:
         return None
     return reshaped(source, shape, call.span)
+
+
+def _is_view(called: object) -> bool:
+    """Tell whether a callee only changes the shape of its first argument."""
+    return isinstance(called, Operator) and called.kind is Kind.VIEW and called.elements is Elements.SAME
 
 
 def _axes(call: Call) -> tuple[int, ...]:
@@ -161,7 +165,7 @@ def _drop_quantize(call: Call) -> Expr | None:
 
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(_VIEWS, _merge_view),
+    **dict.fromkeys(names_of(_is_view), _merge_view),
     "transpose": _merge_transpose,
     **dict.fromkeys(("cast", "broadcast_to", "tile", "copy"), _drop_same_type),
     **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),

@@ -31,7 +31,7 @@ class SinkDequantize:
         return with_children(node, [_own(rewriter, arg) for arg in children(node)])
 
 
-_IN_MEMORY = (Kind.ANCHOR, Kind.VIEW, Kind.OPAQUE, Kind.EXTERNAL)
+_IN_MEMORY = (Kind.ANCHOR, Kind.VIEW, Kind.OPAQUE, Kind.LIST, Kind.EXTERNAL)
 
 
 def _own(rewriter: Rewriter, arg: Expr) -> Expr:

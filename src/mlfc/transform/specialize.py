@@ -12,7 +12,7 @@ from mlfc.errors import OptionError, unknown
 from mlfc.relay import ir
 from mlfc.relay.dynamic import input_symbols
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, Tuple, Var
-from mlfc.relay.op import Operator
+from mlfc.relay.op import OPERATORS, Operator, Trait
 from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.support.dims import Dim, Symbol, dims_in, substituted
 from mlfc.support.dtypes import to_numpy
@@ -73,7 +73,7 @@ def _rebuilt(expr: Expr, args: list[Expr], values: Mapping[Symbol, int]) -> Expr
 
 
 def _called(name: str, args: list[Expr], attrs: dict[str, Any], expr: Call) -> Expr:
-    if name == "extents" and not any(True for _ in dims_in(attrs["values"])):
+    if OPERATORS.get(name).traits & Trait.SHAPE and not any(True for _ in dims_in(attrs["values"])):
         kind = ir.tensor_type(expr)
         return Constant(np.asarray(attrs["values"], to_numpy(kind.dtype)).reshape(kind.shape), None, expr.span)
     return ir.call(name, args, attrs, span=expr.span)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlfc.errors import InputError
-from mlfc.relay.ir import Call, IRModule, Var, op_name
+from mlfc.relay.ir import Call, IRModule, Var, operator
+from mlfc.relay.op import Kind
 from mlfc.relay.visitor import post_order
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.runtime.tensor.npz import flattened
@@ -53,8 +54,9 @@ def element_shapes(module: IRModule) -> dict[str, tuple[int | None, ...]]:
     names = {container.parts[-1]: container.name for container in module.containers if not container.is_output}
     found = {}
     for node in post_order(module.main.body) if names else ():
-        if isinstance(node, Call) and op_name(node) == "list_from":
-            data = node.args[-1]
+        called = operator(node)
+        if isinstance(node, Call) and called is not None and called.kind is Kind.LIST and "shape" in node.attrs:
+            data = node.args[-1] if node.args else None
             if isinstance(data, Var) and data.name in names:
                 shape = node.attrs["shape"]
                 found[names[data.name]] = tuple(extent if isinstance(extent, int) else None for extent in shape)

@@ -6,14 +6,11 @@ models, and NaN of these.
 
 from __future__ import annotations
 
-from mlfc.relay.ir import Call, Expr, IRModule, TensorType, Var, op_name, tensor_type
+from mlfc.relay.ir import Call, Expr, IRModule, TensorType, Var, has_trait, operator, tensor_type
+from mlfc.relay.op import Elements, Trait
 from mlfc.relay.visitor import post_order
 
-_LOOKUPS = ("take", "gather", "scatter_elements", "gather_nd", "scatter_nd")
-# give elements of their first operand
-_SAME_ELEMENTS = (
-    "broadcast_to", "cast", "copy", "expand_dims", "reshape", "squeeze", "strided_slice", "transpose",
-)  # fmt: skip
+_KEEPING = (Elements.SAME, Elements.CONVERTED, Elements.MOVED)
 
 
 def index_ends(module: IRModule) -> dict[str, int]:
@@ -23,7 +20,7 @@ def index_ends(module: IRModule) -> dict[str, int]:
     """
     found = {param.name: 2 for param in module.main.params if "mask" in param.name.lower()}
     for node in post_order(module.main.body):
-        if not isinstance(node, Call) or op_name(node) not in _LOOKUPS:
+        if not isinstance(node, Call) or not has_trait(node, Trait.PICK | Trait.PUT):
             continue
         table, places = node.args[0].type, _source(node.args[1])
         if places is None or not isinstance(table, TensorType):
@@ -36,9 +33,9 @@ def index_ends(module: IRModule) -> dict[str, int]:
 
 def _axes(lookup: Call) -> slice:
     """Return the axes of the table that the indices address."""
-    if "axis" in lookup.attrs:
-        axis = lookup.attrs["axis"]
-        return slice(axis, axis + 1 or None)
+    if not has_trait(lookup, Trait.TUPLES):
+        axis = lookup.attrs.get("axis", 0)
+        return slice(None) if axis is None else slice(axis, axis + 1 or None)
     first, places = lookup.attrs.get("batch_dims", 0), tensor_type(lookup.args[1]).shape[0]
     return slice(first, first + places if isinstance(places, int) else None)
 
@@ -46,9 +43,10 @@ def _axes(lookup: Call) -> slice:
 def _source(expr: Expr) -> str | None:
     """Return the name of the input whose elements `expr` has, perhaps counted from the end where they are negative."""
     while isinstance(expr, Call):
-        if op_name(expr) == "where":
+        called = operator(expr)
+        if has_trait(expr, Trait.SELECTION):
             expr = expr.args[2]
-        elif op_name(expr) in _SAME_ELEMENTS:
+        elif called is not None and called.elements in _KEEPING:
             expr = expr.args[0]
         else:
             return None

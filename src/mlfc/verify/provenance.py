@@ -9,20 +9,13 @@ import numpy as np
 
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, If
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.op import Elements, Operator, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.support.arrays import Array
 
-_SAME_ELEMENTS = ("cast", "copy")
-_RANGES = {"sigmoid": 1.0, "nn.softmax": 1.0, "nn.fast_softmax": 1.0, "tanh": 1.0, "fast_tanh": 1.0, "erf": 1.0}
-# choose among the elements of their first operand, or average them
-_WITHIN_RANGE = (
-    "max", "mean", "min", "nn.avg_pool2d", "nn.global_avg_pool2d", "nn.max_pool2d", "squeeze", "strided_slice", "take",
-    "transpose",
-)  # fmt: skip
-_COMPARISONS = ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal")
-_POSITIONS = ("argmax", "argmin")
+_SAME = (Elements.SAME, Elements.CONVERTED)
+_WITHIN_RANGE = (Elements.MOVED, Elements.EXTREME, Elements.AVERAGED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +35,11 @@ def decision_of(expr: Expr) -> Decision | None:
     """Return what chose a tensor's elements, one decision for each element; None where that is not so."""
     table = None
     for node in _same_elements(expr):
-        name = ir.op_name(node)
-        if name in _POSITIONS or name in _COMPARISONS:
-            assert isinstance(node, Call)
+        if not isinstance(node, Call):
+            continue
+        if ir.has_trait(node, Trait.POSITION | Trait.COMPARISON):
             return Decision(node, table)
-        if name == "take" and table is None and isinstance(node, Call) and isinstance(node.args[0], Constant):
+        if ir.has_trait(node, Trait.PICK) and table is None and isinstance(node.args[0], Constant):
             table = node.args[0].data
             if table.ndim == 1:
                 found = decision_of(node.args[1])
@@ -78,11 +71,11 @@ def range_of(
     """
     functions, given = functions or {}, given or {}
     last = _same_elements(expr)[-1]
-    name = ir.op_name(last)
+    operator = ir.operator(last)
     sources: list[Expr] = []
-    if isinstance(last, Call) and name in _WITHIN_RANGE:
+    if isinstance(last, Call) and operator is not None and operator.elements in _WITHIN_RANGE:
         sources = [last.args[0]]
-    elif isinstance(last, Call) and name == "where":
+    elif isinstance(last, Call) and ir.has_trait(last, Trait.SELECTION):
         sources = list(last.args[1:])
     elif last in given:
         sources = [given[last]]
@@ -95,16 +88,14 @@ def range_of(
     if sources:
         ranges = [range_of(source, functions, given) for source in sources]
         return max(ranges) if all(ranges) else 0.0
-    return _RANGES.get(name or "", 0.0)
+    return 0.0 if operator is None else operator.magnitude
 
 
 def _same_elements(expr: Expr) -> list[Expr]:
     """Return a tensor, and the tensors before it that have its elements in its order."""
     found = [expr]
     while isinstance(expr, Call) and isinstance(expr.op, Operator):
-        if expr.op.kind is not Kind.VIEW and expr.op.name not in _SAME_ELEMENTS:
-            break
-        if expr.op.name == "cast" and _is_rounded(expr):
+        if expr.op.elements not in _SAME or _is_rounded(expr):
             break
         expr = expr.args[0]
         found.append(expr)
@@ -121,7 +112,7 @@ def gaps(decision: Decision, scores: Sequence[Array], ours: Array, theirs: Array
 
     Returns both of the shape ``(elements,)``; None where a label is in no table or beyond the scores.
     """
-    if ir.op_name(decision.call) in _COMPARISONS:
+    if ir.has_trait(decision.call, Trait.COMPARISON):
         a, b = (np.asarray(score, np.float64) for score in scores)
         apart, sizes = np.abs(a - b), np.maximum(np.abs(a), np.abs(b))
         return np.broadcast_to(apart, apart.shape).ravel(), sizes.ravel()

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from mlfc.archive.read.load import artifact_kind
 from mlfc.errors import OptionError
 from mlfc.frontend.common import unique_name
-from mlfc.relay.ir import Constant, Expr, GlobalVar, IRModule, TensorType, Tuple, Var, op_name
+from mlfc.relay.ir import Constant, Expr, GlobalVar, IRModule, TensorType, Tuple, Var, has_trait
+from mlfc.relay.op import Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support.arrays import Array
 
@@ -110,7 +111,7 @@ def with_all_tensors(module: IRModule) -> IRModule:
     parts = {name for container in module.containers if container.is_output for name in container.parts}
     found: dict[str, Expr] = {}
     for expr in post_order(body):
-        if isinstance(expr, (Var, Constant, GlobalVar)) or op_name(expr) == "extent_of":
+        if isinstance(expr, (Var, Constant, GlobalVar)) or has_trait(expr, Trait.SHAPE_OF):
             continue
         name = expr.span.tensor
         if name is None or name in parts or not isinstance(expr.type, TensorType):

@@ -8,7 +8,8 @@ from typing import Any
 
 from mlfc.archive.describe.graph_layout import layered
 from mlfc.archive.describe.pages import html_of
-from mlfc.archive.describe.source_graph import SourceNode, kernel_operators, main_operators, short_operators
+from mlfc.archive.describe.source_graph import SourceNode, main_operators, short_operators
+from mlfc.relay.op import kernel_operators
 from mlfc.support.text import printable, shortened
 
 MOST_NODES = 20_000

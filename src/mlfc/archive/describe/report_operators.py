@@ -10,7 +10,8 @@ from mlfc.archive.describe.cost_pictures import MOST_BARS, cost_bars, roofline
 from mlfc.archive.describe.graph_picture import result_type
 from mlfc.archive.describe.measured import INSTRUCTIONS, Costs, Measured, TensorDifference
 from mlfc.archive.describe.pages import Cell, html_of, name_cell, number, sortable
-from mlfc.archive.describe.source_graph import SourceNode, contract_of, kernel_operators
+from mlfc.archive.describe.source_graph import SourceNode, contract_of
+from mlfc.relay.op import kernel_operators
 from mlfc.support.dtypes import is_integer
 from mlfc.support.text import shortened
 

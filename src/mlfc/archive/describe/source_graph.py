@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
+import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.read.source import read_source
 from mlfc.errors import MlfcError
 from mlfc.relay.ir import Call, Expr, TensorType
-from mlfc.relay.op import OPERATORS, Operator
+from mlfc.relay.op import OPERATORS, Operator, Trait
 from mlfc.relay.visitor import children, post_order
 
 _EXACT, _ROUNDED = "exact", "correctly rounded"
-_PREFIX = "fused_"
-_BESIDE = ("nn.bias_add", "qnn.requantize", "clip", "cast")
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,6 @@ def source_nodes(archive: Archive, module: str) -> dict[str, SourceNode]:
 
     Archives without that text, or with one that is not read, have none.
     """
-    from mlfc import ops  # noqa: F401  (registers the operators)
-
     try:
         source, _ = read_source(archive, module)
     except MlfcError:
@@ -73,26 +68,6 @@ def _nodes(expr: Expr) -> Iterator[str]:
             remaining += children(item)
 
 
-def kernel_operators(function: str) -> tuple[str, ...]:
-    """Return the Relay operators in the name of a generated function, as far as it says them."""
-    pattern, names = _operator_pattern()
-    _, _, rest = function.partition(_PREFIX)
-    found, place = [], 0
-    while (match := pattern.match(rest, place)) is not None:
-        found.append(names[match[1]])
-        place = match.end()
-    return tuple(found)
-
-
-@cache
-def _operator_pattern() -> tuple[re.Pattern[str], Mapping[str, str]]:
-    from mlfc import ops  # noqa: F401  (registers the operators)
-
-    names = {name.replace(".", "_"): name for name in OPERATORS}
-    longest = sorted(names, key=lambda name: (-len(name), name))
-    return re.compile(f"({'|'.join(map(re.escape, longest))})(?:_|$)"), names
-
-
 def contract_of(operators: Sequence[str], *, integers: bool) -> str | None:
     """Return the numeric contract of fused operators: those that are not exact, by operator; None if unknown.
 
@@ -115,4 +90,5 @@ def short_operators(operators: Sequence[str]) -> str:
 
 def main_operators(operators: Sequence[str]) -> str:
     """Return operators as `short_operators`, without those that come with others: bias, and what rounds and limits."""
-    return short_operators([name for name in operators if name not in _BESIDE] or operators)
+    main = [name for name in operators if not OPERATORS.get(name).traits & Trait.CLOSING]
+    return short_operators(main or operators)

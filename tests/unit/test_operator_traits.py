@@ -1,0 +1,202 @@
+"""What operators declare to passes, checked against what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mlfc.ops.evaluate import evaluate
+from mlfc.relay import ir
+from mlfc.relay.op import OPERATORS, Elements, Kind, kernel_note
+from mlfc.support import dtypes
+from mlfc.target.features import Features
+from mlfc.tir import interpreter
+from mlfc.transform import is_rounding_sensitive, lower_group
+from mlfc.transform.convert_layout import ConvertLayout
+from mlfc.verify.indices import index_ends
+from mlfc.verify.provenance import range_of
+from tests.edge_cases import specs
+from tests.edge_specs import Given, Spec
+from tests.relay_run import run_main
+
+Array = npt.NDArray[Any]
+
+_LARGE = 200  # elements of an operand
+_OUTSIDE = (Kind.OPAQUE, Kind.LIST, Kind.EXTERNAL)
+# return elements of the first operand for some values of other operands or attributes
+_SOMETIMES = {"maximum", "minimum", "full", "topk"}
+
+
+@cache
+def _smallest() -> dict[str, list[Spec]]:
+    """Return the smallest calls of each operator that the interpreter runs, floats before integers."""
+    found: dict[str, list[tuple[tuple[bool, int], Spec]]] = {}
+    for spec in specs():
+        given = [arg for arg in spec.args if isinstance(arg, Given)]
+        if OPERATORS.get(spec.operator).kind in _OUTSIDE or not given or not isinstance(spec.args[0], Given):
+            continue
+        key = not dtypes.is_float(given[0].dtype), max(prod(arg.shape) for arg in given)
+        found.setdefault(spec.operator, []).append((key, spec))
+    return {name: [spec for _, spec in sorted(pairs, key=lambda pair: pair[0])[:4]] for name, pairs in found.items()}
+
+
+def _data(given: Given, seed: int) -> Array:
+    """Return elements that differ, of both signs where the dtype has them; integers are positions in small tensors."""
+    count, rng = prod(given.shape), np.random.default_rng(seed)
+    kind = dtypes.to_numpy(given.dtype)
+    if dtypes.is_float(given.dtype):
+        values = (rng.permutation(count) - count / 2 + 0.137) * 0.37
+    else:
+        values = rng.permutation(count) % 2
+    return values.reshape(given.shape).astype(kind)
+
+
+def _constants(spec: Spec) -> list[ir.Expr]:
+    arrays = (_data(arg, place) if isinstance(arg, Given) else arg for place, arg in enumerate(spec.args))
+    return [ir.const(array) for array in arrays]
+
+
+def _results(specs_of_one: list[Spec]) -> Iterator[tuple[Array, Array]]:
+    """Yield the first operand and the result of calls, without those of too many steps for the interpreter."""
+    for spec in specs_of_one:
+        call = ir.call(spec.operator, _constants(spec), spec.attrs)
+        first, value = call.args[0], evaluate(call)
+        if value is not None and value.size and isinstance(first, ir.Constant):
+            yield first.data, value
+
+
+def test_elements_of_results_are_as_declared() -> None:
+    """An operator that returns elements of its first operand says so, and one that says so returns them."""
+    checked, undeclared = set(), set()
+    for name, found in _smallest().items():
+        is_float = isinstance(found[0].args[0], Given) and dtypes.is_float(found[0].args[0].dtype)
+        for data, value in _results(found):
+            checked.add(name)
+            if OPERATORS.get(name).elements is not Elements.COMPUTED:
+                _check_elements(name, data, value)
+                break
+            if not is_float or value.dtype != data.dtype or not np.isin(value, data).all():
+                break
+        else:
+            undeclared.add(name)
+        if magnitude := OPERATORS.get(name).magnitude:
+            assert np.abs(value).max() <= magnitude, name
+    declared = {name for name in OPERATORS if OPERATORS.get(name).elements is not Elements.COMPUTED}
+    assert declared - checked == set()
+    assert undeclared & checked - _SOMETIMES == set(), "expected elements=... in their declarations"
+
+
+def _check_elements(name: str, data: Array, value: Array) -> None:
+    elements = OPERATORS.get(name).elements
+    if elements is Elements.AVERAGED:
+        assert data.min() <= value.min(), name
+        assert value.max() <= data.max(), name
+    elif elements is Elements.CONVERTED:
+        assert value.shape == data.shape, name
+    else:
+        assert value.dtype == data.dtype, name
+        assert np.isin(value, data).all(), name
+    if elements is Elements.SAME:
+        np.testing.assert_array_equal(value.reshape(-1), data.reshape(-1), name)
+
+
+def _permuted(spec: Spec, shift: int) -> tuple[list[ir.Var], list[ir.Expr], dict[str, Array]]:
+    """Return variables with axes in another order, the operands that transposes make of them, and their values."""
+    params, args, values = [], [], {}
+    for place, arg in enumerate(spec.args):
+        if not isinstance(arg, Given):
+            args.append(ir.const(arg))
+            continue
+        rank, data = len(arg.shape), _data(arg, place)
+        order = [(axis + shift) % rank for axis in range(rank)]  # of the axes of the variable
+        param = ir.Var(f"x{place}", ir.TensorType(tuple(arg.shape[axis] for axis in order), arg.dtype))
+        values[param.name] = data.transpose(order)
+        params.append(param)
+        back = [order.index(axis) for axis in range(rank)]
+        args.append(ir.call("transpose", [param], axes=back) if rank > 1 else param)
+    return params, args, values
+
+
+def _assert_same_in_any_order(spec: Spec, shift: int) -> None:
+    params, args, values = _permuted(spec, shift)
+    call = ir.call(spec.operator, args, spec.attrs)
+    module = ir.IRModule({"main": ir.Function(tuple(params), call)}, output_names=("y",))
+    (expected,) = run_main(module, values)
+    (found,) = run_main(ConvertLayout()(module), values)
+    np.testing.assert_allclose(found, expected, 1e-5, 1e-6, err_msg=spec.operator)
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_operators_compute_the_same_from_operands_in_any_order_of_axes(shift: int) -> None:
+    checked = set()
+    for name, (spec, *_) in _smallest().items():
+        if max((prod(arg.shape) for arg in spec.args if isinstance(arg, Given)), default=0) > _LARGE:
+            continue
+        _assert_same_in_any_order(spec, shift)
+        checked.add(name)
+    assert len(checked) > 100
+
+
+def test_constants_pass_through_operators_that_name_parts_of_their_expression() -> None:
+    """Folding an int16 sigmoid or tanh of constants equals what its kernel computes."""
+    codes = np.arange(-32768, 32768, 997, dtype=np.int16)
+    numbers = (np.float32(2.0**-12), np.int32(0), np.float32(2.0**-15), np.int32(0))
+    for name in ("qnn.sigmoid", "qnn.tanh"):
+        data = ir.Var("x", ir.TensorType(codes.shape, "int16"))
+        folded = evaluate(ir.call(name, [ir.const(codes), *map(ir.const, numbers)]))
+        call = ir.call(name, [data, *map(ir.const, numbers)])
+        group = lower_group(ir.Function((data,), call, {"Primitive": 1}), Features())
+        assert folded is not None
+        np.testing.assert_array_equal(folded, interpreter.run(group.prim, [codes], list(group.constants)))
+
+
+def test_notes_are_of_operators_and_not_of_modules() -> None:
+    assert kernel_note("tvmgen_vision_select_boxes_fused_add") == ""
+    assert kernel_note("tvmgen_default_fused_vision_select_boxes_cast_1").startswith("rows without a box")
+
+
+@pytest.mark.parametrize("between", ["multiply", "broadcast_to", "copy", "transpose", "qnn.dequantize_blocks"])
+def test_sums_of_products_that_are_quantized_forbid_fused_multiply_adds(between: str) -> None:
+    x, other = (ir.Var(name, ir.TensorType((4, 4), "float32")) for name in "xo")
+    codes = ir.Var("c", ir.TensorType((4, 4), "int8"))
+    product = ir.call("multiply", [x, other])
+    if between == "broadcast_to":
+        row = ir.call("strided_slice", [product], begin=(0,), end=(1,), strides=(1,), axes=(0,))
+        product = ir.call(between, [row], shape=(4, 4))
+    elif between == "qnn.dequantize_blocks":
+        scales, zeros = ir.const(np.full((4, 2), 0.1, np.float32)), ir.const(np.zeros((4, 2), np.float32))
+        product = ir.call(between, [codes, scales, zeros], axis=1, block_size=2)
+    elif between != "multiply":
+        product = ir.call(between, [product], {"axes": (1, 0)} if between == "transpose" else {})
+    total = ir.call("add", [product, other])
+    body = ir.call("qnn.quantize", [total, ir.const(0.1), ir.const(0)], out_dtype="int8")
+    params = (x, other, codes)
+    group = ir.call_function(ir.Function(params, body, {"Primitive": 1}), params)
+    assert is_rounding_sensitive([ir.IRModule({"main": ir.Function(params, group)}, output_names=("y",))])
+
+
+def test_positions_in_tables_of_every_kind_have_an_end() -> None:
+    """Inputs are made up that stay inside packed tables, and inside of tables without an axis."""
+    places = [ir.Var(name, ir.TensorType((3,), "int32")) for name in ("packed", "flat")]
+    codes, pair = (
+        ir.const(np.ones((5, 4), np.int8)),
+        (ir.const(np.ones((5, 1), np.float32)), ir.const(np.zeros((5, 1), np.int32))),
+    )
+    rows = ir.call("qnn.weight_only_take", [codes, places[0], *pair])
+    numbers = ir.call("take", [ir.const(np.ones((2, 3), np.float32)), places[1]], axis=None)
+    module = ir.IRModule({"main": ir.Function(tuple(places), ir.Tuple((rows, numbers)))}, output_names=("a", "b"))
+    assert index_ends(module) == {"packed": 5, "flat": 2}
+
+
+def test_bits_are_not_numbers() -> None:
+    """A tensor that is reinterpreted does not have the range of the numbers before, a converted one does."""
+    x = ir.Var("x", ir.TensorType((4,), "float32"))
+    bounded = ir.call("fast_tanh", [x])
+    assert range_of(ir.call("cast_like", [bounded, ir.const(np.zeros(4))])) == 1.0
+    assert range_of(ir.call("reinterpret", [bounded], dtype="int32")) == 0.0

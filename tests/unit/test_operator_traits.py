@@ -19,11 +19,13 @@ from mlfc.target.features import Features
 from mlfc.tir import interpreter
 from mlfc.transform import is_rounding_sensitive, lower_group
 from mlfc.transform.convert_layout import ConvertLayout
+from mlfc.transform.fold_pad import FoldPad
+from mlfc.transform.quantize import CanonicalizeQuantized
 from mlfc.verify.indices import index_ends
 from mlfc.verify.provenance import range_of
 from tests.edge_cases import specs
 from tests.edge_specs import Given, Spec
-from tests.relay_run import run_main
+from tests.relay_run import operators, run_main
 
 Array = npt.NDArray[Any]
 
@@ -200,3 +202,64 @@ def test_bits_are_not_numbers() -> None:
     bounded = ir.call("fast_tanh", [x])
     assert range_of(ir.call("cast_like", [bounded, ir.const(np.zeros(4))])) == 1.0
     assert range_of(ir.call("reinterpret", [bounded], dtype="int32")) == 0.0
+
+
+def test_movements_and_extremes_of_dequantized_tensors_are_those_of_their_codes() -> None:
+    moved = set()
+    for name, (spec, *_) in _smallest().items():
+        first = spec.args[0]
+        single = (
+            isinstance(first, Given)
+            and first.dtype == "float32"
+            and not any(isinstance(arg, Given) for arg in spec.args[1:])
+        )
+        if not single or OPERATORS.get(name).elements not in (Elements.SAME, Elements.MOVED, Elements.EXTREME):
+            continue
+        codes = ir.Var("x", ir.TensorType(first.shape, "int8"))
+        real = ir.call("qnn.dequantize", [codes, ir.const(0.07), ir.const(3)])
+        call = ir.call(name, [real, *map(ir.const, spec.args[1:])], spec.attrs)
+        module = ir.IRModule({"main": ir.Function((codes,), call)}, output_names=("y",))
+        integer = CanonicalizeQuantized()(module)
+        assert operators(integer) in ([name, "qnn.dequantize"], ["reshape", "qnn.dequantize"]), name
+        data = np.random.default_rng(7).integers(-128, 128, first.shape).astype(np.int8)
+        np.testing.assert_array_equal(run_main(integer, {"x": data})[0], run_main(module, {"x": data})[0], name)
+        moved.add(name)
+    assert {"max", "nn.max_pool1d", "nn.adaptive_max_pool3d", "nn.mirror_pad", "broadcast_to", "reshape"} <= moved
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("form", ["nn.conv", "qnn.weight_only_conv", "nn.avg_pool"])
+def test_pads_fold_into_windows_of_every_rank(form: str, rank: int) -> None:
+    letters, rng, window = "DHW"[-rank:], np.random.default_rng(11), 4 if form == "nn.avg_pool" else 2
+    x = ir.Var("x", ir.TensorType((1, *(5, 4, 3)[-rank:], 2), "float32"))
+    widths = ((0, 0), *((1, 2), (0, 1), (2, 0))[-rank:], (0, 0))
+    padded = ir.call("nn.pad", [x, ir.const(0.0)], pad_width=widths)
+    attrs: dict[str, Any] = {"data_layout": f"N{letters}C", "kernel_layout": f"{letters}IO", "padding": (1, 0) * rank}
+    codes = ir.const(rng.integers(-8, 8, (*(2,) * rank, 2, 3), np.int8))
+    if form == "nn.avg_pool":
+        attrs = {
+            "pool_size": (window,) * rank,
+            "layout": f"N{letters}C",
+            "count_include_pad": True,
+            "padding": (1, 0) * rank,
+        }
+        others: list[ir.Expr] = []
+    elif form == "nn.conv":
+        others = [ir.const(codes.data.astype(np.float32))]
+    else:
+        others = [codes, ir.const(np.full(3, 0.1, np.float32)), ir.const(np.zeros(3, np.int32))]
+    call = ir.call(f"{form}{rank}d", [padded, *others], attrs)
+    module = ir.IRModule({"main": ir.Function((x,), call)}, output_names=("y",))
+    folded = FoldPad()(module)
+    assert operators(folded) == [f"{form}{rank}d"]
+    data = rng.standard_normal(ir.tensor_type(x).shape, dtype=np.float32)
+    np.testing.assert_allclose(run_main(folded, {"x": data})[0], run_main(module, {"x": data})[0], 1e-5, 1e-6)
+
+
+def test_pads_as_wide_as_a_window_stay_before_a_pool() -> None:
+    """Pools refuse padding that is not smaller than their window."""
+    x = ir.Var("x", ir.TensorType((1, 4, 4, 2), "float32"))
+    padded = ir.call("nn.pad", [x, ir.const(0.0)], pad_width=((0, 0), (2, 2), (1, 1), (0, 0)))
+    call = ir.call("nn.avg_pool2d", [padded], pool_size=(2, 2), layout="NHWC")
+    module = ir.IRModule({"main": ir.Function((x,), call)}, output_names=("y",))
+    assert operators(FoldPad()(module)) == ["nn.pad", "nn.avg_pool2d"]

@@ -6,6 +6,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,9 @@ from mlfc.errors import InternalError
 from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.tir.program import Program, Value
-from mlfc.transform.row_tiling import TiledLayer, rows_of, schedule
+from mlfc.transform import pipeline
+from mlfc.transform.row_tiling import TiledLayer, find_chains, rows_of, schedule, tiled_function
+from tests.relay_run import run_main
 
 NO_CALL = ir.call("copy", [ir.Var("x", ir.TensorType((1,), "int8"))])
 
@@ -113,3 +116,44 @@ def test_the_proof_sees_a_part_that_is_missing(models: Path) -> None:
         )
         with pytest.raises(InternalError):
             memory.prove(fewer, factory.plan)
+
+
+def window_layers() -> list[ir.Call]:
+    """Return a layer of each kind of operator with windows, on rows of channels-last data."""
+    x, codes = (ir.Var("x", ir.TensorType((1, 9, 6, 8), dtype)) for dtype in ("float32", "int8"))
+    rng = np.random.default_rng(5)
+    weights = rng.standard_normal((3, 3, 8, 4), dtype=np.float32)
+    window = {"strides": (2, 1), "padding": (1, 1, 1, 1)}
+    conv = {**window, "data_layout": "NHWC", "kernel_layout": "HWIO", "channels": 4, "kernel_size": (3, 3)}
+    pool = {**window, "pool_size": (3, 3), "layout": "NHWC"}
+    zero, scale = ir.const(0), ir.const(0.1)
+    packed = [
+        ir.const(rng.integers(-8, 8, weights.shape, np.int8)),
+        ir.const(np.full(4, 0.1, np.float32)),
+        ir.const(np.zeros(4, np.int32)),
+    ]
+    return [
+        ir.call("nn.conv2d", [x, ir.const(weights)], conv),
+        ir.call("qnn.weight_only_conv2d", [x, *packed], conv),
+        ir.call("qnn.conv2d", [codes, packed[0], zero, zero, scale, scale], conv),
+        ir.call("nn.max_pool2d", [x], pool),
+        ir.call("nn.avg_pool2d", [x], {**pool, "count_include_pad": True}),
+        ir.call("nn.avg_pool2d", [x], {**pool, "count_include_pad": False}),
+        ir.call("qnn.avg_pool2d", [codes, scale, zero, scale, zero], pool),
+    ]
+
+
+@pytest.mark.parametrize("call", window_layers(), ids=ir.op_name)
+def test_tiles_of_every_kind_of_window_are_rows_of_the_whole(call: ir.Call) -> None:
+    (param,) = (arg for arg in call.args if isinstance(arg, ir.Var))
+    behind = ir.call("transpose", [call], axes=(0, 3, 1, 2))  # the last group of a model is not tiled
+    module = ir.IRModule({"main": ir.Function((param,), behind)}, output_names=("y",))
+    ((layer,),) = find_chains(pipeline.run(module))
+    kind = ir.tensor_type(param)
+    data = (np.arange(kind.size) * 37 % 101 - 50).reshape(kind.shape).astype(kind.dtype)
+    (whole,) = (array.transpose(0, 2, 3, 1) for array in run_main(module, {"x": data}))
+    for (tile,) in schedule([layer], 2):
+        function = tiled_function(layer, tile.needs_end - tile.needs_first, layer.padding(tile))
+        rows = {function.params[0].name: data[:, tile.needs_first : tile.needs_end]}
+        (part,) = run_main(ir.IRModule({"main": function}, output_names=("y",)), rows)
+        np.testing.assert_array_equal(part, whole[:, tile.first : tile.end])

@@ -148,7 +148,8 @@ declare_unary("negative", negated, "The value with its sign changed", takes="num
 declare_unary("sign", _sign, "-1, 0 or 1 by the sign; NaN for NaN", takes="number")
 declare_unary("logical_not", _bitwise_not, "Logical negation", takes="bool", traits=Trait.LOGIC)
 declare_unary("bitwise_not", _bitwise_not, "All bits inverted", takes="bits")
-declare_unary("copy", lambda x: x, "The same value", takes="any", takes_narrow=True, elements=Elements.SAME)
+declare_unary("copy", lambda x: x, "The same value", takes="any", takes_narrow=True, elements=Elements.SAME,
+              traits=Trait.NEUTRAL)  # fmt: skip
 declare_unary("zeros_like", lambda x: _number(0, x), "Zeros of the argument's type", takes="any")
 declare_unary("ones_like", lambda x: _number(1, x), "Ones of the argument's type", takes="any")
 declare_unary("isnan", lambda x: tb.binary("ne", x, x), "Whether the value is NaN", result="bool")
@@ -250,10 +251,10 @@ _CAST_CONTRACT = (
     "magnitude)"
 )
 declare("cast", 1, _infer_cast, Kind.ELEMENTWISE, (Attr("dtype"),), _cast, contract=_CAST_CONTRACT,
-        takes_narrow=True, elements=Elements.CONVERTED, traits=Trait.CLOSING,
+        takes_narrow=True, elements=Elements.CONVERTED, traits=Trait.NEUTRAL | Trait.CLOSING,
         doc="Converts to another dtype")  # fmt: skip
 declare("cast_like", 2, lambda _, __, data, like: TensorType(data.shape, like.dtype), Kind.INJECTIVE, (), _cast,
-        contract=_CAST_CONTRACT, takes_narrow=True, elements=Elements.CONVERTED,
+        contract=_CAST_CONTRACT, takes_narrow=True, elements=Elements.CONVERTED, traits=Trait.NEUTRAL,
         doc="Converts to the second argument's dtype")  # fmt: skip
 declare("cast_narrow", 1, _infer_cast_narrow, Kind.ELEMENTWISE,
         (Attr("dtype"), Attr("saturate", True), Attr("round_mode", "up")), _cast_narrow, takes_narrow=True,

@@ -6,6 +6,7 @@ Each computes what TFLite's reference kernel of the operator computes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,6 +16,7 @@ from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels.folding import Fold
 from mlfc.kernels.rows import PlainRows, rows_of
 from mlfc.ops import qnn_in_tvm, qnn_softmax16
+from mlfc.ops.pool import pool_windows
 from mlfc.ops.qnn import infer_of_codes, number, reduced_multiplier, rescaled, saturate
 from mlfc.ops.rules import check_choice, declare, normalized_axes, normalized_axis, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
@@ -299,7 +301,8 @@ declare(
     "qnn.avg_pool2d", 5, _infer_avg_pool, Kind.ANCHOR,
     (Attr("pool_size"), Attr("strides", (1, 1)), Attr("dilation", (1, 1)), Attr("padding", (0, 0, 0, 0)),
      Attr("layout", "NCHW"), Attr("out_layout", ""), Attr("ceil_mode", False), Attr("count_include_pad", False)),
-    emit=_emit_avg_pool, contract=_CONTRACT, doc="Mean of a window, rounded to nearest; padding is not counted.",
+    emit=_emit_avg_pool, windows=partial(pool_windows, "qnn.avg_pool2d"), contract=_CONTRACT,
+    doc="Mean of a window, rounded to nearest; padding is not counted.",
 )  # fmt: skip
 declare("qnn.mean", 5, _infer_mean, Kind.REDUCE,
         (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)), emit=_emit_mean,

@@ -304,9 +304,11 @@ declare("transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpos
         doc="Dimensions in another order; None reverses them")  # fmt: skip
 declare("broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)),
         lambda of, data: broadcast_read(data, of.at), layout=Layout.BROADCAST, elements=Elements.MOVED,
+        traits=Trait.NEUTRAL,
         doc="Repeats dimensions of extent 1 to a shape")  # fmt: skip
 declare("broadcast_to_like", 2, _infer_broadcast_to, _INJECTIVE, (), lambda of, data, _: broadcast_read(data, of.at),
-        elements=Elements.MOVED, doc="Repeats dimensions of extent 1 to the second argument's shape")  # fmt: skip
+        elements=Elements.MOVED, traits=Trait.NEUTRAL,
+        doc="Repeats dimensions of extent 1 to the second argument's shape")  # fmt: skip
 declare("split", 1, _infer_split, Kind.OPAQUE, (Attr("indices_or_sections"), Attr("axis", 0)),
         doc="Cuts a dimension into equal parts or at given points")  # fmt: skip
 declare("strided_slice", 1, _infer_strided_slice, _INJECTIVE,
@@ -314,8 +316,9 @@ declare("strided_slice", 1, _infer_strided_slice, _INJECTIVE,
         layout=Layout.SLICE, elements=Elements.MOVED,
         doc="Part of a tensor, as Python's slices; slice_mode 'size' takes sizes for ends")  # fmt: skip
 declare("slice_like", 2, _infer_slice_like, _INJECTIVE, (Attr("axes"),), lambda of, data, _: data.read(of.at),
-        elements=Elements.MOVED, doc="The first part of a tensor, as large as another")  # fmt: skip
-declare("tile", 1, _infer_tile, _INJECTIVE, (Attr("reps"),), _tile, elements=Elements.MOVED,
+        elements=Elements.MOVED, traits=Trait.NEUTRAL,
+        doc="The first part of a tensor, as large as another")  # fmt: skip
+declare("tile", 1, _infer_tile, _INJECTIVE, (Attr("reps"),), _tile, elements=Elements.MOVED, traits=Trait.NEUTRAL,
         doc="A tensor repeated as a whole")  # fmt: skip
 declare("repeat", 1, _infer_repeat, _INJECTIVE, (Attr("repeats"), Attr("axis", None)), _repeat,
         layout=Layout.AXIS, elements=Elements.MOVED, doc="Each element repeated")  # fmt: skip

@@ -68,6 +68,7 @@ class Trait(enum.Flag):
     """Facts about an operator that passes ask for."""
 
     NONE = 0
+    NEUTRAL = enum.auto()  # does nothing where the result has the type of the first operand
     SUM = enum.auto()  # adds or subtracts its two operands
     PRODUCT = enum.auto()  # its last float operation is a multiplication, which a compiler may fuse with a sum
     QUANTIZES = enum.auto()  # rounds real numbers to codes, by a scale and a zero point

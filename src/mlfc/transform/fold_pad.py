@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mlfc.ops.conv import pad_pairs
+from mlfc.ops.conv import letters_of, pad_pairs
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Expr, IRModule
-from mlfc.relay.op import Operator
+from mlfc.relay.op import Layout, Operator, Trait
 from mlfc.support.dims import is_static
-from mlfc.transform.matching import Rule, apply_rules, joined_span, match_call, scalar_of, value_of
+from mlfc.transform.matching import (
+    Rule,
+    apply_rules,
+    joined_span,
+    match_call,
+    names_of,
+    operator_of,
+    scalar_of,
+    value_of,
+    windows_of,
+)
 
 
 @dataclass(frozen=True)
@@ -23,36 +34,52 @@ class FoldPad:
         return apply_rules(module, _RULES)
 
 
-def _fold_conv2d(call: Call) -> Expr | None:
-    weights = value_of(call.args[1])  # padding by the operator is left out, also where a weight times zero is NaN
-    if match_call(call, "nn.conv2d") and (weights is None or not np.all(np.isfinite(weights.astype(np.float64)))):
+def _fold_conv(call: Call) -> Expr | None:
+    called, weights = operator_of(call), value_of(call.args[1])
+    # padding by the operator is left out, also where a weight times zero is NaN
+    if not called.integer_of and (weights is None or not np.all(np.isfinite(weights.astype(np.float64)))):
         return None
-    return _folded(call, call.attrs["data_layout"], scalar_of(call.args[2]) if len(call.args) > 2 else 0.0, {})
+    return _folded(call, call.attrs["data_layout"], scalar_of(call.args[2]) if called.integer_of else 0.0, {})
 
 
-def _fold_avg_pool2d(call: Call) -> Expr | None:
+def _fold_avg_pool(call: Call) -> Expr | None:
     counted = call.attrs["count_include_pad"] or all(pad == 0 for pad in call.attrs["padding"])
-    if not counted or call.attrs["ceil_mode"]:
+    windows = windows_of(call)
+    if not counted or windows is None:
         return None
-    return _folded(call, call.attrs["layout"], 0.0, {"count_include_pad": True})
+    extents = [extent for extent, *_ in windows]
+    return _folded(call, call.attrs["layout"], 0.0, {"count_include_pad": True}, extents)
 
 
-def _folded(call: Call, layout: str, fill: float | None, changed: dict[str, bool]) -> Expr | None:
+def _folded(
+    call: Call, layout: str, fill: float | None, changed: dict[str, bool], limits: Sequence[int] = ()
+) -> Expr | None:
+    """Return the call with a pad before it as its padding, below `limits` in each spatial dimension."""
     pad = match_call(call.args[0], "nn.pad")
-    if pad is None or fill is None or not isinstance(call.op, Operator):
+    if pad is None or fill is None:
         return None
     if pad.attrs["pad_mode"] != "constant" or scalar_of(pad.args[1]) != fill:
         return None
     widths = pad.attrs["pad_width"]
     if any(widths[axis] != (0, 0) for axis, letter in enumerate(layout) if letter in "NC"):
         return None
-    (top, bottom), (left, right) = widths[layout.index("H")], widths[layout.index("W")]
-    if not is_static((top, bottom, left, right)) or min(top, bottom, left, right) < 0:
+    name, rank = operator_of(call).name, len(layout) - 2
+    more = [widths[layout.index(letter)] for letter in letters_of(rank)]
+    if not all(is_static(pair) and min(pair) >= 0 for pair in more):
         return None
-    own = pad_pairs(call.op.name, call.attrs["padding"], 2)
-    padding = (own[0][0] + top, own[1][0] + left, own[0][1] + bottom, own[1][1] + right)
+    own = pad_pairs(name, call.attrs["padding"], rank)
+    befores, afters = ([a[side] + b[side] for a, b in zip(own, more, strict=True)] for side in (0, 1))
+    if any(max(pair) >= limit for *pair, limit in zip(befores, afters, limits, strict=False)):
+        return None
     args = [pad.args[0], *call.args[1:]]
-    return ir.call(call.op.name, args, {**call.attrs, "padding": padding, **changed}, span=joined_span(pad, call))
+    return ir.call(name, args, {**call.attrs, "padding": (*befores, *afters), **changed}, span=joined_span(pad, call))
 
 
-_RULES: dict[str, Rule] = {"nn.conv2d": _fold_conv2d, "qnn.conv2d": _fold_conv2d, "nn.avg_pool2d": _fold_avg_pool2d}
+def _is_conv(operator: Operator) -> bool:
+    return operator.layout is Layout.CONVOLUTION and not operator.traits & Trait.TRANSPOSED
+
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(names_of(_is_conv), _fold_conv),
+    **dict.fromkeys((f"nn.avg_pool{rank}d" for rank in (1, 2, 3)), _fold_avg_pool),
+}

@@ -121,6 +121,12 @@ def operator_of(call: Call) -> Operator:
     return call.op
 
 
+def windows_of(call: Call) -> list[tuple[int, int, int, int]] | None:
+    """Return the windows of a call as `Operator.windows`; None where it has none, or irregular ones."""
+    find = operator_of(call).windows
+    return None if find is None else find([ir.tensor_type(arg) for arg in call.args], call.attrs)
+
+
 def macs_of(call: Call) -> int:
     """Return the multiply-accumulates of a call in a fused group."""
     operator = operator_of(call)

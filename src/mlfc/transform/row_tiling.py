@@ -18,7 +18,7 @@ from mlfc.relay.op import POINTWISE, Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.tir.program import Value
-from mlfc.transform.matching import operator_of
+from mlfc.transform.matching import operator_of, windows_of
 
 # the attributes that say along which axis constants lie, and the one of rows
 _AXES, _ROWS = ("axis", "lhs_axis", "rhs_axis"), (1, -3)
@@ -127,9 +127,7 @@ def _reads_around(inside: Sequence[ir.Call], anchor: ir.Call) -> bool:
 
 
 def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> TiledLayer | None:
-    attrs, find = anchor.attrs, operator_of(anchor).windows
-    assert find is not None
-    windows = find([ir.tensor_type(arg) for arg in anchor.args], attrs)
+    attrs, windows = anchor.attrs, windows_of(anchor)
     if windows is None or attrs.get("layout", attrs.get("data_layout")) != "NHWC":
         return None
     window, stride, top, _ = windows[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple
-from mlfc.relay.op import OPERATORS, Elements, Kind, Operator
+from mlfc.relay.op import OPERATORS, Elements, Kind, Operator, Trait
 from mlfc.support import dtypes
 from mlfc.support.dims import bounds
 from mlfc.transform.matching import (
@@ -88,7 +88,7 @@ def _absorb_transpose(call: Call) -> Expr | None:
 
 
 def _drop_same_type(call: Call) -> Expr | None:
-    """Drop an operator that cannot change values and did not change the type: cast, broadcast_to, tile."""
+    """Drop an operator that cannot change values and did not change the type."""
     return call.args[0] if typed_like(call.args[0], call) else None
 
 
@@ -167,7 +167,7 @@ def _drop_quantize(call: Call) -> Expr | None:
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(names_of(_is_view), _merge_view),
     "transpose": _merge_transpose,
-    **dict.fromkeys(("cast", "broadcast_to", "tile", "copy"), _drop_same_type),
+    **dict.fromkeys(names_of(lambda operator: bool(operator.traits & Trait.NEUTRAL)), _drop_same_type),
     **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),
     "nn.pad": lambda call: call.args[0] if all(pad == 0 for pair in call.attrs["pad_width"] for pad in pair) else None,
     "strided_slice": _drop_slice,

@@ -26,10 +26,9 @@ def test_workspace_is_at_most_three_percent_above_its_lower_bound(models: Path, 
     plan = memory.plan(program)
     memory.prove(program, plan)
     assert plan.lower_bound <= plan.size <= 1.03 * plan.lower_bound
-    rows = memory.report(program, plan)
-    assert max(row.live_bytes for row in rows) == plan.lower_bound
-    peak = rows[plan.peak_call or 0]
-    assert sum(nbytes for _, nbytes in peak.tensors) >= plan.lower_bound
+    assert max(plan.live) == plan.lower_bound
+    peak = memory.live_tensors(program, plan, plan.peak_call or 0)
+    assert sum(nbytes for _, nbytes in peak) >= plan.lower_bound
 
 
 @pytest.mark.parametrize(

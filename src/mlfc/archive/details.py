@@ -14,14 +14,12 @@ from mlfc.support.content import ArrayContent, sha256_of_each
 from mlfc.support.dim_estimates import most
 from mlfc.support.dims import is_static
 from mlfc.support.module_info import (
-    BlockInfo,
     CallInfo,
     ConstantInfo,
     ModuleInfo,
     NamedBytes,
     PeakInfo,
-    ReachInfo,
-)  # fmt: skip
+)
 from mlfc.support.version import __version__
 from mlfc.tir.dataflow import Dataflow
 from mlfc.tir.program import KernelCall, Value
@@ -54,7 +52,7 @@ def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleIn
 def full_module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
     """Return `module_info` with what checking and comparing takes: the plan, and the constants, each content once."""
     has_plan = factory.executor == AOT or (factory.executor == VM and bool(factory.plan.live))
-    plan = plan_blocks(factory) if has_plan else None
+    plan = memory.blocks(factory.program, factory.plan) if has_plan else None
     return replace(module_info(factory, code), plan=plan, constants=constants(factory))
 
 
@@ -92,34 +90,9 @@ def _peak(factory: Factory, code: GeneratedCode) -> PeakInfo | None:
     if plan.peak_call is None or not plan.lower_bound:
         return None
     call, live = factory.program.calls[plan.peak_call], plan.live[plan.peak_call]
-    if factory.executor == VM:
-        tensors = _live_in_arena(factory, plan.peak_call)
-    else:
-        tensors = memory.report(factory.program, plan)[plan.peak_call].tensors
+    tensors = memory.live_tensors(factory.program, plan, plan.peak_call)
     largest = tuple(NamedBytes(name, size) for name, size in tensors[:_PEAK_TENSORS])
     return PeakInfo(code.function_of(call.kernel.name), tuple(call.nodes), live, largest)
-
-
-def _live_in_arena(factory: Factory, call: int) -> tuple[tuple[str, int], ...]:
-    """Return what is in the arena of the virtual machine during a call, the largest first."""
-    live = [(block.name, block.nbytes) for block in factory.plan.blocks if block.first <= call <= block.last]
-    return tuple(sorted(live, key=lambda item: -item[1]))
-
-
-def plan_blocks(factory: Factory) -> tuple[BlockInfo, ...]:
-    """Return every block of the workspace by its first call: where it lies and which calls need it."""
-    return tuple(
-        BlockInfo(
-            block.name,
-            block.nbytes,
-            block.offset,
-            block.first,
-            block.last,
-            block.reuses,
-            tuple(ReachInfo(item.block, item.distance) for item in block.reaches),
-        )
-        for block in (factory.plan.blocks if factory.executor == VM else memory.blocks(factory.program, factory.plan))
-    )
 
 
 def constants(factory: Factory) -> tuple[ConstantInfo, ...]:

@@ -9,9 +9,8 @@ from mlfc.memory.blocks import blocks as blocks
 from mlfc.memory.order import reordered as reordered
 from mlfc.memory.plan import NO_PLAN as NO_PLAN
 from mlfc.memory.plan import Plan as Plan
-from mlfc.memory.planner import Row as Row
+from mlfc.memory.planner import live_tensors as live_tensors
 from mlfc.memory.planner import plan as plan
-from mlfc.memory.planner import report as report
 from mlfc.memory.policy import Planned as Planned
 from mlfc.memory.policy import Planner as Planner
 from mlfc.memory.policy import choose_plan as choose_plan

@@ -1,15 +1,21 @@
-"""A plan as a list that can be checked without the program: every block, where it lies and which calls need it."""
+"""A plan as a list that can be checked without the program: the place and lifetime of every block.
+
+A block is a tensor, bytes of one that are written and read for the last time together, or scratch. Blocks whose
+lifetimes overlap never overlap in bytes, but for `reuses` and `reaches`: their lifetimes meet in one call.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from mlfc.errors import InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
-from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Block, OverlappedInput, Plan
+from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
 from mlfc.memory.reuse import Uses, input_overlap_distances, uses_of
+from mlfc.support.module_info import BlockInfo, ReachInfo
 from mlfc.tir.program import KernelCall, Program, Value
 
 
@@ -25,7 +31,7 @@ class _Piece:
     last: int
 
 
-def blocks(program: Program, plan: Plan) -> tuple[Block, ...]:
+def blocks(program: Program, plan: Plan) -> tuple[BlockInfo, ...]:
     """Return the blocks of a plan by their first calls."""
     pieces = sorted(_pieces(program, plan), key=lambda item: (item.first, item.value is None, item.offset))
     of_root: dict[Value, list[int]] = {}
@@ -36,6 +42,8 @@ def blocks(program: Program, plan: Plan) -> tuple[Block, ...]:
 
 
 def _pieces(program: Program, plan: Plan) -> list[_Piece]:
+    if program.is_dynamic:
+        return _whole_pieces(program, plan)
     uses = uses_of(program)
     found = []
     for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
@@ -46,6 +54,18 @@ def _pieces(program: Program, plan: Plan) -> list[_Piece]:
         for start, end, first, last in _lives(uses[item.value], item):
             offset = plan.offset(item.value) + start
             found.append(_Piece(item.value, start, end - start, offset, first, last))
+    return found
+
+
+def _whole_pieces(program: Program, plan: Plan) -> list[_Piece]:
+    """Return the values and scratch of a dynamic program; what is live between two calls alone is left out."""
+    calls = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)]
+    found = []
+    for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
+        first, last = bisect_left(calls, item.first), bisect_right(calls, item.last) - 1
+        if first <= last:
+            offset = plan.scratch_offsets[first] if item.value is None else plan.offsets[item.value]
+            found.append(_Piece(item.value, 0, item.nbytes, offset, first, last))
     return found
 
 
@@ -71,9 +91,9 @@ def _lives(uses: Uses, item: LiveRange) -> list[tuple[int, int, int, int]]:
 
 def _block(
     program: Program, plan: Plan, pieces: Sequence[_Piece], piece: _Piece, of_root: dict[Value, list[int]]
-) -> Block:
+) -> BlockInfo:
     reuses: int | None = None
-    reaches: list[OverlappedInput] = []
+    reaches: list[ReachInfo] = []
     call = program.calls[piece.first]
     if piece.value is call.output.root:  # and no input, which is there before the first call writes
         reused = plan.inplace[piece.first]
@@ -82,13 +102,13 @@ def _block(
             reuses = taken[0]
         else:  # at the same distance, byte by byte
             ending = (number for number in taken if pieces[number].last == piece.first)
-            reaches = [OverlappedInput(number, pieces[number].offset - piece.offset) for number in ending]
+            reaches = [ReachInfo(number, pieces[number].offset - piece.offset) for number in ending]
         for root in plan.aliased_inputs[piece.first]:
             for number in of_root[root]:
                 if pieces[number].last == piece.first:
-                    reaches.append(OverlappedInput(number, _overlap_distance(call, root, piece, pieces[number])))
+                    reaches.append(ReachInfo(number, _overlap_distance(call, root, piece, pieces[number])))
     name = piece.value.name if piece.value else SCRATCH_NAME
-    return Block(name, piece.nbytes, piece.offset, piece.first, piece.last, reuses, tuple(reaches))
+    return BlockInfo(name, piece.nbytes, piece.offset, piece.first, piece.last, reuses, tuple(reaches))
 
 
 def _overlap_distance(call: KernelCall, root: Value, own: _Piece, other: _Piece) -> int:

@@ -1,4 +1,4 @@
-"""Which bytes of workspace are live during which calls of a program."""
+"""The values and scratch that are live during each instruction of a program."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
-from mlfc.tir.program import Program, Value
+from mlfc.support.dims import bounds
+from mlfc.tir.program import Assign, Instruction, Jump, KernelCall, Label, Program, Value, sources_of, written_by
 
 
 @dataclass(frozen=True, eq=False)
 class LiveRange:
-    """A block of workspace and the calls during which it must keep its bytes."""
+    """A block of workspace and the instructions during which it must keep its bytes."""
 
-    value: Value | None  # the intermediate that lies there; None for the scratch of call `first`
-    first: int  # index into ``Program.calls``
+    value: Value | None  # the intermediate or variable in it; None for the scratch of call `first`
+    first: int  # index into ``Program.instructions``
     last: int  # the same, inclusive
-    nbytes: int
+    nbytes: int  # as large as the bounds of symbols allow
     alignment: int  # what the offset must be a multiple of
     returned: bool = False  # the caller reads it after the last call
 
@@ -31,38 +32,82 @@ def alignment_of(nbytes: int, most: int) -> int:
     return min(most, 1 << max(0, nbytes.bit_length() - 1))
 
 
-def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tuple[LiveRange, ...]:
-    """Return the live range of each intermediate, then of each call's scratch.
+def most_bytes(value: Value) -> int:
+    """Return the bytes of a value, as many as the bounds of its symbols allow."""
+    return max(0, bounds(value.nbytes)[1])
 
-    The alignments are those of blocks that are large enough to need them.
-    A value is live from the call that writes it to the last one that reads it or a view of it. One that
-    the program returns stays live to the end, an input that lies in the workspace is live from the first call on.
+
+def lifetimes(program: Program) -> dict[Value, tuple[int, int]]:
+    """Return the first and last instruction in the life of each value that owns its bytes, inputs included.
+
+    A value is live from the instruction that writes it to the last one that reads it or a view of it. One that the
+    program returns stays live to the end, an input is live from the first instruction on. A value that a loop reads,
+    and that is written before it, stays live to its end.
     """
     last_use: dict[Value, int] = dict.fromkeys((value.root for value in program.inputs), 0)
     first_write = dict(last_use)
-    for index, call in enumerate(program.calls):
-        for value in call.inputs:
+    for index, item in enumerate(program.instructions):
+        for value in sources_of(item):
             last_use[value.root] = index
-        root = call.output.root
-        first_write.setdefault(root, index)
-        last_use[root] = index
-    returned = {value.root for value in program.outputs}
-    last_use.update(dict.fromkeys(returned, len(program.calls) - 1))
+        for value in written_by(item):
+            first_write.setdefault(value.root, index)
+            last_use[value.root] = index
+    if not program.is_dynamic:  # else `Return` reads them
+        last_use.update(dict.fromkeys((value.root for value in program.outputs), len(program.instructions) - 1))
+    for begin, end in loops(program.instructions):
+        for value, first in first_write.items():
+            if first < begin <= last_use[value] < end:
+                last_use[value] = end
+    return {value: (first, last_use[value]) for value, first in first_write.items()}
+
+
+def loops(instructions: Sequence[Instruction]) -> list[tuple[int, int]]:
+    """Return the first and last instruction of each loop, inner loops first."""
+    labels: dict[Label, int] = {}
+    found = []
+    for index, item in enumerate(instructions):
+        if isinstance(item, Label):
+            labels[item] = index
+        elif isinstance(item, Jump) and item.label in labels:
+            found.append((labels[item.label], index))
+    return sorted(found, key=lambda loop: loop[1] - loop[0])
+
+
+def is_last_use(instructions: Sequence[Instruction], at: int, value: Value) -> bool:
+    """Tell whether no instruction after `at` reads a list with the value that it has there.
+
+    A variable may be read after the next assignment to it: then it is another list.
+    """
+    reads = [index for index, item in enumerate(instructions) if index > at and value in sources_of(item)]
+    writes = [
+        index
+        for index, item in enumerate(instructions)
+        if index > at and isinstance(item, Assign) and value in item.variables
+    ]
+    if writes:
+        return not any(index < writes[0] for index in reads)
+    return not reads and not any(begin < at < end for begin, end in loops(instructions))
+
+
+def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tuple[LiveRange, ...]:
+    """Return the live range of each value that needs workspace, then of each call's scratch; see `lifetimes`.
+
+    The alignments are those of blocks that are large enough to need them; in a dynamic program, of all blocks.
+    """
+    lives, returned = lifetimes(program), {value.root for value in program.outputs}
+
+    def aligned(nbytes: int, most: int) -> int:
+        return most if program.is_dynamic else alignment_of(nbytes, most)
+
     ranges = [
-        LiveRange(
-            value,
-            first_write[value],
-            last_use[value],
-            value.nbytes,
-            alignment_of(value.nbytes, alignment),
-            value in returned,
-        )
+        LiveRange(value, *lives[value], nbytes, aligned(nbytes, alignment), value in returned)
         for value in program.intermediates()
+        for nbytes in [most_bytes(value)]
     ]
     ranges += [
-        LiveRange(None, index, index, nbytes, alignment_of(nbytes, scratch_alignment))
-        for index, call in enumerate(program.calls)
-        if (nbytes := call.kernel.scratch_bytes)
+        LiveRange(None, index, index, nbytes, aligned(nbytes, scratch_alignment))
+        for index, call in enumerate(program.instructions)
+        if isinstance(call, KernelCall) and (nbytes := bounds(call.kernel.scratch_bytes)[1])
     ]
     return tuple(ranges)
 

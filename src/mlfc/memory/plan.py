@@ -15,33 +15,6 @@ SCRATCH_ALIGNMENT = 64
 SCRATCH_NAME = "(scratch)"
 
 
-@dataclass(frozen=True)
-class OverlappedInput:
-    """An input that an output overwrites in part: the output starts at least `distance` bytes before it.
-
-    The distance is negative where the output is made of later bytes of the input.
-    """
-
-    block: int
-    distance: int
-
-
-@dataclass(frozen=True)
-class Block:
-    """A tensor, bytes of one that are written and read for the last time together, or scratch.
-
-    Blocks whose lives overlap never overlap in bytes, but for `reuses` and `reaches`: their lives meet in the one call.
-    """
-
-    name: str
-    nbytes: int
-    offset: int
-    first: int  # the call that writes it
-    last: int  # the last that reads it
-    reuses: int | None  # the block whose place it takes, element by element
-    reaches: tuple[OverlappedInput, ...]
-
-
 @dataclass(eq=False)
 class Storage:
     """Memory of a dynamic program that holds one value after another."""
@@ -76,14 +49,12 @@ class Plan(Displayed):
     # where states begin in their own memory, which keeps its bytes between runs: old and new values, by pairs
     state_offsets: Mapping[Value, int] = field(default_factory=dict)
     state_bytes: int = 0
-    # of a dynamic program: the memory of values that own their bytes and of scratch, which calls share in turns
+    # of a dynamic program: the memory of values that own their bytes, and of the scratch of calls
     storages: tuple[Storage, ...] = ()
     # whether all memory is in one arena, of static size or as large as the bounds of the symbols allow
     is_bounded: bool = True
     values: Mapping[Value, Storage] = field(default_factory=dict)
     scratch: Mapping[KernelCall, tuple[Storage, ...]] = field(default_factory=dict)
-    # what is in the arena during which calls, each block as large as bounds allow
-    blocks: tuple[Block, ...] = ()
 
     def _facts(self) -> Mapping[str, object]:
         sizes = {"size": f"{self.size:,}", "lower_bound": f"{self.lower_bound:,}", "state": f"{self.state_bytes:,}"}

@@ -1,15 +1,19 @@
-"""From a program to the offsets of its intermediates and scratch in one arena, and what lives there in each call."""
+"""The memory plan of a program: offsets in one arena for its intermediates and scratch, or allocations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mlfc.memory.allocation import Allocator, Cluster
-from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges
+from mlfc.memory.allocations import allocated, with_storages
+from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges, most_bytes
 from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
 from mlfc.memory.reuse import Reuse, allows_inplace, choose_reuse, overlap_distances
-from mlfc.tir.program import KernelCall, Program, Value
+from mlfc.support.dims import LARGEST, symbols_of
+from mlfc.tir.program import KernelCall, ListOperation, Program, Value, written_by
+
+_MOST_ARENA_BYTES = (1 << 31) - 1  # of a dynamic program
 
 
 def plan(
@@ -19,34 +23,43 @@ def plan(
     keep: Callable[[LiveRange], bool] | None = None,
     limit: int = 0,
 ) -> Plan:
-    """Place every intermediate and every call's scratch.
+    """Place every intermediate and variable, and every call's scratch.
 
+    The sizes of a dynamic program are those of the largest dimensions within bounds. Without bounds, and for lists and
+    devices, a run allocates: see `allocations`.
     `alignment`: of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
     aligned to the largest power of two that is not larger than they are.
     `keep`: which blocks to place; default all. The plan knows nothing of the others.
     `limit`: the search ends at a plan that is not larger than this.
     Deterministic: equal programs get equal offsets.
     """
+    if program.is_dynamic:
+        alignment = SCRATCH_ALIGNMENT
+        if not _fits_arena(program):
+            return allocated(program)
     ranges = live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))
     if keep is not None:
         ranges = tuple(item for item in ranges if keep(item))
     by_value = {item.value: item for item in ranges if item.value is not None}
     overlap = program.overlaps
-    choice = [choose_reuse(call, index, by_value, overlap=overlap) for index, call in enumerate(program.calls)]
-    num_calls = len(program.calls)
+    choice = [
+        choose_reuse(item, index, by_value, overlap=overlap) if isinstance(item, KernelCall) else None
+        for index, item in enumerate(program.instructions)
+    ]
+    length = len(program.instructions)
     distances = overlap_distances(program, by_value, choice)
     clusters = _clusters(program, ranges, by_value, choice)
-    live = live_bytes(clusters, num_calls, distances)
+    live = live_bytes(clusters, length, distances)
     bound = max(live, default=0)
-    goal = max(limit, _good_enough(clusters, num_calls, distances, bound))
+    goal = max(limit, _good_enough(clusters, length, distances, bound))
     # a plan that cannot meet its limit is not worth a search
     search = not limit or bound <= limit
-    allocation = Allocator(clusters, num_calls, distances).solve(goal, search=search)
+    allocation = Allocator(clusters, length, distances).solve(goal, search=search)
     if allocation.size > goal:
-        needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], num_calls, distances), bound)
+        needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], length, distances), bound)
         fewer_distances = overlap_distances(program, by_value, needed)
         fewer = _clusters(program, ranges, by_value, needed)
-        other = Allocator(fewer, num_calls, fewer_distances).solve(goal, search=search)
+        other = Allocator(fewer, length, fewer_distances).solve(goal, search=search)
         if other.size < allocation.size:
             clusters, allocation, choice = fewer, other, needed
 
@@ -55,25 +68,45 @@ def plan(
         for cluster, offset in zip(clusters, allocation.offsets, strict=True)
         for item, shift in cluster
     ]
+    if program.is_dynamic and allocation.size > _MOST_ARENA_BYTES:
+        return allocated(program)
     offsets = {item.value: offset for item, offset in placed if item.value is not None}
     scratch = {item.first: offset for item, offset in placed if item.value is None}
-    inplace = tuple(
-        reuse.source if reuse is not None and not reuse.distance and allows_inplace(call, reuse.source) else None
-        for call, reuse in zip(program.calls, choice, strict=True)
-    )
-    return Plan(
+    calls = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)]
+    inplace = tuple(_taken(call, choice[index]) for index, call in zip(calls, program.calls, strict=True))
+    during = tuple(live[index] for index in calls)
+    bound = max(during, default=0)
+    found = Plan(
         size=allocation.size,
         lower_bound=bound,
         alignment=max(item.alignment for item in ranges) if ranges else alignment,
         offsets=offsets,
-        scratch_offsets=tuple(scratch.get(index, 0) for index in range(num_calls)),
-        live=live,
-        peak_call=live.index(bound) if live else None,
+        scratch_offsets=tuple(scratch.get(index, 0) for index in calls),
+        live=during,
+        peak_call=during.index(bound) if during else None,
         inplace=inplace,
         aliased_inputs=tuple(
             _aliased_inputs(call, offsets, reused) for call, reused in zip(program.calls, inplace, strict=True)
         ),
     )
+    return with_storages(program, found) if program.is_dynamic else found
+
+
+def _fits_arena(program: Program) -> bool:
+    """Tell whether all memory of a dynamic program is the host's and has bounds; lists keep any number of tensors."""
+    if any(isinstance(item, ListOperation) for item in program.instructions):
+        return False
+    if any(call.kernel.device for call in program.calls):
+        return False
+    sizes = [value.nbytes for value in program.intermediates()]
+    sizes += [call.kernel.scratch_bytes for call in program.calls]
+    return all(symbol.high < LARGEST for symbol in symbols_of(sizes))
+
+
+def _taken(call: KernelCall, reuse: Reuse | None) -> Value | None:
+    """Return the input whose place the output of a call takes, element by element."""
+    is_inplace = reuse is not None and not reuse.distance and allows_inplace(call, reuse.source)
+    return reuse.source if reuse is not None and is_inplace else None
 
 
 def _aliased_inputs(call: KernelCall, offsets: Mapping[Value, int], reused: Value | None) -> tuple[Value, ...]:
@@ -82,14 +115,14 @@ def _aliased_inputs(call: KernelCall, offsets: Mapping[Value, int], reused: Valu
     if output not in offsets:
         return ()
     begin = offsets[output] + call.output.root_start
-    end = begin + call.output.nbytes
+    end = begin + most_bytes(call.output)
     return tuple(
         root
         for root in dict.fromkeys(value.root for value in call.inputs)
         if root in offsets
         and root not in (output, reused)
         and offsets[root] < end
-        and begin < offsets[root] + root.nbytes
+        and begin < offsets[root] + most_bytes(root)
     )
 
 
@@ -103,21 +136,21 @@ def _clusters(
     inputs = [value.root for value in program.inputs if value.root in by_value]
     chains: dict[Value, list[tuple[LiveRange, int]]] = {root: [(by_value[root], 0)] for root in inputs}
     shifts = dict.fromkeys(inputs, 0)
-    for call, reuse in zip(program.calls, choice, strict=True):
-        root = call.output.root
-        if reuse is not None:
-            chains[root] = chains[reuse.source]
-            shifts[root] = shifts[reuse.source] - reuse.distance
-            chains[root].append((by_value[root], shifts[root]))
-        elif root in by_value and root not in chains:
-            chains[root], shifts[root] = [(by_value[root], 0)], 0
+    for item, reuse in zip(program.instructions, choice, strict=True):
+        for root in dict.fromkeys(value.root for value in written_by(item)):
+            if reuse is not None:
+                chains[root] = chains[reuse.source]
+                shifts[root] = shifts[reuse.source] - reuse.distance
+                chains[root].append((by_value[root], shifts[root]))
+            elif root in by_value and root not in chains:
+                chains[root], shifts[root] = [(by_value[root], 0)], 0
     distinct = {id(chain): chain for chain in chains.values()}.values()
     lowest = [min(shift for _, shift in chain) for chain in distinct]
     moved = [tuple((item, shift - low) for item, shift in chain) for chain, low in zip(distinct, lowest, strict=True)]
     return [*moved, *(((item, 0),) for item in ranges if item.value is None)]
 
 
-def _good_enough(clusters: Sequence[Cluster], num_calls: int, distances: OverlapDistances, bound: int) -> int:
+def _good_enough(clusters: Sequence[Cluster], length: int, distances: OverlapDistances, bound: int) -> int:
     """Return the size at which the search stops: the bound, or what alignment makes of it if that is near."""
     rounded = [
         tuple(
@@ -125,7 +158,7 @@ def _good_enough(clusters: Sequence[Cluster], num_calls: int, distances: Overlap
         )
         for cluster in clusters
     ]
-    return min(max(live_bytes(rounded, num_calls, distances), default=0), bound + bound // 100)
+    return min(max(live_bytes(rounded, length, distances), default=0), bound + bound // 100)
 
 
 def _needed_only(choice: Sequence[Reuse | None], apart: Sequence[int], bound: int) -> list[Reuse | None]:
@@ -133,32 +166,12 @@ def _needed_only(choice: Sequence[Reuse | None], apart: Sequence[int], bound: in
     return [reused if load > bound else None for reused, load in zip(choice, apart, strict=True)]
 
 
-@dataclass(frozen=True)
-class Row:
-    """The workspace during one call."""
-
-    call: int  # index into ``Program.calls``
-    function: str  # name of the kernel
-    nodes: tuple[str, ...]  # original nodes that the call computes
-    live_bytes: int  # sum of live bytes; tensors that share their place in this call count once
-    workspace_bytes: int  # scratch of the call alone
-    tensors: tuple[tuple[str, int], ...]  # name and bytes of each live tensor, largest first
-
-
-def report(program: Program, plan: Plan) -> tuple[Row, ...]:
-    """Return one row a call."""
-    present: list[list[tuple[str, int]]] = [[] for _ in program.calls]
-    for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
-        for index in range(item.first, item.last + 1):
-            present[index].append((item.value.name if item.value else SCRATCH_NAME, item.nbytes))
-    return tuple(
-        Row(
-            index,
-            call.kernel.name,
-            call.nodes,
-            plan.live[index],
-            call.kernel.scratch_bytes,
-            tuple(sorted(present[index], key=lambda tensor: (-tensor[1], tensor[0]))),
-        )
-        for index, call in enumerate(program.calls)
-    )
+def live_tensors(program: Program, plan: Plan, call: int) -> tuple[tuple[str, int], ...]:
+    """Return the name and bytes of each tensor that is live during a call, the largest first, and of its scratch."""
+    at = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)][call]
+    present = [
+        (item.value.name if item.value else SCRATCH_NAME, item.nbytes)
+        for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT)
+        if item.first <= at <= item.last
+    ]
+    return tuple(sorted(present, key=lambda tensor: (-tensor[1], tensor[0])))

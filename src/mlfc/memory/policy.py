@@ -13,7 +13,6 @@ from mlfc.memory.plan import Plan
 from mlfc.memory.planner import plan
 from mlfc.memory.pools import MemoryOptions
 from mlfc.memory.proof import prove
-from mlfc.memory.slots import plan_instructions
 from mlfc.memory.states import commit_states, with_states
 from mlfc.support.cost import spend
 from mlfc.tir.program import Program, Value
@@ -37,10 +36,12 @@ def choose_plan(
     `in_arenas`: whether kernels know of outputs that reach into inputs; those of the graph executor do not.
     `ram`: bytes for the workspace, inputs and outputs.
     `tile_for_ram`: tiles layers by rows where the workspace exceeds `ram`.
-    Raises BudgetError if the workspace does not fit the pools. A dynamic program stays as it is.
+    Raises BudgetError if the workspace does not fit the pools. The instructions of a dynamic program stay as they are.
     """
     if program.is_dynamic:
-        return program, plan_instructions(program)
+        dynamic = plan(program)
+        prove(program, dynamic)
+        return program, dynamic
 
     def planner(lowered: Program, limit: int = 0) -> Planned:
         moved = committed(with_workspace_io(lowered) if memory_options.workspace_io else lowered)

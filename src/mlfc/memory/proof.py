@@ -1,20 +1,31 @@
-"""An independent check of a memory plan: who owns each byte, followed call by call.
+"""An independent check of a memory plan: the owner of each byte, followed instruction by instruction.
 
-The check knows nothing of live ranges, clusters or orders. It runs the program with names in place of
-numbers: a write makes its bytes the value's, scratch makes them nobody's, and a read must find every byte
-still owned by what it reads.
+The check does not depend on live ranges, clusters or orders. It runs the program with names in place of numbers: after
+a write the value owns its bytes, after scratch they have no owner, and a read must find every byte still owned by what
+it reads. Where branches and loops join, a byte keeps its owner only if it has the same one on every path; loops are
+followed until nothing changes. Values are as large as the bounds of their symbols allow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from mlfc.errors import InternalError
-from mlfc.memory.liveness import alignment_of
+from mlfc.memory.liveness import alignment_of, most_bytes
 from mlfc.memory.plan import SCRATCH_ALIGNMENT, Plan
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds
 from mlfc.tir.inplace_overlap import overlap_distance
-from mlfc.tir.program import KernelCall, Program, Value
+from mlfc.tir.program import (
+    Assign,
+    Branch,
+    BranchOnSymbols,
+    Jump,
+    KernelCall,
+    Label,
+    Program,
+    Return,
+    Value,
+    sources_of,
+)
 
 Extent = tuple[int, int]
 # beyond all offsets of an arena: where the memory of states begins for the proof
@@ -48,68 +59,150 @@ class _Bytes:
         )
         return sum(parts) == end - begin
 
+    def copy(self) -> _Bytes:
+        copied = _Bytes()
+        copied._owned = list(self._owned)
+        return copied
+
+    def meet(self, other: _Bytes) -> bool:
+        """Keep the owners that are the same in another memory; return whether any were lost."""
+        before = sum(high - low for low, high, owner in self._owned if owner is not None)
+        self._owned = [
+            (max(low, begin), min(high, end), owner)
+            for low, high, owner in self._owned
+            for begin, end, also in other._owned
+            if owner is also and owner is not None and low < end and begin < high
+        ]
+        return sum(high - low for low, high, _ in self._owned) < before
+
 
 def prove(program: Program, plan: Plan) -> None:
     """Prove that no call reads bytes that something else has overwritten.
 
     Raises InternalError, naming the call and both tensors, if the plan puts something outside the arena or off its
     alignment, lets a kernel overwrite what it still reads, or lets a value be overwritten before its last read.
+    There is nothing to prove where a run allocates.
     """
+    if not plan.is_bounded:
+        return
     memory = _Bytes()
-    for value in _given(program):
+    for value in program.parameters:
         held = _extent(value.root, plan, "start")
         if held is not None:
             memory.write(held, value.root)
-    for value in _given(program):  # which the caller may write in any order
+    for value in program.parameters:  # which the caller may write in any order
         held = _extent(value.root, plan, "start")
         if held is not None and not memory.owned(held, value.root):
             raise InternalError(f"the input '{value.name}' shares bytes with another one")
-    for index, call in enumerate(program.calls):
-        place = f"call {index} ({call.kernel.name})"
-        scratch = _scratch(call, index, plan, place)
-        output = _extent(call.output, plan, place)
-        for value in call.inputs:
-            held = _extent(value, plan, place)
-            if held is not None and not memory.owned(held, value.root):
-                raise InternalError(
-                    f"the bytes of '{value.root.name}' are overwritten before they are read", place=place
-                )
-        _check_within_call(call, output, scratch, plan, place)
+    replay = _Replay(program, plan)
+    while replay.run(memory.copy()):
+        pass
+
+
+class _Replay:
+    """The instructions of a program, run on owners of bytes."""
+
+    def __init__(self, program: Program, plan: Plan) -> None:
+        self._program = program
+        self._plan = plan
+        self._arriving: dict[Label, _Bytes] = {}  # the memory of all jumps to a label
+        self._passed: set[Label] = set()
+        self._numbers = {call: index for index, call in enumerate(program.calls)}
+
+    def run(self, memory: _Bytes) -> bool:
+        """Run all instructions; return whether a jump back changed what is known at its label."""
+        changed, falls_through = False, True
+        self._passed.clear()
+        for index, item in enumerate(self._program.instructions):
+            if isinstance(item, Label):
+                self._passed.add(item)
+                arriving = self._arriving.get(item)
+                if arriving is not None:
+                    if falls_through:
+                        memory.meet(arriving)
+                    else:
+                        memory = arriving.copy()
+                    falls_through = True
+            if not falls_through:
+                continue
+            place = f"instruction {index}"
+            if isinstance(item, KernelCall):
+                place = f"call {self._numbers[item]} ({item.kernel.name})"
+            for value in sources_of(item):
+                self._require(memory, value, place)
+            if isinstance(item, KernelCall):
+                self._call(memory, item, place)
+            elif isinstance(item, Assign):
+                self._assign(memory, item, place)
+            elif isinstance(item, (Jump, Branch, BranchOnSymbols)):
+                changed |= self._jump(memory, item.label if isinstance(item, Jump) else item.otherwise)
+            falls_through = not isinstance(item, (Jump, Return))
+        if falls_through:
+            self._end(memory)
+        return changed
+
+    def _jump(self, memory: _Bytes, label: Label) -> bool:
+        """Let a jump arrive at a label; return whether another run is needed for it."""
+        if label not in self._arriving:
+            self._arriving[label] = memory.copy()
+            return label in self._passed
+        return self._arriving[label].meet(memory) and label in self._passed
+
+    def _require(self, memory: _Bytes, value: Value, place: str) -> None:
+        held = _extent(value, self._plan, place)
+        if held is not None and not memory.owned(held, value.root):
+            raise InternalError(f"the bytes of '{value.root.name}' are overwritten before they are read", place=place)
+
+    def _call(self, memory: _Bytes, call: KernelCall, place: str) -> None:
+        scratch = _scratch(call, self._numbers[call], self._plan, place)
+        output = _extent(call.output, self._plan, place)
+        _check_within_call(call, output, scratch, self._plan, place)
         memory.write(scratch, None)
         if output is not None:
             memory.write(output, call.output.root)
-    for value in program.outputs:
-        held = _extent(value, plan, "end")
-        if held is not None and not memory.owned(held, value.root):
-            raise InternalError(f"the bytes of the output '{value.name}' are overwritten before the end")
-    for state in program.states:
-        held = _extent(state.before, plan, "end")
-        if held != _extent(state.written, plan, "end") or held is None or not memory.owned(held, state.written):
-            raise InternalError(f"the next run does not find the new value of the state '{state.before.name}'")
 
+    def _assign(self, memory: _Bytes, item: Assign, place: str) -> None:
+        for variable, source in zip(item.variables, item.sources, strict=True):
+            self._require(memory, source, place)  # which an earlier pair may have overwritten
+            target, held = _extent(variable, self._plan, place), _extent(source, self._plan, place)
+            if target is None:
+                continue
+            if held is not None and _overlap(target, held):
+                raise InternalError(f"'{variable.name}' overlaps '{source.name}', of which it is a copy", place=place)
+            memory.write(target, variable)
 
-def _given(program: Program) -> Iterator[Value]:
-    """Yield what has its value before the first call: inputs, and what the run before left."""
-    yield from program.inputs
-    yield from (state.before for state in program.states)
+    def _end(self, memory: _Bytes) -> None:
+        """Check the outputs and states of a program without `Return`."""
+        for value in self._program.outputs:
+            held = _extent(value, self._plan, "end")
+            if held is not None and not memory.owned(held, value.root):
+                raise InternalError(f"the bytes of the output '{value.name}' are overwritten before the end")
+        for state in self._program.states:
+            held = _extent(state.before, self._plan, "end")
+            is_same = held is not None and held == _extent(state.written, self._plan, "end")
+            if held is None or not is_same or not memory.owned(held, state.written):
+                raise InternalError(f"the next run does not find the new value of the state '{state.before.name}'")
 
 
 def _extent(value: Value, plan: Plan, place: str) -> Extent | None:
     """Return the bytes of a value in the arena, checked; None for what lies elsewhere."""
-    if value.root.kind not in ("intermediate", "state"):
+    root = value.root
+    if root.kind not in ("intermediate", "state", "variable"):
         return None
     begin = plan.offset(value)
-    base, size = (_STATES, plan.state_bytes) if value.root.kind == "state" else (0, plan.size)
-    if begin < 0 or begin + value.nbytes > size or begin % dtypes.nbytes(value.dtype):
+    base, size = (_STATES, plan.state_bytes) if root.kind == "state" else (0, plan.size)
+    nbytes, whole = most_bytes(value), most_bytes(root)
+    if value.root_start + nbytes > whole:
+        if isinstance(value.nbytes, int):
+            raise InternalError(f"'{value.name}' is no part of '{root.name}'", place=place)
+        nbytes = whole - value.root_start  # bounds of expressions are not exact
+    if begin < 0 or begin + nbytes > size or begin % dtypes.nbytes(value.dtype):
         raise InternalError(f"'{value.name}' lies outside the arena of {size} bytes or is not aligned", place=place)
-    begin += base
-    if value.root_start + value.nbytes > value.root.nbytes:
-        raise InternalError(f"'{value.name}' is no part of '{value.root.name}'", place=place)
-    return begin, begin + value.nbytes
+    return base + begin, base + begin + nbytes
 
 
 def _scratch(call: KernelCall, index: int, plan: Plan, place: str) -> Extent:
-    nbytes = call.kernel.scratch_bytes
+    nbytes = bounds(call.kernel.scratch_bytes)[1]
     if not nbytes:
         return 0, 0
     begin = plan.scratch_offsets[index]
@@ -129,10 +222,10 @@ def _check_within_call(call: KernelCall, output: Extent | None, scratch: Extent,
             raise InternalError(f"scratch overlaps the input '{value.name}'", place=place)
         if output is None or not _overlap(held, output):
             continue
-        least = overlap_distance(call.kernel, position)
-        if least is not None and least.allows(held[0] - output[0]):
+        if held[0] == output[0] and position in call.kernel.inplace:
             continue
-        if held[0] != output[0] or position not in call.kernel.inplace:
+        least = overlap_distance(call.kernel, position)
+        if least is None or not least.allows(held[0] - output[0]):
             raise InternalError(
                 f"the output '{call.output.name}' overlaps the input '{value.name}', which it may not", place=place
             )

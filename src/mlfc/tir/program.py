@@ -210,6 +210,17 @@ def sources_of(instruction: Instruction) -> tuple[Value, ...]:
     return instruction.outputs if isinstance(instruction, Return) else ()
 
 
+def written_by(instruction: Instruction) -> tuple[Value, ...]:
+    """Return the tensors that an instruction writes, without elements of lists."""
+    if isinstance(instruction, KernelCall):
+        return (instruction.output,)
+    if isinstance(instruction, ListOperation):
+        return (instruction.output,) if instruction.output.kind == "intermediate" else ()
+    if isinstance(instruction, Assign):
+        return tuple(value for value in instruction.variables if value.kind != "list")
+    return ()
+
+
 @dataclass(frozen=True, eq=False)
 class StateValue:
     """A tensor that is kept from one run to the next.
@@ -277,5 +288,6 @@ class Program:
 
     def intermediates(self) -> Iterator[Value]:
         """Yield every value that needs workspace, each once: inputs that lie there, then in the order of creation."""
-        roots = [value.root for value in (*self.inputs, *(call.output for call in self.calls))]
-        yield from dict.fromkeys(root for root in roots if root.kind == "intermediate")
+        written = (value for item in self.instructions for value in written_by(item))
+        roots = [value.root for value in (*self.inputs, *written)]
+        yield from dict.fromkeys(root for root in roots if root.kind in ("intermediate", "variable"))

@@ -7,8 +7,8 @@ from typing import Any
 
 from mlfc.codegen.unit import kernels_in_code, names_of_functions
 from mlfc.codegen.vm.lists import ListAssembler
+from mlfc.memory.liveness import is_last_use
 from mlfc.memory.plan import Plan, Storage
-from mlfc.memory.slots import ends_with
 from mlfc.support import bytecode as bc
 from mlfc.support.containers import BYTES, EXTENTS, Container, parts_of
 from mlfc.support.dim_walk import walked
@@ -351,7 +351,7 @@ class _Assembler:
     def _change(self, step: ListOperation, at: int) -> None:
         """Write a list that differs from another one, in the other's place where nobody reads that any more."""
         source, output = step.inputs[0], step.output
-        if ends_with(self._steps, at, source):
+        if is_last_use(self._steps, at, source):
             self._lists[output] = self._list(source)
         else:
             self._main.list_move(self._list(source), self._list(output))

@@ -123,6 +123,11 @@ def open_specs() -> Iterator[Spec]:
     yield Spec("topk", (data,), {"k": n, "axis": 0, "ret_type": "indices", "dtype": "int64"}, "open")
     yield Spec("image.resize2d", (Given((1, 6, 4, 2)),),
                {"size": (Open(6, 2), Open(4, 2, 1)), "layout": "NHWC", "method": "linear"}, "open")  # fmt: skip
+    cropped = {"roi": (0.1, 0.0, 0.8, 1.3), "extrapolation_value": 7.5, "layout": "NHWC"}
+    for method in ("nearest_neighbor", "linear", "cubic"):
+        yield Spec("image.resize2d", (Given((1, 6, 4, 2)),),
+                   {"size": (Open(6, 2), Open(4, 2, 1)), "method": method, **cropped,
+                    "coordinate_transformation_mode": "tf_crop_and_resize"}, f"crop-{method}")  # fmt: skip
 
 
 def _calls(spec: Spec) -> Iterator[DynamicCall]:

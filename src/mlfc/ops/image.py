@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from mlfc.errors import TypeCheckError, UnsupportedError
-from mlfc.ops import open_resampling
+from mlfc.ops import resampling
 from mlfc.ops.elementwise import converted
-from mlfc.ops.resampling import AxisResize, Taps, cubic_taps, linear_taps, nearest_taps
+from mlfc.ops.resampling import AxisResize
 from mlfc.ops.rules import Element, check_choice, declare, divided
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Elements, Kind
 from mlfc.support import cost, dtypes
-from mlfc.support.dims import Extent, Shape, bounds, is_static
+from mlfc.support.dims import Extent, Shape, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Expr
@@ -61,21 +59,14 @@ class Resize:
             for place, (axis, target) in enumerate(pairs)
         ]
 
-    def taps(self, axis: AxisResize) -> Taps:
-        """Return the table of an axis."""
+    @property
+    def rule(self) -> resampling.Rule:
+        """The rule of the positions and weights along each axis."""
         if self.method == "nearest_neighbor":
-            return nearest_taps(axis, self.rounding)
+            return resampling.nearest(self.rounding)
         if self.method == "linear":
-            return linear_taps(axis)
-        return cubic_taps(axis, self.alpha, exclude_outside=self.exclude_outside)
-
-    def open_taps(self, ctx: Context, axis: AxisResize, name: str) -> open_resampling.OpenTaps:
-        """Write the table of an axis whose extents the run decides."""
-        if self.method == "nearest_neighbor":
-            return open_resampling.nearest(ctx, axis, self.rounding, name)
-        if self.method == "linear":
-            return open_resampling.linear(ctx, axis, name)
-        return open_resampling.cubic(ctx, axis, self.alpha, name, exclude_outside=self.exclude_outside)
+            return resampling.linear
+        return resampling.cubic(self.alpha, exclude_outside=self.exclude_outside)
 
     def checked(self, name: str, data: TensorType) -> Shape:
         """Return the shape of the result; raise TypeCheckError for what cannot be resized."""
@@ -88,9 +79,8 @@ class Resize:
             data.shape[axis] < 1 for axis in self.axes
         ):
             raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be resized to {self.target}")
-        # the tables of one element are enough to refuse modes and roundings that do not exist
-        for single in replace(self, target=(1,) * len(self.axes)).each((1,) * len(data.shape)):
-            self.taps(single)
+        for axis in self.each(data.shape):  # refuses modes and roundings that do not exist
+            self.rule(axis, tb.const(0.0, "float32"), lambda _, value: value)
         shape = list(data.shape)
         for axis, target in zip(self.axes, self.target, strict=True):
             shape[axis] = target
@@ -101,8 +91,8 @@ def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None
     """Write the loops that store every element of the resized tensor; tables are read outside the inner loop."""
     known = [out.shape[axis] for axis in resize.axes if isinstance(out.shape[axis], int)]
     cost.require("constants", _TAP_BYTES * sum(known))
-    tables = [_table(ctx, resize, *pair) for pair in zip(resize.axes, resize.each(data.shape), strict=True)]
-    by_axis = dict(zip(resize.axes, tables, strict=True))
+    pairs = zip(resize.axes, resize.each(data.shape), strict=True)
+    tables = {axis: resampling.table(ctx, how, f"axis{axis}", resize.rule) for axis, how in pairs}
     indices: list[Expr] = []
     sources: list[_Source | None] = []
     stmts = ctx.stmts
@@ -115,7 +105,7 @@ def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None
         kind = "vectorized" if axis == len(out.shape) - 1 else "serial"
         with stmts.loop(out.shape[axis], f"i{axis}", kind) as index:
             indices.append(index)
-            sources.append(by_axis[axis].at(ctx, index) if axis in by_axis else None)
+            sources.append(_source(ctx, tables[axis], f"axis{axis}", index) if axis in tables else None)
             nest(axis + 1)
             indices.pop()
             sources.pop()
@@ -128,79 +118,20 @@ class _Source:
     """What one output position of a resized axis reads: positions, weights, and whether it lies outside."""
 
     positions: tuple[Expr, ...]
-    weights: tuple[Expr, ...] | None
+    weights: tuple[Expr, ...]
     outside: Expr | None
 
 
-class _OpenTable:
-    """The taps of an axis as the code works them out."""
-
-    def __init__(self, taps: open_resampling.OpenTaps, last: Extent, name: str) -> None:
-        self._taps = taps
-        self._last = last
-        self._name = name
-
-    def at(self, ctx: Context, index: Expr) -> _Source:
-        """Read the tables at `index`, once for all loops inside."""
-        let, taps = ctx.stmts.let, self._taps
-        # the limits change nothing; they let the bounds of what is read be proven without the table
-        limited = [tb.clamp(tb.load(column, [index]), 0, self._last) for column in taps.positions]
-        positions = tuple(let(f"{self._name}_at", place) for place in limited)
-        if taps.weights is None:
-            return _Source(positions, None, None)
-        return _Source(positions, tuple(let(f"{self._name}_by", tb.load(by, [index])) for by in taps.weights), None)
-
-
-def _table(ctx: Context, resize: Resize, axis: int, how: AxisResize) -> _Table | _OpenTable:
-    name = f"axis{axis}"
-    if is_static((how.extent, how.target)):
-        return _Table(ctx, resize.taps(how), name)
-    return _OpenTable(resize.open_taps(ctx, how, name), how.extent - 1, name)
-
-
-class _Table:
-    """The taps of an axis as constants of the function under construction."""
-
-    def __init__(self, ctx: Context, taps: Taps, name: str) -> None:
-        self._name = name
-        self._factor = _repetition(taps)
-        columns = taps.indices.T
-        self._last = int(taps.indices.max(initial=0))
-        self._positions = [] if self._factor else [_column(ctx, f"{name}_source", column) for column in columns]
-        self._weights = None
-        if taps.weights is not None:
-            self._weights = [_column(ctx, f"{name}_weight", column) for column in taps.weights.T]
-        self._outside = None
-        if taps.outside is not None and taps.outside.any():
-            self._outside = ctx.constant(f"{name}_outside", taps.outside)
-
-    def at(self, ctx: Context, index: Expr) -> _Source:
-        """Read the tables at `index`, once for all loops inside."""
-        let = ctx.stmts.let
-        if self._factor:
-            return _Source((let(f"{self._name}_at", index // self._factor),), None, None)
-        # the limits change nothing; they let the bounds of what is read be proven without the table
-        positions = tuple(
-            let(f"{self._name}_at", tb.clamp(tb.load(column, [index]), 0, self._last)) for column in self._positions
-        )
-        weights = None
-        if self._weights is not None:
-            weights = tuple(let(f"{self._name}_by", tb.load(column, [index])) for column in self._weights)
-        outside = None if self._outside is None else tb.load(self._outside, [index])
-        return _Source(positions, weights, outside)
-
-
-def _column(ctx: Context, name: str, column: Any) -> Any:
-    return ctx.constant(name, np.ascontiguousarray(column))
-
-
-def _repetition(taps: Taps) -> int:
-    """Return how often each element is repeated where that is all that happens, else 0."""
-    if taps.weights is not None or taps.outside is not None:
-        return 0
-    indices = taps.indices[:, 0]
-    factor = max(1, int(np.count_nonzero(indices == 0)))
-    return factor if np.array_equal(indices, np.arange(len(indices)) // factor) else 0
+def _source(ctx: Context, table: resampling.Table, name: str, index: Expr) -> _Source:
+    """Read the table of an axis at `index`, once for all loops inside."""
+    let = ctx.stmts.let
+    if table.repetition:
+        return _Source((let(f"{name}_at", index // table.repetition),), (), None)
+    # the limits change nothing; they let the bounds of what is read be proven without the table
+    limited = [tb.clamp(tb.load(column, [index]), 0, table.last) for column in table.positions]
+    positions = tuple(let(f"{name}_at", place) for place in limited)
+    weights = tuple(let(f"{name}_by", tb.load(column, [index])) for column in table.weights)
+    return _Source(positions, weights, None if table.outside is None else tb.load(table.outside, [index]))
 
 
 def _interpolated(
@@ -215,7 +146,7 @@ def _interpolated(
         weight: Expr | None = None
         for axis, source, tap in zip(resized, chosen, combination, strict=True):
             at[axis] = source.positions[tap]
-            if source.weights is not None:
+            if source.weights:
                 weight = source.weights[tap] if weight is None else weight * source.weights[tap]
         element = read(at)
         if weight is not None:

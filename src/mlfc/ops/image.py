@@ -79,8 +79,8 @@ class Resize:
             data.shape[axis] < 1 for axis in self.axes
         ):
             raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be resized to {self.target}")
-        for axis in self.each(data.shape):  # refuses modes and roundings that do not exist
-            self.rule(axis, tb.const(0.0, "float32"), lambda _, value: value)
+        for single in self.each(data.shape):  # refuses modes and roundings that do not exist
+            self.rule(single, tb.const(0.0, "float32"), lambda _, value: value)
         shape = list(data.shape)
         for axis, target in zip(self.axes, self.target, strict=True):
             shape[axis] = target

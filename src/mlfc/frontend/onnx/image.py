@@ -7,8 +7,7 @@ from dataclasses import replace
 from operator import ge, le
 
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float
-from mlfc.frontend.onnx.resize_axis import Axis, along, copies, late_scaled, scaled, sized, within_sizes
-from mlfc.frontend.onnx.resize_method import Method
+from mlfc.frontend.onnx.resize_axis import Axis, Method, along, copies, scaled, sized, within_sizes
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support import dtypes
@@ -39,7 +38,8 @@ def _upsample(node: Node) -> Expr:
 def _axes_by_scales(node: Node, index: int, axes: Sequence[int]) -> list[Axis]:
     node.has_shape(node.shape(index), (len(axes),))
     if node.dynamic is not None and node.known(index) is None and node.shape(index) == (len(axes),):
-        return late_scaled(node, node.input(index), axes)
+        parts = [node.cut(node.input(index), 0, place, place + 1) for place in range(len(axes))]
+        return _scaled_axes(node, [node.cast(node.reshape(part, ()), "float32") for part in parts], axes)
     return _scaled_axes(node, [float(scale) for scale in node.value(index, "scales").reshape(-1)], axes)
 
 
@@ -80,9 +80,9 @@ def _resize(node: Node) -> Expr:
     return _resized(node, found, method, extrapolated)
 
 
-def _scaled_axes(node: Node, scales: Sequence[float], axes: Sequence[int]) -> list[Axis]:
+def _scaled_axes(node: Node, scales: Sequence[float | Expr], axes: Sequence[int]) -> list[Axis]:
     shape = node.shape(0)
-    if len(scales) != len(axes) or any(not 0 < scale < _SIZE_LIMIT for scale in scales):
+    if len(scales) != len(axes) or any(isinstance(scale, float) and not 0 < scale < _SIZE_LIMIT for scale in scales):
         node.wrong(f"scales {tuple(scales)} do not fit the axes {tuple(axes)} of a tensor of shape {shape}")
     found = [Axis(size, size, 1.0) for size in shape]
     for axis, scale in zip(axes, scales, strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlfc.frontend.onnx.conv import WindowAttributes, pool_window, pooled, window
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float
-from mlfc.frontend.onnx.run_tables import allow, as_expr, counted, places_of, where
+from mlfc.frontend.onnx.run_tables import allow, as_expr, counted, places_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support import dtypes
@@ -52,7 +52,7 @@ def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
         images = node.call("where", node.call("isnan", images), node.like(-np.inf, images), images)
     # what lies outside repeats the first element inside, which then wins
     size, (windows, taps) = prod(image), table.shape
-    places = where(inside, table, where(inside, table, size).min(axis=1)[:, None])
+    places = np.where(inside, table, np.where(inside, table, size).min(axis=1)[:, None])
     # positions in images of known sizes take half the bytes
     dtype = "int32" if isinstance(places, np.ndarray) else "int64"
     read = as_expr(node, places, dtype)

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.frontend.onnx.node import Node, shape_of
-from mlfc.frontend.onnx.resize_method import Method
-from mlfc.frontend.onnx.run_tables import Numbers, RunTable, applied, as_expr, limited, where
+from mlfc.frontend.onnx.run_tables import Numbers, RunTable, as_expr
 from mlfc.ops.resampling import TIE
 from mlfc.ops.rules import TooSmallError
 from mlfc.relay.ir import Expr
@@ -29,6 +28,34 @@ from mlfc.support.dims import Dim, Extent, bounds, is_static
 _TAP_BYTES = 64
 _EXACT_FACTOR = 256
 """Products of an extent with numbers up to this one are exact in float32 for all extents of practical tensors."""
+# What image.resize2d computes just as ONNX does, where the scale is exactly the ratio of the sizes.
+_SHARED_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+@dataclass(frozen=True)
+class Method:
+    """How elements between the given ones are made."""
+
+    mode: str
+    coordinates: str
+    nearest: str = "round_prefer_floor"
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+
+    def is_image(self, rank: int) -> bool:
+        """Tell whether ``image.resize2d`` may compute a Resize of the last axes of a tensor of `rank` dimensions."""
+        is_plain = not (self.exclude_outside or self.antialias)
+        return rank == 4 and is_plain and self.coordinates in _SHARED_COORDINATES
+
+    def as_image(self, node: Node, x: Expr, size: tuple[Extent, ...]) -> Expr:
+        """Resize the last two axes by ``image.resize2d``."""
+        return node.call(
+            "image.resize2d", x, size=size, roi=(0.0, 0.0, 0.0, 0.0), layout="NCHW",
+            method={"nearest": "nearest_neighbor"}.get(self.mode, self.mode), cubic_alpha=self.cubic_a,
+            cubic_exclude=0, coordinate_transformation_mode=self.coordinates,
+            rounding_method=self.nearest if self.mode == "nearest" else "",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,8 +84,16 @@ class Axis:
         return self.size != 0 and self.scale == float(np.float32(self.out) / np.float32(self.size))  # type: ignore[arg-type]  # numbers
 
 
-def scaled(node: Node, size: Extent, scale: float) -> Axis:
-    """Return an axis that is resized by a number: ONNX Runtime rounds the product with the size to float32."""
+def scaled(node: Node, size: Extent, scale: float | Expr) -> Axis:
+    """Return an axis that is resized by a number: ONNX Runtime rounds the product with the size to float32.
+
+    A number that is computed at run time must be from 2 ** -24 to 2 ** 23.
+    """
+    if not isinstance(scale, float):
+        low, high = (node.constant(value, "float32") for value in (2.0**-24, 2.0**23))
+        fits = node.call("logical_and", node.call("greater_equal", scale, low), node.call("less", scale, high))
+        node.require(fits, f"whether the scales of '{node.name}' are from 2**-24 to 2**23")
+        return Axis(size, _product(node, size, node.call("minimum", scale, high)), scale, is_ratio=False)
     exact = Fraction(scale)
     is_ratio = exact.denominator == 1
     if not isinstance(size, Dim):
@@ -75,19 +110,6 @@ def scaled(node: Node, size: Extent, scale: float) -> Axis:
 def _product(node: Node, size: Extent, scale: Expr) -> Any:
     product = node.call("multiply", node.constant(size, "float32"), scale)
     return node.late(node.cast(product, "int64"))
-
-
-def late_scaled(node: Node, scales: Expr, axes: Sequence[int]) -> list[Axis]:
-    """Return axes that are resized by numbers known at run time, which must be from 2 ** -24 to 2 ** 23."""
-    found = [Axis(size, size, 1.0) for size in node.shape(0)]
-    for place, axis in enumerate(axes):
-        scale = node.cast(node.reshape(node.cut(scales, 0, place, place + 1), ()), "float32")
-        low, high = (node.constant(value, "float32") for value in (2.0**-24, 2.0**23))
-        fits = node.call("logical_and", node.call("greater_equal", scale, low), node.call("less", scale, high))
-        node.require(fits, f"whether scale {place} of '{node.name}' is from 2**-24 to 2**23")
-        size = node.shape(0)[axis]
-        found[axis] = Axis(size, _product(node, size, node.call("minimum", scale, high)), scale, is_ratio=False)
-    return found
 
 
 def sized(node: Node, size: Extent, out: Extent) -> Axis:
@@ -124,7 +146,7 @@ def within_sizes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], *, la
     return found
 
 
-def copies(node: Node, axes: Sequence[Axis]) -> bool | RunTable:
+def copies(node: Node, axes: Sequence[Axis]) -> Numbers:
     """Return whether no axis changes its size: ONNX Runtime copies the tensor then, whatever the scales are."""
     changed = [axis for axis in axes if axis.size != axis.out]
     if any(is_static((axis.size, axis.out)) or (isinstance(axis.scale, float) and not 1 <= axis.scale < 2)
@@ -133,12 +155,10 @@ def copies(node: Node, axes: Sequence[Axis]) -> bool | RunTable:
     if not changed or all(axis.is_ratio for axis in changed):
         return not changed
     sizes = [[RunTable(node, node.constant(size, "int64")) for size in (axis.size, axis.out)] for axis in changed]
-    return reduce(lambda one, other: one & other, [size.equals(out) for size, out in sizes])
+    return reduce(lambda one, other: one & other, [size == out for size, out in sizes])
 
 
-def along(
-    node: Node, x: Expr, index: int, axis: Axis, method: Method, extrapolated: float, copied: bool | RunTable
-) -> Expr:
+def along(node: Node, x: Expr, index: int, axis: Axis, method: Method, extrapolated: float, copied: Numbers) -> Expr:
     """Return `x` with one axis resized, or unchanged if it is `copied`, which may be a runtime value."""
     shrink = min(axis.scale, 1.0) if method.antialias and isinstance(axis.scale, float) else 1.0
     if method.antialias and not isinstance(axis.scale, float):
@@ -149,15 +169,16 @@ def along(
     at, last = _coordinates(node, axis, method.coordinates)
     unchanged = None if axis.is_static else _is_unchanged(node, axis, method, copied)
     if unchanged is not None:
-        at = where(unchanged, RunTable(node, node.counted(axis.out, "float32")), at)
+        own: Numbers = RunTable(node, node.counted(axis.out, "float32"))
+        at = np.where(unchanged, own, at)
     column = [axis.out if position == index else 1 for position in range(len(shape_of(x)))]
     if method.mode == "nearest":
         rounded = _rounded_simply(node, axis, at) if method.nearest == "simple" else _ROUNDINGS[method.nearest](at)
-        places = limited(rounded, 0, last)
+        places = np.clip(rounded, 0, last)
         result = node.call("take", x, as_expr(node, places, "int32" if axis.is_static else "int64"), axis=index)
     else:
         if method.mode == "linear" and shrink == 1.0:
-            at_inside = limited(at, 0, last)
+            at_inside = np.clip(at, 0, last)
         else:
             at_inside = at
         positions, weights = _neighbours(axis, method, at_inside, reach, shrink)
@@ -171,14 +192,14 @@ def along(
     return result
 
 
-def _is_unchanged(node: Node, axis: Axis, method: Method, copied: bool | RunTable) -> RunTable | None:
+def _is_unchanged(node: Node, axis: Axis, method: Method, copied: Numbers) -> Numbers:
     """Return the run-time condition on which ONNX Runtime leaves a dynamic axis as it is; None for never."""
     if method.antialias:
         sizes = (RunTable(node, node.constant(size, "int64")) for size in (axis.size, axis.out))
-        return next(sizes).equals(next(sizes))
+        return next(sizes) == next(sizes)
     if method.coordinates in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):  # others keep an axis of scale 1
         scale = node.constant(axis.scale, "float32") if isinstance(axis.scale, float) else axis.scale
-        kept = RunTable(node, scale).equals(1.0)
+        kept = RunTable(node, scale) == 1.0
         return kept | copied if isinstance(copied, RunTable) else kept
     return copied if isinstance(copied, RunTable) else None
 
@@ -186,8 +207,8 @@ def _is_unchanged(node: Node, axis: Axis, method: Method, copied: bool | RunTabl
 def _rounded_simply(node: Node, axis: Axis, at: Any) -> Any:
     """Round as Upsample and Resize of opset 10: up if the axis shrinks."""
     if isinstance(axis.scale, float):
-        return applied("ceil" if axis.scale < 1 else "floor", at)
-    return where(RunTable(node, axis.scale) < 1.0, applied("ceil", at), applied("floor", at))
+        return np.ceil(at) if axis.scale < 1 else np.floor(at)
+    return np.where(RunTable(node, axis.scale) < 1.0, np.ceil(at), np.floor(at))
 
 
 def weighted(node: Node, x: Expr, index: int, places: Expr, weights: Expr) -> Expr:
@@ -220,7 +241,7 @@ def _coordinates(node: Node, axis: Axis, mode: str) -> tuple[Any, Any]:
         low, high = bounds(axis.out)
         if high <= 1:
             return at * 0.0 + single
-        return found() if low > 1 else where(out.equals(1.0), single, found())
+        return found() if low > 1 else np.where(out == 1.0, single, found())
 
     def times(a: Any, b: Any) -> Any:
         # float64 holds the product: no compiler fuses it with the sum that follows
@@ -248,35 +269,35 @@ def _coordinates(node: Node, axis: Axis, mode: str) -> tuple[Any, Any]:
 
 def _neighbours(axis: Axis, method: Method, at: Any, reach: float, shrink: float) -> tuple[Numbers, Any]:
     """Return tables of the neighbours of every element and of their weights, of shape (elements, neighbours)."""
-    below = applied("floor", at)
+    below = np.floor(at)
     fraction = (at - below).astype("float64")
     first = math.floor(-reach / shrink) + 1
     steps = np.arange(first, 2 - first) if shrink < 1.0 else np.arange(1 - int(reach), 1 + int(reach))
-    distance = applied("abs", (fraction[:, None] - steps[None, :]) * shrink)
+    distance = np.abs((fraction[:, None] - steps[None, :]) * shrink)
     if method.mode == "linear":
-        weights: Any = limited(-distance + 1.0, 0.0, 1.0)
+        weights: Any = np.clip(-distance + 1.0, 0.0, 1.0)
     else:
         a = method.cubic_a
         near = ((distance * (a + 2) - (a + 3)) * distance * distance) + 1.0
         far = ((distance * a - 5 * a) * distance + 8 * a) * distance - 4 * a
-        weights = where(distance < 1.0, near, where(distance < 2.0, far, 0.0))
+        weights = np.where(distance < 1.0, near, np.where(distance < 2.0, far, 0.0))
     positions: Any = below.astype("int64")[:, None] + steps[None, :]
     if method.exclude_outside:
-        weights = where((positions >= 0) & (positions < axis.size), weights, 0.0)
+        weights = np.where((positions >= 0) & (positions < axis.size), weights, 0.0)
     if method.exclude_outside or shrink < 1.0:
         weights = weights / weights.sum(axis=1)[:, None]
-    return limited(positions, 0, axis.size - 1), weights
+    return np.clip(positions, 0, axis.size - 1), weights
 
 
 def _rounded(at: Any, more: float = 0.0) -> Any:
     """Round to the nearest integer; up where the fraction exceeds 0.5 by at least `more`."""
-    below = applied("floor", at)
-    return where(at - below - 0.5 < more, below, below + 1.0)
+    below = np.floor(at)
+    return np.where(at - below - 0.5 < more, below, below + 1.0)
 
 
 _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "round_prefer_floor": lambda at: _rounded(at, TIE),
     "round_prefer_ceil": lambda at: _rounded(at, -TIE),
-    "floor": lambda at: applied("floor", at),
-    "ceil": lambda at: applied("ceil", at),
+    "floor": np.floor,
+    "ceil": np.ceil,
 }

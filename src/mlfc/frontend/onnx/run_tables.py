@@ -1,48 +1,59 @@
-"""Tables of numbers that follow from extents: constants where these are known, else computed by the run.
+"""Tables of numbers that follow from dimension sizes: constants where these are static, else computed at run time.
 
-What is written of numpy's operators and of the functions here holds for both: `counted` begins one.
+numpy's operators and functions work on both, as far as `RunTable` supports them; `counted` makes the first table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, is_static
 
-Numbers: TypeAlias = "npt.NDArray[Any] | RunTable"
+Numbers: TypeAlias = Any
+"""An array, or a `RunTable`, which the types of numpy's functions do not include."""
+
+_OPERATORS: Mapping[np.ufunc, str] = {
+    np.absolute: "abs", np.add: "add", np.bitwise_and: "logical_and", np.bitwise_or: "logical_or", np.ceil: "ceil",
+    np.cos: "cos", np.divide: "divide", np.equal: "equal", np.floor: "floor", np.floor_divide: "floor_divide",
+    np.greater_equal: "greater_equal", np.less: "less", np.multiply: "multiply", np.negative: "negative",
+    np.remainder: "floor_mod", np.sin: "sin", np.subtract: "subtract",
+}  # fmt: skip
 
 
-def _operator(name: str) -> Callable[[RunTable, Any], RunTable]:
-    def apply(table: RunTable, other: Any) -> RunTable:
-        return table._with(name, other)
-
-    return apply
-
-
-class RunTable:
-    """A table that the run computes."""
-
-    __array_ufunc__ = None  # numpy's arrays leave operators to this class
+class RunTable(NDArrayOperatorsMixin):
+    """A table that is computed at run time. Numbers and arrays in an operation take its dtype."""
 
     def __init__(self, node: Node, expr: Expr) -> None:
         self.node = node
         self.expr = expr
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any) -> Any:
+        """Apply one of numpy's elementwise functions."""
+        if ufunc not in _OPERATORS or method != "__call__":
+            return NotImplemented
+        return self._call(_OPERATORS[ufunc], *(_expr(self.node, item, dtype_of(self.expr)) for item in inputs))
+
+    def __array_function__(
+        self, function: Callable[..., Any], _types: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Apply one of numpy's other functions."""
+        return _FUNCTIONS[function](*args, **kwargs) if function in _FUNCTIONS else NotImplemented
+
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Its extents."""
+        """Its dimension sizes."""
         return shape_of(self.expr)
 
     def reshape(self, *shape: Extent) -> RunTable:
-        """Return the same numbers in another shape, of which every extent is given."""
+        """Return the same numbers in another shape."""
         return RunTable(self.node, self.node.reshape(self.expr, shape))
 
     def transpose(self, *axes: int) -> RunTable:
@@ -62,7 +73,7 @@ class RunTable:
         return self._call("sum", self.expr, axis=(axis,), keepdims=False)
 
     def any(self, axis: int) -> RunTable:
-        """Return whether any along an axis holds."""
+        """Return whether any element along an axis is true."""
         return self._call("any", self.expr, axis=(axis,), keepdims=False)
 
     def __getitem__(self, places: tuple[slice | None, ...]) -> RunTable:
@@ -70,29 +81,42 @@ class RunTable:
         rest = iter(self.shape)
         return self.reshape(*(1 if place is None else next(rest) for place in places))
 
-    __add__ = __radd__ = _operator("add")
-    __sub__ = _operator("subtract")
-    __mul__ = __rmul__ = _operator("multiply")
-    __truediv__ = _operator("divide")
-    __floordiv__ = _operator("floor_divide")
-    __mod__ = _operator("floor_mod")
-    __and__ = __rand__ = _operator("logical_and")
-    __or__ = _operator("logical_or")
-    __lt__ = _operator("less")
-    __ge__ = _operator("greater_equal")
-    equals = _operator("equal")
-
-    def __rtruediv__(self, other: Any) -> RunTable:
-        return RunTable(self.node, _expr(self.node, other, dtype_of(self.expr)))._with("divide", self)
-
-    def __neg__(self) -> RunTable:
-        return self._call("negative", self.expr)
-
     def _call(self, operator: str, *args: Expr, **attrs: Any) -> RunTable:
         return RunTable(self.node, self.node.call(operator, *args, **attrs))
 
-    def _with(self, operator: str, other: Any) -> RunTable:
-        return self._call(operator, self.expr, _expr(self.node, other, dtype_of(self.expr)))
+
+def _expr(node: Node, value: Any, dtype: str) -> Expr:
+    return value.expr if isinstance(value, RunTable) else node.constant(value, dtype)
+
+
+def _exprs(values: Sequence[Any]) -> tuple[Node, list[Expr]]:
+    """Return values as tensors of the dtype of the first table among them, and the node that computes them."""
+    first = next(value for value in values if isinstance(value, RunTable))
+    return first.node, [_expr(first.node, value, dtype_of(first.expr)) for value in values]
+
+
+def _where(condition: Numbers, one: Any, other: Any) -> RunTable:
+    node, exprs = _exprs((one, other))
+    return RunTable(node, node.call("where", _expr(node, condition, "bool"), *exprs))
+
+
+def _clip(numbers: RunTable, low: Any, high: Any) -> RunTable:
+    node, (x, least, most) = _exprs((numbers, low, high))
+    return RunTable(node, node.call("minimum", node.call("maximum", x, least), most))
+
+
+def _stack(parts: Sequence[Numbers], axis: int) -> RunTable:
+    node, exprs = _exprs(parts)
+    return RunTable(node, node.concatenate([node.call("expand_dims", part, axis=axis) for part in exprs], axis))
+
+
+def _broadcast_to(table: RunTable, shape: Sequence[Extent]) -> RunTable:
+    return RunTable(table.node, table.node.broadcast(table.expr, shape))
+
+
+_FUNCTIONS: Mapping[Callable[..., Any], Callable[..., RunTable]] = {
+    np.broadcast_to: _broadcast_to, np.clip: _clip, np.stack: _stack, np.where: _where,
+}  # fmt: skip
 
 
 def counted(node: Node, *counts: Extent) -> list[Numbers]:
@@ -126,59 +150,6 @@ def real(node: Node, value: Extent) -> Any:
     return RunTable(node, node.constant(value, "float64")) if isinstance(value, Dim) else float(value)
 
 
-def cos(angles: Numbers) -> Any:
-    """Return cosines."""
-    return angles._call("cos", angles.expr) if isinstance(angles, RunTable) else np.cos(angles)
-
-
-def sin(angles: Numbers) -> Any:
-    """Return sines."""
-    return angles._call("sin", angles.expr) if isinstance(angles, RunTable) else np.sin(angles)
-
-
-def applied(function: str, numbers: Numbers) -> Any:
-    """Return ``abs``, ``ceil`` or ``floor`` of numbers."""
-    return numbers._call(function, numbers.expr) if isinstance(numbers, RunTable) else getattr(np, function)(numbers)
-
-
-def limited(numbers: Numbers, low: Any, high: Any) -> Any:
-    """Return numbers limited to a range."""
-    if not isinstance(numbers, RunTable):
-        return np.clip(numbers, low, high)
-    return numbers._with("maximum", low)._with("minimum", high)
-
-
-def where(holds: Numbers, one: Any, other: Any) -> Any:
-    """Return `one` where something holds, else `other`; one of them is a table."""
-    if not isinstance(holds, RunTable):
-        return np.where(holds, one, other)
-    dtype = next(dtype_of(item.expr) for item in (one, other) if isinstance(item, RunTable))
-    node = holds.node
-    return holds._call("where", holds.expr, _expr(node, one, dtype), _expr(node, other, dtype))
-
-
-def equal(one: Numbers, other: Any) -> Any:
-    """Return where two tables have the same numbers."""
-    return one.equals(other) if isinstance(one, RunTable) else one == other
-
-
-def stacked(parts: Sequence[Numbers], axis: int) -> Any:
-    """Return tables of one shape along a new axis, which is not negative."""
-    first = parts[0]
-    if not isinstance(first, RunTable):
-        return np.stack(parts, axis)  # type: ignore[arg-type]  # all are arrays
-    node = first.node
-    exprs = [node.call("expand_dims", _expr(node, part, dtype_of(first.expr)), axis=axis) for part in parts]
-    return RunTable(node, node.concatenate(exprs, axis))
-
-
-def broadcast(table: Numbers, shape: Sequence[Extent]) -> Any:
-    """Return a table broadcast to a shape."""
-    if isinstance(table, RunTable):
-        return RunTable(table.node, table.node.broadcast(table.expr, shape))
-    return np.broadcast_to(table, tuple(shape))  # type: ignore[arg-type]  # numbers, as those of the table
-
-
 def as_expr(node: Node, table: Numbers, dtype: str) -> Expr:
     """Return a table as a tensor."""
     if isinstance(table, RunTable):
@@ -192,7 +163,3 @@ def placed(node: Node, x: Expr, axis: int, begin: Extent | RunTable, size: Exten
     at = RunTable(node, node.counted(size)) + begin
     column = node.reshape(as_expr(node, (at >= 0) & (at < shape[axis]), "bool"), (size, *[1] * (len(shape) - 1 - axis)))
     return node.call("where", column, node.call("take", x, at.expr, axis=axis), fill)
-
-
-def _expr(node: Node, value: Any, dtype: str) -> Expr:
-    return value.expr if isinstance(value, RunTable) else node.constant(value, dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from mlfc.frontend.onnx.conv import WindowAttributes, conv_attributes, conv_window
 from mlfc.frontend.onnx.linear import matmul
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
-from mlfc.frontend.onnx.run_tables import Numbers, allow, as_expr, broadcast, counted, real, stacked
+from mlfc.frontend.onnx.run_tables import Numbers, allow, as_expr, counted, real
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
@@ -52,12 +52,12 @@ def _affine_grid(node: Node) -> Expr:
     corners = bool(node.integer("align_corners", 0))
     grid = [_coordinates(node, *pair, corners=corners) for pair in zip(steps, places, strict=True)]
     spread = [
-        broadcast(part[tuple(slice(None) if at == axis else None for at in range(len(places)))], places)
+        np.broadcast_to(part[tuple(slice(None) if at == axis else None for at in range(len(places)))], places)
         for axis, part in enumerate(grid)
     ]
-    ones = broadcast((grid[0] * 0.0 + 1.0).reshape(*(places[0], *[1] * (len(places) - 1))), places)
+    ones = np.broadcast_to((grid[0] * 0.0 + 1.0).reshape(*(places[0], *[1] * (len(places) - 1))), places)
     # the first coordinate counts along the last axis
-    columns = stacked([*reversed(spread), ones], 0).reshape(len(places) + 1, prod(places))
+    columns = np.stack([*reversed(spread), ones], 0).reshape(len(places) + 1, prod(places))
     wide = dtype if dtype == "float64" else "float32"
     moved = matmul(node, node.cast(node.input(0), wide), as_expr(node, columns, wide))
     turned = node.transpose(moved, (0, 2, 1))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
-from mlfc.frontend.onnx.run_tables import Numbers, allow, as_expr, cos, counted, equal, real, sin, stacked, where
+from mlfc.frontend.onnx.run_tables import Numbers, allow, as_expr, counted, real
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Expr
@@ -93,13 +93,13 @@ def _forward_or_back(node: Node, length: Extent, extent: Extent, inverse: bool, 
     """Return the table (elements given, parts of each, elements taken, parts of each)."""
     taken, given = minimum(length, extent), length // 2 + 1 if onesided else length
     angles = _angles(node, length, taken, given, 6)
-    real_parts, imaginary = cos(angles), sin(angles)
+    real_parts, imaginary = np.cos(angles), np.sin(angles)
     if inverse:
         size = real(node, length)
         real_parts, imaginary = real_parts / size, imaginary / size
     else:
         imaginary = -imaginary
-    return stacked([stacked([real_parts, -imaginary], 2), stacked([imaginary, real_parts], 2)], 1)
+    return np.stack([np.stack([real_parts, -imaginary], 2), np.stack([imaginary, real_parts], 2)], 1)
 
 
 def _real_back(node: Node, length: Extent, extent: Extent, _inverse: bool, _onesided: bool) -> Any:
@@ -107,11 +107,12 @@ def _real_back(node: Node, length: Extent, extent: Extent, _inverse: bool, _ones
     taken = minimum(length // 2 + 1, extent)
     angles = _angles(node, length, taken, length, 4)
     here, _ = counted(node, taken, length)
-    alone = (equal(here, 0) | equal(here + here, length))[None, :]
+    alone = ((here == 0) | (here + here == length))[None, :]
     weights = (alone.astype("float64") * -1.0 + 2.0) / real(node, length)
     # of the frequencies that are alone, the imaginary parts count for nothing
-    imaginary = where(alone, 0.0, -sin(angles))
-    return stacked([weights * cos(angles), weights * imaginary], 2).reshape(length, 1, taken, 2)
+    imaginary = np.where(alone, 0.0, -np.sin(angles))
+    parts: Numbers = np.stack([weights * np.cos(angles), weights * imaginary], 2)
+    return parts.reshape(length, 1, taken, 2)
 
 
 @importer("STFT", since=17)
@@ -180,7 +181,7 @@ def _window(node: Node) -> Expr:
     halves = steps * 2 + maximum(1 - around, 0)
     phase = halves.astype("float64") * (np.pi / real(node, maximum(2 * around, 2)))
     ends, half, whole = _WINDOWS[node.operator]
-    middle, sides = sin(phase), sin(phase * 2.0)
+    middle, sides = np.sin(phase), np.sin(phase * 2.0)
     return _output(node, middle * middle * half + sides * sides * whole + ends)
 
 

@@ -30,6 +30,7 @@ from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.bytecode import encode, state_offsets
 from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most
+from mlfc.support.dims import bounds
 from mlfc.support.module_info import (
     MemoryInfo,
     ModuleInterface,
@@ -120,11 +121,10 @@ class Factory(Displayed):
     @property
     def storages(self) -> tuple[tuple[int, int, str | None], ...]:
         """The graph executor's blocks: id, bytes, and the node of the input or constant that has it for good."""
-        if self.code.storages is None or self.code.graph is None:
+        if self.code.plan is None or self.code.graph is None:
             return ()
-        return tuple(
-            (number, size, self.code.graph.bindings.get(number)) for number, size in enumerate(self.code.storages.sizes)
-        )
+        names, storages = self.code.graph.bindings, self.code.plan.storages
+        return tuple((number, bounds(item.nbytes)[1], names.get(number)) for number, item in enumerate(storages))
 
     @cached_property
     def lib(self) -> HostLibrary:

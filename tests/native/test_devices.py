@@ -217,12 +217,12 @@ def test_metadata_tell_the_bytes_of_each_device(divided: Factory, tmp_path: Path
     mlfc.export_model_library_format(divided, path)
     with open_archive(path) as archive:
         record = archive.record.modules["network"]
-        storages = divided.code.storages
-        assert storages is not None
+        plan = divided.code.plan
+        assert plan is not None
         assert record.targets == tuple(map(str, divided.targets))
         assert [entry.device for entry in record.main] == [1, 4]
-        assert record.main[1].workspace_bytes == storages.bytes_on("opencl")
-        assert record.main[0].workspace_bytes >= storages.bytes_on(None) > 0
+        assert record.main[1].workspace_bytes == plan.bytes_on("opencl")
+        assert record.main[0].workspace_bytes >= plan.bytes_on(None) > 0
         assert [tensor.name for tensor in record.main[1].inputs] == ["x"]
         assert [tensor.name for tensor in record.inputs] == ["x"]
         assert len(record.outputs) == 2

@@ -93,12 +93,12 @@ def test_whatever_a_device_refuses_the_model_stays_the_same(data: bytes, refused
     check_places(program)
     plan = memory.plan(program)
     memory.prove(program, plan)
-    storages = memory.assign_storages(program, plan)
-    graph = parse_graph(build_graph(program, {kernel.name: kernel.name for kernel in program.kernels}, storages).text)
+    plan = memory.assign_storages(program, plan)
+    graph = parse_graph(build_graph(program, {kernel.name: kernel.name for kernel in program.kernels}, plan).text)
     types = [
-        {item.device_type for item in graph.entries if item.storage_id == block} for block in range(len(storages.sizes))
+        {item.device_type for item in graph.entries if item.storage_id == block} for block in range(len(plan.storages))
     ]
-    assert [{1: None, 4: "opencl"}[kind] for (kind,) in types] == list(storages.devices)
+    assert [{1: None, 4: "opencl"}[kind] for (kind,) in types] == [storage.device for storage in plan.storages]
     np.testing.assert_allclose(run(program, {"x": image()})[0], run(alone, {"x": image()})[0], rtol=1e-4, atol=1e-5)
 
 
@@ -178,12 +178,12 @@ def test_scratch_on_a_device_is_a_tensor_of_the_graph() -> None:
     (call,) = whole.calls
     kernel = replace(call.kernel, scratch=tuple(Buffer(f"s{size}", (size,), "float32", "scratch") for size in (7, 300)))
     program = replace(whole, kernels=(kernel,), instructions=(replace(call, kernel=kernel),))
-    storages = memory.assign_storages(program, memory.plan(program))
-    graph = parse_graph(build_graph(program, {kernel.name: kernel.name}, storages).text)
+    plan = memory.assign_storages(program, memory.plan(program))
+    graph = parse_graph(build_graph(program, {kernel.name: kernel.name}, plan).text)
     node = graph.nodes[-1]
     entries = [graph.entries[index] for index in node.outputs]
     assert [(entry.shape, entry.device_type) for entry in entries[1:]] == [((7,), 4), ((300,), 4)]
     assert len({entry.storage_id for entry in entries}) == 3
     assert graph.heads == (node.outputs.start,)
-    assert storages.bytes_on("opencl") == 4 * 307
-    assert storages.bytes_on(None) == 0
+    assert plan.bytes_on("opencl") == 4 * 307
+    assert plan.bytes_on(None) == 0

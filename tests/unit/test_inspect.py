@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import mlfc
-from mlfc.archive.describe.operators import MAX_LISTED, BlockLifetime, live_during, span_bytes
+from mlfc.archive.describe.operators import MAX_LISTED, live_during, span_bytes
 from mlfc.archive.describe.picture import memory_picture
 from mlfc.errors import ArchiveError
+from mlfc.support.module_info import BlockInfo
 from tests.show_archive import document, write_archive
 from tests.unit.test_cli import mlfc as program
 from tests.unit.test_cli import succeeded
@@ -84,18 +85,18 @@ def test_live_tensors_are_those_whose_life_spans_the_call(tmp_path: Path) -> Non
 
 def test_bytes_that_two_blocks_share_count_once() -> None:
     blocks = [
-        BlockLifetime("a", 8, 0, 0, 1),
-        BlockLifetime("b", 8, 4, 0, 1),
-        BlockLifetime("c", 2, 5, 0, 0),
-        BlockLifetime("d", 1, 20, 0, 0),
+        BlockInfo("a", 8, 0, 0, 1, None),
+        BlockInfo("b", 8, 4, 0, 1, None),
+        BlockInfo("c", 2, 5, 0, 0, None),
+        BlockInfo("d", 1, 20, 0, 0, None),
     ]
     assert span_bytes(blocks) == 13
     assert span_bytes([]) == 0
 
 
 def test_lives_that_nobody_could_list_are_not_listed() -> None:
-    assert live_during([BlockLifetime("a", 1, 0, 0, 9)] * 3, 10) == [[BlockLifetime("a", 1, 0, 0, 9)] * 3] * 10
-    assert live_during([BlockLifetime("a", 1, 0, 0, MAX_LISTED)], MAX_LISTED + 1) is None
+    assert live_during([BlockInfo("a", 1, 0, 0, 9, None)] * 3, 10) == [[BlockInfo("a", 1, 0, 0, 9, None)] * 3] * 10
+    assert live_during([BlockInfo("a", 1, 0, 0, MAX_LISTED, None)], MAX_LISTED + 1) is None
 
 
 def rectangles(text: str) -> dict[str, ET.Element]:

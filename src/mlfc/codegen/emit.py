@@ -20,7 +20,7 @@ from mlfc.codegen.levels import choice
 from mlfc.codegen.operators import OperatorsFile, kernel_comment, kernel_functions, level_path
 from mlfc.codegen.unit import Shared, Unit, names_of_functions
 from mlfc.codegen.writer import comment_text
-from mlfc.memory import Storages, assign_storages
+from mlfc.memory import Plan, assign_storages
 from mlfc.relay.op import kernel_note
 from mlfc.support import c_names
 from mlfc.support.bytecode import Executable
@@ -67,7 +67,7 @@ class GeneratedCode:
     # by pool of constants that the caller loads, the path of the file with its bytes
     loaded: Mapping[str, str] = field(default_factory=dict)
     graph: Graph | None = None
-    storages: Storages | None = None  # of the graph executor
+    plan: Plan | None = None  # with the storages of the graph executor
     external: tuple[ExternalPart, ...] = ()  # the output of external code generators
     device: DeviceCode | None = None  # kernels on a device beside the host
     executable: Executable | None = None  # of the virtual machine
@@ -275,12 +275,13 @@ def graph_code(
 ) -> GeneratedCode:
     """Return a module for the graph executor: its code, with the graph and the kernels of devices."""
     program = unit.program
-    storages = assign_storages(program, unit.plan)
-    graph = build_graph(program, names, storages)
+    plan = assign_storages(program, unit.plan)
+    graph = build_graph(program, names, plan)
     scratch = max((kernel.scratch_bytes for kernel in program.kernels if kernel.device is None), default=0)
     constants = sum(value.nbytes for value in graph.params.values())
     io = sum(value.nbytes for value in (*program.inputs, *program.outputs))
-    sizes = Sizes(storages.workspace_bytes + scratch, constants, io)
+    shared = sum(plan.bytes_on(device) for device in {storage.device for storage in plan.storages})
+    sizes = Sizes(shared + scratch, constants, io)
     return GeneratedCode(
         files,
         None,
@@ -289,7 +290,7 @@ def graph_code(
         sizes,
         False,
         graph=graph,
-        storages=storages,
+        plan=plan,
         device=device_code(unit, [kernel for group in on_device.values() for kernel in group]),
         external=external_parts(unit, names, compute_names(names), banner(unit.target_text)),
     )

@@ -9,6 +9,7 @@ from mlfc.memory.blocks import blocks as blocks
 from mlfc.memory.order import reordered as reordered
 from mlfc.memory.plan import NO_PLAN as NO_PLAN
 from mlfc.memory.plan import Plan as Plan
+from mlfc.memory.plan import Storage as Storage
 from mlfc.memory.planner import live_tensors as live_tensors
 from mlfc.memory.planner import plan as plan
 from mlfc.memory.policy import Planned as Planned
@@ -20,5 +21,4 @@ from mlfc.memory.pools import MemoryOptions as MemoryOptions
 from mlfc.memory.pools import Pool as Pool
 from mlfc.memory.pools import PoolSpan as PoolSpan
 from mlfc.memory.proof import prove as prove
-from mlfc.memory.storage import Storages as Storages
 from mlfc.memory.storage import assign_storages as assign_storages

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mlfc.errors import InternalError
 from mlfc.memory.pools import DEFAULT_POOL, PoolSpan
-from mlfc.support.dims import Extent
+from mlfc.support.dims import Extent, bounds
 from mlfc.support.text import Displayed
 from mlfc.tir.program import KernelCall, Value
 
@@ -17,7 +17,7 @@ SCRATCH_NAME = "(scratch)"
 
 @dataclass(eq=False)
 class Storage:
-    """Memory of a dynamic program that holds one value after another."""
+    """Memory that holds one value after another, of a dynamic program or of the graph executor."""
 
     nbytes: Extent
     offset: int | None = None  # in the arena; None where the run allocates it
@@ -49,7 +49,7 @@ class Plan(Displayed):
     # where states begin in their own memory, which keeps its bytes between runs: old and new values, by pairs
     state_offsets: Mapping[Value, int] = field(default_factory=dict)
     state_bytes: int = 0
-    # of a dynamic program: the memory of values that own their bytes, and of the scratch of calls
+    # of a dynamic program and of the graph executor: the memory of values that own their bytes, and of scratch
     storages: tuple[Storage, ...] = ()
     # whether all memory is in one arena, of static size or as large as the bounds of the symbols allow
     is_bounded: bool = True
@@ -69,6 +69,12 @@ class Plan(Displayed):
     def workspace_bytes(self) -> int:
         """Bytes of all pools, without what lies between them in the arena."""
         return sum(pool.nbytes for pool in self.pools)
+
+    def bytes_on(self, device: str | None) -> int:
+        """Return the bytes of the graph executor's storages on one kind of device, but for those of a single tensor."""
+        shared = {storage for value, storage in self.values.items() if value.kind == "intermediate"}
+        shared.update(storage for group in self.scratch.values() for storage in group)
+        return sum(bounds(storage.nbytes)[1] for storage in shared if storage.device == device)
 
     def place(self, offset: int) -> tuple[PoolSpan, int]:
         """Return the pool in which an offset of the arena lies, and the offset from the pool's start."""

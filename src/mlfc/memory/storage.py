@@ -1,97 +1,63 @@
-"""Storage ids for the graph executor: whole blocks that tensors take one after another.
+"""Storages of the graph executor, which hold one tensor after another.
 
-The executor knows no offsets, so two tensors either share a block or do not. Blocks are given out by size, the
-largest tensor first, to the block of its device that it wastes least of among those that are free during its life.
+The executor has no offsets, so two tensors either share a storage or do not. Storages are assigned by size, the
+largest tensor first: the one of its device that it wastes least of among those that are free during its life.
 Method: "greedy by size for shared objects" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net
 Inference (2020).
 
-Scratch of kernels on a device has a place among the tensors: there it is one, which the call writes beside its result.
+Scratch of kernels on a device has storages, too: there it is an output of the call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlfc.memory.liveness import live_ranges
-from mlfc.memory.plan import Plan
+from mlfc.memory.plan import Plan, Storage
 from mlfc.tir.program import KernelCall, Program, Value
 
 
-@dataclass(frozen=True, eq=False)
-class Storages:
-    """The graph executor's blocks."""
+def assign_storages(program: Program, plan: Plan) -> Plan:
+    """Return the plan with a storage for every tensor of a program, in the order in which the graph names the tensors.
 
-    # the block of each value that owns its bytes: inputs, constants in use, intermediates, outputs
-    ids: Mapping[Value, int]
-    sizes: tuple[int, ...]  # bytes of each block, by id
-    devices: tuple[str | None, ...]  # the kind of device of each block, by id; None for the host
-    # what stands for the scratch buffers of a kernel on a device, in their order; they have ids too
-    scratch: Mapping[KernelCall, tuple[Value, ...]]
-    shared: frozenset[int]  # the blocks of intermediates; each of the others holds one tensor for good
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the blocks that intermediates share."""
-        return sum(self.sizes[block] for block in self.shared)
-
-    def bytes_on(self, device: str | None) -> int:
-        """Return the bytes of the shared blocks on one kind of device."""
-        return sum(self.sizes[block] for block in self.shared if self.devices[block] == device)
-
-
-@dataclass(eq=False)
-class _Block:
-    nbytes: int
-    device: str | None
-    busy: list[tuple[int, int]]
-
-    def is_free(self, first: int, last: int) -> bool:
-        return all(last < start or end < first for start, end in self.busy)
-
-
-def assign_storages(program: Program, plan: Plan) -> Storages:
-    """Give every tensor of a program a block; ids follow the order in which the graph first names their tensors."""
-    scratch = {
-        call: tuple(
-            Value(buffer.name, buffer.shape, buffer.dtype, "intermediate", device=call.kernel.device)
-            for buffer in call.kernel.scratch
-        )
-        for call in program.calls
-        if call.kernel.device is not None
-    }
-    blocks: list[_Block] = []
-    chosen: dict[Value, _Block] = {}
-    for chain in sorted(_chains(program, plan, scratch), key=lambda chain: (-chain.nbytes, chain.first)):
-        free = [block for block in blocks if block.device == chain.device and block.is_free(chain.first, chain.last)]
-        # all blocks are at least as large as this tensor, because tensors come largest first
-        block = min(free, key=lambda item: item.nbytes, default=None)
-        if block is None:
-            block = _Block(chain.nbytes, chain.device, [])
-            blocks.append(block)
-        block.busy.append((chain.first, chain.last))
-        chosen.update(dict.fromkeys(chain.values, block))
-    return _numbered(program, chosen, scratch)
+    Those of intermediates are shared; each of the others holds one tensor for good. States have one for their old and
+    new values.
+    """
+    chosen: dict[Value, Storage] = {}
+    scratch: dict[KernelCall, tuple[Storage, ...]] = {}
+    taken: dict[Storage, list[tuple[int, int]]] = {}
+    for chain in sorted(_chains(program, plan), key=lambda chain: (-chain.nbytes, chain.first)):
+        free = [
+            storage
+            for storage, busy in taken.items()
+            if storage.device == chain.device and all(chain.last < start or end < chain.first for start, end in busy)
+        ]
+        # all storages are at least as large as this tensor, because tensors come largest first
+        storage = min(free, key=lambda item: item.nbytes, default=None)
+        if storage is None:
+            storage = Storage(chain.nbytes, device=chain.device)
+            taken[storage] = []
+        taken[storage].append((chain.first, chain.last))
+        chosen.update(dict.fromkeys(chain.values, storage))
+        if chain.scratch_of is not None:
+            scratch[chain.scratch_of] = (*scratch.get(chain.scratch_of, ()), storage)
+    return _in_order(program, plan, chosen, scratch)
 
 
 @dataclass(eq=False)
 class _Chain:
-    """Values that lie in one place, each taking that of the one before, and the calls from the first to the last."""
+    """Values in one place, each taking that of the one before, or scratch; and the calls from the first to the last."""
 
     values: list[Value]
     first: int
     last: int
-
-    @property
-    def nbytes(self) -> int:
-        return max(value.nbytes for value in self.values)
-
-    @property
-    def device(self) -> str | None:
-        return self.values[0].device
+    nbytes: int
+    device: str | None
+    scratch_of: KernelCall | None = None
 
 
-def _chains(program: Program, plan: Plan, scratch: Mapping[KernelCall, tuple[Value, ...]]) -> list[_Chain]:
+def _chains(program: Program, plan: Plan) -> list[_Chain]:
     """Return the intermediates in chains of in-place reuse, then scratch on devices."""
     ranges = {item.value: item for item in live_ranges(program, 1, 1) if item.value is not None}
     chains: dict[Value, list[Value]] = {}
@@ -102,46 +68,41 @@ def _chains(program: Program, plan: Plan, scratch: Mapping[KernelCall, tuple[Val
             chains[root] = chains[reused]
         elif root in ranges and root not in chains:
             chains[root] = [root]
-    distinct = {id(chain): chain for chain in chains.values()}.values()
-    found = [
-        _Chain(chain, min(ranges[value].first for value in chain), max(ranges[value].last for value in chain))
-        for chain in distinct
-    ]
+    found = []
+    for chain in {id(chain): chain for chain in chains.values()}.values():
+        lives = [ranges[value] for value in chain]
+        first, last = min(item.first for item in lives), max(item.last for item in lives)
+        found.append(_Chain(chain, first, last, max(value.nbytes for value in chain), chain[0].device))
     for index, call in enumerate(program.calls):
-        found += [_Chain([value], index, index) for value in scratch.get(call, ())]
+        if call.kernel.device is not None:
+            for buffer in call.kernel.scratch:
+                found.append(_Chain([], index, index, buffer.nbytes, call.kernel.device, call))
     return found
 
 
-def _numbered(
-    program: Program, chosen: Mapping[Value, _Block], scratch: Mapping[KernelCall, tuple[Value, ...]]
-) -> Storages:
-    ids: dict[Value, int] = {}
-    sizes: list[int] = []
-    devices: list[str | None] = []
-    numbers: dict[int, int] = {}
+def _in_order(
+    program: Program,
+    plan: Plan,
+    chosen: Mapping[Value, Storage],
+    scratch: Mapping[KernelCall, tuple[Storage, ...]],
+) -> Plan:
+    """Return the plan with these storages and those of all other tensors, numbered as the graph names them first."""
+    values: dict[Value, Storage] = {}
+    order: dict[Storage, None] = {}
 
     def take(value: Value) -> None:
         root = value.root
-        if root in ids:
-            return
-        block = chosen.get(root)
-        if block is None:
-            ids[root] = len(sizes)
-            sizes.append(root.nbytes)
-            devices.append(root.device)
-            return
-        if id(block) not in numbers:
-            numbers[id(block)] = len(sizes)
-            sizes.append(block.nbytes)
-            devices.append(block.device)
-        ids[root] = numbers[id(block)]
+        if root not in values:
+            values[root] = chosen.get(root) or Storage(root.nbytes, device=root.device)
+            order.setdefault(values[root])
 
     for value in program.inputs:
         take(value)
     for state in program.states:
         take(state.before)
-        ids[state.written] = ids[state.before]
+        values[state.written] = values[state.before]
     for call in program.calls:
-        for value in (*call.inputs, *call.constants, call.output, *scratch.get(call, ())):
+        for value in (*call.inputs, *call.constants, call.output):
             take(value)
-    return Storages(ids, tuple(sizes), tuple(devices), scratch, frozenset(numbers.values()))
+        order.update(dict.fromkeys(scratch.get(call, ())))
+    return replace(plan, storages=tuple(order), values=values, scratch=scratch)

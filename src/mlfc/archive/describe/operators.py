@@ -37,7 +37,7 @@ def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str
     is_bounded = vm is None or vm.arena_bytes is not None
     result = []
     for index, operator in enumerate(operators):
-        tensors = None if live is None else [_tensor(block, pools) for block in live[index]]
+        tensors = None if live is None else [_tensor(block, pools, graph) for block in live[index]]
         live_bytes = operator.get("live_bytes")
         if graph is not None and live is not None and tensors is not None:
             # the graph executor takes scratch from elsewhere than storages
@@ -116,32 +116,20 @@ def _connected(
 
 def _blocks(
     module: ModuleRecord, graph: GraphMemory | None, num_calls: int, place: str
-) -> tuple[BlockLifetime, ...] | None:
+) -> tuple[BlockInfo, ...] | None:
     if graph is not None:
         return graph.blocks if num_calls == len(graph.calls) else None
     plan = module.details.plan if module.details else None
     return None if plan is None else plan_blocks(plan, num_calls, f"{place}: module '{module.name}'")
 
 
-def _tensor(block: BlockLifetime, pools: Sequence[PoolInfo]) -> dict[str, Any]:
+def _tensor(block: BlockInfo, pools: Sequence[PoolInfo], graph: GraphMemory | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": block.name, "bytes": block.nbytes, "offset": block.offset}
-    if block.storage_id is not None:
-        shown["storage_id"] = block.storage_id
+    if graph is not None:
+        shown["storage_id"] = graph.storage_ids[block]
     if pools:
         shown["pool"] = next((pool.name for pool in pools if pool.base <= block.offset), None)
     return shown
-
-
-@dataclass(frozen=True)
-class BlockLifetime:
-    """A tensor or scratch in memory."""
-
-    name: str
-    nbytes: int
-    offset: int
-    first: int  # the call at which its life begins
-    last: int  # the call at which it ends, inclusive
-    storage_id: int | None = None  # of the graph executor
 
 
 @dataclass(frozen=True)
@@ -161,37 +149,37 @@ class GraphMemory:
     """What a graph says of memory."""
 
     calls: tuple[GraphCall, ...]  # in order; views, which run no code, are left out
-    blocks: tuple[BlockLifetime, ...]  # what the calls write
+    blocks: tuple[BlockInfo, ...]  # what the calls write
+    storage_ids: Mapping[BlockInfo, int]
     storage_bytes: int  # of all storages that calls write, each as large as the largest tensor in it
     arguments: Mapping[str, tuple[str, tuple[int, ...]]]  # dtype and shape of each input and parameter
     results: tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each output
 
 
-def plan_blocks(plan: Sequence[BlockInfo], num_calls: int, place: str) -> tuple[BlockLifetime, ...]:
-    """Return the blocks of an AOT module's workspace; ArchiveError where a life is not within the calls."""
-    blocks = tuple(BlockLifetime(item.name, item.nbytes, item.offset, item.first, item.last) for item in plan)
-    for block in blocks:
+def plan_blocks(plan: Sequence[BlockInfo], num_calls: int, place: str) -> tuple[BlockInfo, ...]:
+    """Return the blocks of a workspace; ArchiveError where a life is not within the calls."""
+    for block in plan:
         if not 0 <= block.first <= block.last < num_calls:
             raise ArchiveError(
                 f"the plan keeps '{block.name[:80]}' for calls {block.first} to {block.last} of {num_calls}",
                 place=place,
                 next_step="Export the archive again",
             )
-    return blocks
+    return tuple(plan)
 
 
-def live_during(blocks: Sequence[BlockLifetime], num_calls: int) -> list[list[BlockLifetime]] | None:
+def live_during(blocks: Sequence[BlockInfo], num_calls: int) -> list[list[BlockInfo]] | None:
     """Return the blocks that are live in each call, largest first; None where they are too many to list."""
     if sum(block.last - block.first + 1 for block in blocks) > MAX_LISTED:
         return None
-    present: list[list[BlockLifetime]] = [[] for _ in range(num_calls)]
+    present: list[list[BlockInfo]] = [[] for _ in range(num_calls)]
     for block in sorted(blocks, key=lambda block: (-block.nbytes, block.first, block.offset, block.name)):
         for index in range(block.first, block.last + 1):
             present[index].append(block)
     return present
 
 
-def span_bytes(blocks: Sequence[BlockLifetime]) -> int:
+def span_bytes(blocks: Sequence[BlockInfo]) -> int:
     """Return how many bytes blocks cover; where one takes another's place, in whole or in part, bytes count once."""
     covered, end = 0, 0
     for block in sorted(blocks, key=lambda block: block.offset):
@@ -226,14 +214,16 @@ def graph_memory(graph: Graph) -> GraphMemory:
         last.update(dict.fromkeys((*node.inputs, *node.outputs), now))
     last.update(dict.fromkeys(graph.heads, max(0, len(calls) - 1)))
     offsets, total = _laid_out(graph, first)
-    blocks = []
+    blocks, storage_ids = [], {}
     for index, start in first.items():
         entry = graph.entries[index]
         place = offsets[entry.storage_id]
-        blocks.append(BlockLifetime(names[index], entry.nbytes, place, start, last[index], entry.storage_id))
+        block = BlockInfo(names[index], entry.nbytes, place, start, last[index], None)
+        storage_ids[block] = entry.storage_id
+        blocks.append(block)
     arguments = {name: _type(graph.entries[index]) for name, index in graph.arguments.items()}
     results = tuple(_type(graph.entries[index]) for index in graph.heads)
-    return GraphMemory(tuple(calls), tuple(blocks), total, arguments, results)
+    return GraphMemory(tuple(calls), tuple(blocks), storage_ids, total, arguments, results)
 
 
 def _type_text(entry: Entry) -> str:

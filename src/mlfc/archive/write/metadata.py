@@ -113,7 +113,7 @@ def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions
 def _main(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
     """Return what the model needs on each kind of device, that of the host first."""
     program, sizes = factory.program, code.sizes
-    if code.device is None or code.storages is None or code.graph is None:
+    if code.device is None or code.plan is None or code.graph is None:
         host = (sizes.workspace, sizes.constants, sizes.io)
         return [_main_on(None, host, program.inputs, program.outputs)]
     entries = []
@@ -122,10 +122,10 @@ def _main(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
             [value for value in values if value.root.device == device] for values in (program.inputs, program.outputs)
         )
         constants = sum(value.nbytes for value in code.graph.params.values() if value.device == device)
-        workspace = code.storages.bytes_on(device)
+        workspace = code.plan.bytes_on(device)
         if device is None:
             # the host takes scratch from elsewhere than storages
-            workspace = sizes.workspace - code.storages.bytes_on(code.device.kind)
+            workspace = sizes.workspace - code.plan.bytes_on(code.device.kind)
         io = sum(value.nbytes for value in (*inputs, *outputs))
         entries.append(_main_on(device, (workspace, constants, io), inputs, outputs))
     return entries

@@ -8,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlfc.memory import Storages
+from mlfc.memory import Plan, Storage
 from mlfc.support.c_names import bounded
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.program import COPY, Program, Value
@@ -43,10 +43,11 @@ class _Entry:
 
 
 class _GraphBuilder:
-    def __init__(self, program: Program, function_names: Mapping[str, str], storages: Storages) -> None:
+    def __init__(self, program: Program, function_names: Mapping[str, str], plan: Plan) -> None:
         self._program = program
         self._function_names = function_names
-        self._storages = storages
+        self._plan = plan
+        self._storage_ids = {storage: number for number, storage in enumerate(plan.storages)}
         self.nodes: list[dict[str, Any]] = []
         self.entries: list[_Entry] = []
         self.params: dict[str, Value] = {}
@@ -78,8 +79,11 @@ class _GraphBuilder:
                     self._null(value.root, name)
             function = COPY if call.is_copy else self._function_names[call.kernel.name]
             inputs = [self._node_of(value) for value in sources]
-            scratch = self._storages.scratch.get(call, ())
-            self._add(call.output.root, self._operator(function, inputs, 1 + len(scratch)), scratch)
+            scratch = self._plan.scratch.get(call, ())
+            self._add(call.output.root, self._operator(function, inputs, 1 + len(scratch)))
+            for buffer, storage in zip(call.kernel.scratch, scratch, strict=False):
+                self._entry(buffer.shape, buffer.dtype, storage)
+            self.rows[-1] = len(self.entries)
         self.heads = [self._node_of(value) for value in self._program.outputs]
 
     def _operator(self, function: str, inputs: Sequence[int], outputs: int = 1) -> dict[str, Any]:
@@ -109,14 +113,14 @@ class _GraphBuilder:
     def _null(self, value: Value, name: str) -> None:
         self._add(value, {"op": "null", "name": name, "inputs": []})
 
-    def _add(self, value: Value, node: dict[str, Any], others: Sequence[Value] = ()) -> None:
+    def _add(self, value: Value, node: dict[str, Any]) -> None:
         self._ids[value] = len(self.nodes)
         self.nodes.append(node)
-        for result in (value, *others):
-            shape = self._shapes.get(result, result.shape)
-            device_type = TYPE_CODES[result.device or "cpu"]
-            self.entries.append(_Entry(shape, result.dtype, self._storages.ids[result], device_type))
+        self._entry(self._shapes.get(value, value.shape), value.dtype, self._plan.values[value])
         self.rows.append(len(self.entries))
+
+    def _entry(self, shape: tuple[Any, ...], dtype: str, storage: Storage) -> None:
+        self.entries.append(_Entry(shape, dtype, self._storage_ids[storage], TYPE_CODES[storage.device or "cpu"]))
 
     def _unique(self, name: str) -> str:
         candidate = _unused(name, self._names)
@@ -139,7 +143,7 @@ class _GraphBuilder:
         }
 
 
-def build_graph(program: Program, function_names: Mapping[str, str], storages: Storages) -> Graph:
+def build_graph(program: Program, function_names: Mapping[str, str], plan: Plan) -> Graph:
     """Return the graph of a program.
 
     Inputs come first, in the model's order, then states: arguments whose blocks nodes write, too, so that they keep
@@ -148,7 +152,7 @@ def build_graph(program: Program, function_names: Mapping[str, str], storages: S
     one whose elements are of another dtype has, since operators and callers look at that. A kernel on a device has its
     scratch as further outputs. `function_names` maps kernels to symbols of at most `MAX_NODE_NAME` characters.
     """
-    builder = _GraphBuilder(program, function_names, storages)
+    builder = _GraphBuilder(program, function_names, plan)
     builder.run()
     bindings = {
         builder.entries[row].storage: str(node["name"])

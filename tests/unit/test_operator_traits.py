@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlfc.errors import TypeCheckError
 from mlfc.ops.evaluate import evaluate
 from mlfc.relay import ir
-from mlfc.relay.op import OPERATORS, Elements, Kind, kernel_note
+from mlfc.relay.op import OPERATORS, Elements, Kind, Layout, Trait, kernel_note
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir import interpreter
@@ -21,6 +22,7 @@ from mlfc.transform import is_rounding_sensitive, lower_group
 from mlfc.transform.convert_layout import ConvertLayout
 from mlfc.transform.fold_pad import FoldPad
 from mlfc.transform.quantize import CanonicalizeQuantized
+from mlfc.transform.simplify import Simplify
 from mlfc.verify.indices import index_ends
 from mlfc.verify.provenance import range_of
 from tests.edge_cases import specs
@@ -106,6 +108,72 @@ def _check_elements(name: str, data: Array, value: Array) -> None:
         assert np.isin(value, data).all(), name
     if elements is Elements.SAME:
         np.testing.assert_array_equal(value.reshape(-1), data.reshape(-1), name)
+
+
+# along `axis` of an operand beside the first one, too
+_SEVERAL_TENSORS = {"scatter_elements", "qnn.dequantize_blocks"}
+
+
+def test_operators_along_an_axis_say_how_they_take_another_order_of_axes() -> None:
+    """Whatever keeps the shape of its first operand has a rule, as `Layout` lists them."""
+    silent = set()
+    for name, (spec, *_) in _smallest().items():
+        operator, call = OPERATORS.get(name), ir.call(name, _constants(spec), spec.attrs)
+        keeps = isinstance(call.type, ir.TensorType) and call.type.shape == ir.tensor_type(call.args[0]).shape
+        if keeps and "axis" in call.attrs and operator.layout is Layout.LOGICAL:
+            silent.add(name)
+    assert silent == _SEVERAL_TENSORS
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_sums_products_comparisons_and_logic_are_declared(dtype: str) -> None:
+    """What operators of two operands compute says which of these they are."""
+    a, b = np.asarray([3.5, -1.25, 0.5, 2.0, 2.0]), np.asarray([0.75, 2.0, -4.0, 2.0, 1.0])
+    values = [a.astype(np.float32), b.astype(np.float32)] if dtype == "float32" else [a > 1, b > 1]
+    for name in OPERATORS:
+        operator = OPERATORS.get(name)
+        if operator.kind is not Kind.BROADCAST or operator.num_inputs != 2 or operator.attrs:
+            continue
+        try:
+            found = evaluate(ir.call(name, [ir.const(value) for value in values]))
+        except TypeCheckError:
+            continue
+        assert found is not None
+        if dtype == "bool":
+            assert (found.dtype == bool) == bool(operator.traits & (Trait.LOGIC | Trait.COMPARISON)), name
+            continue
+        assert (found.dtype == bool) == bool(operator.traits & Trait.COMPARISON), name
+        is_sum = np.array_equal(found, a + b) or np.array_equal(found, a - b)
+        assert is_sum == bool(operator.traits & Trait.SUM), name
+        assert np.array_equal(found, a * b) == bool(operator.traits & Trait.PRODUCT), name
+
+
+def test_operators_with_windows_declare_them() -> None:
+    for name in OPERATORS:
+        operator = OPERATORS.get(name)
+        names = {attr.name for attr in operator.attrs}
+        if names & {"pool_size", "kernel_size"}:
+            assert operator.windows is not None or operator.traits & Trait.TRANSPOSED, name
+        assert (operator.filters is not None) <= operator.takes_bias, name
+        for other in filter(None, (operator.integer_of, operator.packed_of)):
+            assert other in OPERATORS, name
+
+
+def test_neutral_operators_are_those_that_return_their_operand_of_the_same_type() -> None:
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    like = np.zeros((3, 4), np.float32)
+    calls = {
+        "cast": ([data], {"dtype": "float32"}), "cast_like": ([data, like], {}), "copy": ([data], {}),
+        "broadcast_to": ([data], {"shape": (3, 4)}), "broadcast_to_like": ([data, like], {}),
+        "slice_like": ([data, like], {"axes": ()}), "tile": ([data], {"reps": (1, 1)}),
+    }  # fmt: skip
+    assert set(calls) == {name for name in OPERATORS if OPERATORS.get(name).traits & Trait.NEUTRAL}
+    for name, (args, attrs) in calls.items():
+        first, *rest = (ir.Var(f"x{place}", ir.TensorType(arg.shape, "float32")) for place, arg in enumerate(args))
+        call = ir.call(name, [first, *rest], attrs)
+        module = ir.IRModule({"main": ir.Function((first, *rest), call)}, output_names=("y",))
+        assert operators(Simplify()(module)) == [], name
+        np.testing.assert_array_equal(run_main(module, dict(zip(("x0", "x1"), args, strict=False)))[0], data, name)
 
 
 def _permuted(spec: Spec, shift: int) -> tuple[list[ir.Var], list[ir.Expr], dict[str, Array]]:

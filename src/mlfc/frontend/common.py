@@ -39,6 +39,7 @@ from mlfc.relay.ir import (
     Tuple,
     Var,
 )
+from mlfc.relay.op import Trait
 from mlfc.relay.visitor import post_order, rewrite
 from mlfc.support import dtypes
 from mlfc.support.dims import Symbol, bounds
@@ -170,7 +171,7 @@ def folded(call: Call) -> Expr:
     """Return the value of a call as a constant if its arguments are known and all of it is small, else the call."""
     if not isinstance(call.type, TensorType) or not all(map(_is_small_constant, call.args)):
         return call
-    if not call.type.is_static or ir.op_name(call) == "extents" or call.type.size > _FOLD_LIMIT:
+    if not call.type.is_static or ir.has_trait(call, Trait.SHAPE) or call.type.size > _FOLD_LIMIT:
         return call
     try:
         value = evaluate(call)

@@ -32,6 +32,7 @@ from mlfc.relay.ir import (
     Type,
     Var,
 )
+from mlfc.relay.op import Trait
 from mlfc.support.dims import LARGEST, Dim, bounds
 
 _ROUNDS = 16  # in which the types of a loop's states become general
@@ -427,7 +428,7 @@ def _without(loop: Loop, constant: AbstractSet[int]) -> Loop:
 
 def is_free(expr: Expr) -> bool:
     """Tell whether every function may have a copy of an expression."""
-    return isinstance(expr, Constant) or ir.op_name(expr) == "extents"
+    return isinstance(expr, Constant) or ir.has_trait(expr, Trait.SHAPE)
 
 
 def stacked(dynamic: Dynamic, rows: Expr, count: Any, name: str) -> Expr:

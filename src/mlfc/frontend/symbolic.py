@@ -21,6 +21,7 @@ from mlfc.ops.evaluate import evaluate
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, TensorType, Tuple
+from mlfc.relay.op import Elements, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, Symbol, UndecidedError, bounds, maximum, minimum, substituted
 
@@ -50,11 +51,13 @@ def known(expr: Expr, noted: Noted | None = None) -> Array | None:
         return expr.data.astype(object) if is_small else None
     if noted and id(expr) in noted:
         return noted[id(expr)][1]
-    name = ir.op_name(expr)
-    if name == "extents" and isinstance(expr, Call):
+    called = ir.operator(expr)
+    if called is None or not isinstance(expr, Call):
+        return None
+    if called.traits & Trait.SHAPE:
         return objects(expr.attrs["values"], ir.tensor_type(expr).shape)
-    if name in ("reshape", "expand_dims", "squeeze") and isinstance(expr, Call):
-        is_value = isinstance(expr.args[0], Constant) or ir.op_name(expr.args[0]) == "extents"
+    if called.kind is Kind.VIEW and called.elements is Elements.SAME:
+        is_value = isinstance(expr.args[0], Constant) or ir.has_trait(expr.args[0], Trait.SHAPE)
         inner = known(expr.args[0]) if is_value else None
         return None if inner is None else inner.reshape(ir.tensor_type(expr).shape)
     return None

@@ -144,7 +144,7 @@ for _name, _op, _doc in (
     _declare(_name, partial(tb.binary, _op), _doc, takes="any", result="bool", traits=Trait.COMPARISON)
 for _op, _doc in (("and", "Logical conjunction"), ("or", "Logical disjunction"), ("xor", "Whether exactly one holds")):
     _declare(f"logical_{_op}", partial(_bitwise, _op), _doc, takes="bool", traits=Trait.LOGIC)
-    _declare(f"bitwise_{_op}", partial(_bitwise, _op), f"Bitwise {_op}", takes="bits")
+    _declare(f"bitwise_{_op}", partial(_bitwise, _op), f"Bitwise {_op}", takes="bits", traits=Trait.LOGIC)
 for _name, _op in (("left_shift", "shl"), ("right_shift", "shr")):
     _declare(
         _name, partial(_shift, _op), f"Bits of the first argument moved {_name[:-6]} by the second", takes="integer",

@@ -147,7 +147,7 @@ declare_unary("abs", magnitude, "Absolute value", takes="number")
 declare_unary("negative", negated, "The value with its sign changed", takes="number")
 declare_unary("sign", _sign, "-1, 0 or 1 by the sign; NaN for NaN", takes="number")
 declare_unary("logical_not", _bitwise_not, "Logical negation", takes="bool", traits=Trait.LOGIC)
-declare_unary("bitwise_not", _bitwise_not, "All bits inverted", takes="bits")
+declare_unary("bitwise_not", _bitwise_not, "All bits inverted", takes="bits", traits=Trait.LOGIC)
 declare_unary("copy", lambda x: x, "The same value", takes="any", takes_narrow=True, elements=Elements.SAME,
               traits=Trait.NEUTRAL)  # fmt: skip
 declare_unary("zeros_like", lambda x: _number(0, x), "Zeros of the argument's type", takes="any")

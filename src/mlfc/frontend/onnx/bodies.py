@@ -19,7 +19,8 @@ from mlfc.frontend.onnx.choices import Choices
 from mlfc.frontend.onnx.inputs import stated_shapes
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.scope import Scope, given_attributes, renamed
-from mlfc.relay.ir import Constant, Expr, TensorType, Tuple, Type, op_name
+from mlfc.relay.ir import Constant, Expr, TensorType, Tuple, Type, has_trait
+from mlfc.relay.op import Trait
 
 NESTING_LIMIT = 50
 
@@ -141,7 +142,7 @@ class Bodies(ABC):
         """Return what the graphs of a node read from around them and cannot have themselves."""
         values = (scope.values.get(tensor) for tensor in dict.fromkeys(captured_names(proto)))
         parts = (part for value in values if value is not None for part in control.flat(value))
-        return {part for part in parts if not isinstance(part, Constant) and op_name(part) != "extents"}
+        return {part for part in parts if not isinstance(part, Constant) and not has_trait(part, Trait.SHAPE)}
 
     def _branch_results(self, proto: onnx.NodeProto, which: str, scope: Scope, name: str) -> list[Expr | None]:
         """Import one branch of an If; return a result for each output of the node, None where there was a problem."""

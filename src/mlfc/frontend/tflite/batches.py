@@ -14,22 +14,8 @@ from mlfc.frontend.tflite.node import Batched, Node, converts
 from mlfc.ops.conv import pad_pairs
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Span, const
-from mlfc.relay.op import Operator
+from mlfc.relay.op import POINTWISE, Layout, Operator, Trait
 
-_CONVOLUTIONS = ("nn.conv2d", "qnn.conv2d")
-# operators of one element, or of one channel of it, that may stand between a convolution and the end
-_FOLLOWING = (
-    "nn.bias_add",
-    "qnn.requantize",
-    "clip",
-    "nn.relu",
-    "cast",
-    "add",
-    "multiply",
-    "tanh",
-    "qnn.add",
-    "qnn.mul",
-)
 _LONGEST = 12  # operators
 
 
@@ -130,9 +116,9 @@ def _behind_convolution(result: Expr) -> tuple[Call, list[Call]] | None:
     """Return the convolution whose result reaches an expression, and the calls between, the last ones first."""
     following: list[Call] = []
     while len(following) < _LONGEST and isinstance(result, Call) and isinstance(result.op, Operator):
-        if _name(result) in _CONVOLUTIONS:
+        if result.op.layout is Layout.CONVOLUTION and not result.op.traits & Trait.TRANSPOSED:
             return result, following
-        if not (_name(result) == "squeeze" or (_name(result) in _FOLLOWING and _is_per_channel(result))):
+        if not (_name(result) == "squeeze" or (result.op.kind in POINTWISE and _is_per_channel(result))):
             return None
         following.append(result)
         result = result.args[0]
@@ -140,8 +126,14 @@ def _behind_convolution(result: Expr) -> tuple[Call, list[Call]] | None:
 
 
 def _is_per_channel(call: Call) -> bool:
-    """Tell whether all operands but the first are constants that are equal at all places."""
-    return all(isinstance(arg, Constant) and max(arg.data.shape[:-1], default=1) == 1 for arg in call.args[1:])
+    """Tell whether a call keeps the shape, and all operands but the first are constants that are equal at all places.
+
+    A number for each position of an axis must be for channels, which are last.
+    """
+    data, result = (ir.tensor_type(expr).shape for expr in (call.args[0], call))
+    sizes = [arg.data.shape if isinstance(arg, Constant) else data for arg in call.args[1:]]
+    is_last = call.attrs.get("axis", -1) in (-1, len(data) - 1) or all(prod(shape) == 1 for shape in sizes)
+    return data == result and "shape" not in call.attrs and is_last and all(prod(size[:-1]) == 1 for size in sizes)
 
 
 def _views(data: Expr) -> tuple[list[Call], Expr]:
@@ -176,7 +168,7 @@ def _dilated_attrs(
     attrs = dict(convolution.attrs)
     if attrs["data_layout"] != "NHWC" or not {*axes} <= {1, 2} or len(ir.tensor_type(convolution.args[0]).shape) != 4:
         return None
-    if _name(convolution) == "qnn.conv2d":
+    if (called := ir.operator(convolution)) is not None and called.integer_of:
         zero = convolution.args[2]
         if not isinstance(zero, Constant) or int(zero.data) != split.zero:
             return None

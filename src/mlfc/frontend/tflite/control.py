@@ -13,7 +13,8 @@ from mlfc.frontend.control import Body, Loop, branched, is_cheap, looped
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.evaluate import evaluate
-from mlfc.relay.ir import Call, Constant, Expr, attribute_symbols, op_name, tensor_type, type_symbols
+from mlfc.relay.ir import Call, Constant, Expr, attribute_symbols, has_trait, tensor_type, type_symbols
+from mlfc.relay.op import Trait
 from mlfc.relay.visitor import post_order
 
 _MOST_ELEMENTS = 1024  # of values that decide about a loop
@@ -90,7 +91,7 @@ def _branched(node: Node, dynamic: Dynamic, numbers: Sequence[int]) -> list[Expr
 
 def _outer(args: Sequence[Expr]) -> set[Expr]:
     """Return the values that a function is given; constants and extents it has itself."""
-    return {arg for arg in args if not isinstance(arg, Constant) and op_name(arg) != "extents"}
+    return {arg for arg in args if not isinstance(arg, Constant) and not has_trait(arg, Trait.SHAPE)}
 
 
 def _flag(condition: Expr) -> Expr:

@@ -22,7 +22,7 @@ from benchmarks.kernels import LAYERS, Layer
 from mlfc.codegen.device import device_kernels, device_source
 from mlfc.codegen.host.launch import launch_extents
 from mlfc.kernels import gpu_product, gpu_tile
-from mlfc.kernels.gpu_tile import Schedule, Sizes
+from mlfc.kernels.gpu_tile import ProductSizes, Schedule
 from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo
 from mlfc.target.features import Features
@@ -46,25 +46,25 @@ class Built:
 
     layer: str
     batch: int
-    sizes: Sizes
+    sizes: ProductSizes
     schedule: Schedule
     code: bytes
     kernels: Sequence[tuple[str, Sequence[int], dict[str, int]]]  # name, numbers of buffers, extents
     nbytes: Sequence[int]  # of the buffers
 
 
-def schedules(sizes: Sizes) -> list[Schedule]:
+def schedules(sizes: ProductSizes) -> list[Schedule]:
     """Return what may be chosen for a product and is not far slower by its estimate."""
     found = [Schedule(tile, splits) for tile in gpu_tile._TILES for splits in gpu_tile._splits(sizes, tile)]
     least = min(gpu_tile._nanoseconds(sizes, schedule) for schedule in found)
     return [schedule for schedule in found if gpu_tile._nanoseconds(sizes, schedule) <= _WITHIN * least]
 
 
-def sizes_of(layer: Layer, batch: int) -> Sizes:
+def sizes_of(layer: Layer, batch: int) -> ProductSizes:
     """Return the product that a layer is."""
-    seen: list[Sizes] = []
+    seen: list[ProductSizes] = []
 
-    def choose(features: Features, sizes: Sizes) -> Schedule:
+    def choose(features: Features, sizes: ProductSizes) -> Schedule:
         seen.append(sizes)
         return gpu_tile.choose(features, sizes)
 
@@ -73,7 +73,7 @@ def sizes_of(layer: Layer, batch: int) -> Sizes:
     return seen[0]
 
 
-def build(job: tuple[str, Layer, int, Sizes, Schedule, str]) -> Built:
+def build(job: tuple[str, Layer, int, ProductSizes, Schedule, str]) -> Built:
     """Compile a layer by a schedule."""
     name, layer, batch, sizes, schedule, arch = job
     with mock.patch.object(gpu_product, "choose", return_value=schedule):
@@ -86,7 +86,7 @@ def build(job: tuple[str, Layer, int, Sizes, Schedule, str]) -> Built:
     return Built(name, batch, sizes, schedule, code, described, [int(buffer.nbytes) for buffer in buffers])
 
 
-def jobs(batches: Sequence[int], arch: str) -> Iterator[tuple[str, Layer, int, Sizes, Schedule, str]]:
+def jobs(batches: Sequence[int], arch: str) -> Iterator[tuple[str, Layer, int, ProductSizes, Schedule, str]]:
     """Yield everything to compile."""
     for name, layer in (LAYERS | MORE).items():
         if not any(word in name for word in _SKIPPED):

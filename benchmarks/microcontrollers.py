@@ -14,7 +14,7 @@ from benchmarks.models import Model
 from mlfc.micro.board.board import find_board
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.verify.compare import sample_inputs
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 
 BOARDS = ("mps2-an386", "mps3-an547")
 
@@ -111,7 +111,7 @@ def measure(model: Model, name: str, setting: Setting) -> tuple[str, ...]:
     mod, params = mlfc.import_model(model.path)
     factory = mlfc.build(mod, board.target, params, module_name="model", **setting.options)
     firmware = emulated_factory(factory, board)
-    reference = Reference(model.path)
+    reference = LiteRtReference(model.path)
     runs, is_exact = [], True
     for _, inputs in sample_inputs(firmware.inputs, 1, seed=1):
         runs.append(firmware.measure(inputs))

@@ -18,7 +18,7 @@ from typer.models import ArgumentInfo
 import mlfc.ops
 import mlfc.schema
 from mlfc.cli.main import COMMANDS, GROUPS, app
-from mlfc.micro.board.board import Board, Memory, boards
+from mlfc.micro.board.board import Board, MemoryRegion, boards
 from mlfc.relay.op import OPERATORS, REQUIRED, Attr
 from mlfc.support.module_info import DEFINITIONS, ArchiveInfo, ModuleInfo
 from mlfc.support.records import Record, Says, definitions, described
@@ -183,7 +183,7 @@ def boards_page() -> str:
     return "\n".join([*lines, ""])
 
 
-def _region(region: Memory, board: Board) -> str:
+def _region(region: MemoryRegion, board: Board) -> str:
     mark = " *" if region in (board.flash, board.ram) else ""
     return f"{region.name}{mark} {region.nbytes // 1024:,} KiB at `0x{region.origin:08x}`"
 

@@ -175,13 +175,13 @@ def _sessions() -> dict[str, bytes]:
     system_lib = (0x8000 | int(modules.group(1))) << 16 | 0x8000
     tensor = minrpc.RemoteTensor(address, (4,), (2, 32, 1), here)
     handle, module = minrpc.Handle(3, address), minrpc.Handle(minrpc.MODULE, 0x8000)
-    arguments: dict[minrpc.Code, list[Any]] = {
-        minrpc.Code.GET_GLOBAL: ["runtime.SystemLib"],
-        minrpc.Code.FREE_HANDLE: [minrpc.Handle(3, system_lib), minrpc.FUNCTION],
-        minrpc.Code.ALLOCATE: [here, 16, 64, data_type(np.dtype(np.float32))],
-        minrpc.Code.FREE: [here, handle],
-        minrpc.Code.SYNC: [here, handle],
-        minrpc.Code.COPY_AMONG: [tensor, tensor, handle],
+    arguments: dict[minrpc.PacketCode, list[Any]] = {
+        minrpc.PacketCode.GET_GLOBAL: ["runtime.SystemLib"],
+        minrpc.PacketCode.FREE_HANDLE: [minrpc.Handle(3, system_lib), minrpc.FUNCTION],
+        minrpc.PacketCode.ALLOCATE: [here, 16, 64, data_type(np.dtype(np.float32))],
+        minrpc.PacketCode.FREE: [here, handle],
+        minrpc.PacketCode.SYNC: [here, handle],
+        minrpc.PacketCode.COPY_AMONG: [tensor, tensor, handle],
     }
     packets = {code.name: minrpc.packet(code, minrpc.packed_args(values)) for code, values in arguments.items()}
     calls: dict[str, tuple[int, list[Any]]] = {
@@ -194,7 +194,7 @@ def _sessions() -> dict[str, bytes]:
     }
     for name, (function, values) in calls.items():
         body = function.to_bytes(8, "little") + minrpc.packed_args(values)
-        packets[name] = minrpc.packet(minrpc.Code.CALL, body)
+        packets[name] = minrpc.packet(minrpc.PacketCode.CALL, body)
     packets["copy_to"] = minrpc.copy_to(tensor, bytes(16))
     packets["copy_from"] = minrpc.copy_from(tensor, 16)
     executors = [
@@ -214,11 +214,11 @@ def _sessions() -> dict[str, bytes]:
         (0xFFFF8001, [module, here, "default"]),
     ]
     steps = [
-        minrpc.packet(minrpc.Code.CALL, function.to_bytes(8, "little") + minrpc.packed_args(values))
+        minrpc.packet(minrpc.PacketCode.CALL, function.to_bytes(8, "little") + minrpc.packed_args(values))
         for function, values in executors
     ]
     free = minrpc.packed_args([minrpc.Handle(3, 0x8001), minrpc.MODULE])
-    steps.append(minrpc.packet(minrpc.Code.FREE_HANDLE, free))
+    steps.append(minrpc.packet(minrpc.PacketCode.FREE_HANDLE, free))
     # the harness prepends its own lengths
     bodies = {name: packet[8:] for name, packet in packets.items()}
     found = {name: b"\1" + bytes((len(body),)) + body for name, body in bodies.items()}

@@ -33,7 +33,7 @@ from mlfc.errors import InternalError, MlfcError, ToolchainError
 from mlfc.frontend import import_for_run
 from mlfc.options import ImportOptions
 from mlfc.support import dtypes
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.conftest import flags_for_o3
 from tests.merged import merge
 
@@ -111,7 +111,7 @@ def sample_of(data: bytes) -> Sample:
 
 def _expected(sample: Sample) -> list[Array]:
     if not sample.is_onnx:
-        reference = Reference(sample.data)
+        reference = LiteRtReference(sample.data)
         results = reference.run(sample.feeds)
         names = [str(item["name"]) for item in reference._interpreter.get_output_details()]
         return [results[name] for name in names]
@@ -152,7 +152,7 @@ def tflite_sample(seed: int, number: int) -> Sample:
     m = tflite_mutants.mutant(seed, number)
     m.renamed(f"m{number}/")
     codes = tuple(op.code for op in m.ops)
-    results = Reference(m.model()).run(m.feeds)
+    results = LiteRtReference(m.model()).run(m.feeds)
     for name, item in m.tensors.items():
         if name in results:  # LiteRT computes shapes itself
             m.tensors[name] = replace(item, shape=results[name].shape)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mlfc.codegen.c import CFunction, Needs, preamble
+from mlfc.codegen.c import CFunction, Requirements, preamble
 
 
 def print_file(functions: list[CFunction]) -> str:
     """Return a C file of its own with the functions and what they need."""
-    needs = Needs()
+    needs = Requirements()
     for function in functions:
         needs.merge(function.needs)
     texts = [text for function in functions for text in (*function.parts, function.text)]

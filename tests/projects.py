@@ -16,7 +16,7 @@ from mlfc.micro.project.generate import generate_project
 from mlfc.micro.project_api.client import GeneratedProject
 from mlfc.relay import ir
 from mlfc.runtime.tensor.arrays import fill
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.harness import module_of
 from tests.object_cache import with_known_objects
 
@@ -62,7 +62,7 @@ def expected_output(models: Path, model: Path) -> npt.NDArray[Any]:
 
 def reference_output(models: Path, inputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Return what LiteRT computes of some inputs."""
-    return Reference(models / _MODEL).run(inputs)[_OUTPUT].reshape(-1)
+    return LiteRtReference(models / _MODEL).run(inputs)[_OUTPUT].reshape(-1)
 
 
 def printed_output(text: str) -> npt.NDArray[Any]:

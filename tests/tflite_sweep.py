@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 import mlfc
 from mlfc.errors import MlfcError
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Op, T, build
 from tests.tflite_cases import SAME, ints
 
@@ -502,7 +502,7 @@ def _apart(function: Callable[[], Any]) -> Any:
 
 
 def _litert(form: Form) -> list[Array]:
-    found = Reference(form.model()).run(form.feeds())
+    found = LiteRtReference(form.model()).run(form.feeds())
     return [found[f"y{place}"] for place in range(len(form.outputs))]
 
 

@@ -174,7 +174,7 @@ class CompiledGraph:
         if not results.computed:  # it hands on what it was given, and views of that
             return None
         tensors = [index for index in self._inputs if isinstance(args[index], torch.Tensor)]
-        part = _Part(self._graph, self._names, args, tensors, results.computed)
+        part = _CapturedGraph(self._graph, self._names, args, tensors, results.computed)
         program = _exported(part, tuple(args[index].detach() for index in tensors))
         model = compile_model(program, **self._options)
         _check_types(program, model)
@@ -245,7 +245,7 @@ class _Results:
         return self._others | {index: (False, values[index]) for index in self._sizes}
 
 
-class _Part(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow imports of torch
+class _CapturedGraph(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow imports of torch
     """A graph as a module of its tensors: weights are buffers, and everything else is known."""
 
     def __init__(
@@ -277,7 +277,7 @@ class _Part(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow impo
         return tuple(results[index] for index in self._computed)
 
 
-def _exported(part: _Part, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+def _exported(part: _CapturedGraph, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ from mlfc.errors import BudgetError
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.micro.run.firmware_run import write_printed
 from mlfc.relay import ir
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.conftest import WATCHDOG
 from tests.emulator.conftest import need_board
 from tests.harness import module_of
@@ -98,7 +98,7 @@ def test_every_quantized_operator_gives_what_litert_gives(cases: list[Case]) -> 
     module, params = mlfc.import_model(model_of(cases))
     factory = mlfc.build(module, "c -mcpu=avr", params, module_name="model")
     made = emulated_factory(factory, need_board("arduino_mega"), cflags=_TRAPS, timeout=WATCHDOG)
-    references = [Reference(model_of([case])) for case in cases]
+    references = [LiteRtReference(model_of([case])) for case in cases]
     random = inputs_of(cases, np.random.default_rng(3))
     for inputs in (random, _filled(random, "min"), _filled(random, "max")):
         found = made.run(inputs)

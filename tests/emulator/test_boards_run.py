@@ -14,7 +14,7 @@ from mlfc.errors import BudgetError
 from mlfc.micro.board.board import find_board
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlfc.relay import ir
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.emulator.conftest import need_board
 from tests.harness import built, edge_inputs, module_of, seeded_inputs
 
@@ -35,7 +35,7 @@ def firmware(path: Path, board: str, **options: object) -> EmulatedModule:
 def test_firmware_gives_what_the_reference_gives(name: str, board: str, models: Path) -> None:
     path = models / f"{name}.tflite"
     made = firmware(path, board)
-    reference = Reference(path)
+    reference = LiteRtReference(path)
     for inputs in (seeded_inputs(made.inputs, 1), edge_inputs(made.inputs)[0]):
         expected = reference.run(inputs)
         for tensor, output in made.run(inputs).items():

@@ -13,7 +13,7 @@ from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
 from mlfc.relay import ir
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.emulator.conftest import need_board
 from tests.harness import built, module_of, seeded_inputs
 
@@ -34,7 +34,7 @@ def test_graphs_give_what_the_reference_gives(name: str, board: str, models: Pat
     path = models / f"{name}.tflite"
     made = graph_firmware(path, board, cflags=WARNINGS)
     inputs = seeded_inputs(made.inputs, 3)
-    expected = Reference(path).run(inputs)
+    expected = LiteRtReference(path).run(inputs)
     for tensor, output in made.run(inputs).items():
         np.testing.assert_array_equal(output, expected[tensor])
 

@@ -10,7 +10,7 @@ import pytest
 import mlfc
 from mlfc.micro.board.board import find_board
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.int16_cases import Int16Cases
 from tests.tflite_cases import SAME, Case
 from tests.unit.test_tflite_ops import inputs_of, model_of
@@ -85,7 +85,7 @@ def test_boards_compute_what_litert_does(target: str, board: str, share: float) 
     made = _firmware(target, board)
     found, cases = made.run(_fed()), list(_cases())
     for case in cases:
-        expected = Reference(model_of([case])).run({name: _fed()[name] for name in case.inputs})
+        expected = LiteRtReference(model_of([case])).run({name: _fed()[name] for name in case.inputs})
         for name in case.op.outputs:
             np.testing.assert_array_equal(found[name], expected[name], name)
     instructions = made.measure(_fed()).instructions

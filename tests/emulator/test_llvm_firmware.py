@@ -16,7 +16,7 @@ from mlfc.micro.memory.memory_table import MemoryTable
 from mlfc.micro.project.generate import generate_project
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
 from mlfc.relay import ir
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.emulator.conftest import CMSIS_NN, need_board
 from tests.emulator.test_graph_firmware import WARNINGS as GRAPH_FLAGS
 from tests.harness import built as built_once
@@ -53,7 +53,7 @@ def firmware(path: Path, board: str, **options: Any) -> EmulatedModule:
 def test_objects_give_what_the_reference_gives(name: str, board: str, models: Path) -> None:
     """In two thirds of the instructions of the best other."""
     path = models / f"{name}.tflite"
-    made, reference = firmware(path, board), Reference(path)
+    made, reference = firmware(path, board), LiteRtReference(path)
     for inputs in (seeded_inputs(made.inputs, 1), edge_inputs(made.inputs)[0]):
         run, expected = made.measure(inputs), reference.run(inputs)
         for tensor, output in run.outputs.items():
@@ -87,7 +87,7 @@ def test_objects_run_behind_the_graph_executor(models: Path) -> None:
     path = models / "hello_world_int8.tflite"
     # with the model, the board and the flags of test_graph_firmware.py, for which the runtime is built anyway
     factory = built_once(path, f"llvm {BOARDS['microbit']}", "graph")
-    made, reference = emulated_factory(factory, need_board("microbit"), cflags=GRAPH_FLAGS), Reference(path)
+    made, reference = emulated_factory(factory, need_board("microbit"), cflags=GRAPH_FLAGS), LiteRtReference(path)
     inputs = seeded_inputs(made.inputs, 1)
     for tensor, output in made.run(inputs).items():
         np.testing.assert_array_equal(output, reference.run(inputs)[tensor])
@@ -100,7 +100,7 @@ def placed(table: MemoryTable) -> list[tuple[str | None, int]]:
 
 def test_memories_are_where_the_linker_script_wants_them(models: Path) -> None:
     path = models / "hello_world_int8.tflite"
-    made, reference = firmware(path, "mps2-an386", pools=[Pool("psram")], workspace_io=True), Reference(path)
+    made, reference = firmware(path, "mps2-an386", pools=[Pool("psram")], workspace_io=True), LiteRtReference(path)
     inputs = seeded_inputs(made.inputs, 1)
     for tensor, output in made.run(inputs).items():
         np.testing.assert_array_equal(output, reference.run(inputs)[tensor])

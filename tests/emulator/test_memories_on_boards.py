@@ -17,7 +17,7 @@ from mlfc.memory import ConstantPool, Pool
 from mlfc.micro.board.board import Board, board_pools
 from mlfc.micro.firmware.bare_metal import ELF, project_files
 from mlfc.micro.run.emulator import BuiltFirmware, build, emulated_archive, emulated_factory, write_files
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.conftest import need
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
@@ -60,7 +60,7 @@ def firmware(board: Board, folder: Path, **choice: Any) -> Firmware:
 
 def check(made: BuiltFirmware) -> None:
     inputs = seeded_inputs(made.inputs, 3)
-    expected = Reference(MODEL).run(inputs)
+    expected = LiteRtReference(MODEL).run(inputs)
     for name, output in made.run(inputs).items():
         np.testing.assert_array_equal(output, expected[name])
 

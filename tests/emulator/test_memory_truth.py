@@ -20,7 +20,7 @@ from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
 from mlfc.relay import ir
 from mlfc.support.module_info import MemoryInfo, ModuleInterface
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.conftest import need
 from tests.emulator.conftest import CMSIS_NN, need_board
 from tests.harness import built, edge_inputs, module_of, seeded_inputs
@@ -53,7 +53,7 @@ def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
 ) -> None:
     """And what comes out is what the reference gives, in two thirds of the instructions of the best other."""
     path = models / f"{name}.tflite"
-    made, reference = firmware(path, board, cflags), Reference(path)
+    made, reference = firmware(path, board, cflags), LiteRtReference(path)
     before, after = made.memory()
     assert not differences(before, after)
     assert before.total(WORKSPACE) + before.total(IO) > 0

@@ -16,7 +16,7 @@ from mlfc import inspect
 from mlfc.micro.board.board import find_board
 from mlfc.runtime.tensor.npz import write_npz
 from mlfc.support.tensor_info import TensorInfo
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.conftest import need
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
@@ -64,7 +64,7 @@ def test_a_project_computes_what_the_reference_does(models: Path, tmp_path: Path
     model, project = models / MODEL, "made"
     succeeded("project", "create", model, project, "--template", template, "--board", board, cwd=tmp_path)
     memory = json.loads(succeeded("project", "build", project, "--json", cwd=tmp_path))["memory"]
-    reference = Reference(model)
+    reference = LiteRtReference(model)
     inputs = seeded_inputs(inputs_of(tmp_path / project), 4)
     write_npz(tmp_path / "in.npz", inputs)
     text = succeeded("project", "run", project, "--inputs", "in.npz", "--outputs", "out.npz", "--json", cwd=tmp_path)
@@ -95,7 +95,7 @@ def test_test_vectors_are_checked_on_the_board(models: Path, tmp_path: Path) -> 
 def test_a_host_drives_a_project_by_its_server(models: Path, tmp_path: Path) -> None:
     model = models / MODEL
     project = made(tmp_path, model, "makefile", "mps2-an386", "--type", "host_driven", build=QUICK)
-    reference = Reference(model)
+    reference = LiteRtReference(model)
     inputs = seeded_inputs(inputs_of(tmp_path / project), 4)
     write_npz(tmp_path / "in.npz", inputs)
     succeeded("project", "run", project, "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)

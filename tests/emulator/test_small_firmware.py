@@ -10,7 +10,7 @@ import pytest
 import mlfc
 from mlfc.micro.board.board import find_board
 from mlfc.micro.run.emulator import emulated_factory
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.emulator.conftest import CMSIS_NN
 from tests.harness import seeded_inputs
 
@@ -27,7 +27,7 @@ def test_small_firmware_is_exact_small_and_quick(name: str, board: str, models: 
     firmware = emulated_factory(mlfc.build(module, chosen.target, params, module_name="model", optimize="size"), chosen)
     inputs = seeded_inputs(firmware.inputs, 4)
     run = firmware.measure(inputs)
-    expected = Reference(path).run(inputs)
+    expected = LiteRtReference(path).run(inputs)
     for tensor, output in run.outputs.items():
         np.testing.assert_array_equal(output, expected[tensor])
     assert run.flash_bytes < CONSTANTS[name] + 10_240

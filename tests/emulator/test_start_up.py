@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlfc.errors import RunError, ToolchainError
-from mlfc.micro.board.board import Board, Memory
+from mlfc.micro.board.board import Board, MemoryRegion
 from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files
 from mlfc.micro.firmware.standalone import REPORT
 from mlfc.micro.run.emulator import emulated_factory
@@ -256,8 +256,8 @@ def test_a_region_of_ones_own_is_used(tmp_path: Path) -> None:
         board,
         memories=(
             board.memories[0],
-            Memory("ram", "ram", 0x20000000, 0x40000),
-            Memory("mine", "ram", 0x20040000, 0x1000),
+            MemoryRegion("ram", "ram", 0x20000000, 0x40000),
+            MemoryRegion("mine", "ram", 0x20040000, 0x1000),
         ),
     )
     built(tmp_path, split, regions_main(split))

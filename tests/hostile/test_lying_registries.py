@@ -38,7 +38,7 @@ from mlfc.publish.opening import open_store
 from mlfc.publish.pull import entries, pull
 from mlfc.publish.reference import parse_reference
 from mlfc.publish.retries import TRANSIENT
-from mlfc.publish.store import Store
+from mlfc.publish.store import ArtifactStore
 from tests.registry_servers import Answer, Liar, Request, liar
 from tests.unit.test_cli import mlfc
 
@@ -77,7 +77,7 @@ def server() -> Iterator[Liar]:
         yield made
 
 
-def store_of(server: Liar, **settings: Any) -> Store:
+def store_of(server: Liar, **settings: Any) -> ArtifactStore:
     return open_store(parse_reference(server.reference), **{"wait": lambda _seconds: None, **settings})
 
 
@@ -434,7 +434,7 @@ def test_references_that_are_none(text: str) -> None:
         parse_reference(text)
 
 
-def layout(folder: Path, **files: bytes) -> Store:
+def layout(folder: Path, **files: bytes) -> ArtifactStore:
     """Return a folder with a good artifact, and some of its files replaced."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)

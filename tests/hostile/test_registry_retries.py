@@ -17,7 +17,7 @@ from mlfc.publish.opening import open_store
 from mlfc.publish.pull import pull
 from mlfc.publish.reference import parse_reference
 from mlfc.publish.retries import PAUSES
-from mlfc.publish.store import Store, checked
+from mlfc.publish.store import ArtifactStore, checked
 from tests.conftest import need
 from tests.hostile.test_lying_registries import BLOB, TAR, manifest
 from tests.registry_servers import Answer, Liar, Request, docker_registry, liar
@@ -41,7 +41,7 @@ def pauses() -> list[float]:
 
 
 @pytest.fixture
-def store(server: Liar, pauses: list[float]) -> Store:
+def store(server: Liar, pauses: list[float]) -> ArtifactStore:
     return open_store(parse_reference(server.reference), wait=pauses.append)
 
 
@@ -71,14 +71,16 @@ def cut(data: bytes = TAR, start: int = 0, end: int = HALF, status: int = 200) -
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_what_fails_for_a_while_is_asked_again(server: Liar, store: Store, pauses: list[float], status: int) -> None:
+def test_what_fails_for_a_while_is_asked_again(
+    server: Liar, store: ArtifactStore, pauses: list[float], status: int
+) -> None:
     failing(server, "GET /manifests/1", [Answer(status), Answer(status)])
     pull(store)
     assert Path("kws.tar").read_bytes() == TAR
     assert pauses == [*PAUSES[:2]]
 
 
-def test_what_always_fails_is_asked_four_times(server: Liar, store: Store, pauses: list[float]) -> None:
+def test_what_always_fails_is_asked_four_times(server: Liar, store: ArtifactStore, pauses: list[float]) -> None:
     server.lie("GET /manifests/1", 503)
     with pytest.raises(RegistryError, match="answers 503 to GET"):
         pull(store)
@@ -88,7 +90,9 @@ def test_what_always_fails_is_asked_four_times(server: Liar, store: Store, pause
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 405, 501])
-def test_what_will_fail_again_is_asked_once(server: Liar, store: Store, pauses: list[float], status: int) -> None:
+def test_what_will_fail_again_is_asked_once(
+    server: Liar, store: ArtifactStore, pauses: list[float], status: int
+) -> None:
     server.lie("GET /manifests/1", status)
     with pytest.raises(RegistryError):
         pull(store)
@@ -99,7 +103,7 @@ def test_what_will_fail_again_is_asked_once(server: Liar, store: Store, pauses: 
     ("text", "expected"), [("7", [7.0]), ("0", [0.5]), ("Wed, 21 Oct 2026 07:28:00 GMT", [0.5]), ("-1", [0.5])]
 )
 def test_the_registry_says_how_long_to_wait(
-    server: Liar, store: Store, pauses: list[float], text: str, expected: list[float]
+    server: Liar, store: ArtifactStore, pauses: list[float], text: str, expected: list[float]
 ) -> None:
     failing(server, "GET /manifests/1", [Answer(429, {"Retry-After": text})])
     pull(store)
@@ -107,14 +111,14 @@ def test_the_registry_says_how_long_to_wait(
 
 
 @pytest.mark.parametrize("text", ["31", "9" * 1000])
-def test_nobody_waits_for_long(server: Liar, store: Store, pauses: list[float], text: str) -> None:
+def test_nobody_waits_for_long(server: Liar, store: ArtifactStore, pauses: list[float], text: str) -> None:
     server.lie("GET /manifests/1", 429, Retry_After=text)
     with pytest.raises(RegistryError, match="no more requests for now"):
         pull(store)
     assert (len(server.requests), pauses) == (1, [])
 
 
-def test_a_download_goes_on_where_it_ended(server: Liar, store: Store, pauses: list[float]) -> None:
+def test_a_download_goes_on_where_it_ended(server: Liar, store: ArtifactStore, pauses: list[float]) -> None:
     rest = Answer(206, {"Content-Range": f"bytes {HALF}-{len(TAR) - 1}/{len(TAR)}"}, TAR[HALF:])
     failing(server, BLOB, [cut(), rest])
     pull(store)
@@ -124,7 +128,7 @@ def test_a_download_goes_on_where_it_ended(server: Liar, store: Store, pauses: l
     assert pauses == [*PAUSES[:1]]
 
 
-def test_a_registry_without_ranges_begins_anew(server: Liar, store: Store) -> None:
+def test_a_registry_without_ranges_begins_anew(server: Liar, store: ArtifactStore) -> None:
     failing(server, BLOB, [cut(), cut(end=HALF + 100), None])
     pull(store)
     assert Path("kws.tar").read_bytes() == TAR
@@ -142,14 +146,14 @@ def test_a_registry_without_ranges_begins_anew(server: Liar, store: Store) -> No
     ],
     ids=["other", "short", "long", "changed", "refused", "gone"],
 )
-def test_rests_that_are_none(server: Liar, store: Store, rest: Answer, message: str) -> None:
+def test_rests_that_are_none(server: Liar, store: ArtifactStore, rest: Answer, message: str) -> None:
     failing(server, BLOB, [cut(), rest])
     with pytest.raises(RegistryError, match=message):
         pull(store)
     assert not any(Path().iterdir())
 
 
-def test_connections_that_always_end(server: Liar, store: Store, pauses: list[float]) -> None:
+def test_connections_that_always_end(server: Liar, store: ArtifactStore, pauses: list[float]) -> None:
     failing(server, BLOB, [cut()] + [cut(start=HALF + at, end=HALF + at + 1, status=206) for at in range(9)])
     with pytest.raises(RegistryError, match="the connection fails"):
         pull(store)
@@ -157,7 +161,7 @@ def test_connections_that_always_end(server: Liar, store: Store, pauses: list[fl
     assert not any(Path().iterdir())
 
 
-def test_an_upload_that_fails_begins_anew(server: Liar, store: Store, pauses: list[float]) -> None:
+def test_an_upload_that_fails_begins_anew(server: Liar, store: ArtifactStore, pauses: list[float]) -> None:
     blob = Descriptor.of(ARTIFACTS["archive"], b"new")
     path = f"PUT /upload?digest=sha256%3A{blob.digest[7:]}"
     failing(server, path, [Answer(500), Answer(503)])
@@ -167,7 +171,7 @@ def test_an_upload_that_fails_begins_anew(server: Liar, store: Store, pauses: li
     assert pauses == [*PAUSES[:2]]
 
 
-def test_an_upload_whose_answer_is_lost_is_not_repeated(server: Liar, store: Store) -> None:
+def test_an_upload_whose_answer_is_lost_is_not_repeated(server: Liar, store: ArtifactStore) -> None:
     blob = Descriptor.of(ARTIFACTS["archive"], b"new")
 
     def stored(_request: Request) -> Answer:
@@ -179,7 +183,7 @@ def test_an_upload_whose_answer_is_lost_is_not_repeated(server: Liar, store: Sto
     assert len(asked(server, "PUT")) == 1
 
 
-def test_a_tag_is_put_again(server: Liar, store: Store) -> None:
+def test_a_tag_is_put_again(server: Liar, store: ArtifactStore) -> None:
     failing(server, "PUT /manifests/1", [Answer(503)])
     store.put_document("1", index([]))
     assert json.loads(server.documents["1"])["mediaType"] == INDEX

@@ -27,7 +27,7 @@ from mlfc.publish.opening import open_store
 from mlfc.publish.pull import pull
 from mlfc.publish.push import push
 from mlfc.publish.reference import parse_reference
-from mlfc.publish.store import Store
+from mlfc.publish.store import ArtifactStore
 from tests.registry_servers import CREDENTIALS, docker_registry
 from tests.unit.test_cli import DIGITS, mlfc, succeeded
 
@@ -147,7 +147,7 @@ def test_add_joins_and_replaces_targets(registry: str, artifacts: Path, tmp_path
 class Interrupted:
     """A store that does something else before it keeps a document under a tag."""
 
-    def __init__(self, store: Store, first: Any) -> None:
+    def __init__(self, store: ArtifactStore, first: Any) -> None:
         self._store, self._first = store, first
 
     def __getattr__(self, name: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from mlfc.verify.reference import with_all_tensors
 from tests.harness import assert_close, compiled, edge_inputs, seeded_inputs
 
@@ -53,7 +53,7 @@ def check_every_layer(path: Path, folder: Path, samples: Mapping[tuple[str, str]
         name = f"{form}{number}"
         made = compiled(modules[form], params, folder, module_name=name, target=target, by_llvm=False)
         forms.append((f"{form} for {target}", count, made))
-    reference, infos = Reference(path), forms[0][2].inputs
+    reference, infos = LiteRtReference(path), forms[0][2].inputs
     edges = [(-1, inputs) for inputs in edge_inputs(infos)]
     for seed, inputs in [*((seed, seeded_inputs(infos, seed)) for seed in range(max(samples.values()))), *edges]:
         expected = reference.run(inputs)
@@ -93,7 +93,7 @@ def test_float_models_agree_with_the_reference(name: str, target: str, models: P
     path = models / f"{name}.tflite"
     mod, params = mlfc.import_model(path)
     ours = compiled(mod, params, tmp_path, target=target, by_llvm=False)
-    reference = Reference(path)
+    reference = LiteRtReference(path)
     for seed in range(8):
         inputs = seeded_inputs(ours.inputs, seed)
         expected = reference.run(inputs)

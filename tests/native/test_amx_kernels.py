@@ -49,7 +49,7 @@ VECTORS = parse_target("c -mcpu=x86-64-v4").features
 STAND_IN = Path(__file__).parent / "stand_ins" / "amx" / "tiles.h"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off")
 INSTRUCTIONS = ("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mamx-bf16")
-PLAN = "mlfc.isa.amx.templates.Plan.pays"
+PLAN = "mlfc.isa.amx.templates.AmxPlan.pays"
 
 
 def convolution(

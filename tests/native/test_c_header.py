@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mlfc
-from mlfc.archive.read.c_header import Field, Header, parse_header
+from mlfc.archive.read.c_header import Header, StructField, parse_header
 from tests.conftest import need
 from tests.show_archive import HEADER, HEADER_PATH, write_archive
 
@@ -104,4 +104,4 @@ def test_text_that_is_no_header_is_read_without_end_or_error() -> None:
     ]
     for text in pieces:
         assert parse_header(text) == Header()
-    assert parse_header("}struct a{int*b;};").structs == {"a": (Field("int *", "b"),)}
+    assert parse_header("}struct a{int*b;};").structs == {"a": (StructField("int *", "b"),)}

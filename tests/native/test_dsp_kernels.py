@@ -11,7 +11,7 @@ import pytest
 
 import mlfc.ops  # noqa: F401  (templates import operators: these come first)
 from mlfc.isa.dsp import weights as dsp_weights
-from mlfc.isa.dsp.depthwise import RESULTS, _Row
+from mlfc.isa.dsp.depthwise import RESULTS, _RowWords
 from mlfc.kernels.templates import Weights
 from mlfc.relay import ir
 from mlfc.target.features import Features
@@ -219,7 +219,7 @@ def test_the_interpreter_agrees(name: str) -> None:
 @pytest.mark.parametrize("taps", range(1, 8))
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_every_tap_is_multiplied_once(taps: int, stride: int) -> None:
-    row = _Row(taps, stride)
+    row = _RowWords(taps, stride)
     for result, terms in enumerate(row.terms):
         found = []
         for term in terms:

@@ -106,7 +106,7 @@ def x86(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if this_platform().arch != "x86_64":
         pytest.skip("this machine is no x86-64")
     folder = tmp_path_factory.mktemp("levels")
-    with mock.patch("mlfc.isa.amx.templates.Plan.pays", True):  # layers of digits are too small for tiles
+    with mock.patch("mlfc.isa.amx.templates.AmxPlan.pays", True):  # layers of digits are too small for tiles
         factory = build("c -mcpu=auto -mtriple=x86_64")
     factory.export_library(folder / "digits.so", cc=gcc, options=QUICK, workspace_dir=folder / "objects")
     (folder / "main.c").write_text(main_text(factory))
@@ -271,7 +271,7 @@ def test_processors_of_aarch64(target: str, model: Path, tmp_path: Path) -> None
 )
 def test_levels_have_the_kernels_that_they_make_faster(arch: str, model: Path, levels: list[str]) -> None:
     """With 256 bits SVE multiplies as many bytes as NEON; floats have no products of bytes, and no tiles."""
-    with mock.patch("mlfc.isa.amx.templates.Plan.pays", True):
+    with mock.patch("mlfc.isa.amx.templates.AmxPlan.pays", True):
         factory = build(f"c -mcpu=auto -mtriple={arch}", model)
     files = {path: bytes(data).decode() for path, data in factory.code.files.items()}
     assert {path for path in files if "_lib1_" in path} == {f"src/digits_lib1_{level}.c" for level in levels}

@@ -30,7 +30,7 @@ from mlfc.target import features
 from mlfc.target.features import LEVELS, level_here
 from mlfc.target.target import parse_target
 from mlfc.target.tuned import TEMPLATES
-from mlfc.target.tuning_log import Entry, TuningLog
+from mlfc.target.tuning_log import LogEntry, TuningLog
 from mlfc.tir import parallel
 from mlfc.tuning.kernels import measured_target
 from tests.conftest import need
@@ -195,7 +195,7 @@ def test_a_log_of_tuning_is_for_the_processor_of_a_level() -> None:
         "target": str(asked.at_level(X86[2])), "outcome": "right", "values": {"tile": "4x2x1"},
         "kernel": {"operator": "nn.dense", "inputs": [], "attributes": {}},
     }  # fmt: skip
-    applied = dict(TuningLog((Entry.from_json(line),)).applied(asked).features.levels)
+    applied = dict(TuningLog((LogEntry.from_json(line),)).applied(asked).features.levels)
     found = {level: bool(each.tuned and each.tuned.kernels) for level, each in applied.items()}
     assert found == {X86[1]: False, X86[2]: True, X86[3]: True}
 

@@ -24,7 +24,7 @@ from mlfc.memory import ConstantPool, Pool
 from mlfc.relay import ir
 from mlfc.runtime import AotModule
 from mlfc.runtime.executors.aot_module import loaded_pools
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.harness import interface, module_of, seeded_inputs
 from tests.native.extracted import WARNINGS, extracted, imported, make
 
@@ -60,7 +60,7 @@ def test_archives_of_placed_memory_compute_what_litert_does(
     model = models / "kws_ref_model.tflite"
     path = mlfc.export_model_library_format(imported(model, "kws", **choice), tmp_path / "kws.tar")
     assert [str(fault) for fault in validate(path)] == []
-    loaded, reference = mlfc.load(path), Reference(model)
+    loaded, reference = mlfc.load(path), LiteRtReference(model)
     for seed in range(3):  # the second run finds what the first left behind
         inputs = seeded_inputs(loaded.inputs, seed)
         expected = reference.run(inputs)

@@ -21,7 +21,7 @@ from mlfc.errors import (
 )
 from mlfc.micro import Session
 from mlfc.micro.rpc import minrpc
-from mlfc.micro.rpc.minrpc import Code, Handle, RemoteTensor
+from mlfc.micro.rpc.minrpc import Handle, PacketCode, RemoteTensor
 from mlfc.micro.rpc.remote import RemoteFunction
 from mlfc.micro.rpc.transport import Timeouts
 from mlfc.runtime import cpu
@@ -237,18 +237,18 @@ BODIES = st.one_of(
 
 
 @settings(max_examples=300)
-@given(code=st.integers(-1, 24).filter(lambda code: code != Code.SHUTDOWN), body=BODIES)
+@given(code=st.integers(-1, 24).filter(lambda code: code != PacketCode.SHUTDOWN), body=BODIES)
 def test_any_request_is_answered(hostile_session: Session, code: int, body: bytes) -> None:
     request = (len(body) + 4).to_bytes(8, "little") + code.to_bytes(4, "little", signed=True) + body
     answer, _ = minrpc.split(hostile_session.exchange(request))
-    assert answer in (Code.RETURN, Code.EXCEPTION, Code.COPY_ACK)
+    assert answer in (PacketCode.RETURN, PacketCode.EXCEPTION, PacketCode.COPY_ACK)
 
 
 @settings(max_examples=50)
 @given(st.binary(max_size=40))
 def test_any_packet_is_answered(hostile_session: Session, packet: bytes) -> None:
     answer, _ = minrpc.split(hostile_session.exchange(packet))
-    assert answer == Code.EXCEPTION
+    assert answer == PacketCode.EXCEPTION
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from mlfc.micro.board.board import find_board
 from mlfc.micro.firmware.bare_metal import project_files
 from mlfc.micro.project.cmake import toolchain_files
 from mlfc.support.content import to_bytes
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.conftest import need
 from tests.harness import edge_inputs, seeded_inputs
 
@@ -52,7 +52,7 @@ def imported(models: Path) -> Callable[..., Factory]:
 def test_small_code_gives_what_the_reference_gives(
     name: str, cpu: str, imported: Callable[..., Factory], models: Path, tmp_path: Path
 ) -> None:
-    reference = Reference(models / f"{name}.tflite")
+    reference = LiteRtReference(models / f"{name}.tflite")
     choices: list[dict[str, str]] = [{}, {"executor": "graph"}] if name == "ad01_int8" else [{}]
     for number, options in enumerate(choices):
         factory = imported(name, cpu, **options)
@@ -72,7 +72,7 @@ def test_linked_modules_of_small_code_run(imported: Callable[..., Factory], mode
     for name in names:
         module = mlfc.load(archive, name)
         inputs = seeded_inputs(module.inputs, 5)
-        expected = Reference(models / f"{name}.tflite").run(inputs)
+        expected = LiteRtReference(models / f"{name}.tflite").run(inputs)
         for tensor, output in module.run(inputs).items():
             np.testing.assert_array_equal(output, expected[tensor])
 

@@ -99,7 +99,7 @@ def test_interpreted_ranges_in_any_order(monkeypatch: pytest.MonkeyPatch) -> Non
         return found
 
     monkeypatch.setattr(parallel, "GRAIN", 1.0)
-    monkeypatch.setattr(interpreter._Machine, "ranges", ranges)
+    monkeypatch.setattr(interpreter._StatementMaker, "ranges", ranges)
     rng, shared, carried = np.random.default_rng(0), 0, 0
     for kernel, constants in _kernels():
         divided = parallelize(Unroll(keeps_begins=True)(kernel))
@@ -134,7 +134,7 @@ def _run_in_any_order(task: Any, arguments: int, count: int, _: int, scratch_byt
 
 _random_order = Random(3)
 # libraries stay loaded, with the address of it
-_any_order = threads._Pool(run=ctypes.cast(_run_in_any_order, ctypes.c_void_p).value)
+_any_order = threads._ThreadPool(run=ctypes.cast(_run_in_any_order, ctypes.c_void_p).value)
 
 
 @pytest.mark.usefixtures("_any_work_is_shared")

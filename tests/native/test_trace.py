@@ -17,7 +17,7 @@ from mlfc.crt import trace_headers
 from mlfc.library.toolchain import compile_cached
 from mlfc.runtime import AotModule
 from mlfc.runtime.tensor.arrays import fill
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.conftest import need
 from tests.native.extracted import WARNINGS, extracted, imported, make
 from tests.native.programs import chain, generated
@@ -39,7 +39,7 @@ def test_an_archive_traces_out_of_the_box(compiler: str, models: Path, tmp_path:
     lines = LINE.findall(printed)
     assert [int(index) for index, _, _ in lines] == list(range(len(operators)))
     # each operator's bytes are those of a tensor that LiteRT computes
-    tensors = Reference(path).run(fill(mlfc.load(tmp_path / "archive.tar").inputs, seed=0))
+    tensors = LiteRtReference(path).run(fill(mlfc.load(tmp_path / "archive.tar").inputs, seed=0))
     sums = {zlib.crc32(np.ascontiguousarray(array).tobytes()) for array in tensors.values()}
     assert all(int(checksum, 16) in sums for _, checksum, _ in lines)
     assert len({checksum for _, checksum, _ in lines}) > len(lines) / 2
@@ -66,7 +66,7 @@ def test_outputs_of_operators_are_seen_as_they_were(models: Path, tmp_path: Path
     module = load_profiled(archive)
     inputs = fill(module.inputs, seed=3)
     seen = module.operator_outputs(inputs)
-    tensors = {np.ascontiguousarray(array).tobytes() for array in Reference(path).run(inputs).values()}
+    tensors = {np.ascontiguousarray(array).tobytes() for array in LiteRtReference(path).run(inputs).values()}
     assert len(seen) == len(module.profile(inputs, 1).operators)
     assert all(output in tensors for output in seen)
 

@@ -14,8 +14,8 @@ from mlfc.errors import BudgetError, ToolchainError
 from mlfc.micro.board.board import Board, find_board, parse_board
 from mlfc.micro.firmware.fit import check_fit, overflow_error
 from mlfc.micro.firmware.planned_memory import plan_table
-from mlfc.micro.memory.linked_memory import FIRMWARE, LIBRARIES, MODEL, Piece, read_map
-from mlfc.micro.memory.memory_table import CONSTANTS, IO, WORKSPACE, MemoryTable, Row, differences
+from mlfc.micro.memory.linked_memory import FIRMWARE, LIBRARIES, MODEL, LinkedPart, read_map
+from mlfc.micro.memory.memory_table import CONSTANTS, IO, WORKSPACE, MemoryRow, MemoryTable, differences
 from mlfc.micro.memory.stack_bound import StackBound
 from mlfc.micro.project.generate import generate_project
 from mlfc.support.module_info import ConstantPoolInfo, ModuleInfo, PoolInfo
@@ -104,7 +104,7 @@ def test_a_map_is_read_piece_by_piece(tmp_path: Path) -> None:
 
 def test_objects_of_the_model_are_known_by_their_sources() -> None:
     def owner(file: str) -> str:
-        return Piece(".text", ".text", 0, 4, file).owner({"model_lib1.c"})
+        return LinkedPart(".text", ".text", 0, 4, file).owner({"model_lib1.c"})
 
     assert owner("build/model/src/model_lib1.c.o") == MODEL
     assert owner("CMakeFiles/x.dir/model/codegen/host/src/model_lib1.c.obj") == MODEL
@@ -185,25 +185,28 @@ def test_the_graph_executor_reads_its_constants_in_flash(details: ModuleInfo) ->
     assert plan_table(replace(details, executor="graph"), board).rows == plan_table(details, board).rows
 
 
-def table_of(*rows: Row, stack: int | None = None, **options: Any) -> MemoryTable:
+def table_of(*rows: MemoryRow, stack: int | None = None, **options: Any) -> MemoryTable:
     board = find_board("mps2-an386")
     return MemoryTable(board.name, True, rows, board.memories, StackBound(stack), **options)
 
 
 def test_a_difference_names_its_row() -> None:
-    before = table_of(Row(WORKSPACE, "ram", 100), Row(IO, "ram", 8), Row(CONSTANTS, "flash", 64))
+    before = table_of(MemoryRow(WORKSPACE, "ram", 100), MemoryRow(IO, "ram", 8), MemoryRow(CONSTANTS, "flash", 64))
     assert not differences(before, before)
-    after = table_of(Row(WORKSPACE, "ram", 100), Row(IO, "ram", 12), Row(CONSTANTS, "flash", 60))
+    after = table_of(MemoryRow(WORKSPACE, "ram", 100), MemoryRow(IO, "ram", 12), MemoryRow(CONSTANTS, "flash", 60))
     texts = [str(item) for item in differences(before, after)]
     assert texts == [
         "inputs and outputs in ram: 8 bytes were promised, 12 are linked",
         "constants: 64 bytes were promised, 60 are linked",
     ]
-    moved = table_of(Row(WORKSPACE, "external", 100), Row(IO, "ram", 8), Row(CONSTANTS, "flash", 64))
+    moved = table_of(MemoryRow(WORKSPACE, "external", 100), MemoryRow(IO, "ram", 8), MemoryRow(CONSTANTS, "flash", 64))
     assert len(differences(before, moved)) == 2
     # what the compiler made code of is there all the same
     folded = table_of(
-        Row(WORKSPACE, "ram", 100), Row(IO, "ram", 8), Row(CONSTANTS, "flash", 60), folded=(("dense_0_bias", 4),)
+        MemoryRow(WORKSPACE, "ram", 100),
+        MemoryRow(IO, "ram", 8),
+        MemoryRow(CONSTANTS, "flash", 60),
+        folded=(("dense_0_bias", 4),),
     )
     assert not differences(before, folded)
 
@@ -244,7 +247,9 @@ def test_pools_that_no_memory_is_named_after_are_told(details: ModuleInfo) -> No
 
 
 def test_smaller_code_is_offered_where_it_may_help(details: ModuleInfo) -> None:
-    table = table_of(Row(WORKSPACE, "ram", 100), Row(CONSTANTS, "flash", 64), Row("code of the model", "flash", 50))
+    table = table_of(
+        MemoryRow(WORKSPACE, "ram", 100), MemoryRow(CONSTANTS, "flash", 64), MemoryRow("code of the model", "flash", 50)
+    )
     hints = []
     for region, limit, goal in (
         ("flash", 64, "speed"), ("flash", 63, "speed"), ("flash", 64, "size"), ("ram", 99, "speed"),

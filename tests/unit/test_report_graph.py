@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mlfc.archive.describe.graph_layout import Layout, layered
+from mlfc.archive.describe.graph_layout import GraphLayout, layered
 from mlfc.archive.describe.graph_picture import graph_picture
 from mlfc.archive.describe.source_graph import SourceNode, contract_of
 from mlfc.relay.op import kernel_operators
@@ -23,7 +23,7 @@ SCRIPT = Path(str(files("mlfc.archive.describe"))) / "graph.js"
 DOM = Path(__file__).resolve().parents[1] / "page_dom.js"
 
 
-def _checked(reads: list[list[int]]) -> Layout:
+def _checked(reads: list[list[int]]) -> GraphLayout:
     """Return the places of a graph's nodes after checking that nothing is drawn over anything else."""
     places = layered(reads)
     taken: set[tuple[int, int]] = set()

@@ -16,7 +16,7 @@ from mlfc.archive.compare.compare_page import compare_page
 from mlfc.archive.compare.diff import matched_operators
 from mlfc.archive.describe.cost_pictures import cost_bars, roofline
 from mlfc.archive.describe.library_page import library_page
-from mlfc.archive.describe.measured import INSTRUCTIONS, MICROSECONDS, Costs, Measured, TensorDifference
+from mlfc.archive.describe.measured import INSTRUCTIONS, MICROSECONDS, Costs, ModuleMeasurements, TensorDifference
 from mlfc.archive.describe.report_operators import OperatorTable
 from mlfc.archive.describe.report_page import report_page
 from mlfc.archive.read.opening import open_archive
@@ -98,7 +98,7 @@ def test_the_table_has_times_bounds_and_differences() -> None:
         "t": TensorDifference("t", 0.5, 0.25, False, "DIFFERS"),
         "u": TensorDifference("u", 0.125, 0.25, True, "equal"),
     }
-    table = OperatorTable("m", _operators(), ["x"], sources, {}, Measured(_costs(), "a reference", found))
+    table = OperatorTable("m", _operators(), ["x"], sources, {}, ModuleMeasurements(_costs(), "a reference", found))
     page = Page("".join(table.html()))
     assert {"us", "share", "bound", "of peak", "difference", "allowed", "verdict", "contract"} <= set(page.words)
     assert {"16.00", "72.7%", "compute", "memory", "50.0%", "DIFFERS", "equal", "not compared"} <= set(page.words)
@@ -106,7 +106,7 @@ def test_the_table_has_times_bounds_and_differences() -> None:
     assert table.marks() == {0: "removed"}
     assert ("largest difference", "0.5 of 0.25: DIFFERS") in table.facts()[0]
     assert ("took", "4.00 us") in table.facts()[1]
-    others = OperatorTable("m", _operators()[:2], ["x"], {}, {}, Measured(_costs()))
+    others = OperatorTable("m", _operators()[:2], ["x"], {}, {}, ModuleMeasurements(_costs()))
     assert others.costs is None, "times of other calls are not those of these"
 
 

@@ -10,14 +10,14 @@ import pytest
 from mlfc.errors import IoTimeoutError, RemoteError, SessionError, SessionTerminatedError, TransportClosedError
 from mlfc.micro.rpc import minrpc
 from mlfc.micro.rpc.framing import Unframer, frame
-from mlfc.micro.rpc.minrpc import Code
+from mlfc.micro.rpc.minrpc import PacketCode
 from mlfc.micro.rpc.session import Session
 from mlfc.micro.rpc.transport import Timeouts
 
 START, REPLY, TERMINATE, LOG, NORMAL = 0, 1, 2, 3, 0x10
 # a device of these tests answers at once or never, so nobody waits so long
 PATIENT = Timeouts(60, 60, 60)
-RETURN_NOTHING = minrpc.packet(Code.RETURN, minrpc.packed_args([None]))
+RETURN_NOTHING = minrpc.packet(PacketCode.RETURN, minrpc.packed_args([None]))
 
 
 def message(session: int, kind: int, body: bytes = b"") -> bytes:
@@ -86,7 +86,7 @@ def obedient(reply: Callable[[Device, int], None] | None = None) -> Callable[[De
 
 def request(device: Device) -> bytes:
     with Session(device) as session:
-        return session.exchange(minrpc.packet(Code.SYNC))
+        return session.exchange(minrpc.packet(PacketCode.SYNC))
 
 
 def test_a_session_starts_works_and_ends() -> None:
@@ -151,8 +151,8 @@ def test_an_answer_that_is_lost(damage: Callable[[bytes], bytes]) -> None:
 
 def test_an_answer_for_another_session_is_none() -> None:
     def reply(device: Device, session: int) -> None:
-        device.say(message(session ^ 0x0100, NORMAL, minrpc.packet(Code.RETURN)))
-        device.say(message(session ^ 0x0001, NORMAL, minrpc.packet(Code.RETURN)))
+        device.say(message(session ^ 0x0100, NORMAL, minrpc.packet(PacketCode.RETURN)))
+        device.say(message(session ^ 0x0001, NORMAL, minrpc.packet(PacketCode.RETURN)))
 
     with pytest.raises(IoTimeoutError, match="failed to read reply"):
         request(Device(obedient(reply)))
@@ -162,10 +162,10 @@ def test_a_late_answer_is_not_taken_for_the_next() -> None:
     device = Device(obedient(lambda *_: None))
     with Session(device) as session:
         with pytest.raises(IoTimeoutError):
-            session.exchange(minrpc.packet(Code.SYNC))
+            session.exchange(minrpc.packet(PacketCode.SYNC))
         device.say(message(device.heard[-1][0], NORMAL, RETURN_NOTHING))
         with pytest.raises(SessionError, match="is over"):
-            session.exchange(minrpc.packet(Code.SYNC))
+            session.exchange(minrpc.packet(PacketCode.SYNC))
 
 
 def test_a_device_that_starts_again() -> None:
@@ -243,15 +243,15 @@ def test_another_version_of_the_protocol() -> None:
     [
         (b"", "too short"),
         (b"\x05" + bytes(11), "expected a packet of 5 bytes"),
-        (minrpc.packet(Code.CALL), "code 3 where RETURN was expected"),
-        (minrpc.packet(Code.RETURN), "cut off"),
-        (minrpc.packet(Code.RETURN, b"\xff\xff\xff\xff"), "-1 values"),
-        (minrpc.packet(Code.RETURN, b"\xff\xff\xff\x7f"), "values"),
-        (minrpc.packet(Code.RETURN, b"\x01\0\0\0\x0b\0\0\0" + b"\xff" * 8), "cut off"),
-        (minrpc.packet(Code.RETURN, b"\x01\0\0\0\x07\0\0\0" + bytes(16) + b"\xff" * 16), "dimensions"),
-        (minrpc.packet(Code.RETURN, b"\x01\0\0\0\x0d\0\0\0" + bytes(8)), "type code 13"),
-        (minrpc.packet(Code.RETURN, minrpc.packed_args([1]) + b"x"), "more bytes"),
-        (minrpc.packet(Code.RETURN, minrpc.packed_args([1, 2])), "2 values instead of one"),
+        (minrpc.packet(PacketCode.CALL), "code 3 where RETURN was expected"),
+        (minrpc.packet(PacketCode.RETURN), "cut off"),
+        (minrpc.packet(PacketCode.RETURN, b"\xff\xff\xff\xff"), "-1 values"),
+        (minrpc.packet(PacketCode.RETURN, b"\xff\xff\xff\x7f"), "values"),
+        (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x0b\0\0\0" + b"\xff" * 8), "cut off"),
+        (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x07\0\0\0" + bytes(16) + b"\xff" * 16), "dimensions"),
+        (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x0d\0\0\0" + bytes(8)), "type code 13"),
+        (minrpc.packet(PacketCode.RETURN, minrpc.packed_args([1]) + b"x"), "more bytes"),
+        (minrpc.packet(PacketCode.RETURN, minrpc.packed_args([1, 2])), "2 values instead of one"),
     ],
 )
 def test_answers_that_make_no_sense(reply: bytes, fault: str) -> None:
@@ -263,7 +263,9 @@ def test_answers_that_make_no_sense(reply: bytes, fault: str) -> None:
 def test_an_exception_is_the_devices() -> None:
     body = minrpc.packed_args(["out of \x07 paper"])
     device = Device(
-        obedient(lambda device, session: device.say(message(session, NORMAL, minrpc.packet(Code.EXCEPTION, body))))
+        obedient(
+            lambda device, session: device.say(message(session, NORMAL, minrpc.packet(PacketCode.EXCEPTION, body)))
+        )
     )
     with Session(device) as session, pytest.raises(RemoteError, match=r"out of \\x07 paper"):
         session.remote.synchronize()
@@ -272,11 +274,11 @@ def test_an_exception_is_the_devices() -> None:
 def test_fewer_bytes_of_memory_than_were_asked_for() -> None:
     def reply(device: Device, session: int) -> None:
         code, _ = minrpc.split(device.heard[-1][2])
-        if code == Code.COPY_FROM:
-            device.say(message(session, NORMAL, minrpc.packet(Code.COPY_ACK, b"abc")))
+        if code == PacketCode.COPY_FROM:
+            device.say(message(session, NORMAL, minrpc.packet(PacketCode.COPY_ACK, b"abc")))
         else:
             answer = minrpc.packed_args([minrpc.Handle(3, 0)])
-            device.say(message(session, NORMAL, minrpc.packet(Code.RETURN, answer)))
+            device.say(message(session, NORMAL, minrpc.packet(PacketCode.RETURN, answer)))
 
     with Session(Device(obedient(reply))) as session, pytest.raises(SessionError, match=r"3 bytes .* where 4"):
         session.remote.read(0x100, 4)

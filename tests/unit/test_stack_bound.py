@@ -8,8 +8,8 @@ import pytest
 
 from mlfc.micro.board.board import find_board
 from mlfc.micro.memory.disassembly import RULES, read_functions
-from mlfc.micro.memory.stack_bound import Frame, deepest, interrupt_bytes, stated_frames
-from mlfc.micro.memory.stack_bound import _Function as Function
+from mlfc.micro.memory.stack_bound import StackFrame, deepest, interrupt_bytes, stated_frames
+from mlfc.micro.memory.stack_bound import _CallGraphNode as Function
 
 # as GNU objdump 2.40 prints them, for each architecture
 ARM = """\
@@ -131,7 +131,7 @@ def test_the_deepest_way_is_found() -> None:
     }
     bound = deepest("run", graph)
     assert bound.nbytes == 8 + 100 + 420
-    assert bound.path == (Frame("run", 8), Frame("large", 100), Frame("leaf", 420))
+    assert bound.path == (StackFrame("run", 8), StackFrame("large", 100), StackFrame("leaf", 420))
 
 
 @pytest.mark.parametrize(

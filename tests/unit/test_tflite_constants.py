@@ -15,7 +15,7 @@ from mlfc.frontend.tflite import import_tflite
 from mlfc.relay.ir import Call, IRModule, op_name
 from mlfc.relay.visitor import post_order
 from mlfc.support import cost
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Level, Op, Sparsity, T, build
 
 Array = np.ndarray
@@ -104,7 +104,7 @@ def test_sparse_constants_are_what_litert_reads(
     np.testing.assert_array_equal(params["d"], dense)
     if len(compressed) == 1:  # LiteRT takes no more than one
         x = scattered(shape, 2)
-        np.testing.assert_array_equal(Reference(data).run({"x": x})["y"], x + dense)
+        np.testing.assert_array_equal(LiteRtReference(data).run({"x": x})["y"], x + dense)
 
 
 def damaged() -> dict[str, tuple[T, str]]:
@@ -181,7 +181,7 @@ def test_shapes_that_the_model_computes_are_known() -> None:
     assert operators(module) == ["reshape"]
     assert params == {}
     assert str(module.main.body.type) == "Tensor[(2, 12), float32]"
-    assert Reference(data).run({"x": np.zeros((2, 3, 4), np.float32)})["y"].shape == (2, 12)
+    assert LiteRtReference(data).run({"x": np.zeros((2, 3, 4), np.float32)})["y"].shape == (2, 12)
 
 
 def test_another_shape_of_the_input_reaches_what_is_computed_of_it() -> None:
@@ -194,7 +194,7 @@ def test_constants_of_no_elements_have_no_buffer() -> None:
     data = build(tensors, [Op("RESHAPE", ["x", "none"], ["y"])], ["x"], ["y"])
     module, _ = import_tflite(data, "scalar")
     assert str(module.main.body.type) == "float32"
-    assert Reference(data).run({"x": np.ones((1, 1), np.float32)})["y"].shape == ()
+    assert LiteRtReference(data).run({"x": np.ones((1, 1), np.float32)})["y"].shape == ()
 
 
 def test_open_dimensions_take_the_shape_that_is_advised() -> None:

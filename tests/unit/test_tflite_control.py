@@ -9,7 +9,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import LimitError, MlfcError
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Graph, Op, T, build_graphs
 
 X = np.array([-2, -0.5, 1.25, 3], np.float32)  # no product or sum of these is rounded
@@ -80,7 +80,7 @@ def looping(
 )
 def test_what_is_known_is_what_litert_computes(model: bytes, values: dict[str, Any]) -> None:
     fed = {name: np.array(value, bool if name == "condition" else np.int32) for name, value in values.items()}
-    theirs = Reference(model).run({"x": X, **fed})
+    theirs = LiteRtReference(model).run({"x": X, **fed})
     compiled = mlfc.compile(model, target="llvm", values=values)
     ours = compiled.run({"x": X})
     for name in ours:
@@ -92,7 +92,7 @@ def test_both_branches_of_a_condition_that_comes_late_are_computed() -> None:
     compiled = mlfc.compile(model, target="llvm")
     for holds in (True, False):
         given = {"x": X, "condition": np.array(holds)}
-        np.testing.assert_array_equal(compiled.run(given)["y"], Reference(model).run(given)["y"])
+        np.testing.assert_array_equal(compiled.run(given)["y"], LiteRtReference(model).run(given)["y"])
 
 
 def test_turns_share_their_weights() -> None:

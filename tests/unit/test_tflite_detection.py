@@ -10,7 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import MlfcError
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Op, T, build
 
 OUTPUTS = ("boxes", "classes", "scores", "number")
@@ -56,7 +56,7 @@ def test_the_boxes_are_those_of_litert(changes: dict[str, Any]) -> None:
     else:
         given, chances = rng.normal(size=(1, COUNT, 4)), rng.uniform(size=(1, COUNT, classes))
         fed = {"given": given.astype(np.float32), "chances": chances.astype(np.float32)}
-    ours, theirs = mlfc.compile(data, target="llvm").run(fed), Reference(data).run(fed)
+    ours, theirs = mlfc.compile(data, target="llvm").run(fed), LiteRtReference(data).run(fed)
     number = int(theirs["number"][0])
     assert 2 < number == int(ours["number"][0])
     each = 1 if changes.get("use_regular_nms") else changes.get("max_classes_per_detection", 2)

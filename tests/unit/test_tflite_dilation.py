@@ -11,7 +11,7 @@ import pytest
 import mlfc
 from mlfc.relay.ir import Call
 from mlfc.relay.visitor import post_order
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Op, T, build
 from tests.tflite_cases import RELU, SAME, VALID, ints
 
@@ -131,7 +131,7 @@ def test_results_are_those_of_litert() -> None:
         shape = (1, 11, 4) if case.line else (1, 9, 8, 4)
         codes = rng.integers(-128, 128, shape)
         fed[f"{case.name}/x"] = codes.astype(case.dtype) * (100 if case.dtype == "int16" else 1)
-    ours, theirs = mlfc.compile(data, target="llvm").run(fed), Reference(data).run(fed)
+    ours, theirs = mlfc.compile(data, target="llvm").run(fed), LiteRtReference(data).run(fed)
     for case in CASES:
         found, expected = ours[f"{case.name}/y"], theirs[f"{case.name}/y"]
         if case.dtype == "float32":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Op, T, build
 from tests.tflite_cases import Case
 from tests.tflite_dtype_cases import cases
@@ -63,5 +63,5 @@ def test_what_follows_from_shapes_alone_is_known_when_the_model_is_compiled() ->
     ], ["x"], ["y"])  # fmt: skip
     x = np.arange(4, dtype=np.float32).reshape(1, 1, 4)
     np.testing.assert_array_equal(
-        mlfc.compile(model, target="llvm").run({"x": x})["y"], Reference(model).run({"x": x})["y"]
+        mlfc.compile(model, target="llvm").run({"x": x})["y"], LiteRtReference(model).run({"x": x})["y"]
     )

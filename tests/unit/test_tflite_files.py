@@ -13,7 +13,7 @@ from mlfc.cli.check import check as command
 from mlfc.cli.inspect import inspect
 from mlfc.cli.options import Inputs
 from mlfc.errors import MlfcError
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Graph, Op, T, build, build_graphs
 from tests.tflite_cases import SAME, ints
 from tests.tflite_sweep import Form, refusal
@@ -36,7 +36,7 @@ def test_a_signature_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str
     data, rows = _signed(), np.arange(6, dtype=np.float32).reshape(2, 3)
     for name in ROWS:
         model = mlfc.compile(data, "llvm", signature=name)
-        expected = Reference(data, name).run({f"{name}/x": rows})
+        expected = LiteRtReference(data, name).run({f"{name}/x": rows})
         np.testing.assert_array_equal(model.run({f"{name}/x": rows})[f"{name}/y"], expected[f"{name}/y"])
         assert model.verify(samples=1).is_within
     with pytest.raises(MlfcError, match="2 signatures: 'add', 'scale'"):
@@ -61,7 +61,7 @@ def test_spectra_are_those_of_litert() -> None:
         ops = [Op("RFFT2D", ["x", "lengths"], ["c"]), *(Op(code, ["c"], [code]) for code in parts)]
         data = build([*tensors, *(T(code, half) for code in parts)], ops, ["x"], parts)
         fed = {"x": np.random.default_rng(1).normal(size=shape).astype(np.float32)}
-        ours, theirs = mlfc.compile(data, "llvm").run(fed), Reference(data).run(fed)
+        ours, theirs = mlfc.compile(data, "llvm").run(fed), LiteRtReference(data).run(fed)
         for name in parts:
             np.testing.assert_allclose(ours[name], theirs[name], rtol=0, atol=2e-6 * np.abs(theirs[name]).max())
     with pytest.raises(MlfcError, match="complex outputs are not supported"):

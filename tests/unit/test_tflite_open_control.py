@@ -13,7 +13,7 @@ from mlfc.frontend.tflite import import_tflite
 from mlfc.relay import ir
 from mlfc.relay.text import from_text, to_text
 from mlfc.relay.visitor import post_order
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.relay_dynamic import run_dynamic
 from tests.tflite_builder import Graph, Op, T, build_graphs
 from tests.unit.test_tflite_control import branching, looping, uneven
@@ -32,7 +32,7 @@ def imported(data: bytes, **shapes: Any) -> tuple[ir.IRModule, dict[str, Any]]:
 
 def check(data: bytes, outputs: list[str], inputs: dict[str, Any], **shapes: Any) -> ir.IRModule:
     module, params = imported(data, **shapes)
-    wanted = Reference(data).run(inputs)
+    wanted = LiteRtReference(data).run(inputs)
     for name, found in zip(outputs, run_dynamic(module, params, inputs), strict=True):
         np.testing.assert_array_equal(found, wanted[name])
     return module
@@ -43,7 +43,7 @@ def test_branches_of_two_shapes(taken: bool) -> None:
     inputs = {"x": X, "condition": np.array(taken)}
     module, params = imported(uneven_rank())
     (found,) = run_dynamic(module, params, inputs)
-    np.testing.assert_array_equal(found, Reference(uneven_rank()).run(inputs)["y"])
+    np.testing.assert_array_equal(found, LiteRtReference(uneven_rank()).run(inputs)["y"])
     assert sorted(module.functions) == ["main", "y_IF_0__else", "y_IF_0__then"]
     (extent,) = ir.tensor_type(module.main.body).shape
     assert extent.bounds == (4, 8)
@@ -139,7 +139,7 @@ def test_places_of_what_is_not_zero_are_as_many_as_the_run_finds(dtype: str) -> 
         x = (np.random.default_rng(rows).random((rows, 4)) < share).astype(dtype)
         (found,) = run_dynamic(module, params, {"x": x})
         # LiteRT's interpreter gives no array without elements
-        wanted = Reference(data).run({"x": x})["y"] if x.any() else np.zeros((0, 2), np.int64)
+        wanted = LiteRtReference(data).run({"x": x})["y"] if x.any() else np.zeros((0, 2), np.int64)
         np.testing.assert_array_equal(found, wanted)
     with pytest.raises(MlfcError, match="how many elements are not zero is known only when the model runs"):
         import_tflite(data, "m")

@@ -18,7 +18,7 @@ from mlfc.relay.text import from_text, to_text
 from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.support import dims
 from mlfc.support.dims import Symbol
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.relay_dynamic import run_dynamic
 from tests.tflite_builder import Op, T, build
 from tests.tflite_sweep import Form, cases
@@ -151,7 +151,7 @@ def test_arithmetic_of_shapes_is_that_of_symbols_and_results_are_those_of_litert
     assert used == {None, "reshape", "nn.dense", "tanh", "broadcast_to", "strided_slice", "extents"}
     for size in ((1, 4, 6), (3, 2, 6), (9, 5, 6)):
         x = np.random.default_rng(sum(size)).standard_normal(size).astype(np.float32)
-        wanted = Reference(data).run({"x": x})
+        wanted = LiteRtReference(data).run({"x": x})
         found = run_dynamic(module, params, {"x": x})
         for name, array in zip(("y", "filled", "last", "count"), found, strict=True):
             np.testing.assert_allclose(array, wanted[name], rtol=1e-5, atol=1e-5)

@@ -14,7 +14,7 @@ import pytest
 
 import mlfc
 from mlfc.archive import export_model_library_format, load
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Op, T, build
 from tests.tflite_cases import Case, Cases, float_cases, quantized_cases
 
@@ -76,7 +76,7 @@ def float_samples(unoptimized_builds: None, tmp_path_factory: pytest.TempPathFac
 
 def pairs(case: Case, samples: Samples) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield each output of a case with LiteRT's."""
-    reference = Reference(model_of([case]))
+    reference = LiteRtReference(model_of([case]))
     for fed, ours in samples:
         theirs = reference.run({name: fed[name] for name in case.inputs})
         for name in case.op.outputs:
@@ -130,6 +130,6 @@ def test_special_values_are_those_of_litert() -> None:
             Op("LEAKY_RELU", ["x"], ["LEAKY_RELU"], "LeakyReluOptions", {"Alpha": 0.25})]  # fmt: skip
     outputs = [op.outputs[0] for op in ops]
     data = build([*tensors, *(T(name, [12]) for name in outputs)], ops, ["x"], outputs)
-    found, wanted = mlfc.compile(data, "llvm").run({"x": x}), Reference(data).run({"x": x})
+    found, wanted = mlfc.compile(data, "llvm").run({"x": x}), LiteRtReference(data).run({"x": x})
     for name in outputs:
         np.testing.assert_allclose(found[name], wanted[name], 1e-5, 1e-37, err_msg=name)

@@ -19,7 +19,7 @@ from mlfc.archive.read.load import load_factory
 from mlfc.frontend.tflite.rounding import as_fixed_point
 from mlfc.relay.ir import Call
 from mlfc.relay.visitor import post_order
-from mlfc.verify.litert import Reference
+from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Op, T, build
 
 Array = npt.NDArray[np.integer]
@@ -50,7 +50,7 @@ def _differences(cases: Sequence[Case], **options: str) -> dict[str, Array]:
     outputs = [f"y_{number}" for number in range(len(cases))]
     data = build(tensors, ops, list(inputs), outputs)
     module, params = mlfc.import_model(data, **options)
-    ours, theirs = load_factory(mlfc.build(module, params=params)).run(inputs), Reference(data).run(inputs)
+    ours, theirs = load_factory(mlfc.build(module, params=params)).run(inputs), LiteRtReference(data).run(inputs)
     assert all(ours[name].shape == theirs[name].shape and ours[name].dtype == theirs[name].dtype for name in outputs)
     return {case.name: np.abs(ours[name].astype(int) - theirs[name]) for case, name in zip(cases, outputs, strict=True)}
 

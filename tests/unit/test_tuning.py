@@ -247,9 +247,9 @@ def test_the_log_that_comes_with_mlfc_fits_the_templates(name: str) -> None:
 
 
 def _entry(line: dict[str, Any]) -> Any:
-    from mlfc.target.tuning_log import Entry
+    from mlfc.target.tuning_log import LogEntry
 
-    return Entry.from_json(line)
+    return LogEntry.from_json(line)
 
 
 _GOOD: dict[str, Any] = {

@@ -17,7 +17,7 @@ from mlfc.archive.read.load import (
     model_of_library,
     model_of_parts,
 )
-from mlfc.runtime.modules.restoring import Origin, Restorable
+from mlfc.runtime.modules.restoring import LoadedOrigin, Restorable
 from mlfc.support.installation import required_for
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def load(
         with required_for(LOADING, str(path)):
             model = _load_file(path, module, devices)
     if isinstance(model, Restorable):
-        model.origin = Origin.of(load, path, module, tuple(devices))
+        model.origin = LoadedOrigin.of(load, path, module, tuple(devices))
     return model
 
 

@@ -28,7 +28,7 @@ class _Anything(Pattern):
 
 
 @dataclass(frozen=True)
-class _Constant(Pattern):
+class _ConstantPattern(Pattern):
     def match(self, expr: Expr) -> tuple[Call, ...] | None:
         return () if isinstance(expr, Constant) else None
 
@@ -77,7 +77,7 @@ def anything() -> Pattern:
 
 def constant() -> Pattern:
     """Return the pattern of a tensor whose value is known."""
-    return _Constant()
+    return _ConstantPattern()
 
 
 def op(name: str | tuple[str, ...], *args: Pattern, where: Callable[[Call], bool] | None = None) -> Pattern:

@@ -14,7 +14,7 @@ from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.publish.store import Store
+    from mlfc.publish.store import ArtifactStore
 
 PUSH_EXAMPLES = (
     "mlfc push kws.tar oci://ghcr.io/me/kws:1.0",
@@ -265,7 +265,7 @@ def sbom(
         write_bytes(output, bill)
 
 
-def _store(reference: str, plain_http: bool, timeout: float) -> Store:
+def _store(reference: str, plain_http: bool, timeout: float) -> ArtifactStore:
     from mlfc.publish.opening import open_store
     from mlfc.publish.reference import parse_reference
 

@@ -17,7 +17,7 @@ from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.archive.describe.measured import Measured
+    from mlfc.archive.describe.measured import ModuleMeasurements
     from mlfc.micro.board.board import Board
     from mlfc.verify import Comparison
 
@@ -138,11 +138,11 @@ def _archive(artifact: Path, kind: str, asked: _Request, folder: Path) -> Path:
         return export_model_library_format(factory, folder / "model.tar")
 
 
-def _measured(archive: Path, module: str, asked: _Request, found: Comparison | None) -> Measured:
-    from mlfc.archive.describe.measured import Measured
+def _measured(archive: Path, module: str, asked: _Request, found: Comparison | None) -> ModuleMeasurements:
+    from mlfc.archive.describe.measured import ModuleMeasurements
 
     costs = costs_of(archive, module, asked.board) if asked.profile else None
-    return Measured(costs, found.reference if found else "", differences(found) if found else {})
+    return ModuleMeasurements(costs, found.reference if found else "", differences(found) if found else {})
 
 
 def _compared_page(a: Path, b: Path, asked: _Request) -> str:

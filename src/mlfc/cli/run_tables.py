@@ -10,7 +10,7 @@ import typer
 from mlfc.cli.tables import cell_text, describe_tensor, distinct, print_table, terminal_width
 
 if TYPE_CHECKING:
-    from mlfc.library.peaks import Limit, Peaks
+    from mlfc.library.peaks import Peaks, Roofline
     from mlfc.runtime import OperatorTime, TensorInfo
     from mlfc.support.arrays import Array
     from mlfc.support.module_info import OperatorInfo
@@ -109,7 +109,7 @@ def _slowest(operators: Sequence[OperatorTime], top: int) -> list[OperatorTime]:
     return sorted(operators, key=lambda item: -item.nanoseconds)[: top or None]
 
 
-def _cells(item: OperatorTime, limit: Limit | None) -> dict[str, object]:
+def _cells(item: OperatorTime, limit: Roofline | None) -> dict[str, object]:
     return {
         "#": item.index,
         "function": item.function,

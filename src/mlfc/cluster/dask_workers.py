@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mlfc.cluster.workers import Outcome, outcome_of
+from mlfc.cluster.workers import JobOutcome, outcome_of
 from mlfc.errors import OptionError, RunError
 from mlfc.support.version import __version__
 
@@ -104,7 +104,7 @@ class DaskWorkers:
         found = {address: int(worker.get("resources", {}).get(tag, 0)) for address, worker in workers.items()}
         return {address: count for address, count in sorted(found.items()) if count}
 
-    def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Outcome]:
+    def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[JobOutcome]:
         """Run a function for each tuple of arguments; yield how the jobs end."""
         left = deque(range(len(jobs)))
         running: dict[Any, tuple[int, str]] = {}  # the number of each job, and its worker
@@ -120,7 +120,7 @@ class DaskWorkers:
                         left.appendleft(index)
                     else:
                         reason = f"{_MOST_DEATHS} workers died while they ran it, the last one at {address}"
-                        yield Outcome(index, error=RunError(reason))
+                        yield JobOutcome(index, error=RunError(reason))
                 for address in self._free(slots, running):
                     if left:
                         index = left.popleft()
@@ -153,10 +153,10 @@ class DaskWorkers:
         return sorted(done, key=lambda future: running[future][0])
 
     @staticmethod
-    def _outcome(index: int, future: Any) -> Outcome:
+    def _outcome(index: int, future: Any) -> JobOutcome:
         from distributed import KilledWorker
 
         try:
             return outcome_of(index, future)
         except KilledWorker as error:  # of a worker that came back at its address each time
-            return Outcome(index, error=RunError("its worker died again and again", place=str(error)[:200]))
+            return JobOutcome(index, error=RunError("its worker died again and again", place=str(error)[:200]))

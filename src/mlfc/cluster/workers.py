@@ -18,7 +18,7 @@ BUILD, MEASURE = "BUILD", "MEASURE"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """The end of a job: what its function returned, or the error that it raised."""
 
     index: int  # the job's place among the arguments
@@ -32,7 +32,7 @@ class Workers(Protocol):
     def count(self, tag: str) -> int:
         """Return how many jobs of a tag run at once."""
 
-    def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Outcome]:
+    def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[JobOutcome]:
         """Run a function for each tuple of arguments; yield how the jobs end, each once, as they end.
 
         Errors of mlfc are outcomes; whatever else a job raises is raised here.
@@ -50,7 +50,7 @@ class LocalWorkers:
         """Return how many jobs of a tag run at once."""
         return self._builders if tag == BUILD else 1
 
-    def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Outcome]:
+    def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[JobOutcome]:
         """Run a function for each tuple of arguments; yield how the jobs end."""
         with ThreadPoolExecutor(self.count(tag)) as pool:
             waiting: dict[Future[Any], int] = {pool.submit(function, *job): index for index, job in enumerate(jobs)}
@@ -64,9 +64,9 @@ class LocalWorkers:
                     future.cancel()
 
 
-def outcome_of(index: int, future: Any) -> Outcome:
+def outcome_of(index: int, future: Any) -> JobOutcome:
     """Return how a finished job ended; raise what is no error of mlfc."""
     try:
-        return Outcome(index, future.result())
+        return JobOutcome(index, future.result())
     except MlfcError as error:
-        return Outcome(index, error=error)
+        return JobOutcome(index, error=error)

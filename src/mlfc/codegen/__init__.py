@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from mlfc.codegen.emit import DeviceCode, GeneratedCode, Sizes, constant_pools, level_paths
+from mlfc.codegen.emit import CodeSizes, DeviceCode, GeneratedCode, constant_pools, level_paths
 from mlfc.codegen.link import LinkedCode, generate, generate_together
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit, check_executor
 from mlfc.codegen.vm.bytecode import assemble
 
 __all__ = [
     "SHARED_MODULE",
+    "CodeSizes",
     "DeviceCode",
     "GeneratedCode",
     "LinkedCode",
     "Shared",
-    "Sizes",
     "Unit",
     "assemble",
     "check_executor",

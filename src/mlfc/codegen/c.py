@@ -8,8 +8,8 @@ from string import Template
 from types import MappingProxyType
 
 from mlfc.codegen import vectors
-from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
-from mlfc.codegen.c_parallel import Part, part_of, pointer_type, struct_text, task_text
+from mlfc.codegen.c_expr import ATOM, ExprPrinter, Requirements
+from mlfc.codegen.c_parallel import ParallelPart, part_of, pointer_type, struct_text, task_text
 from mlfc.codegen.c_types import scalar_type, value_type
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.long_bodies import keeps_rolled
@@ -52,7 +52,7 @@ class CFunction:
     """A printed function: its text and what its file must provide."""
 
     text: str
-    needs: Needs
+    needs: Requirements
     parts: tuple[str, ...] = ()  # the text of its parallel parts, which is before it
 
 
@@ -103,7 +103,7 @@ def arguments(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> list[str
     return _FunctionPrinter(prim, prim.name, aliased).parameter_names()
 
 
-def preamble(needs: Needs) -> list[str]:
+def preamble(needs: Requirements) -> list[str]:
     """Return includes, types, helpers and macros for functions with these needs."""
     lines = ["#include <math.h>"] if needs.math else []
     lines += ["#include <stdint.h>", "#include <string.h>"]
@@ -351,7 +351,7 @@ class _FunctionPrinter(StatementPrinter):
 class _PartPrinter(_FunctionPrinter):
     """Prints a parallel part of a function: what it takes are its parameters, then its first and last piece."""
 
-    def __init__(self, whole: _FunctionPrinter, part: Part) -> None:
+    def __init__(self, whole: _FunctionPrinter, part: ParallelPart) -> None:
         prim = replace(whole._prim, body=part.stmt.body)
         super().__init__(prim, part.name, frozenset(), None)
         self._part, self._whole, self._compact = part, whole, whole._compact
@@ -359,7 +359,7 @@ class _PartPrinter(_FunctionPrinter):
         self._ranges = whole._ranges
         self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges)
 
-    def texts(self) -> tuple[Needs, list[str]]:
+    def texts(self) -> tuple[Requirements, list[str]]:
         """Return the part and what calls it."""
         part, output = self._part, self._prim.output
         writer, self._writer = self._writer, Writer()

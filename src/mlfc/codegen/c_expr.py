@@ -66,7 +66,7 @@ OF_BITS = frozenset({"bits_of_float", "float_of_bits"})
 
 
 @dataclass(eq=False)
-class Needs:
+class Requirements:
     """What printed code needs from its file: helpers, vector types, headers."""
 
     helpers: set[str] = field(default_factory=set)
@@ -82,7 +82,7 @@ class Needs:
     rounds_even: bool = False
     parallel: set[str] = field(default_factory=set)  # the functions that share out pieces
 
-    def merge(self, other: Needs) -> None:
+    def merge(self, other: Requirements) -> None:
         """Add what `other` needs."""
         for need in fields(self):
             setattr(self, need.name, getattr(self, need.name) | getattr(other, need.name))
@@ -93,7 +93,7 @@ class ExprPrinter:
     """Prints expressions of one function; of a vector, the printed value is that of the part ``q``."""
 
     name_of: Callable[[ir.Var | ir.Buffer], str]  # the C name of a variable or buffer
-    needs: Needs  # filled while printing
+    needs: Requirements  # filled while printing
     ranges: Ranges  # known intervals of variables at the printed expression
     # variables with expressions of open extents, and these
     named: Mapping[Dim, tuple[ir.Var, Expr]] = field(default_factory=dict, kw_only=True)

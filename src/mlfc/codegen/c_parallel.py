@@ -29,7 +29,7 @@ _MOST_TASKS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ParallelPart:
     """A parallel part of a function: what it takes."""
 
     name: str
@@ -78,16 +78,16 @@ def scratch_bytes(unit: Unit) -> list[Extent]:
     return found
 
 
-def part_of(prim: PrimFunc, stmt: ir.Parallel, name: str) -> Part:
+def part_of(prim: PrimFunc, stmt: ir.Parallel, name: str) -> ParallelPart:
     """Return a part of a function under a name."""
     used = {buffer for item in walk(stmt.body) for buffer in accessed(item)}
     buffers = tuple(buffer for buffer in (*prim.params, *prim.scratch) if buffer in used)
     symbols = tuple(map(variable, prim.symbols))
     others = tuple(var for var in captured(stmt) if var not in symbols)
-    return Part(name, stmt, buffers, (*symbols, *others))
+    return ParallelPart(name, stmt, buffers, (*symbols, *others))
 
 
-def struct_text(part: Part, names: Sequence[str], output: Buffer) -> str:
+def struct_text(part: ParallelPart, names: Sequence[str], output: Buffer) -> str:
     """Return the struct of what a part takes; `names` are those of buffers and then variables."""
     writer = Writer()
     with writer.block(f"struct {part.name}", "};"):
@@ -100,7 +100,7 @@ def struct_text(part: Part, names: Sequence[str], output: Buffer) -> str:
     return writer.text()
 
 
-def task_text(part: Part, names: Sequence[str], output: Buffer) -> str:
+def task_text(part: ParallelPart, names: Sequence[str], output: Buffer) -> str:
     """Return the function that unpacks the struct and calls the part."""
     writer = Writer()
     offsets = part.private_offsets

@@ -103,7 +103,7 @@ def section_macro(macro: str, section: str) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Constant:
+class SharedConstant:
     """Bytes that one or several constants of the program share."""
 
     symbol: str
@@ -154,8 +154,8 @@ class ConstantTable:
         self._module = module
         self._packed = packed
         self._external = external
-        self._by_content: dict[tuple[str, bytes], Constant] = {}
-        self._by_value: dict[Value, Constant] = {}
+        self._by_content: dict[tuple[str, bytes], SharedConstant] = {}
+        self._by_value: dict[Value, SharedConstant] = {}
         self._elsewhere: dict[Value, str] = {}
         groups: dict[tuple[str, bytes], list[Value]] = {}
         for value in values:
@@ -168,7 +168,7 @@ class ConstantTable:
         loaded: dict[str, list[Value]] = {}
         for symbol, (key, group) in zip(symbols, groups.items(), strict=True):
             pool = (pools or {}).get(group[0])
-            constant = Constant(symbol, group[0], None if pool is None else pool.name)
+            constant = SharedConstant(symbol, group[0], None if pool is None else pool.name)
             self._by_value.update(dict.fromkeys(group, constant))
             if pool is not None and pool.external:
                 loaded.setdefault(pool.name, []).append(group[0])
@@ -178,7 +178,7 @@ class ConstantTable:
         """The constants that the caller loads, by pool; the table does not define them."""
 
     @cached_property
-    def constants(self) -> tuple[Constant, ...]:
+    def constants(self) -> tuple[SharedConstant, ...]:
         """Each content once, in order."""
         return tuple(self._by_content.values())
 
@@ -216,7 +216,7 @@ class ConstantTable:
         seen = self.in_blob or self._external
         return bounded(f"tvmgen_{self._module}_{constant.symbol}") if seen else constant.symbol
 
-    def defined(self, value: Value) -> Constant | None:
+    def defined(self, value: Value) -> SharedConstant | None:
         """Return this table's definition of a value; None if it is in another file or the caller loads it."""
         constant = self._by_value.get(value.root)
         return None if self.loaded_place(value) else constant
@@ -246,7 +246,7 @@ class ConstantTable:
                 lines += self._definition(item)
         return lines
 
-    def _definition(self, item: Constant) -> list[str]:
+    def _definition(self, item: SharedConstant) -> list[str]:
         """Return the definition of a C array; floats are written so that they read back bit for bit."""
         value, symbol = item.value, self.symbol(item.value)
         head = f"const {scalar_type(value.dtype)} {symbol}[{_length(value)}]"
@@ -298,7 +298,7 @@ def _declaration(value: Value, symbol: str) -> str:
     return f"extern const {scalar_type(value.dtype)} {symbol}[{_length(value)}] MLF_HIDDEN;"
 
 
-def _literals(item: Constant) -> Sequence[str]:
+def _literals(item: SharedConstant) -> Sequence[str]:
     dtype, flat = item.value.dtype, item.data.reshape(-1)
     if flat.size == 0:
         return ["0"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mlfc.codegen.c_expr import ATOM, ExprPrinter, Needs
+from mlfc.codegen.c_expr import ATOM, ExprPrinter, Requirements
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.dialect import DIALECTS, Dialect
 from mlfc.codegen.statements import StatementPrinter, accumulated
@@ -170,13 +170,13 @@ def _touched(launch: Launch) -> tuple[set[Buffer], set[Buffer]]:
 
 
 @dataclass(frozen=True)
-class _Printed:
+class _PrintedKernels:
     text: str
-    needs: Needs
+    needs: Requirements
     dtypes: frozenset[str]
 
 
-def _text(parts: Sequence[_Printed], dialect: Dialect, contracts: bool) -> str:
+def _text(parts: Sequence[_PrintedKernels], dialect: Dialect, contracts: bool) -> str:
     helpers = {key for part in parts for key in part.needs.helpers}
     first = dialect.first_lines(frozenset().union(*(part.dtypes for part in parts)), contracts=contracts)
     return "\n\n".join([first, *dialect.helper_texts(helpers), *(part.text for part in parts)])
@@ -191,7 +191,7 @@ class _KernelPrinter(StatementPrinter):
         self._dialect = dialect
         self._exprs = DeviceExprPrinter(self._names.get, self._needs, self._ranges, dialect, contracts)
 
-    def run(self) -> _Printed:
+    def run(self) -> _PrintedKernels:
         launch = self._kernel.launch
         numbers = [f"const int32_t {self._names.declare(variable(symbol))}" for symbol in self._kernel.symbols]
         parameters = ", ".join([*map(self._parameter, self._kernel.arguments), *numbers])
@@ -211,7 +211,7 @@ class _KernelPrinter(StatementPrinter):
                 if isinstance(stmt, ir.Allocate) and stmt.buffer.scope == "shared":
                     self._array(stmt.buffer, self._dialect.shared_space)
             self._stmt(launch.body)
-        return _Printed(self._writer.text(), self._needs, frozenset(self._dtypes()))
+        return _PrintedKernels(self._writer.text(), self._needs, frozenset(self._dtypes()))
 
     def _dtypes(self) -> Iterator[str]:
         for stmt in walk(self._kernel.launch.body):

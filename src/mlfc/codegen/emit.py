@@ -13,7 +13,7 @@ from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.external import ExternalPart, external_parts
 from mlfc.codegen.host.aot import AotFunctions
-from mlfc.codegen.host.graph_json import MAX_NODE_NAME, Graph, build_graph
+from mlfc.codegen.host.graph_json import MAX_NODE_NAME, GraphConfig, build_graph
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_function
 from mlfc.codegen.levels import choice
@@ -35,7 +35,7 @@ _COMPUTE = "_compute"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CodeSizes:
     """Bytes that a module needs."""
 
     workspace: int  # for the graph executor, its blocks of intermediates and the largest scratch
@@ -61,12 +61,12 @@ class GeneratedCode:
     header_name: str | None  # the file to include; None for the graph executor
     entry: str | None  # the function to call; None for the graph executor
     function_names: Mapping[str, str]  # C name of each kernel by its name in the program
-    sizes: Sizes
+    sizes: CodeSizes
     external_workspace: bool  # whether the caller passes the workspace in
     workspace_peers: tuple[str, ...] = ()  # modules that work in the same memory
     # by pool of constants that the caller loads, the path of the file with its bytes
     loaded: Mapping[str, str] = field(default_factory=dict)
-    graph: Graph | None = None
+    graph: GraphConfig | None = None
     plan: Plan | None = None  # with the storages of the graph executor
     external: tuple[ExternalPart, ...] = ()  # the output of external code generators
     device: DeviceCode | None = None  # kernels on a device beside the host
@@ -186,7 +186,7 @@ def aot_code(
     }
     io = sum(tensor.value.nbytes for tensor in (*interface.inputs, *interface.outputs))
     total = constants.nbytes + constants.bytes_loaded + constants.bytes_elsewhere
-    sizes = Sizes(interface.workspace_bytes, total, io, constants.bytes_elsewhere)
+    sizes = CodeSizes(interface.workspace_bytes, total, io, constants.bytes_elsewhere)
     return GeneratedCode(
         files,
         interface.header_name,
@@ -281,7 +281,7 @@ def graph_code(
     constants = sum(value.nbytes for value in graph.params.values())
     io = sum(value.nbytes for value in (*program.inputs, *program.outputs))
     shared = sum(plan.bytes_on(device) for device in {storage.device for storage in plan.storages})
-    sizes = Sizes(shared + scratch, constants, io)
+    sizes = CodeSizes(shared + scratch, constants, io)
     return GeneratedCode(
         files,
         None,

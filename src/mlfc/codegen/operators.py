@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mlfc.codegen.c import CFunction, preamble, print_function, print_shared, signature
-from mlfc.codegen.c_expr import Needs
+from mlfc.codegen.c_expr import Requirements
 from mlfc.codegen.kernel_values import KernelValues
 from mlfc.codegen.levels import OF_LEVEL, dispatcher, guarded, placed, served
 from mlfc.codegen.unit import Shared, Unit
@@ -30,7 +30,7 @@ class OperatorsFile:
 
     contracts: bool  # whether products and sums of floats may become fused multiply-adds
     includes: tuple[str, ...] = ()  # lines beside those that the kernels need
-    needs: Needs = field(default_factory=Needs)
+    needs: Requirements = field(default_factory=Requirements)
     declarations: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
     levels: Levels | None = None  # of processors, with kernels of their own in files of their own

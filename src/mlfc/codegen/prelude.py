@@ -13,7 +13,7 @@ from math import frexp
 from string import Template
 
 from mlfc.codegen import vectors
-from mlfc.codegen.c_expr import ATOM, OF_BITS, ExprPrinter, Needs
+from mlfc.codegen.c_expr import ATOM, OF_BITS, ExprPrinter, Requirements
 from mlfc.codegen.c_types import GROUP, helper_name, scalar_type, short_name, value_type
 from mlfc.codegen.writer import PIECES, Writer
 from mlfc.errors import InternalError
@@ -21,7 +21,7 @@ from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.forms import C_FORMS
-from mlfc.tir.intrinsics import INTRINSICS, Body
+from mlfc.tir.intrinsics import INTRINSICS, IntrinsicBody
 from mlfc.tir.ir import Expr, Var
 
 _WIDTH = 110
@@ -64,12 +64,12 @@ def _bits(value: float, dtype: str) -> str:
 
 
 @cache
-def function_source(body: Body, guard: str = "", instruction: str = "") -> tuple[tuple[str, ...], str]:
+def function_source(body: IntrinsicBody, guard: str = "", instruction: str = "") -> tuple[tuple[str, ...], str]:
     """Return the keys of the helpers that an intrinsic's function calls, and its definition.
 
     Where the macro `guard` is not 0, the C expression `instruction` in the parameters' names replaces the body.
     """
-    needs, ranges, writer = Needs(), Ranges(), Writer()
+    needs, ranges, writer = Requirements(), Ranges(), Writer()
     printer = _BodyPrinter(lambda var: var.name, needs, ranges)
     params = ", ".join(f"{value_type(param.dtype)} {param.name}" for param in body.params)
     writer.line(f"/* {body.doc} */")
@@ -91,7 +91,7 @@ def function_source(body: Body, guard: str = "", instruction: str = "") -> tuple
     return tuple(sorted(needs.helpers)), text
 
 
-def _know(ranges: Ranges, body: Body, var: Var) -> bool:
+def _know(ranges: Ranges, body: IntrinsicBody, var: Var) -> bool:
     """Learn what the body declares of a variable; tell whether it declares anything."""
     if var in body.known:
         ranges.know(var, body.known[var])

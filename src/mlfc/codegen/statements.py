@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field
 
-from mlfc.codegen.c_expr import ExprPrinter, Needs
+from mlfc.codegen.c_expr import ExprPrinter, Requirements
 from mlfc.codegen.c_types import HALF_FLOATS
 from mlfc.codegen.writer import Writer, comment_text
 from mlfc.errors import InternalError
@@ -107,7 +107,7 @@ class StatementPrinter(ABC):
     def __init__(self, body: Stmt, reserved: frozenset[str], place: str) -> None:
         self._names = Names(reserved)
         self._ranges = Ranges(held_intervals(body))
-        self._needs = Needs()
+        self._needs = Requirements()
         self._writer = Writer()
         self._used = used_vars(body)
         self._place = place

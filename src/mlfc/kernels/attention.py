@@ -30,7 +30,7 @@ PLAIN_TILE = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class AttentionOperand:
     """Queries, keys, values or results by (batch, head, position, element), in the order that memory has."""
 
     order: str  # BHND, BNHD or NBHD
@@ -74,12 +74,12 @@ class Visible:
 
 
 @dataclass(frozen=True, eq=False)
-class Attention:
+class FusedAttention:
     """``softmax(cap(scale * q k^T) + biases, where masks allow) v``, each query by itself."""
 
-    q: Operand
-    k: Operand
-    v: Operand
+    q: AttentionOperand
+    k: AttentionOperand
+    v: AttentionOperand
     out_order: str
     batch: Any
     heads: Any
@@ -320,7 +320,7 @@ def _piece_loop(ctx: Context, start: Any, count: Any, size: int, name: str) -> I
 
 
 @template("attention", "plain")
-def attention(ctx: Context, work: Attention, out: Output) -> None:
+def attention(ctx: Context, work: FusedAttention, out: Output) -> None:
     """Write an attention of any sizes and dtype."""
     with serial_loops(ctx, (work.batch, work.heads, work.queries), "row") as (batch, head, query):
         _PlainRow(ctx, work, out, Place(batch, head, query)).emit()
@@ -329,7 +329,7 @@ def attention(ctx: Context, work: Attention, out: Output) -> None:
 class _PlainRow:
     """The loops of one query."""
 
-    def __init__(self, ctx: Context, work: Attention, out: Output, place: Place) -> None:
+    def __init__(self, ctx: Context, work: FusedAttention, out: Output, place: Place) -> None:
         self.ctx, self.work, self.out, self.place = ctx, work, out, place
         self.group = place.head // work.share
         memory = ctx.stmts.local if ctx.features.gpu else ctx.scratch  # work-items have their own

@@ -9,7 +9,7 @@ from typing import Any
 from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import add_products, scaled_vector
 from mlfc.kernels.attention import (
-    Attention,
+    FusedAttention,
     Place,
     Visible,
     capacity,
@@ -34,28 +34,28 @@ MOST_ROWS = 4  # queries that are computed together
 VECTOR = dtypes.vector("float32", LANES)
 
 
-def accepts(_: Context, work: Attention, __: Output) -> bool:
+def accepts(_: Context, work: FusedAttention, __: Output) -> bool:
     """Tell whether keys and values can be read as vectors."""
     parts = (work.q.tensor, work.k.tensor, work.v.tensor)
     in_memory = all(part.buffer is not None and part.dtype == "float32" for part in parts)
     return work.dtype == "float32" and in_memory and min(work.size, work.value_size) >= LANES
 
 
-def attention(ctx: Context, work: Attention, out: Output) -> None:
+def attention(ctx: Context, work: FusedAttention, out: Output) -> None:
     """Write an attention of few queries."""
     stmts = ctx.stmts
     rows = cut(work.share * work.queries, MOST_ROWS)
     with stmts.loop(work.batch, "batch") as batch, stmts.loop(work.groups, "group") as group:
         for piece in split_loops(ctx, rows, "row"):
             with piece as (row, count):
-                _Rows(ctx, work, out, (batch, group), row, count).emit()
+                _QueryRows(ctx, work, out, (batch, group), row, count).emit()
 
 
-class _Rows:
+class _QueryRows:
     """The loops of a few queries that share keys."""
 
     def __init__(
-        self, ctx: Context, work: Attention, out: Output, group: tuple[Expr, Expr], row: Expr, count: int
+        self, ctx: Context, work: FusedAttention, out: Output, group: tuple[Expr, Expr], row: Expr, count: int
     ) -> None:
         self.ctx, self.work, self.out, self.count = ctx, work, out, count
         self.batch, self.group = group

@@ -15,7 +15,7 @@ from typing import Any
 from mlfc.kernels import attention_rows, tiling
 from mlfc.kernels.arithmetic import add_products, scaled_vector
 from mlfc.kernels.attention import (
-    Attention,
+    FusedAttention,
     Place,
     Visible,
     capacity,
@@ -42,7 +42,7 @@ PANELS = 4  # panels that share a tile
 VECTOR = dtypes.vector("float32", LANES)
 
 
-def _accepts(_: Context, work: Attention, __: Output) -> bool:
+def _accepts(_: Context, work: FusedAttention, __: Output) -> bool:
     return (
         work.dtype == "float32"
         and bounds(work.queries)[1] >= FEWEST
@@ -51,7 +51,7 @@ def _accepts(_: Context, work: Attention, __: Output) -> bool:
 
 
 @template("attention", "vector", _accepts)
-def attention(ctx: Context, work: Attention, out: Output) -> None:
+def attention(ctx: Context, work: FusedAttention, out: Output) -> None:
     """Write an attention of many queries; where the run decides how many there are, also that of few."""
     if bounds(work.queries)[0] >= FEWEST:
         _of_many(ctx, work, out)
@@ -66,7 +66,7 @@ def attention(ctx: Context, work: Attention, out: Output) -> None:
 template("attention", "vector", attention_rows.accepts)(attention_rows.attention)  # of what that does not take
 
 
-def _of_many(ctx: Context, work: Attention, out: Output) -> None:
+def _of_many(ctx: Context, work: FusedAttention, out: Output) -> None:
     """Write the work of panels, with as many vectors as suit the number of queries."""
     registers = ctx.features.vector_registers
     if isinstance(work.queries, Dim):
@@ -75,7 +75,7 @@ def _of_many(ctx: Context, work: Attention, out: Output) -> None:
         _Panels(ctx, work, out, tiling.panel(work.queries, registers)).emit()
 
 
-def _by_vectors(ctx: Context, work: Attention, out: Output, choices: Sequence[int]) -> None:
+def _by_vectors(ctx: Context, work: FusedAttention, out: Output, choices: Sequence[int]) -> None:
     """Write the work of panels of each number of vectors, the largest one first, and the choice among them."""
     *fewer, vectors = choices
     panels = tiling.panel_rows(vectors, ctx.features.vector_registers), vectors
@@ -93,7 +93,7 @@ def _by_vectors(ctx: Context, work: Attention, out: Output, choices: Sequence[in
 class _Panels:
     """The loops over panels of queries and tiles of keys."""
 
-    def __init__(self, ctx: Context, work: Attention, out: Output, panel: tuple[int, int]) -> None:
+    def __init__(self, ctx: Context, work: FusedAttention, out: Output, panel: tuple[int, int]) -> None:
         self.ctx, self.work, self.out = ctx, work, out
         self.rows, self.vectors = panel
         self.lanes = self.vectors * LANES

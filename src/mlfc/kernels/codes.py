@@ -23,7 +23,7 @@ LONGEST_BLOCK = 512  # steps of the reduction whose products are added up one af
 
 
 @dataclass(frozen=True, eq=False)
-class Codes:
+class WeightCodes:
     """What the codes of weights stand for."""
 
     bits: int  # 2, 4 or 8

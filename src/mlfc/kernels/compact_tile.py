@@ -17,7 +17,7 @@ from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
 from mlfc.kernels.geometry import Conv
-from mlfc.kernels.staging import Band, Form, Source
+from mlfc.kernels.staging import Band, Source, StagedForm
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, is_static
@@ -77,7 +77,7 @@ class CompactConv(TiledConv):
         self.totals = ctx.scratch("totals", shape, dtypes.element(how.accumulator))
         self._at = tb.const(0), tb.const(0)  # of a tile in its part
 
-    def band_of(self, form: Form, most: int) -> Band:
+    def band_of(self, form: StagedForm, most: int) -> Band:
         """Return the copy of the input of a band of rows."""
         make = _LineBand if self.is_line else Band
         return make(self.ctx, self.conv, (self.data, self.seen), form, self.how.weights.nbytes, most)

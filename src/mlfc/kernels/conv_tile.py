@@ -19,9 +19,9 @@ from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import Arithmetic, Array, add_products
 from mlfc.kernels.geometry import Conv
 from mlfc.kernels.plain import PIECE, is_long, no_sum, piece
-from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Form, Source
+from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Source, StagedForm
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
-from mlfc.kernels.weight_stream import Part, Share, WeightStream
+from mlfc.kernels.weight_stream import Share, WeightPart, WeightStream
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.target.tuned import Value
@@ -114,7 +114,7 @@ class TiledConv:
         self.vectors = SHARED_VECTORS if usual == "pieces" else tiling.VECTORS
         self.stage: Band | None = None
         if staged:
-            form = Form(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
+            form = StagedForm(how.staged_dtype, conv.channels, how.step, how.pad_value, how.to_staged)
             most = LARGE_BAND_BYTES if usual == "pieces" else MOST_BAND_BYTES
             self.stage = self.band_of(form, most)
         band = self.stage.rows if self.stage else conv.output[0]
@@ -127,7 +127,7 @@ class TiledConv:
             shape = (int(band) * int(conv.output[1]), self.tile.vectors * LANES)
             self.totals = ctx.scratch("totals", shape, dtypes.element(how.accumulator))
 
-    def band_of(self, form: Form, most: int) -> Band:
+    def band_of(self, form: StagedForm, most: int) -> Band:
         """Return the copy of the input of a band of rows, of at most so many bytes."""
         return Band(self.ctx, self.conv, (self.data, self.seen), form, self.how.weights.nbytes, most)
 
@@ -464,7 +464,7 @@ class TiledConv:
         reader = 0 if block.panel is None else at[1] // block.vectors
         rows = self.stage.rows if self.stage else self.conv.output[0]
         share = Share(before, len(place.pixels), rows * width, self._is_row())
-        return WeightStream(self.ctx, weights, Part(at[0], *part, readers, reader), share)
+        return WeightStream(self.ctx, weights, WeightPart(at[0], *part, readers, reader), share)
 
     def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""

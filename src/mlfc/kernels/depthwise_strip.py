@@ -17,7 +17,7 @@ import numpy as np
 
 from mlfc.kernels import tiling
 from mlfc.kernels.geometry import Conv, Frame, frame_of
-from mlfc.kernels.staging import Channels, Form, StagedWindow
+from mlfc.kernels.staging import Channels, StagedForm, StagedWindow
 from mlfc.kernels.templates import Array, Weights
 from mlfc.kernels.tiling import LANES, PackedBlock, channel_blocks
 from mlfc.support import dtypes
@@ -114,7 +114,7 @@ class Depthwise:
         conv, lanes = self.conv, block.vectors * LANES
         if self.data.dtype == "float32" and not conv.padded and conv.filters == conv.channels and block.width == lanes:
             return None
-        form = Form("float32", lanes, 1, self.zero, lambda value: tb.cast(value, "float32"))
+        form = StagedForm("float32", lanes, 1, self.zero, lambda value: tb.cast(value, "float32"))
         return StagedWindow(self.ctx, conv, (self.data, self.seen), form)
 
     def _block(self, image: Expr, block: PackedBlock, number: Expr) -> None:

@@ -79,7 +79,7 @@ def _alone(ctx: Context, read: Reader, axes: Axes, how: Fold, out: Output) -> No
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class _GroupSizes:
     """How results are dealt out to groups."""
 
     width: int  # results of a group: neighbours in memory, where that leaves elements of one result apart
@@ -92,25 +92,25 @@ class _Sizes:
         return -(-self.across // self.width) * self.rows
 
 
-def _sizes(ctx: Context, axes: Axes, lanes: int, fewest: int) -> _Sizes:
+def _sizes(ctx: Context, axes: Axes, lanes: int, fewest: int) -> _GroupSizes:
     """Return how results are dealt out where each has work for so many work-items, but `fewest` if that can be."""
     items, results = ctx.features.group_items, prod(_kept_shape(axes))
     if axes.tiled is None:
         lanes = power_of_two(max(lanes, min(fewest, axes.count)), items)
-        return _Sizes(power_of_two(results, max(1, min(items, _ITEMS) // lanes)), lanes, results, 1)
+        return _GroupSizes(power_of_two(results, max(1, min(items, _ITEMS) // lanes)), lanes, results, 1)
     across = axes.shape[axes.tiled]
     width = power_of_two(across, max(WARP, min(items, _ITEMS) // lanes))
-    return _Sizes(width, power_of_two(lanes, items // width), across, results // across)
+    return _GroupSizes(width, power_of_two(lanes, items // width), across, results // across)
 
 
-def _parts(axes: Axes, sizes: _Sizes) -> int:
+def _parts(axes: Axes, sizes: _GroupSizes) -> int:
     """Return in how many parts results are made, so that there are enough groups and each item has enough to fold."""
     each = -(-axes.count // sizes.lanes)
     return max(1, min(_GROUPS // sizes.groups, each // _ALONE)) if 2 * sizes.groups <= _GROUPS else 1
 
 
 @dataclass(frozen=True)
-class _Item:
+class _WorkItem:
     """The work of one work-item."""
 
     # indices of its result along the kept axes; of one that exists, where it would be behind the last
@@ -127,7 +127,7 @@ class _Item:
 
 
 @contextmanager
-def _items(ctx: Context, axes: Axes, sizes: _Sizes, parts: int) -> Iterator[_Item]:
+def _items(ctx: Context, axes: Axes, sizes: _GroupSizes, parts: int) -> Iterator[_WorkItem]:
     """Open the launch over all results; neighbouring items read neighbouring elements."""
     stmts, tiled, width = ctx.stmts, axes.tiled, sizes.width
     grid = -(-sizes.across // width), sizes.rows, parts
@@ -144,11 +144,11 @@ def _items(ctx: Context, axes: Axes, sizes: _Sizes, parts: int) -> Iterator[_Ite
             others = [axis for axis in axes.kept if axis != tiled]
             found = dict(zip(others, unraveled(row, [axes.shape[axis] for axis in others]), strict=True))
             kept = {axis: inside if axis == tiled else found[axis] for axis in axes.kept}
-        yield _Item(kept, x, lane, part, tb.land() if whole else tb.binary("lt", number, sizes.across))
+        yield _WorkItem(kept, x, lane, part, tb.land() if whole else tb.binary("lt", number, sizes.across))
 
 
 def _together(
-    ctx: Context, read: Reader, axes: Axes, how: Fold, sizes: _Sizes, parts: int,
+    ctx: Context, read: Reader, axes: Axes, how: Fold, sizes: _GroupSizes, parts: int,
     store: Callable[[Expr, dict[int, Expr], Expr], None],
 ) -> None:  # fmt: skip
     """Write the launch that folds each part; ``store(part, kept, total)`` gets the part's share of a result."""
@@ -214,7 +214,7 @@ def _stretch(
                 stmts.store(place, [0], tb.cast(here, place.dtype))
 
 
-def _meet(ctx: Context, item: _Item, how: Contest, bests: Buffer, places: Buffer) -> None:
+def _meet(ctx: Context, item: _WorkItem, how: Contest, bests: Buffer, places: Buffer) -> None:
     """Write the contest of the winners of neighbouring stretches; the last winner's position comes first."""
     stmts, lanes, apart = ctx.stmts, bests.shape[0], 1
     lane, x = item.lane, item.x

@@ -15,8 +15,8 @@ import numpy as np
 
 from mlfc.kernels.geometry import Conv, Product
 from mlfc.kernels.gpu_groups import fold_in_tree, power_of_two, shared_out, unraveled
-from mlfc.kernels.gpu_sources import Elements, Matrix, Packed, Patches, Rows, elements_of
-from mlfc.kernels.gpu_tile import Arithmetic, Sizes, Source, TiledProduct, choose
+from mlfc.kernels.gpu_sources import Matrix, MatrixElements, Packed, Patches, TensorRows, elements_of
+from mlfc.kernels.gpu_tile import GpuTiledProduct, MatrixSource, ProductArithmetic, ProductSizes, choose
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor, read_matrix
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
@@ -37,15 +37,15 @@ _MANY_COLUMNS, _WIDE = 1 << 13, 32
 class Operands:
     """A tensor and weights as one matrix product takes them."""
 
-    elements: Elements
+    elements: MatrixElements
     weights: Array  # (layers, reduction, columns) in the dtype of the elements
-    how: Arithmetic
+    how: ProductArithmetic
     start: Array | None  # what is added to the sums of the columns of all layers
 
 
-def plain_sum(dtype: str) -> Arithmetic:
+def plain_sum(dtype: str) -> ProductArithmetic:
     """Return sums of products in a dtype."""
-    return Arithmetic(dtype, lambda total, a, b: total + a * b)
+    return ProductArithmetic(dtype, lambda total, a, b: total + a * b)
 
 
 def operands(data: Buffer, weights: Array, raw: Weights, out: Output, channels: int) -> Operands:
@@ -66,7 +66,7 @@ def operands(data: Buffer, weights: Array, raw: Weights, out: Output, channels: 
     zero = raw.data_zero - 128 if data.dtype == "uint8" else raw.data_zero
     start = np.zeros(layers * columns, np.int64) if bias is None else bias.astype(np.int64)
     start = start - zero * weights.astype(np.int64).sum(axis=1).reshape(-1)
-    how = Arithmetic("int32", lambda total, a, b: tb.intrinsic("dot4_s8", total, a, b))
+    how = ProductArithmetic("int32", lambda total, a, b: tb.intrinsic("dot4_s8", total, a, b))
     return Operands(elements, words, how, start.astype(np.int32) if start.any() else None)
 
 
@@ -78,7 +78,12 @@ def finished(ctx: Context, total: Expr, start: Array | None, column: Expr, out: 
 
 
 def multiply(
-    ctx: Context, sizes: Sizes, lines: Source, found: Operands, out: Output, place: Callable[..., Sequence[Expr]]
+    ctx: Context,
+    sizes: ProductSizes,
+    lines: MatrixSource,
+    found: Operands,
+    out: Output,
+    place: Callable[..., Sequence[Expr]],
 ) -> None:
     """Write the product of lines and weights; ``place(layer, row, column)`` is that of a result, its channel last."""
     schedule = choose(ctx.features, sizes)
@@ -88,7 +93,7 @@ def multiply(
         out.store(at, finished(ctx, total, found.start, at[-1], out))
 
     sources = lines, Packed(ctx, found.weights, schedule.tile)
-    TiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
+    GpuTiledProduct(ctx, schedule, sizes, sources, found.how).emit(store)
 
 
 def _are_few(rows: Extent) -> bool:
@@ -118,7 +123,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     found = operands(data, values, weights, out, conv.group_channels)
     columns = conv.group_filters
     patches = Patches(ctx, conv, found.elements)
-    sizes = Sizes(conv.groups, conv.batch * prod(conv.output), columns, patches.depth)
+    sizes = ProductSizes(conv.groups, conv.batch * prod(conv.output), columns, patches.depth)
     shape = conv.batch, *conv.output
 
     def place(layer: Expr, row: Expr, column: Expr) -> list[Expr]:
@@ -138,8 +143,8 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     *leading, depth = data.shape
     found = operands(data, weights.centered()[None], weights, out, depth)
     columns = weights.values.shape[1]
-    rows = Rows(ctx, found.elements)
-    sizes = Sizes(1, prod(leading), columns, rows.depth)
+    rows = TensorRows(ctx, found.elements)
+    sizes = ProductSizes(1, prod(leading), columns, rows.depth)
     multiply(ctx, sizes, rows, found, out, lambda _, row, column: [*unraveled(row, leading), column])
 
 
@@ -152,7 +157,7 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
     """Write a batch of products of two matrices."""
     batch, dtype = out.shape[:-2], accumulator_dtype(out)
     bias = bias_values(out)
-    whole = Sizes(prod(batch), sizes.rows, sizes.columns, sizes.reduction)
+    whole = ProductSizes(prod(batch), sizes.rows, sizes.columns, sizes.reduction)
 
     def first(layer: Expr, row: Expr, k: Expr) -> Expr:
         place = (k, row) if sizes.transpose_a else (row, k)
@@ -169,7 +174,7 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
         Matrix(ctx, sizes.rows, sizes.reduction, dtype, not sizes.transpose_a, first),
         Matrix(ctx, sizes.columns, sizes.reduction, dtype, sizes.transpose_b, second),
     )
-    TiledProduct(ctx, choose(ctx.features, whole), whole, sources, plain_sum(dtype)).emit(store)
+    GpuTiledProduct(ctx, choose(ctx.features, whole), whole, sources, plain_sum(dtype)).emit(store)
 
 
 def _takes(_ctx: Context, data: Buffer, *_: object) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mlfc.kernels.geometry import Conv, is_padded
 from mlfc.kernels.gpu_groups import unraveled
-from mlfc.kernels.gpu_tile import VECTOR, Tile
+from mlfc.kernels.gpu_tile import VECTOR, GpuTile
 from mlfc.kernels.templates import Array
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
@@ -22,7 +22,7 @@ _TOP_BITS = -0x7F7F7F80  # of each byte of a word
 
 
 @dataclass(frozen=True, eq=False)
-class Elements:
+class MatrixElements:
     """How elements of a tensor in memory become elements of a matrix."""
 
     data: Buffer
@@ -42,7 +42,7 @@ class Elements:
         value = tb.cast(tb.load(self.data, indices), self.dtype)
         return value - self.zero if self.zero else value
 
-    def one_at_a_time(self) -> Elements:
+    def one_at_a_time(self) -> MatrixElements:
         """Return the same elements, each brought by a load of its own."""
         return replace(self, width=1)
 
@@ -52,13 +52,13 @@ class Elements:
         return tb.const(self.blank, dtypes.vector(self.dtype, self.width))
 
 
-def elements_of(data: Buffer, dtype: str, channels: int, words: bool, zero: int) -> Elements:
+def elements_of(data: Buffer, dtype: str, channels: int, words: bool, zero: int) -> MatrixElements:
     """Return how a tensor whose last axis is cut into runs of `channels` is read: the widest loads that fit."""
     if words:
         signed = zero - 128 if data.dtype == "uint8" else zero
-        return Elements(data, "int32", packed=4, blank=int(np.full(4, signed, np.int8).view(np.int32)[0]))
+        return MatrixElements(data, "int32", packed=4, blank=int(np.full(4, signed, np.int8).view(np.int32)[0]))
     whole = data.dtype == dtype and dtypes.nbytes(dtype) == 4 and channels % VECTOR == 0 and not zero
-    return Elements(data, dtype, width=VECTOR if whole else 1, zero=zero)
+    return MatrixElements(data, dtype, width=VECTOR if whole else 1, zero=zero)
 
 
 class Patches:
@@ -66,7 +66,7 @@ class Patches:
 
     along = True
 
-    def __init__(self, ctx: Context, conv: Conv, elements: Elements) -> None:
+    def __init__(self, ctx: Context, conv: Conv, elements: MatrixElements) -> None:
         self._stmts, self._conv, self._elements = ctx.stmts, conv, elements
         self.dtype, self.width = elements.dtype, elements.width
         self._channels = conv.group_channels // elements.packed
@@ -121,12 +121,12 @@ class Patches:
         return unraveled(tap, self._conv.kernel)
 
 
-class Rows:
+class TensorRows:
     """A tensor's rows: all its dimensions but the last one count them."""
 
     along = True
 
-    def __init__(self, ctx: Context, elements: Elements) -> None:
+    def __init__(self, ctx: Context, elements: MatrixElements) -> None:
         self._stmts, self._elements = ctx.stmts, elements
         self.dtype, self.width = elements.dtype, elements.width
         self._leading: Sequence[Any]
@@ -163,7 +163,7 @@ class Packed:
     along = False
     width = VECTOR
 
-    def __init__(self, ctx: Context, weights: Array, tile: Tile) -> None:
+    def __init__(self, ctx: Context, weights: Array, tile: GpuTile) -> None:
         layers, depth, columns = weights.shape
         full = layers, -(-depth // tile.depth) * tile.depth, -(-columns // tile.columns) * tile.columns
         values = np.zeros(full, weights.dtype)

@@ -28,7 +28,7 @@ _MOST_SPLITS, _LEAST_STEPS, _MOST_PARTIAL = 16, 4, 1 << 25
 
 
 @dataclass(frozen=True)
-class Tile:
+class GpuTile:
     """The tiles of a group and of a work-item."""
 
     rows: int  # of the group's tile, as the columns
@@ -52,15 +52,15 @@ class Tile:
 
 
 _TILES = (
-    Tile(128, 64, 16, 8, 8, 710, 900), Tile(64, 128, 16, 8, 8, 1152, 839), Tile(64, 64, 16, 8, 8, 1052, 463),
-    Tile(64, 64, 16, 4, 4, 593, 538), Tile(64, 64, 8, 8, 4, 528, 236), Tile(64, 32, 16, 4, 4, 431, 297),
-    Tile(32, 64, 16, 2, 4, 613, 436), Tile(128, 16, 16, 4, 2, 640, 442), Tile(32, 32, 16, 4, 2, 377, 189),
-    Tile(16, 16, 8, 4, 4, 387, 43),
+    GpuTile(128, 64, 16, 8, 8, 710, 900), GpuTile(64, 128, 16, 8, 8, 1152, 839), GpuTile(64, 64, 16, 8, 8, 1052, 463),
+    GpuTile(64, 64, 16, 4, 4, 593, 538), GpuTile(64, 64, 8, 8, 4, 528, 236), GpuTile(64, 32, 16, 4, 4, 431, 297),
+    GpuTile(32, 64, 16, 2, 4, 613, 436), GpuTile(128, 16, 16, 4, 2, 640, 442), GpuTile(32, 32, 16, 4, 2, 377, 189),
+    GpuTile(16, 16, 8, 4, 4, 387, 43),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ProductSizes:
     """So many products (layers) of rows x depth and depth x columns."""
 
     layers: Any
@@ -74,11 +74,11 @@ class Sizes:
         return not is_static((self.layers, self.rows, self.columns, self.depth))
 
     @property
-    def usual(self) -> Sizes:
+    def usual(self) -> ProductSizes:
         """Sizes with numbers for what the run decides, by which tiles are chosen."""
-        return Sizes(*(typical(extent) for extent in (self.layers, self.rows, self.columns, self.depth)))
+        return ProductSizes(*(typical(extent) for extent in (self.layers, self.rows, self.columns, self.depth)))
 
-    def groups(self, tile: Tile) -> int:
+    def groups(self, tile: GpuTile) -> int:
         """Return how many groups make all results of known sizes."""
         return int(self.layers * -(-self.rows // tile.rows) * -(-self.columns // tile.columns))
 
@@ -87,11 +87,11 @@ class Sizes:
 class Schedule:
     """A tile, and among how many groups the reduction of each is shared out."""
 
-    tile: Tile
+    tile: GpuTile
     splits: int
 
 
-def choose(features: Features, sizes: Sizes) -> Schedule:
+def choose(features: Features, sizes: ProductSizes) -> Schedule:
     """Return the schedule with the least estimated time.
 
     Small results are shared out along the reduction: else most of a device would have nothing to do. Those of open
@@ -111,7 +111,7 @@ def choose(features: Features, sizes: Sizes) -> Schedule:
     return min(found, key=lambda schedule: _nanoseconds(sizes, schedule))
 
 
-def _splits(sizes: Sizes, tile: Tile) -> list[int]:
+def _splits(sizes: ProductSizes, tile: GpuTile) -> list[int]:
     """Return into how many equal parts the steps of a tile may be cut."""
     steps = -(-sizes.depth // tile.depth)
     results = 4 * sizes.layers * sizes.rows * sizes.columns
@@ -122,7 +122,7 @@ def _splits(sizes: Sizes, tile: Tile) -> list[int]:
     ]
 
 
-def _nanoseconds(sizes: Sizes, schedule: Schedule) -> float:
+def _nanoseconds(sizes: ProductSizes, schedule: Schedule) -> float:
     """Return the estimated time of a product on a large GPU, but for what all schedules have in common."""
     tile, splits = schedule.tile, schedule.splits
     steps = -(-sizes.depth // tile.depth) // splits
@@ -136,7 +136,7 @@ def _nanoseconds(sizes: Sizes, schedule: Schedule) -> float:
 Store: TypeAlias = Callable[[Expr, Expr, Expr, Expr], None]
 
 
-class Source(Protocol):
+class MatrixSource(Protocol):
     """One matrix: lines of elements along the reduction."""
 
     dtype: str  # of its elements in shared memory
@@ -154,7 +154,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class ProductArithmetic:
     """How elements are multiplied and added up."""
 
     dtype: str  # of sums
@@ -164,7 +164,7 @@ class Arithmetic:
 class _Slice:
     """The part of a matrix in shared memory, and the share that an item brings there."""
 
-    def __init__(self, ctx: Context, source: Source, name: str, lines: int, tile: Tile, skew: int) -> None:
+    def __init__(self, ctx: Context, source: MatrixSource, name: str, lines: int, tile: GpuTile, skew: int) -> None:
         self._stmts, self._source, self._tile = ctx.stmts, source, tile
         self.buffer = ctx.stmts.shared(name, (tile.depth, lines + skew), source.dtype)
         self._loads = lines * tile.depth // source.width
@@ -213,14 +213,19 @@ class _Slice:
                 self._stmts.store(self.buffer, [place, line], tb.load(self._held, [turn * width], width))
 
 
-class TiledProduct:
+class GpuTiledProduct:
     """The launches that multiply layers of matrices: one, and a second one if it adds up partial results.
 
     Lines of the first of the `sources` are rows, of the second columns.
     """
 
     def __init__(
-        self, ctx: Context, schedule: Schedule, sizes: Sizes, sources: tuple[Source, Source], how: Arithmetic
+        self,
+        ctx: Context,
+        schedule: Schedule,
+        sizes: ProductSizes,
+        sources: tuple[MatrixSource, MatrixSource],
+        how: ProductArithmetic,
     ) -> None:
         self._ctx, self._tile, self._splits, self._how = ctx, schedule.tile, schedule.splits, how
         self._sizes, self._sources = sizes, sources

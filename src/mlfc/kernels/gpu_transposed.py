@@ -11,7 +11,7 @@ from mlfc.kernels.geometry import Conv
 from mlfc.kernels.gpu_groups import each_result, unraveled
 from mlfc.kernels.gpu_product import finished, multiply, operands
 from mlfc.kernels.gpu_sources import Patches
-from mlfc.kernels.gpu_tile import Sizes
+from mlfc.kernels.gpu_tile import ProductSizes
 from mlfc.kernels.phases import Phase, phases, places, windows
 from mlfc.kernels.plain import accumulator_dtype, bias_values
 from mlfc.kernels.templates import Array, Weights, template
@@ -50,7 +50,7 @@ def _product(
     found = operands(data, packed, weights, out, inner)
     convolution = windows(conv, phase, size)
     patches = Patches(ctx, convolution, found.elements)
-    sizes = Sizes(groups, conv.batch * prod(convolution.output), made, patches.depth)
+    sizes = ProductSizes(groups, conv.batch * prod(convolution.output), made, patches.depth)
 
     def place(layer: Expr, row: Expr, column: Expr) -> list[Expr]:
         channel = layer * made + column

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from mlfc.kernels.codes import Array, Codes, code_at, code_of_word, pack_codes
+from mlfc.kernels.codes import Array, WeightCodes, code_at, code_of_word, pack_codes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
@@ -16,7 +16,7 @@ from mlfc.tir.ir import Buffer, Const, Expr
 class PackedPanels:
     """Codes, ordered (panel, steps..., filter of the panel) from 0 on, and their zero points and scales."""
 
-    def __init__(self, ctx: Context, codes: Codes, ordered: Array) -> None:
+    def __init__(self, ctx: Context, codes: WeightCodes, ordered: Array) -> None:
         *outer, inner, self._width = ordered.shape
         self._bits, self._per_byte = codes.bits, codes.per_byte
         # taps keep axes of their own: only so it can be proven that what reads them stays inside

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlfc.kernels.codes import LONGEST_BLOCK, Array, Codes, code_of_word, pack_words
+from mlfc.kernels.codes import LONGEST_BLOCK, Array, WeightCodes, code_of_word, pack_words
 from mlfc.kernels.tiling import LANES, PackedBlock, pack_channels, pack_rows
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
@@ -22,7 +22,7 @@ _FLOATS = f"float32x{LANES}"
 class PackedVectors:
     """The constants of a block of channels, ordered (panel, ..., lane)."""
 
-    codes: Codes
+    codes: WeightCodes
     weights: Buffer
     zeros: Buffer | None  # None where all codes have one zero point
     scales: Buffer
@@ -55,7 +55,7 @@ class VectorPacking:
     Blocks of the reduction that have scales of their own start with a word of their own. So do pieces of long sums.
     """
 
-    def __init__(self, codes: Codes, rows: Array) -> None:
+    def __init__(self, codes: WeightCodes, rows: Array) -> None:
         self.codes, self._rows = codes, rows
         self._runs, steps, *_ = rows.shape
         is_long = self._runs * steps > 2 * LONGEST_BLOCK

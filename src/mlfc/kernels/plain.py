@@ -324,7 +324,7 @@ class FilterSums:
 
 
 @dataclass(frozen=True)
-class _Taps:
+class _AxisTaps:
     """The taps of one axis that may read inside the input: `count` of them from tap `skip`, which reads `first`."""
 
     first: Expr
@@ -332,14 +332,14 @@ class _Taps:
     count: Expr
 
 
-def _taps(ctx: Context, conv: Conv, axis: int, index: Expr) -> _Taps:
+def _taps(ctx: Context, conv: Conv, axis: int, index: Expr) -> _AxisTaps:
     """Return the taps of an output index; those of a dilated axis are not clipped, so `_inside` tests them."""
     stmts, size, taps = ctx.stmts, conv.spatial[axis], tb.const(conv.kernel[axis])
     base = index * conv.strides[axis] - conv.padding[axis][0]
     if conv.dilation[axis] > 1 or not is_padded(conv.padding[axis]):
-        return _Taps(base, tb.const(0), taps)
+        return _AxisTaps(base, tb.const(0), taps)
     first = stmts.let("first", tb.maximum(base, 0))
-    return _Taps(first, first - base, stmts.let("count", tb.minimum(base + taps, size) - first))
+    return _AxisTaps(first, first - base, stmts.let("count", tb.minimum(base + taps, size) - first))
 
 
 def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
@@ -352,7 +352,7 @@ def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
 
 
 @contextmanager
-def _windows(ctx: Context, conv: Conv, ranges: Sequence[_Taps]) -> Iterator[tuple[Sequence[Expr], Sequence[Expr]]]:
+def _windows(ctx: Context, conv: Conv, ranges: Sequence[_AxisTaps]) -> Iterator[tuple[Sequence[Expr], Sequence[Expr]]]:
     """Open the loops over taps that read inside the input; yield where in the input and which tap."""
     with serial_loops(ctx, [taps.count for taps in ranges], "k") as offsets:
         both = list(zip(ranges, offsets, strict=True))

@@ -23,7 +23,7 @@ from mlfc.tir.ir import Expr
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRow:
     """A row that is written once and read back: each element by the one who wrote it."""
 
     store: Callable[[Indices, Expr], None]
@@ -55,11 +55,11 @@ class PlainRows:
         emit_fold(self.ctx, read, Axes(shape, tuple(range(len(shape))), keepdims=False), fold, out)
         return tb.load(result, [0])
 
-    def keep(self, name: str, shape: Sequence[int], dtype: str) -> Kept:
+    def keep(self, name: str, shape: Sequence[int], dtype: str) -> KeptRow:
         """Return scratch, the same for all rows."""
         buffer = self.ctx.scratch(name, shape, dtype)
         self.ctx.stmts.refill(buffer)
-        return Kept(partial(self.ctx.stmts.store, buffer), partial(tb.load, buffer))
+        return KeptRow(partial(self.ctx.stmts.store, buffer), partial(tb.load, buffer))
 
 
 class GroupRows:
@@ -103,20 +103,20 @@ class GroupRows:
         fold_in_tree(self._ctx, partial_results, self._item, [], fold.step)
         return stmts.let("folded", fold.finish(tb.load(partial_results, [0])), fold.dtype)
 
-    def keep(self, name: str, shape: Sequence[int], dtype: str) -> Kept:
+    def keep(self, name: str, shape: Sequence[int], dtype: str) -> KeptRow:
         """Return memory that the group shares or, for long rows, scratch for all rows."""
         stmts = self._ctx.stmts
         needed = prod(shape) * dtypes.nbytes(dtype)
         if bounds(needed)[1] <= self._shared:
             self._shared -= needed
             buffer = stmts.shared(name, shape, dtype)
-            return Kept(partial(stmts.store, buffer), partial(tb.load, buffer))
+            return KeptRow(partial(stmts.store, buffer), partial(tb.load, buffer))
         rows = self._ctx.scratch(name, (self._rows, *shape), dtype)
 
         def store(indices: Indices, value: Expr) -> None:
             stmts.store(rows, [self._row, *indices], value)
 
-        return Kept(store, lambda indices: tb.load(rows, [self._row, *indices]))
+        return KeptRow(store, lambda indices: tb.load(rows, [self._row, *indices]))
 
 
 class Rows(Protocol):
@@ -131,7 +131,7 @@ class Rows(Protocol):
     def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
         """Write the fold of a whole row and return its result."""
 
-    def keep(self, name: str, shape: Sequence[int], dtype: str) -> Kept:
+    def keep(self, name: str, shape: Sequence[int], dtype: str) -> KeptRow:
         """Return memory for a row; call it inside `over`."""
 
 

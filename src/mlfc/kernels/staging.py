@@ -28,7 +28,7 @@ Source: TypeAlias = "tuple[Buffer, Frame]"
 
 
 @dataclass(frozen=True, eq=False)
-class Form:
+class StagedForm:
     """How the copy holds an element and a pixel."""
 
     dtype: str
@@ -71,10 +71,10 @@ def fitting_rows(conv: Conv, most: int) -> int:
     return next((rows for rows in divisors if (rows - 1) * conv.strides[0] + conv.extents[0] <= most), 1)
 
 
-class _Rows:
+class _StagedRows:
     """Scratch of some rows, pixels side by side, each with its borders."""
 
-    def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form) -> None:
+    def __init__(self, ctx: Context, conv: Conv, source: Source, form: StagedForm) -> None:
         self.ctx, self.conv, self.source, self.form = ctx, conv, source, form
         self.columns = (conv.output[1] - 1) * conv.strides[1] + conv.extents[1]
         self.length = self.columns * form.pixel + form.step - 1
@@ -131,7 +131,7 @@ class _Rows:
         self._pad(buffer, slot, (left + inner) * pixel, self.length)
 
 
-class Band(_Rows):
+class Band(_StagedRows):
     """The copy of the input rows that a band of output rows needs, with all channels.
 
     A band has `rows` output rows, a divisor of the output's height; where the run decides how large the image is, the
@@ -140,7 +140,13 @@ class Band(_Rows):
     """
 
     def __init__(
-        self, ctx: Context, conv: Conv, source: Source, form: Form, weight_bytes: int, most_bytes: int = MOST_BAND_BYTES
+        self,
+        ctx: Context,
+        conv: Conv,
+        source: Source,
+        form: StagedForm,
+        weight_bytes: int,
+        most_bytes: int = MOST_BAND_BYTES,
     ) -> None:
         super().__init__(ctx, conv, source, form)
         limit = min(max(weight_bytes, LEAST_BAND_BYTES), most_bytes)
@@ -187,10 +193,10 @@ class Band(_Rows):
         return Channels(self.conv.channels, lambda c: c)
 
 
-class StagedWindow(_Rows):
+class StagedWindow(_StagedRows):
     """The copy of the input rows that one output row needs: row r is in slot ``r % (rows of the window)``."""
 
-    def __init__(self, ctx: Context, conv: Conv, source: Source, form: Form) -> None:
+    def __init__(self, ctx: Context, conv: Conv, source: Source, form: StagedForm) -> None:
         super().__init__(ctx, conv, source, form)
         self.rows = conv.extents[0]
         self.fresh = min(conv.strides[0], self.rows)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError
-from mlfc.kernels.codes import Codes
+from mlfc.kernels.codes import WeightCodes
 from mlfc.kernels.geometry import Conv, Product
 from mlfc.registry import Registry
 from mlfc.support import dtypes
@@ -43,7 +43,7 @@ class Weights:
     data_zero: int = 0  # what is subtracted from each element of the data before it is multiplied
     zero: int | Array = 0  # what is subtracted from each weight: one for all, or one for each filter
     late: Tensor | None = None
-    codes: Codes | None = None  # what `values` stand for that are codes of real numbers, counted from 0
+    codes: WeightCodes | None = None  # what `values` stand for that are codes of real numbers, counted from 0
 
     def centered(self) -> Array:
         """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""

@@ -47,11 +47,11 @@ def _lanes(channels: int) -> int:
 @template("transposed", "vector", _accepts)
 def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a transposed convolution over one or two dimensions, to few channels."""
-    _Columns(ctx, conv, data, weights, out).emit()
+    _ColumnLoops(ctx, conv, data, weights, out).emit()
 
 
 @dataclass(frozen=True)
-class _Reach:
+class _InputReach:
     """Which input elements of one axis the results of all phases read, by the index of a result in its phase."""
 
     before: int  # the first that the first results read
@@ -63,11 +63,11 @@ class _Reach:
         return self.before == 0 and self.count + self.halo == size
 
 
-def _reach(axes: Sequence[Phase]) -> _Reach:
+def _reach(axes: Sequence[Phase]) -> _InputReach:
     used = [axis for axis in axes if axis.taps]
     first = min(axis.start for axis in used)
     last = max(axis.start + (len(axis.taps) - 1) * axis.dilation for axis in used)
-    return _Reach(first, last - first, reduce(maximum, (axis.count for axis in axes)))
+    return _InputReach(first, last - first, reduce(maximum, (axis.count for axis in axes)))
 
 
 class _RowProduct(TiledConv):
@@ -76,7 +76,7 @@ class _RowProduct(TiledConv):
     is_measured = False
 
 
-class _Columns:
+class _ColumnLoops:
     """Writes the loops: image, band of rows; in each the products of its input rows, then the sums of its results."""
 
     def __init__(self, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:

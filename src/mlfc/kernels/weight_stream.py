@@ -34,7 +34,7 @@ class Share:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class WeightPart:
     """A part of the weights (panels, steps, elements) that is read before the next: steps of a panel."""
 
     panel: Expr
@@ -47,7 +47,7 @@ class Part:
 class WeightStream:
     """Writes the prefetches of a tile."""
 
-    def __init__(self, ctx: Context, weights: Buffer, part: Part, share: Share) -> None:
+    def __init__(self, ctx: Context, weights: Buffer, part: WeightPart, share: Share) -> None:
         self._stmts, self._weights, self._start = ctx.stmts, weights, None
         if not ctx.features.prefetches or ctx.small or not _is_worthwhile(weights, part, share):
             return
@@ -76,7 +76,7 @@ class WeightStream:
                 self._stmts.prefetch(self._weights, self._start + (index * self._each + offset), _WHY)
 
 
-def _is_worthwhile(weights: Buffer, part: Part, share: Share) -> bool:
+def _is_worthwhile(weights: Buffer, part: WeightPart, share: Share) -> bool:
     if any(isinstance(extent, Dim) for extent in weights.shape):
         return False
     panels, steps, _ = weights.shape

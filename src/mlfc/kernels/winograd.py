@@ -134,7 +134,7 @@ class _Products(TiledConv):
 
 
 @dataclass(eq=False)
-class _Band:
+class _TileBand:
     """A band's first row of tiles, how many rows of tiles it has, and the image."""
 
     image: Expr
@@ -199,25 +199,25 @@ class WinogradConv:
                     self._transform_sums(band, block, number)
 
     @contextmanager
-    def _bands(self, image: Expr) -> Iterator[_Band]:
+    def _bands(self, image: Expr) -> Iterator[_TileBand]:
         stmts, rows, down = self.ctx.stmts, self.rows, self.down
         if isinstance(rows, int) and isinstance(down, int):
             with stmts.loop(down // rows, "band") as index:
-                yield _Band(image, index * rows, rows)
+                yield _TileBand(image, index * rows, rows)
             return
         whole = stmts.let("rows", tb.as_expr(rows))
         with stmts.loop((down + (whole - 1)) // whole, "band") as index:
             first = index * whole
-            yield _Band(image, first, stmts.let("here", tb.minimum(whole, down - first)))
+            yield _TileBand(image, first, stmts.let("here", tb.minimum(whole, down - first)))
 
     @contextmanager
-    def _tiles(self, band: _Band) -> Iterator[tuple[Expr, Expr, Expr]]:
+    def _tiles(self, band: _TileBand) -> Iterator[tuple[Expr, Expr, Expr]]:
         """Open the loops over a band's tiles; yield the first output row and column of one, and its number."""
         stmts, results = self.ctx.stmts, self.form.results
         with stmts.loop(band.rows, "ty") as y, stmts.loop(self.across, "tx") as x:
             yield (band.first + y) * results, x * results, y * self.across + x
 
-    def _transform_inputs(self, band: _Band) -> None:
+    def _transform_inputs(self, band: _TileBand) -> None:
         """Write the transform of the band's inputs."""
         stmts, size, channels = self.ctx.stmts, self.form.size, self.conv.channels
         lanes = next(lanes for lanes in (64, 48, 32, 16) if channels % lanes == 0)
@@ -260,7 +260,7 @@ class WinogradConv:
 
             staging.choose(self.ctx, tb.land(*checks(row, 0), *checks(column, 1)), copy, clear)
 
-    def _transform_sums(self, band: _Band, block: PackedBlock, number: Expr) -> None:
+    def _transform_sums(self, band: _TileBand, block: PackedBlock, number: Expr) -> None:
         """Write the transform of the sums of a block of channels, and hand the results to the output."""
         stmts, conv, size, results = self.ctx.stmts, self.conv, self.form.size, self.form.results
         with self._tiles(band) as (row, column, tile):

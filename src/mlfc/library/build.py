@@ -184,7 +184,7 @@ def vm_files() -> Mapping[str, bytes]:
 
 
 @dataclass(frozen=True)
-class Part:
+class BuildPart:
     """Files that are compiled in the same way."""
 
     files: Mapping[str, Data]  # sources, their includes, and objects, by path; the paths of several parts differ
@@ -195,7 +195,7 @@ class Part:
 
 def parts_of(
     tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, is_native: bool = False, has_levels: bool = True
-) -> list[Part]:
+) -> list[BuildPart]:
     """Return the parts of a library for `machine`, default this one, in the order in which TVM numbers their files.
 
     `is_native` asks for code for this very processor, and without `has_levels` there are no files for some alone.
@@ -211,11 +211,11 @@ def parts_of(
         folders = sorted({str(PurePosixPath(name).parent) for name in placed})
         cpu, known = getattr(module, "cpu", "generic"), getattr(module, "levels", {})
         levels = {f"module{index}/{name}": level for name, level in known.items() if name in files}
-        parts.append(Part(placed | headers, (*folders, *runtime.includes), cpu, levels))
+        parts.append(BuildPart(placed | headers, (*folders, *runtime.includes), cpu, levels))
     if runtime.files:
         # for all processors, where a module is
         common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"
-        parts.append(Part(runtime.files, runtime.includes, common))
+        parts.append(BuildPart(runtime.files, runtime.includes, common))
     return parts
 
 

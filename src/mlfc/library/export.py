@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mlfc.errors import OptionError, ToolchainError
-from mlfc.library.build import Part, parts_of, write_blob, write_blob_source
+from mlfc.library.build import BuildPart, parts_of, write_blob, write_blob_source
 from mlfc.library.cache import find_entry, store_entry
 from mlfc.library.linker import link
 from mlfc.library.module_tree import PackedTree, pack
@@ -222,7 +222,7 @@ def _folder(given: PathLike | None) -> Iterator[Path]:
     yield folder
 
 
-def _check_levels(parts: Sequence[Part], options: Sequence[str]) -> None:
+def _check_levels(parts: Sequence[BuildPart], options: Sequence[str]) -> None:
     """Raise OptionError if the user chooses one processor for code that chooses among several."""
     chosen = [option for option in options if option.startswith(_CHOICES)]
     if chosen and any(part.cpu == AUTO for part in parts):
@@ -243,7 +243,7 @@ class _Objects:
         self._common = "generic"  # the processor of what is not a module's
         self._made: list[Path] = []
 
-    def of(self, parts: Sequence[Part], trees: Sequence[PackedTree], addons: Sequence[PathLike]) -> list[Path]:
+    def of(self, parts: Sequence[BuildPart], trees: Sequence[PackedTree], addons: Sequence[PathLike]) -> list[Path]:
         """Return the objects to link, in order: the user's, code, blobs."""
         self._common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"
         added = [path for addon in addons for path in self._addon(Path(addon))]
@@ -251,12 +251,12 @@ class _Objects:
             self._compile(part)
         return [*added, *self._made, *(self._blob(tree) for tree in trees if tree.is_needed)]
 
-    def _compile(self, part: Part) -> None:
+    def _compile(self, part: BuildPart) -> None:
         for built in self._built(part):
             place = self._folder / f"lib{len(self._made)}{OBJECT_SUFFIX}"
             self._made.append(built.replace(place))
 
-    def _built(self, part: Part) -> list[Path]:
+    def _built(self, part: BuildPart) -> list[Path]:
         usual = processor_flags(self._compiler, part.cpu, self._options)
         own = {
             name: level_flags(self._compiler, part.levels[name]) if name in part.levels else usual
@@ -271,14 +271,14 @@ class _Objects:
             raise OptionError("file to link not found", place=str(path), next_step="Look at addons")
         if path.suffix not in SOURCES:
             return [path.absolute()]
-        return self._built(Part({f"addons/{path.name}": path.read_bytes()}, ("addons",), self._common))
+        return self._built(BuildPart({f"addons/{path.name}": path.read_bytes()}, ("addons",), self._common))
 
     def _blob(self, tree: PackedTree) -> Path:
         machine = self._compiler.platform()
         if machine.system != "wasi":
             return write_blob(tree, self._folder, machine)
         name = write_blob_source(tree, self._folder).name
-        return self._built(Part({name: (self._folder / name).read_bytes()}, (), self._common))[0]
+        return self._built(BuildPart({name: (self._folder / name).read_bytes()}, (), self._common))[0]
 
 
 class _Files:
@@ -290,7 +290,7 @@ class _Files:
         triple = getattr(fcompile, "get_target_triple", lambda: None)()
         self.machine: Platform | None = parse_platform(triple) if triple else None
 
-    def of(self, parts: Sequence[Part], trees: Sequence[PackedTree]) -> list[Path]:
+    def of(self, parts: Sequence[BuildPart], trees: Sequence[PackedTree]) -> list[Path]:
         """Write all files; return those to link, in order."""
         linked: list[Path] = []
         for part in parts:
@@ -346,7 +346,7 @@ def _link_by(
     add_digest(built, _constants(parts, trees))
 
 
-def _constants(parts: Sequence[Part], trees: Sequence[PackedTree]) -> list[ArrayContent]:
+def _constants(parts: Sequence[BuildPart], trees: Sequence[PackedTree]) -> list[ArrayContent]:
     """Return the constants of a library that its digest may leave out, in linking order."""
     data = [*(data for part in parts for data in part.files.values()), *(tree.content for tree in trees)]
     return [array for item in data for array in constants_in(item)]

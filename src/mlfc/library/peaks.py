@@ -39,7 +39,7 @@ _DENSITY = {"float64": 0.5, "int64": 0.5, "int16": 2.0, "uint16": 2.0}
 
 
 @dataclass(frozen=True)
-class Limit:
+class Roofline:
     """How an operator compares with the machine.
 
     Attributes
@@ -88,7 +88,7 @@ class Peaks:
         """Return the bytes a second of work on so many bytes."""
         return next((rate for size, rate in self.bandwidth if nbytes <= size), self.bandwidth[-1][1])
 
-    def limit(self, item: OperatorTime) -> Limit | None:
+    def limit(self, item: OperatorTime) -> Roofline | None:
         """Compare an operator with the machine; None for one without a time, or of which nothing else is known."""
         if item.nanoseconds <= 0:
             return None
@@ -101,7 +101,7 @@ class Peaks:
         memory = item.nbytes / self.memory(item.nbytes) / seconds if item.nbytes else None
         if compute is None and memory is None:
             return None
-        return Limit(COMPUTE if (compute or 0.0) >= (memory or 0.0) else MEMORY, compute, memory)
+        return Roofline(COMPUTE if (compute or 0.0) >= (memory or 0.0) else MEMORY, compute, memory)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

@@ -14,7 +14,7 @@ from mlfc.cluster import BUILD, Workers, opened_workers
 from mlfc.errors import MlfcError, OutputError
 from mlfc.matrix import index
 from mlfc.matrix.jobs import compile_row, job_of
-from mlfc.matrix.rows import Row, read_rows
+from mlfc.matrix.rows import MatrixRow, read_rows
 from mlfc.support.atomic import atomic_file, check_writable, write_folder
 from mlfc.support.content import Data, FileContent
 from mlfc.support.plain_file import private_folder
@@ -85,7 +85,7 @@ def compile_matrix(
         opened_workers(scheduler, BUILD) as workers,
         tempfile.TemporaryDirectory(dir=private_folder()) as stage,
     ):
-        made = _Rows(rows, Path(stage), report)
+        made = _FinishedRows(rows, Path(stage), report)
         made.compile(workers)
         entries = [made.entries[number] for number in range(len(rows))]
         problems = tuple(made.problems[number] for number in sorted(made.problems))
@@ -99,10 +99,10 @@ def compile_matrix(
     return MatrixResult(place, tuple(entries), problems)
 
 
-class _Rows:
+class _FinishedRows:
     """The rows of a matrix as they get done; what is made of them is kept in files of a folder."""
 
-    def __init__(self, rows: list[Row], stage: Path, progress: Callable[[int, int, str], None]) -> None:
+    def __init__(self, rows: list[MatrixRow], stage: Path, progress: Callable[[int, int, str], None]) -> None:
         self._rows, self._stage, self._progress = rows, stage, progress
         self.entries: dict[int, dict[str, Any]] = {}
         self.problems: dict[int, MlfcError] = {}

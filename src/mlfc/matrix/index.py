@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from mlfc.matrix.rows import Row
+from mlfc.matrix.rows import MatrixRow
 from mlfc.support.version import __version__
 
 _STYLE = (
@@ -18,7 +18,7 @@ _MEMORY = ("workspace_bytes", "constants_bytes", "io_bytes")
 _TITLES = ("row", "file", "bytes", "workspace", "constants", "inputs and outputs", "board: RAM", "board: flash", "note")
 
 
-def entry(row: Row, files: Mapping[str, int], report: Mapping[str, Any], error: str | None) -> dict[str, Any]:
+def entry(row: MatrixRow, files: Mapping[str, int], report: Mapping[str, Any], error: str | None) -> dict[str, Any]:
     """Return what the index says of a row; `files` have their sizes."""
     found: dict[str, Any] = {
         "row": row.name,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.errors import InputError, RunError
-from mlfc.matrix.rows import Row
+from mlfc.matrix.rows import MatrixRow
 from mlfc.support.plain_file import open_plain
 from mlfc.support.temporary import TemporaryFolder
 
@@ -30,7 +30,7 @@ class RowResult:
     files: Files
 
 
-def job_of(row: Row) -> tuple[str, str, Files, str]:
+def job_of(row: MatrixRow) -> tuple[str, str, Files, str]:
     """Return the arguments of `compile_row`; raise InputError if the model or a file in its options cannot be read."""
     files: Files = {}
 

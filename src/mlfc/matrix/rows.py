@@ -28,7 +28,7 @@ _OWN = ("output", "config", "matrix", "scheduler", "json", "as_json", "module_na
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """A model compiled with some options of ``mlfc compile``."""
 
     model: str
@@ -44,7 +44,7 @@ class Row:
         return "-".join(filter(None, (self.model, self.target, self.option)))
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[MatrixRow]:
     """Return the rows of a matrix file; raise OptionError or ProblemsError for all that is wrong with it."""
     tables = _tables(path)
     problems: list[MlfcError] = []
@@ -67,7 +67,7 @@ def read_rows(path: Path) -> list[Row]:
                 names = dict(zip(_KINDS, (model, target, option), strict=True))
                 if not any(all(names[kind] == name for kind, name in item.items()) for item in excluded):
                     given = {**of_target, **of_option, **{key: file[key] for key in file if key != "file"}}
-                    rows.append(Row(model, target, option, path.parent / file["file"], given, path.parent))
+                    rows.append(MatrixRow(model, target, option, path.parent / file["file"], given, path.parent))
     if not rows:
         raise OptionError("the matrix has no rows: all are excluded", place=str(path))
     if len({row.name for row in rows}) < len(rows):

@@ -27,7 +27,7 @@ Key = Value | int
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class _PoolGroup:
     """Blocks that go into one pool together, because one takes the place of another."""
 
     blocks: tuple[LiveRange, ...]
@@ -62,7 +62,7 @@ class _Filling:
     def planned(self, keys: frozenset[Key], limit: int = 0) -> Plan:
         return plan(self._program, keep=lambda block: _key(block) in keys, limit=limit)
 
-    def take(self, groups: Sequence[_Group]) -> list[_Group]:
+    def take(self, groups: Sequence[_PoolGroup]) -> list[_PoolGroup]:
         """Take the groups that have room, in their order, and return the others."""
         if not groups:
             return []
@@ -95,7 +95,9 @@ def assign_pools(program: Program, pools: Sequence[Pool]) -> Plan:
     raise _too_small(program, filled, left)
 
 
-def _fill(program: Program, pools: Sequence[Pool], groups: Sequence[_Group]) -> tuple[list[_Filling], list[_Group]]:
+def _fill(
+    program: Program, pools: Sequence[Pool], groups: Sequence[_PoolGroup]
+) -> tuple[list[_Filling], list[_PoolGroup]]:
     filled, left = [], list(groups)
     for pool in pools:
         filling = _Filling(program, pool)
@@ -104,7 +106,7 @@ def _fill(program: Program, pools: Sequence[Pool], groups: Sequence[_Group]) -> 
     return filled, left
 
 
-def _groups(program: Program) -> list[_Group]:
+def _groups(program: Program) -> list[_PoolGroup]:
     ranges = live_ranges(program, 1, SCRATCH_ALIGNMENT)
     by_key = {_key(block): block for block in ranges}
     chains: dict[Key, list[Key]] = {key: [key] for key in by_key}
@@ -119,7 +121,7 @@ def _groups(program: Program) -> list[_Group]:
     for chain in {id(chain): chain for chain in chains.values()}.values():
         blocks = [by_key[key] for key in chain]
         held = sum(block.nbytes * (block.last - block.first + 1) for block in blocks)
-        groups.append(_Group(tuple(blocks), sum(moved.get(key, 0) for key in chain) / max(1, held)))
+        groups.append(_PoolGroup(tuple(blocks), sum(moved.get(key, 0) for key in chain) / max(1, held)))
     return groups
 
 
@@ -172,7 +174,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
     )
 
 
-def _too_small(program: Program, filled: Sequence[_Filling], homeless: Sequence[_Group]) -> BudgetError:
+def _too_small(program: Program, filled: Sequence[_Filling], homeless: Sequence[_PoolGroup]) -> BudgetError:
     """Say what the roomiest pool would have to hold on top of what it has."""
     pool = max(filled, key=lambda filling: filling.capacity)
     keys = pool.keys.union(*(group.keys for group in homeless))

@@ -25,7 +25,7 @@ def reordered(program: Program) -> Program:
     """Return the program with its calls, which write whole values, in the order in which the fewest bytes are live."""
     if len(program.calls) > _MOST_CALLS:
         return program
-    graph = _Graph(program)
+    graph = _OrderGraph(program)
     order = graph.search()
     if graph.peak(order) >= graph.peak(range(len(program.calls))):
         return program
@@ -39,7 +39,7 @@ class _Effect(NamedTuple):
     after: int
 
 
-class _State(NamedTuple):
+class _OrderState(NamedTuple):
     """Some calls that have run: what they took at most, what is live now, and the last of them.
 
     They compare by what they take and then as their orders do: `place` is that of the others' order among those kept.
@@ -50,11 +50,11 @@ class _State(NamedTuple):
     place: int
     last: int
     done: int  # as bits
-    before: _Kept
+    before: _BeamState
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class _BeamState:
     """A state of the beam, with its own place among their orders, and what may run next."""
 
     peak: int
@@ -65,7 +65,7 @@ class _Kept:
     ready: dict[int, _Effect]
 
 
-class _Graph:
+class _OrderGraph:
     """What each call needs to have run, and what it allocates and frees."""
 
     def __init__(self, program: Program) -> None:
@@ -108,14 +108,14 @@ class _Graph:
     def search(self) -> tuple[int, ...]:
         """Return the best order found."""
         first = {index: self._effect(0, index) for index, needed in enumerate(self.needs) if not needed}
-        kept = [_Kept(self.start, self.start, 0, 0, (), first)]
+        kept = [_BeamState(self.start, self.start, 0, 0, (), first)]
         for _ in self.calls:
-            following: dict[int, _State] = {}
+            following: dict[int, _OrderState] = {}
             for state in kept:
                 peak, live, place, done = state.peak, state.live, state.place, state.done
                 for index, (during, after) in state.ready.items():
                     then = done | 1 << index
-                    found = _State(max(peak, live + during), live + after, place, index, then, state)
+                    found = _OrderState(max(peak, live + during), live + after, place, index, then, state)
                     known = following.get(then)
                     if known is None or found < known:
                         following[then] = found
@@ -133,7 +133,7 @@ class _Graph:
             peak, live, done = max(peak, live + effect.during), live + effect.after, done | 1 << index
         return peak
 
-    def _kept(self, state: _State, place: int) -> _Kept:
+    def _kept(self, state: _OrderState, place: int) -> _BeamState:
         before, index, done = state.before, state.last, state.done
         ready = dict(before.ready)
         del ready[index]
@@ -146,7 +146,7 @@ class _Graph:
         for other in self.successors[index]:
             if self.needs[other] & ~done == 0:
                 ready[other] = self._effect(done, other)
-        return _Kept(state.peak, state.live, place, done, (*before.order, index), ready)
+        return _BeamState(state.peak, state.live, place, done, (*before.order, index), ready)
 
     def _effect(self, done: int, index: int) -> _Effect:
         """Return what a call does after those of `done`."""

@@ -28,7 +28,7 @@ _LONGEST_NAME = 64
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _TableFormat:
     """How one class of ELF files writes its tables: 32 or 64 bits."""
 
     word: int  # bytes of an address
@@ -43,16 +43,16 @@ class _Layout:
 
 
 _LAYOUTS = {
-    1: _Layout(
+    1: _TableFormat(
         4, ("I", 28, 42), ("I", 32, 46), "IIIIIIIIII", "IIIIIIII", (0, 6, 1, 2, 4, 5), "iI", "IIIBBH", (0, 1, 2, 3, 5)
     ),
-    2: _Layout(
+    2: _TableFormat(
         8, ("Q", 32, 54), ("Q", 40, 58), "IIQQQQIIQQ", "IIQQQQQQ", (0, 1, 2, 3, 5, 6), "qQ", "IBBHQQ", (0, 4, 5, 1, 3)
     ),
 }
 
 
-def _layout_of(data: bytes | memoryview, least: int) -> tuple[_Layout, str]:
+def _layout_of(data: bytes | memoryview, least: int) -> tuple[_TableFormat, str]:
     """Return layout and byte order of a file of at least some bytes; raise ValueError if it does not start as ELF."""
     if len(data) < least or data[:4] != b"\x7fELF" or data[4] not in _LAYOUTS or data[5] not in _ORDERS:
         raise ValueError("it does not start as one")
@@ -76,7 +76,7 @@ class Section:
 class ElfObject:
     """An ELF file."""
 
-    layout: _Layout
+    layout: _TableFormat
     order: str  # byte order, as in `struct` formats
     sections: tuple[Section, ...]
 
@@ -131,7 +131,7 @@ def read_bytes(data: bytes | memoryview, address: int, nbytes: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Symbol:
+class ElfSymbol:
     """A symbol that the file defines, in ELF's numbers; `section` is the index of its section."""
 
     name: str
@@ -142,7 +142,7 @@ class Symbol:
     section: int
 
 
-def read_symbols(data: bytes | memoryview, *, dynamic: bool = False) -> Iterator[Symbol]:
+def read_symbols(data: bytes | memoryview, *, dynamic: bool = False) -> Iterator[ElfSymbol]:
     """Yield the symbols that an ELF file defines; with `dynamic`, only those found in the loaded library."""
     view = memoryview(data)
     elf = read_elf(view)
@@ -154,7 +154,7 @@ def read_symbols(data: bytes | memoryview, *, dynamic: bool = False) -> Iterator
         yield from _symbols_of(elf, table, view)
 
 
-def _symbols_of(elf: ElfObject, table: Section, data: memoryview) -> Iterator[Symbol]:
+def _symbols_of(elf: ElfObject, table: Section, data: memoryview) -> Iterator[ElfSymbol]:
     layout = struct.Struct(elf.order + elf.layout.symbol)
     symbols = _content(table, data)
     count = len(symbols) // layout.size
@@ -175,7 +175,7 @@ def _symbols_of(elf: ElfObject, table: Section, data: memoryview) -> Iterator[Sy
         room -= end - start
         if room < 0:
             raise ValueError(f"names of more than {_MAX_TEXT:,} bytes")
-        yield Symbol(text[start:end].decode("utf-8", "replace"), value, nbytes, info & 15, info >> 4 == 0, section)
+        yield ElfSymbol(text[start:end].decode("utf-8", "replace"), value, nbytes, info & 15, info >> 4 == 0, section)
 
 
 def _content(section: Section, data: memoryview) -> memoryview:
@@ -185,7 +185,7 @@ def _content(section: Section, data: memoryview) -> memoryview:
 
 
 @dataclass(frozen=True)
-class Segment:
+class ElfSegment:
     """A part of the file that means something to the loader, in ELF's numbers."""
 
     kind: int
@@ -211,7 +211,7 @@ class ElfImage:
         self.loads = tuple(segment for segment in self.segments if segment.kind == LOAD)
         self.dynamic = self._read_dynamic()
 
-    def _read_segments(self) -> list[Segment]:
+    def _read_segments(self) -> list[ElfSegment]:
         form, place, sizes = self._layout.segments
         (table,) = struct.unpack_from(self.order + form, self.data, place)
         size, count = struct.unpack_from(f"{self.order}HH", self.data, sizes)
@@ -222,7 +222,7 @@ class ElfImage:
         found = []
         for index in range(count):
             fields = layout.unpack_from(self.data, table + index * size)
-            segment = Segment(*(fields[place] for place in self._layout.segment_fields))
+            segment = ElfSegment(*(fields[place] for place in self._layout.segment_fields))
             if segment.offset + segment.nbytes > len(self.data) and segment.memory:
                 raise ValueError(f"segment {index} is not in the file")
             found.append(segment)
@@ -244,7 +244,7 @@ class ElfImage:
         """Return where in the file an address is."""
         return self._load(address, what).offset + address - self._load(address, what).address
 
-    def _load(self, address: int, what: str) -> Segment:
+    def _load(self, address: int, what: str) -> ElfSegment:
         for load in self.loads:
             if load.flags & _READ and load.address <= address < load.address + load.nbytes:
                 return load

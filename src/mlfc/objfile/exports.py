@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlfc.errors import UnsupportedError
-from mlfc.objfile.elf import FUNCTION, ElfObject, Symbol, read_elf, read_symbols
+from mlfc.objfile.elf import FUNCTION, ElfObject, ElfSymbol, read_elf, read_symbols
 from mlfc.objfile.head import HEAD, LIBRARY, OBJECT, read_head
 from mlfc.objfile.macho import macho_exports
 from mlfc.objfile.pe import coff_exports, pe_exports
@@ -70,7 +70,7 @@ _READERS: dict[tuple[str, str], Callable[[memoryview], Iterator[tuple[str, memor
 }
 
 
-def _of_elf(elf: ElfObject, code: memoryview, symbol: Symbol) -> Export:
+def _of_elf(elf: ElfObject, code: memoryview, symbol: ElfSymbol) -> Export:
     if symbol.kind == FUNCTION:
         return Export(symbol.name, True, _NOTHING)
     section = elf.sections[symbol.section] if symbol.section < len(elf.sections) else None

@@ -30,9 +30,9 @@ def wasm_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
     sections = dict(_sections(data))
     if _EXPORTS not in sections:
         raise UnsupportedError("objects of WebAssembly are not read here", next_step="Give the .wasm that is linked")
-    imported = _imported_globals(sections.get(_IMPORTS, _Reader(_NO_ENTRIES)))
-    addresses = _addresses(sections.get(_GLOBALS, _Reader(_NO_ENTRIES)))
-    segments = sorted(_segments(sections.get(_DATA, _Reader(_NO_ENTRIES))), key=lambda segment: segment[0])
+    imported = _imported_globals(sections.get(_IMPORTS, _WasmReader(_NO_ENTRIES)))
+    addresses = _addresses(sections.get(_GLOBALS, _WasmReader(_NO_ENTRIES)))
+    segments = sorted(_segments(sections.get(_DATA, _WasmReader(_NO_ENTRIES))), key=lambda segment: segment[0])
     starts = [start for start, _ in segments]
     reader = sections[_EXPORTS]
     for _ in range(reader.count()):
@@ -47,7 +47,7 @@ def wasm_exports(data: memoryview) -> Iterator[tuple[str, memoryview | None]]:
 
 
 @dataclass(eq=False)
-class _Reader:
+class _WasmReader:
     data: memoryview
     at: int = 0
 
@@ -93,31 +93,31 @@ class _Reader:
         return value
 
 
-def _sections(data: memoryview) -> Iterator[tuple[int, _Reader]]:
-    reader = _Reader(data, _HEADER_BYTES)
+def _sections(data: memoryview) -> Iterator[tuple[int, _WasmReader]]:
+    reader = _WasmReader(data, _HEADER_BYTES)
     while reader.at < len(data):
         kind = reader.byte()
-        yield kind, _Reader(reader.take(reader.number()))
+        yield kind, _WasmReader(reader.take(reader.number()))
 
 
-def _limits(reader: _Reader) -> None:
+def _limits(reader: _WasmReader) -> None:
     has_most = reader.number() & 1
     for _ in range(1 + has_most):
         reader.number()
 
 
-def _table(reader: _Reader) -> None:
+def _table(reader: _WasmReader) -> None:
     reader.byte()
     _limits(reader)
 
 
-def _unknown(reader: _Reader) -> None:
+def _unknown(reader: _WasmReader) -> None:
     raise ValueError(f"an import of an unknown kind before byte {reader.at} of its section")
 
 
 # readers of what follows the kind of an import
-_SKIPS: dict[int, Callable[[_Reader], object]] = {
-    _FUNCTION: _Reader.number,
+_SKIPS: dict[int, Callable[[_WasmReader], object]] = {
+    _FUNCTION: _WasmReader.number,
     _TABLE: _table,
     _MEMORY: _limits,
     _GLOBAL: lambda reader: reader.take(2),
@@ -125,7 +125,7 @@ _SKIPS: dict[int, Callable[[_Reader], object]] = {
 }
 
 
-def _imported_globals(reader: _Reader) -> int:
+def _imported_globals(reader: _WasmReader) -> int:
     found = 0
     for _ in range(reader.count()):
         reader.name()
@@ -136,7 +136,7 @@ def _imported_globals(reader: _Reader) -> int:
     return found
 
 
-def _addresses(reader: _Reader) -> list[int]:
+def _addresses(reader: _WasmReader) -> list[int]:
     found = []
     for _ in range(reader.count()):
         reader.take(2)  # its type, and whether it changes
@@ -144,7 +144,7 @@ def _addresses(reader: _Reader) -> list[int]:
     return found
 
 
-def _segments(reader: _Reader) -> list[tuple[int, memoryview]]:
+def _segments(reader: _WasmReader) -> list[tuple[int, memoryview]]:
     found = []
     for _ in range(reader.count()):
         kind = reader.number()

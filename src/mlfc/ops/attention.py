@@ -10,7 +10,7 @@ from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels import templates
-from mlfc.kernels.attention import FARTHEST, Attention, Operand
+from mlfc.kernels.attention import FARTHEST, AttentionOperand, FusedAttention
 from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare, same_extent
 from mlfc.ops.spelled_attention import spelled_out
 from mlfc.relay.ir import Attrs, TensorType
@@ -99,7 +99,7 @@ def _check_extra(name: str, extra: str, kind: TensorType, scores: tuple[int, ...
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     wide = [templates.in_float(ctx, tensor) for tensor in inputs[:3]]
-    q, k, v = (Operand(order, tensor) for order, tensor in zip(attrs["orders"][:3], wide, strict=True))
+    q, k, v = (AttentionOperand(order, tensor) for order, tensor in zip(attrs["orders"][:3], wide, strict=True))
     batch, heads, queries, size = _sizes(q.tensor.shape, q.order)
     _, groups, keys, value_size = _sizes(v.tensor.shape, v.order)
     found: dict[str, list[Tensor]] = {extra: [] for extra in EXTRAS}
@@ -107,7 +107,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
         found[extra].append(templates.in_float(ctx, tensor) if extra == "sink" else tensor)
     offsets, lengths, sink = (found[extra][0] if found[extra] else None for extra in _ONCE)
     dtype = _WIDE.get(q.tensor.dtype, q.tensor.dtype)
-    work = Attention(
+    work = FusedAttention(
         q, k, v, attrs["orders"][3], batch, heads, groups, queries, keys, size, value_size, dtype, attrs["scale"],
         attrs["softcap"], attrs["left"], attrs["right"], attrs["offset"], offsets, lengths, tuple(found["mask"]),
         tuple(found["bias"]), sink, attrs["fill"], attrs["zero_rows"], attrs["zero_nan"],

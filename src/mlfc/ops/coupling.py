@@ -40,7 +40,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None
     (pairs,) = inputs
     stmts, classes, dtype = ctx.stmts, out.shape[1], out.dtype
     with stmts.loop(out.shape[0], "row") as row:
-        state = _State(
+        state = _CouplingState(
             stmts.local("matrix", (classes, classes), dtype),
             stmts.local("guess", (classes,), dtype),
             stmts.local("product", (classes,), dtype),
@@ -79,7 +79,7 @@ def _fill(ctx: Context, matrix: Buffer, pairs: Tensor, row: Expr, one: Expr) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class _State:
+class _CouplingState:
     """The probabilities so far, their product with the matrix, and their product with that."""
 
     matrix: Buffer

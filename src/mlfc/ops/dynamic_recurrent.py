@@ -10,7 +10,7 @@ from typing import Any
 from mlfc.errors import UnsupportedError
 from mlfc.ops.elementwise import magnitude
 from mlfc.ops.qnn_linear import asymmetric_scale, asymmetric_zero_point, centred, symmetric
-from mlfc.ops.recurrent import LSTM, LSTM_ATTRS, RNN, Cell, Recurrence, declare_cell
+from mlfc.ops.recurrent import LSTM, LSTM_ATTRS, RNN, CellKind, Recurrence, declare_cell
 from mlfc.relay.ir import Attrs
 from mlfc.relay.op import Attr
 from mlfc.tir import builder as tb
@@ -25,7 +25,7 @@ kernels do it), or by the range of all rows (as ONNX's DynamicQuantizeLinear).""
 class _DynamicRecurrence(Recurrence):
     """The loops of a cell whose state is quantized before it is multiplied."""
 
-    def __init__(self, cell: Cell, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    def __init__(self, cell: CellKind, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
         super().__init__(cell, ctx, inputs, attrs, out)
         if self.weight.value is None or attrs["quantizes"] not in FORMS:
             raise UnsupportedError("a dynamic cell needs weights that are known at compile time")
@@ -109,7 +109,7 @@ class _DynamicRecurrence(Recurrence):
                 stmts.store(self.codes, place, tb.cast(tb.truncated(limited, "int32"), "int16"))
 
 
-def _inputs(cell: Cell, directions: int, batch: int, units: int) -> list[tuple[int, ...]]:
+def _inputs(cell: CellKind, directions: int, batch: int, units: int) -> list[tuple[int, ...]]:
     return [*cell.inputs(directions, batch, units), (directions, cell.gates * units)]
 
 

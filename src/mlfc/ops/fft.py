@@ -63,7 +63,7 @@ class Complex(NamedTuple):
     im: Expr
 
 
-class Arithmetic:
+class ComplexArithmetic:
     """Complex arithmetic in floats, or in fixed point of all bits below the sign."""
 
     def __init__(self, dtype: str) -> None:
@@ -121,7 +121,7 @@ class _Transform:
 
     def __init__(self, ctx: Context, dtype: str, count: int, *, inverse: bool, name: str) -> None:
         cost.require("constants", 64 * count, name)
-        self.ctx, self.math, self.count, self.inverse = ctx, Arithmetic(dtype), count, inverse
+        self.ctx, self.math, self.count, self.inverse = ctx, ComplexArithmetic(dtype), count, inverse
         turn = 2 * math.pi if inverse else -2 * math.pi
         self.twiddles = ctx.constant("twiddles", self.math.unit_circle([turn * i / count for i in range(count)]))
         sign = math.pi if inverse else -math.pi

@@ -94,7 +94,7 @@ def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None
     pairs = zip(resize.axes, resize.each(data.shape), strict=True)
     tables = {axis: resampling.table(ctx, how, f"axis{axis}", resize.rule) for axis, how in pairs}
     indices: list[Expr] = []
-    sources: list[_Source | None] = []
+    sources: list[_ResizeSource | None] = []
     stmts = ctx.stmts
 
     def nest(axis: int) -> None:
@@ -114,7 +114,7 @@ def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None
 
 
 @dataclass(frozen=True, eq=False)
-class _Source:
+class _ResizeSource:
     """What one output position of a resized axis reads: positions, weights, and whether it lies outside."""
 
     positions: tuple[Expr, ...]
@@ -122,20 +122,20 @@ class _Source:
     outside: Expr | None
 
 
-def _source(ctx: Context, table: resampling.Table, name: str, index: Expr) -> _Source:
+def _source(ctx: Context, table: resampling.Table, name: str, index: Expr) -> _ResizeSource:
     """Read the table of an axis at `index`, once for all loops inside."""
     let = ctx.stmts.let
     if table.repetition:
-        return _Source((let(f"{name}_at", index // table.repetition),), (), None)
+        return _ResizeSource((let(f"{name}_at", index // table.repetition),), (), None)
     # the limits change nothing; they let the bounds of what is read be proven without the table
     limited = [tb.clamp(tb.load(column, [index]), 0, table.last) for column in table.positions]
     positions = tuple(let(f"{name}_at", place) for place in limited)
     weights = tuple(let(f"{name}_by", tb.load(column, [index])) for column in table.weights)
-    return _Source(positions, weights, None if table.outside is None else tb.load(table.outside, [index]))
+    return _ResizeSource(positions, weights, None if table.outside is None else tb.load(table.outside, [index]))
 
 
 def _interpolated(
-    read: Reader, indices: Indices, sources: Sequence[_Source | None], resize: Resize, dtype: str
+    read: Reader, indices: Indices, sources: Sequence[_ResizeSource | None], resize: Resize, dtype: str
 ) -> Expr:
     """Return the weighted sum over all combinations of the taps of the resized axes."""
     resized = [axis for axis, source in enumerate(sources) if source is not None]

@@ -26,7 +26,7 @@ from mlfc.kernels.folding import (
     tiles_of,
 )
 from mlfc.kernels.functions import exp_below
-from mlfc.kernels.rows import Kept, PlainRows, Rows, rows_of
+from mlfc.kernels.rows import KeptRow, PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT
 from mlfc.ops.rules import check_dtype, declare, divided, normalized_axes, normalized_axis, same_types
 from mlfc.relay.ir import Attrs, TensorType, TupleType
@@ -254,9 +254,9 @@ def _is_far(ctx: Context, data: Tensor) -> bool:
     return bool(_FAR_BYTES <= source.nbytes <= dtypes.limits("int32")[1])
 
 
-def _in_place(out: Output, buffer: Buffer, at: At) -> Kept:
+def _in_place(out: Output, buffer: Buffer, at: At) -> KeptRow:
     """Return a row of the result as memory for what it is computed of."""
-    return Kept(lambda row, value: out.store(at(row), value), lambda row: tb.load(buffer, at(row)))
+    return KeptRow(lambda row, value: out.store(at(row), value), lambda row: tb.load(buffer, at(row)))
 
 
 def _next_row(ctx: Context, data: Tensor, at: At, length: Extent) -> Callable[[Expr], None] | None:

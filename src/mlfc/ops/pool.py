@@ -16,7 +16,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.ops.conv import letters_of, named_sizes, pad_pairs, per_dimension
 from mlfc.ops.rules import check_dtype, declare, fixed
-from mlfc.ops.windows import Axis, OpenWindow, Segment, Slide, Window, adaptive_axis, adaptive_window
+from mlfc.ops.windows import OpenWindow, Segment, Slide, Window, WindowAxis, adaptive_axis, adaptive_window
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Elements, Kind
 from mlfc.support import dtypes
@@ -94,7 +94,7 @@ class _WindowPosition:
         return index if self.last is None else tb.clamp(index, 0, self.last)
 
 
-class _Line:
+class _DynamicAxis:
     """An axis whose size the run decides: the loops over its whole windows, and over those on borders."""
 
     def __init__(self, ctx: Context, slide: Slide, size: Extent) -> None:
@@ -132,7 +132,7 @@ class _Line:
             yield self._stmts.let("y", tb.minimum(step + skipped, self.slide.output - 1))
 
 
-class _Pool:
+class _PoolLoops:
     """The loops of one pooling operator."""
 
     def __init__(self, ctx: Context, data: Tensor, out: Output, layout: str, pooling: Pooling) -> None:
@@ -144,7 +144,7 @@ class _Pool:
         self._sizes = dict(zip(layout, data.shape, strict=True))
         self._batch, self._channels = self._sizes["N"], self._sizes["C"]
 
-    def emit(self, axes: Sequence[Axis]) -> None:
+    def emit(self, axes: Sequence[WindowAxis]) -> None:
         """Write the loops over all windows."""
         kinds = list(product(*(axis.segments for axis in axes)))
         dilations = [axis.dilation for axis in axes]
@@ -181,7 +181,7 @@ class _Pool:
             self.emit_open([slide.output for slide in slides], windows, dilations)
             return
         letters = letters_of(len(slides))
-        lines = [_Line(self._ctx, slide, self._sizes[at]) for slide, at in zip(slides, letters, strict=True)]
+        lines = [_DynamicAxis(self._ctx, slide, self._sizes[at]) for slide, at in zip(slides, letters, strict=True)]
         kinds = product(*((False,) if line.inner.is_all else (False, True) for line in lines))
         with self._ctx.stmts.loop(self._batch, "n") as n:
             for on_border in kinds:
@@ -190,8 +190,8 @@ class _Pool:
                 self._slid(n, lines, [(axis, on_border[axis]) for axis in order], {}, count_padding=count_padding)
 
     def _slid(
-        self, n: Expr, lines: Sequence[_Line], rest: Sequence[tuple[int, bool]], places: Mapping[int, _WindowPosition],
-        *, count_padding: bool,
+        self, n: Expr, lines: Sequence[_DynamicAxis], rest: Sequence[tuple[int, bool]],
+        places: Mapping[int, _WindowPosition], *, count_padding: bool,
     ) -> None:  # fmt: skip
         """Write the loops over the axes that have no places yet, each over whole windows or those on borders."""
         if not rest:
@@ -243,7 +243,7 @@ class _Pool:
             else:
                 self._accumulated(n, places, dilations)
 
-    def _emit_from_tables(self, axes: Sequence[Axis], dilations: Sequence[int]) -> None:
+    def _emit_from_tables(self, axes: Sequence[WindowAxis], dilations: Sequence[int]) -> None:
         fields = ("first", "taps", "divisor")
         tables = [
             [
@@ -390,17 +390,17 @@ def _emit_pool(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, 
     slides = _slides(name, sizes, attrs)
     spatial = [sizes[letter] for letter in letters_of(_rank_of(name))]
     if not is_static(spatial):
-        _Pool(ctx, data, out, attrs["layout"], pooling).emit_slides(slides, count_padding=count_padding)
+        _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit_slides(slides, count_padding=count_padding)
         return
     axes = [slide.axis(count_padding=count_padding) for slide in slides]
     # one large window that is the whole image is the work of many items; others keep the order of the references' sums
     if ctx.features.gpu and prod(spatial) > _TAPS_OF_AN_ITEM and all(map(_is_whole, axes, spatial)):
         _fold_spatial(ctx, data, attrs["layout"], pooling, out)
         return
-    _Pool(ctx, data, out, attrs["layout"], pooling).emit(axes)
+    _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit(axes)
 
 
-def _is_whole(axis: Axis, size: int) -> bool:
+def _is_whole(axis: WindowAxis, size: int) -> bool:
     """Tell whether one window is all of an axis, and nothing beside it counts."""
     return len(axis.windows) == 1 and axis.dilation == 1 and axis.windows[0] == Window(0, size, size)
 
@@ -444,10 +444,10 @@ def _emit_adaptive(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Att
     pairs = list(zip(spatial, output, strict=True))
     if not is_static((*spatial, *output)):
         windows = [partial(adaptive_window, size=size, output=fixed(name, count, "windows")) for size, count in pairs]
-        _Pool(ctx, data, out, attrs["layout"], pooling).emit_open(output, windows, [1] * len(output))
+        _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit_open(output, windows, [1] * len(output))
         return
     axes = [adaptive_axis(size, count) for size, count in pairs]
-    _Pool(ctx, data, out, attrs["layout"], pooling).emit(axes)
+    _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit(axes)
 
 
 def _layout_attrs(rank: int) -> tuple[Attr, ...]:

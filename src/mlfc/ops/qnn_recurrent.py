@@ -90,7 +90,7 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     return TensorType((steps * batch * units + rest,), dtype)
 
 
-class _Layer:
+class _QuantizedLayer:
     """The loops of one layer."""
 
     def __init__(self, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
@@ -274,7 +274,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     weights = [inputs[1], *([inputs[-2]] if attrs["projection_scale"] else [])]
     if any(tensor.value is None for tensor in weights):
         raise UnsupportedError("qnn.lstm_steps needs weights that are known at compile time")
-    _Layer(ctx, inputs, attrs, out).emit()
+    _QuantizedLayer(ctx, inputs, attrs, out).emit()
 
 
 def _macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> Any:

@@ -36,7 +36,7 @@ RETURNS = ("all", "hidden", "cell")
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellKind:
     """What one kind of cell is."""
 
     gates: int
@@ -49,7 +49,7 @@ class Cell:
     weights: tuple[str, ...] = ()  # the dtypes of the recurrent weights, where those are not of the data's
 
 
-def _infer(cell: Cell, name: str, attrs: Attrs, *types: TensorType) -> TensorType:
+def _infer(cell: CellKind, name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     """Check the tensors; the result has, along its first dimension, what `returns` names: all steps, then states.
 
     Of `types`: data (steps, batch, directions * gates * units), the inputs' part of the gates; weight (directions,
@@ -101,7 +101,7 @@ class At:
 class Recurrence:
     """The loops that all cells share."""
 
-    def __init__(self, cell: Cell, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    def __init__(self, cell: CellKind, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
         self.ctx, self.attrs, self.out = ctx, attrs, out
         self.data, self.weight, self.initial, self.lengths, *self.others = inputs
         self.steps = self.data.shape[0]
@@ -340,7 +340,7 @@ def refuse_device(ctx: Context) -> None:
 
 
 def _emit(
-    cell: Cell, loops: type[Recurrence], ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
+    cell: CellKind, loops: type[Recurrence], ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output
 ) -> None:
     refuse_device(ctx)
     cell.emit(loops(cell, ctx, inputs, attrs, out))
@@ -354,7 +354,7 @@ CONTRACT = "sums as in dense layers; relative to the largest result within 1e-5 
 
 
 def declare_cell(
-    name: str, cell: Cell, more: tuple[Attr, ...], doc: str, loops: type[Recurrence] = Recurrence, **rest: Any
+    name: str, cell: CellKind, more: tuple[Attr, ...], doc: str, loops: type[Recurrence] = Recurrence, **rest: Any
 ) -> None:
     """Register the operator of a cell; `loops` writes its loops, `rest` are other fields of `Operator`."""
 
@@ -366,12 +366,12 @@ def declare_cell(
             macs=macs, doc=doc, **{"contract": CONTRACT, **rest})  # fmt: skip
 
 
-LSTM = Cell(4, 3, lambda d, b, u: [(d, b, u), (d, 3 * u)], ("all", "hidden", "cell"), _lstm)
+LSTM = CellKind(4, 3, lambda d, b, u: [(d, b, u), (d, 3 * u)], ("all", "hidden", "cell"), _lstm)
 LSTM_ATTRS = (Attr("input_forget", False), Attr("cell_clip", 0.0, True))
 declare_cell("nn.lstm_steps", LSTM, LSTM_ATTRS, "The steps of an LSTM, given the inputs' part of its gates")
-declare_cell("nn.gru_steps", Cell(3, 2, lambda d, _, u: [(d, u)], ("all", "hidden"), _gru),
+declare_cell("nn.gru_steps", CellKind(3, 2, lambda d, _, u: [(d, u)], ("all", "hidden"), _gru),
          (Attr("linear_before_reset", False),),
          "The steps of a GRU, given the inputs' part of its gates")  # fmt: skip
-RNN = Cell(1, 1, lambda *_: [], ("all", "hidden"), _rnn)
+RNN = CellKind(1, 1, lambda *_: [], ("all", "hidden"), _rnn)
 declare_cell("nn.rnn_steps", RNN, (),
          "The steps of a recurrent layer, given the inputs' part of its state")  # fmt: skip

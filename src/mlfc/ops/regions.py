@@ -51,7 +51,7 @@ def _infer(name: str, attrs: Attrs, data: TensorType, rois: TensorType) -> Tenso
 
 
 @dataclass(frozen=True)
-class _Taps:
+class _SampleTaps:
     """The two elements along an axis that a sample is made of."""
 
     low: Expr
@@ -61,7 +61,7 @@ class _Taps:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _RegionSide:
     """How a region extends along one axis: in bins, and these in samples."""
 
     ctx: Context
@@ -96,24 +96,24 @@ class _Side:
         low, high = tb.const(-1, place.dtype), tb.const(self.extent, place.dtype)
         return tb.land(tb.binary("ge", place, low), tb.binary("le", place, high))
 
-    def taps(self, place: Expr) -> _Taps:
+    def taps(self, place: Expr) -> _SampleTaps:
         """Return the elements between which a sample lies; of one outside any that exist."""
         let, dtype, last = self.ctx.stmts.let, place.dtype, self.extent - 1
         at = let("at", tb.clamp(place, tb.const(0, dtype), tb.const(last, dtype)))
         low = let("low", tb.clamp(tb.truncated(at, "int32"), 0, last))
         share = let("share", at - tb.cast(low, dtype))
-        return _Taps(low, let("high", tb.minimum(low + 1, last)), let("rest", tb.const(1, dtype) - share), share)
+        return _SampleTaps(low, let("high", tb.minimum(low + 1, last)), let("rest", tb.const(1, dtype) - share), share)
 
 
-def _side(ctx: Context, attrs: Attrs, extent: Any, pooled: int, edges: tuple[Expr, Expr]) -> _Side:
+def _side(ctx: Context, attrs: Attrs, extent: Any, pooled: int, edges: tuple[Expr, Expr]) -> _RegionSide:
     let, dtype = ctx.stmts.let, edges[0].dtype
     offset = tb.const(0.5 if attrs["aligned"] else 0.0, dtype)
     first, end = (let("edge", edge * tb.const(attrs["spatial_scale"], dtype) - offset) for edge in edges)
     whole = end - first if attrs["aligned"] else tb.maximum(end - first, tb.const(1, dtype))
     size = let("size", whole / tb.const(pooled, dtype))
     if attrs["sample_ratio"] > 0:
-        return _Side(ctx, extent, first, size, tb.const(attrs["sample_ratio"], dtype), attrs["sample_ratio"])
-    return _Side(
+        return _RegionSide(ctx, extent, first, size, tb.const(attrs["sample_ratio"], dtype), attrs["sample_ratio"])
+    return _RegionSide(
         ctx, extent, first, size, let("samples", tb.maximum(tb.intrinsic("ceil", size), tb.const(0, dtype))), extent + 5
     )
 
@@ -152,7 +152,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 
 
 def _add_sample(
-    ctx: Context, data: Tensor, attrs: Attrs, image: Expr, sides: Sequence[_Side], bins: Sequence[Expr],
+    ctx: Context, data: Tensor, attrs: Attrs, image: Expr, sides: Sequence[_RegionSide], bins: Sequence[Expr],
     samples: Sequence[Expr], results: Buffer,
 ) -> None:  # fmt: skip
     layout, stmts = attrs["layout"], ctx.stmts

@@ -61,7 +61,7 @@ class _Tap:
 
 
 @dataclass(frozen=True)
-class _Axis:
+class _SampledAxis:
     """One spatial axis, and how it is sampled."""
 
     ctx: Context
@@ -166,7 +166,9 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     with ctx.loops(grid.shape[:1] + grid.shape[2:]) as (image, *place):
         taps = []
         for number, axis in enumerate(axes):
-            given = _Axis(ctx, data.shape[axis], attrs["method"], attrs["padding_mode"], bool(attrs["align_corners"]))
+            given = _SampledAxis(
+                ctx, data.shape[axis], attrs["method"], attrs["padding_mode"], bool(attrs["align_corners"])
+            )
             coordinate = stmts.let("coordinate", tb.cast(grid(image, rank - 1 - number, *place), counted))
             taps.append(given.taps(coordinate, weigh))
         channel_axis = layout.index("C")

@@ -134,7 +134,7 @@ def _infer_split(name: str, attrs: Attrs, data: TensorType) -> TupleType:
     return TupleType(tuple(TensorType(replaced(data.shape, axis, end - begin), data.dtype) for begin, end in parts))
 
 
-class Kept(NamedTuple):
+class KeptIndices(NamedTuple):
     """The indices of one dimension that a slice keeps, in order."""
 
     start: Any
@@ -142,7 +142,7 @@ class Kept(NamedTuple):
     count: Any
 
 
-def slice_ranges(shape: Shape, attrs: Attrs) -> list[Kept]:
+def slice_ranges(shape: Shape, attrs: Attrs) -> list[KeptIndices]:
     """Return the indices that `strided_slice` keeps of each dimension of data of `shape`, in order.
 
     ``begin``, ``end`` and ``strides`` have one entry a dimension (of ``axes``), or ``strides`` a single one.
@@ -155,14 +155,14 @@ def slice_ranges(shape: Shape, attrs: Attrs) -> list[Kept]:
         raise TypeCheckError(f"{name}: begin, end, strides and axes differ in length")
     if attrs["slice_mode"] not in ("end", "size"):
         raise TypeCheckError(f"{name}: slice_mode '{attrs['slice_mode']}' is neither 'end' nor 'size'")
-    ranges = [Kept(0, 1, extent) for extent in shape]
+    ranges = [KeptIndices(0, 1, extent) for extent in shape]
     for axis, first, last, stride in zip(axes, begin, end, strides, strict=False):
         where = normalized_axis(name, axis, len(shape))
         ranges[where] = _kept(shape[where], first, last, stride, sized=attrs["slice_mode"] == "size")
     return ranges
 
 
-def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> Kept:
+def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> KeptIndices:
     """Return the indices of one dimension that a slice keeps; with `sized`, `last` is a size, -1 the rest."""
     if sized:
         first = first + extent if first < 0 else first
@@ -171,12 +171,12 @@ def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> Ke
         raise TypeCheckError("strided_slice: a stride is 0")
     if is_static((extent, first, last)):
         kept = range(extent)[first:last:stride]
-        return Kept(kept.start, kept.step, len(kept))
+        return KeptIndices(kept.start, kept.step, len(kept))
     # before the first and behind the last of the indices, in the order of the stride
     low, high = (0, extent) if stride > 0 else (-1, extent - 1)
     start, end = (_limited(_counted(item, extent), low, high) for item in (first, last))
     room, size = (end - start, stride) if stride > 0 else (start - end, -stride)
-    return Kept(start, stride, maximum(0, (room + size - 1) // size))
+    return KeptIndices(start, stride, maximum(0, (room + size - 1) // size))
 
 
 def _counted(place: Extent, extent: Extent) -> Any:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
-from mlfc.kernels.codes import Codes, code_at, pack_codes, unsigned_codes
+from mlfc.kernels.codes import WeightCodes, code_at, pack_codes, unsigned_codes
 from mlfc.ops.conv import (
     FLOAT_CONTRACT,
     arranged,
@@ -121,11 +121,11 @@ def _known(name: str, inputs: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
     return [tensor.array() for tensor in inputs]
 
 
-def _codes(codes: Tensor, scale: npt.NDArray[Any], zero_point: npt.NDArray[Any], shape: Sequence[int]) -> Codes:
+def _codes(codes: Tensor, scale: npt.NDArray[Any], zero_point: npt.NDArray[Any], shape: Sequence[int]) -> WeightCodes:
     """Return what codes stand for, given scales and zero points that broadcast to `shape`, (filters, blocks)."""
     zero = zero_point - zero_point.dtype.type(dtypes.limits(codes.dtype)[0])
     spread = [np.ascontiguousarray(np.broadcast_to(part, shape).T) for part in (scale, zero)]
-    return Codes(dtypes.bits(codes.dtype), spread[0], spread[1], 0)
+    return WeightCodes(dtypes.bits(codes.dtype), spread[0], spread[1], 0)
 
 
 def _fits(name: str, kind: TensorType, shape: Sequence[int]) -> None:
@@ -150,7 +150,7 @@ def _emit_dense(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Outpu
     values, scale, zero_point = _known("qnn.weight_only_dense", inputs[1:])
     units, inner = values.shape
     known = _codes(inputs[1], scale, zero_point, (units, blocks_of(inner, attrs["block_size"])))
-    codes = Codes(known.bits, known.scale, known.zero, attrs["block_size"] or inner)
+    codes = WeightCodes(known.bits, known.scale, known.zero, attrs["block_size"] or inner)
     weights = templates.Weights(unsigned_codes(values, inputs[1].dtype).T, codes=codes)
     templates.packed_dense(ctx, inputs[0].in_memory(ctx), weights, out)
 
@@ -176,7 +176,7 @@ def _declare_conv(rank: int) -> None:
         conv = conv_geometry(name, TensorType(data.shape, data.dtype), TensorType(codes.shape, codes.dtype), attrs)
         ordered = ordered_weights(unsigned_codes(values, codes.dtype), attrs, conv)
         known = _codes(codes, scale[:, None], zero_point[:, None], (conv.filters, 1))
-        stand_for = Codes(known.bits, known.scale, known.zero, conv.group_channels)
+        stand_for = WeightCodes(known.bits, known.scale, known.zero, conv.group_channels)
         templates.packed_convolution(ctx, conv, data.in_memory(ctx), templates.Weights(ordered, codes=stand_for), out)
 
     def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> Any:

@@ -37,7 +37,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Axis:
+class WindowAxis:
     """One spatial axis of a pooling operator."""
 
     windows: tuple[Window, ...]  # one for each output index
@@ -135,7 +135,7 @@ class Slide:
         taps = tb.maximum(highest - lowest, 0)
         return OpenWindow(begin + lowest * step, taps, padded if count_padding else taps)
 
-    def axis(self, *, count_padding: bool) -> Axis:
+    def axis(self, *, count_padding: bool) -> WindowAxis:
         """Return the windows; with `count_padding`, taps on padding count for averages."""
         windows = []
         for index in range(self.output):
@@ -146,14 +146,14 @@ class Slide:
             taps = max(0, highest - lowest)
             first = begin + lowest * self.dilation if taps else 0
             windows.append(Window(first, taps, padded if count_padding else taps))
-        return Axis(tuple(windows), self.dilation)
+        return WindowAxis(tuple(windows), self.dilation)
 
 
-def adaptive_axis(size: int, output: int) -> Axis:
+def adaptive_axis(size: int, output: int) -> WindowAxis:
     """Return windows that divide `size` elements as evenly as may be among `output` results."""
     windows = []
     for index in range(output):
         first = index * size // output
         last = -(-(index + 1) * size // output)
         windows.append(Window(first, last - first, last - first))
-    return Axis(tuple(windows))
+    return WindowAxis(tuple(windows))

@@ -20,7 +20,7 @@ from mlfc.publish.documents import (
     index,
     parse_document,
 )
-from mlfc.publish.reference import DIGEST, Reference
+from mlfc.publish.reference import DIGEST, ArtifactReference
 from mlfc.publish.store import checked, read_document
 from mlfc.support.atomic import atomic_file, output_error, write_bytes
 from mlfc.support.content import Data, chunks_of
@@ -36,7 +36,7 @@ _PIECE = 1 << 20
 class LayoutStore:
     """A folder with OCI's image layout. What was pushed to it stays until somebody removes it."""
 
-    def __init__(self, reference: Reference) -> None:
+    def __init__(self, reference: ArtifactReference) -> None:
         self.reference = reference
         self._folder = Path(reference.name)
 

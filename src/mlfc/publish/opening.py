@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mlfc.publish.reference import Reference
-from mlfc.publish.store import Store
+from mlfc.publish.reference import ArtifactReference
+from mlfc.publish.store import ArtifactStore
 
 TIMEOUT = 30.0
 """Seconds in which a registry has to send or take something."""
 
 
 def open_store(
-    reference: Reference,
+    reference: ArtifactReference,
     *,
     plain_http: bool = False,
     timeout: float = TIMEOUT,
     wait: Callable[[float], object] = time.sleep,
-) -> Store:
+) -> ArtifactStore:
     """Return the store that a reference names; RegistryError where a package for it is missing.
 
     Parameters

@@ -22,7 +22,7 @@ from mlfc.publish.documents import (
     Document,
 )
 from mlfc.publish.signing import MAX_SIGNATURE, SUFFIX
-from mlfc.publish.store import Store, checked, read_document, required_document
+from mlfc.publish.store import ArtifactStore, checked, read_document, required_document
 from mlfc.support.atomic import atomic_file, check_writable, write_bytes
 from mlfc.support.content import FileContent, sha256_of
 from mlfc.support.text import shortened
@@ -37,7 +37,7 @@ _SUFFIXES = {"archive": _TARS, "library": ("a", "lib", "wasm"), "objects": ("o",
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexEntry:
     """What an index says of an artifact."""
 
     target: str
@@ -61,25 +61,25 @@ class Published:
         return self.artifact.annotations.get(TITLE, "")
 
 
-def entries(store: Store) -> list[Entry]:
+def entries(store: ArtifactStore) -> list[IndexEntry]:
     """Return what there is under the tag or digest of a store's reference."""
     found = required_document(store, store.reference.wanted)
     if found.media_type == MANIFEST:
         described = found.described(found.annotations)
-        return [Entry(_target_of(described), described, found)]
+        return [IndexEntry(_target_of(described), described, found)]
     for item in found.manifests:
         if item.media_type != MANIFEST:
             raise RegistryError(
                 f"expected manifests in the index, got '{shortened(item.media_type)}'", place=str(store.reference)
             )
-    return [Entry(_target_of(item), item) for item in found.manifests]
+    return [IndexEntry(_target_of(item), item) for item in found.manifests]
 
 
 def _target_of(described: Descriptor) -> str:
     return described.annotations.get(TARGET, "unknown")
 
 
-def read_entry(store: Store, entry: Entry) -> Published:
+def read_entry(store: ArtifactStore, entry: IndexEntry) -> Published:
     """Return an artifact with what its manifest says; RegistryError if it is none of mlfc."""
     document = entry.document or read_document(store, entry.manifest)
     artifacts = [layer for layer in document.layers if layer.media_type in _KIND_OF]
@@ -95,7 +95,7 @@ def read_entry(store: Store, entry: Entry) -> Published:
     return Published(entry.target, kind, entry.manifest, artifacts[0], signatures[0] if signatures else None)
 
 
-def choose(found: list[Entry], target: str | None, place: str) -> Entry:
+def choose(found: list[IndexEntry], target: str | None, place: str) -> IndexEntry:
     """Return the entry for a target, or the only one; OptionError that lists the targets otherwise.
 
     A target is named in full, or by what tells it from the others: ``cortex-m4`` for ``c -mcpu=cortex-m4``.
@@ -125,7 +125,7 @@ def choose(found: list[Entry], target: str | None, place: str) -> Entry:
 
 
 def pull(
-    store: Store, output: Path | None = None, target: str | None = None, *, force: bool = False
+    store: ArtifactStore, output: Path | None = None, target: str | None = None, *, force: bool = False
 ) -> tuple[Published, Path, Path | None]:
     """Fetch an artifact, and its signature beside it (``kws.tar.sig``) where it has one.
 
@@ -202,7 +202,7 @@ def _require_room(file: Path, blob: Descriptor) -> None:
         )
 
 
-def _signature(store: Store, chosen: Published) -> bytes | None:
+def _signature(store: ArtifactStore, chosen: Published) -> bytes | None:
     if chosen.signature is None:
         return None
     if chosen.signature.size > MAX_SIGNATURE:
@@ -210,11 +210,11 @@ def _signature(store: Store, chosen: Published) -> bytes | None:
     return _small(store, chosen.signature)
 
 
-def _small(store: Store, blob: Descriptor) -> bytes:
+def _small(store: ArtifactStore, blob: Descriptor) -> bytes:
     return b"".join(checked(store.pieces(blob), blob, str(store.reference)))
 
 
-def _fetch(store: Store, chosen: Published, part: BinaryIO) -> None:
+def _fetch(store: ArtifactStore, chosen: Published, part: BinaryIO) -> None:
     """Write the bytes of an artifact; raise RegistryError if they are not, or are no artifact of its kind."""
     blob, place = chosen.artifact, str(store.reference)
     start = b""
@@ -229,7 +229,7 @@ def _fetch(store: Store, chosen: Published, part: BinaryIO) -> None:
         )
 
 
-def attached_bill(store: Store, target: str | None = None) -> bytes:
+def attached_bill(store: ArtifactStore, target: str | None = None) -> bytes:
     """Return the bill of materials that is attached to an artifact; RegistryError where there is none."""
     place = str(store.reference)
     entry = choose(entries(store), target, place)

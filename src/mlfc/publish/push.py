@@ -29,8 +29,8 @@ from mlfc.publish.documents import (
 )
 from mlfc.publish.sbom import bill_of_materials
 from mlfc.publish.signing import SUFFIX, read_signature
-from mlfc.publish.store import Store, required_document
-from mlfc.publish.subject import Subject, read_subject
+from mlfc.publish.store import ArtifactStore, required_document
+from mlfc.publish.subject import ArtifactSubject, read_subject
 from mlfc.support.content import FileContent
 
 MAX_TARGETS = 256
@@ -52,7 +52,7 @@ class Pushed:
 
 
 def push(
-    store: Store,
+    store: ArtifactStore,
     artifacts: Sequence[tuple[str, Path]],
     *,
     annotations: Mapping[str, str] | None = None,
@@ -104,9 +104,9 @@ def push(
     return _put_index(store, done, add), done
 
 
-def _named(artifacts: Sequence[tuple[str, Path]]) -> dict[str, Subject]:
+def _named(artifacts: Sequence[tuple[str, Path]]) -> dict[str, ArtifactSubject]:
     """Return the artifacts by the names of their targets; OptionError where two have one."""
-    named: dict[str, Subject] = {}
+    named: dict[str, ArtifactSubject] = {}
     for name, path in artifacts:
         subject = read_subject(path)
         target = " ".join(name.split()) or subject.target
@@ -133,7 +133,7 @@ def _check_annotations(annotations: Mapping[str, str]) -> None:
 
 
 def _push_one(
-    store: Store, target: str, subject: Subject, signature: bytes | None, annotations: Mapping[str, str]
+    store: ArtifactStore, target: str, subject: ArtifactSubject, signature: bytes | None, annotations: Mapping[str, str]
 ) -> Document:
     """Push an artifact and its manifest, by digests alone."""
     title = subject.path.name
@@ -154,7 +154,7 @@ def _push_one(
     return document
 
 
-def _attach_bill(store: Store, document: Document, subject: Subject) -> None:
+def _attach_bill(store: ArtifactStore, document: Document, subject: ArtifactSubject) -> None:
     bill = bill_of_materials(subject)
     layer = Descriptor.of(BILL_OF_MATERIALS, bill, annotations={TITLE: f"{subject.path.name}.cdx.json"})
     store.put_blob(layer, bill)
@@ -164,12 +164,12 @@ def _attach_bill(store: Store, document: Document, subject: Subject) -> None:
     store.attach(manifest(BILL_OF_MATERIALS, empty, [layer], annotations, document.described()))
 
 
-def _pushed(target: str, subject: Subject, document: Document, is_signed: bool) -> Pushed:
+def _pushed(target: str, subject: ArtifactSubject, document: Document, is_signed: bool) -> Pushed:
     annotations = {TARGET: target, TITLE: subject.path.name, KIND: subject.kind}
     return Pushed(target, subject.kind, subject.path.name, document.described(annotations), subject.size, is_signed)
 
 
-def _put_index(store: Store, done: Sequence[Pushed], add: bool) -> Document:
+def _put_index(store: ArtifactStore, done: Sequence[Pushed], add: bool) -> Document:
     """Let the tag name what was pushed, with `add` beside what it has for other targets."""
     tag = store.reference.wanted
     ours = {item.target: item.manifest for item in done}
@@ -195,7 +195,7 @@ def _put_index(store: Store, done: Sequence[Pushed], add: bool) -> Document:
     )
 
 
-def _others(store: Store, tag: str, ours: Mapping[str, Descriptor]) -> dict[str, Descriptor]:
+def _others(store: ArtifactStore, tag: str, ours: Mapping[str, Descriptor]) -> dict[str, Descriptor]:
     """Return what the tag has for other targets."""
     found = store.document(tag)
     if found is None:

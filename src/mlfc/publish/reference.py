@@ -22,7 +22,7 @@ _EXAMPLE = "Write oci://HOST/NAME:TAG, or oci-layout:FOLDER:TAG for a folder"
 
 
 @dataclass(frozen=True)
-class Reference:
+class ArtifactReference:
     """A place for artifacts, and which of those there.
 
     Attributes
@@ -68,7 +68,7 @@ def is_tag(text: str) -> bool:
     return _TAG.fullmatch(text) is not None
 
 
-def parse_reference(text: str) -> Reference:
+def parse_reference(text: str) -> ArtifactReference:
     """Return what a text like ``oci://host/name:tag`` names; raise OptionError for any other."""
     shown = shortened(text, 100)
     if text.startswith(_LAYOUT):
@@ -83,7 +83,7 @@ def parse_reference(text: str) -> Reference:
     if not is_valid or (digest and not DIGEST.fullmatch(digest)) or (tag is not None and not _TAG.fullmatch(tag)):
         what = "a digest is sha256: and 64 hexadecimal digits" if digest else "names are in lower case"
         raise OptionError(f"expected oci://HOST/NAME:TAG, got '{shown}': {what}", next_step=_EXAMPLE)
-    return Reference(host, name, tag, digest or None)
+    return ArtifactReference(host, name, tag, digest or None)
 
 
 def _divided(text: str) -> tuple[str, str | None, str]:

@@ -25,7 +25,7 @@ from mlfc.publish.documents import (
     index,
     parse_document,
 )
-from mlfc.publish.reference import DIGEST, Reference, is_tag
+from mlfc.publish.reference import DIGEST, ArtifactReference, is_tag
 from mlfc.publish.retries import TRANSIENT, Retries, TransientError, stated_pause
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.json_text import parse_json
@@ -37,7 +37,7 @@ _SHOWN_TEXT = 200
 _ATTEMPTS = 3
 
 
-class _Body:
+class _RequestBody:
     """Data that is sent again from its beginning, where a registry asks for a token first."""
 
     def __init__(self, data: Data) -> None:
@@ -54,7 +54,7 @@ class RemoteStore:
     """A repository of a registry."""
 
     def __init__(
-        self, reference: Reference, *, plain_http: bool, timeout: float, wait: Callable[[float], object]
+        self, reference: ArtifactReference, *, plain_http: bool, timeout: float, wait: Callable[[float], object]
     ) -> None:
         try:
             import oras.auth
@@ -170,7 +170,7 @@ class RemoteStore:
             raise self._fault("the registry accepts an upload without saying where to")
         url = urljoin(begun.url, place)
         url += f"{'&' if urlsplit(url).query else '?'}{urlencode({'digest': blob.digest})}"
-        self._ask_once("PUT", url, {"Content-Type": "application/octet-stream"}, _Body(data))
+        self._ask_once("PUT", url, {"Content-Type": "application/octet-stream"}, _RequestBody(data))
 
     def tags(self) -> list[str]:
         """Return the tags in order."""
@@ -247,7 +247,7 @@ class RemoteStore:
         method: str,
         path: str,
         headers: Mapping[str, str] | None = None,
-        data: bytes | _Body | None = None,
+        data: bytes | _RequestBody | None = None,
         *,
         stream: bool = False,
         missing: bool = False,
@@ -332,7 +332,7 @@ def _api_host(host: str) -> str:
     return "registry-1.docker.io" if host in ("docker.io", "index.docker.io") else host
 
 
-def _api_name(reference: Reference) -> str:
+def _api_name(reference: ArtifactReference) -> str:
     is_short = _api_host(reference.host) != reference.host and "/" not in reference.name
     return f"library/{reference.name}" if is_short else reference.name
 

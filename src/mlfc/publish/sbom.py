@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mlfc.publish.subject import Subject
+from mlfc.publish.subject import ArtifactSubject
 from mlfc.support.tar import open_tar
 from mlfc.support.version import __version__
 
@@ -20,7 +20,7 @@ _RUNTIME, _CODE = "runtime/", (".c", ".h", ".S")
 _NAMESPACE = uuid.UUID("5f3a0f5e-6a0e-5b0c-9d5c-6d1f0b8f4d11")
 
 
-def bill_of_materials(subject: Subject) -> bytes:
+def bill_of_materials(subject: ArtifactSubject) -> bytes:
     """Return the bill of materials of an artifact as JSON; the same artifact gives the same bytes.
 
     Its components are the program that made it, each model with the hash of its source, the C runtime with the licence
@@ -57,7 +57,7 @@ def bill_of_materials(subject: Subject) -> bytes:
     return json.dumps(value, indent=2).encode() + b"\n"
 
 
-def _writer(subject: Subject) -> Iterator[dict[str, Any]]:
+def _writer(subject: ArtifactSubject) -> Iterator[dict[str, Any]]:
     """Yield the program that made the artifact."""
     name, _, version = (subject.writer or "").partition(" ")
     if not name:
@@ -70,7 +70,7 @@ def _writer(subject: Subject) -> Iterator[dict[str, Any]]:
     yield found
 
 
-def _models(subject: Subject) -> Iterator[dict[str, Any]]:
+def _models(subject: ArtifactSubject) -> Iterator[dict[str, Any]]:
     """Yield each module's model."""
     for name, module in subject.modules.items():
         source: Mapping[str, Any] = module.get("source") or {}
@@ -86,7 +86,7 @@ def _models(subject: Subject) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def _runtime(subject: Subject) -> Iterator[dict[str, Any]]:
+def _runtime(subject: ArtifactSubject) -> Iterator[dict[str, Any]]:
     """Yield the C runtime of an archive, with its files."""
     if subject.kind != "archive":
         return
@@ -113,7 +113,7 @@ def _runtime(subject: Subject) -> Iterator[dict[str, Any]]:
     yield {**found, "components": files}
 
 
-def _generators(subject: Subject) -> Iterator[dict[str, Any]]:
+def _generators(subject: ArtifactSubject) -> Iterator[dict[str, Any]]:
     """Yield what the code of external generators calls, of which the artifact does not state the version."""
     modules = (module.get("build") or {} for module in subject.modules.values())
     for name in sorted({str(item) for build in modules for item in build.get("byoc") or ()}):

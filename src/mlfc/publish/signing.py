@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.errors import ArchiveError, SignatureError
-from mlfc.publish.subject import Subject
+from mlfc.publish.subject import ArtifactSubject
 from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.json_text import parse_json
 from mlfc.support.plain_file import open_plain
@@ -120,7 +120,7 @@ def verify_signature(
                 config.verify(artifact.resolve(), copy)
 
 
-def read_signature(subject: Subject) -> bytes | None:
+def read_signature(subject: ArtifactSubject) -> bytes | None:
     """Return the signature beside an artifact; None where there is none.
 
     Raises SignatureError if it is of another artifact. Whose signature it is, only `verify_signature` finds out.

@@ -8,14 +8,14 @@ from typing import Protocol
 
 from mlfc.errors import RegistryError
 from mlfc.publish.documents import MAX_DOCUMENT, Descriptor, Document
-from mlfc.publish.reference import Reference
+from mlfc.publish.reference import ArtifactReference
 from mlfc.support.content import Data
 
 
-class Store(Protocol):
+class ArtifactStore(Protocol):
     """Where artifacts are kept. What `document` and `pieces` give is not checked yet."""
 
-    reference: Reference
+    reference: ArtifactReference
 
     def document(self, wanted: str) -> Document | None:
         """Return the manifest or index of a tag or digest; None where there is none."""
@@ -54,7 +54,7 @@ def checked(pieces: Iterable[bytes], blob: Descriptor, place: str) -> Iterator[b
         raise _lie(place, f"expected bytes with the digest {blob.digest}, got sha256:{digest.hexdigest()}")
 
 
-def read_document(store: Store, described: Descriptor) -> Document:
+def read_document(store: ArtifactStore, described: Descriptor) -> Document:
     """Return a manifest or index by its descriptor; raise RegistryError if it is not what that says."""
     place = str(store.reference)
     if described.size > MAX_DOCUMENT:
@@ -71,7 +71,7 @@ def read_document(store: Store, described: Descriptor) -> Document:
     return found
 
 
-def required_document(store: Store, wanted: str) -> Document:
+def required_document(store: ArtifactStore, wanted: str) -> Document:
     """Return the manifest or index of a tag or digest; raise RegistryError where there is none."""
     found = store.document(wanted)
     if found is None:

@@ -23,7 +23,7 @@ _DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9]{2}:[0-9]{2}:[0-9]{2})Z"
 
 
 @dataclass(frozen=True)
-class Subject:
+class ArtifactSubject:
     """An artifact and what it says of itself."""
 
     path: Path
@@ -76,7 +76,7 @@ class Subject:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()
 
 
-def read_subject(path: str | os.PathLike[str]) -> Subject:
+def read_subject(path: str | os.PathLike[str]) -> ArtifactSubject:
     """Return an artifact: an archive of any version, or a library in any form; ArchiveError for anything else."""
     kind = artifact_kind(path)
     if kind == "model":
@@ -87,4 +87,4 @@ def read_subject(path: str | os.PathLike[str]) -> Subject:
         )
     description = inspect(path) if kind == "archive" else inspect_library(path)
     content = FileContent(Path(path))
-    return Subject(Path(path), kind, description, f"sha256:{sha256_of(content)}", content.nbytes)
+    return ArtifactSubject(Path(path), kind, description, f"sha256:{sha256_of(content)}", content.nbytes)

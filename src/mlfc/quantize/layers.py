@@ -15,7 +15,7 @@ from mlfc.quantize.calibration import Sets
 from mlfc.support.arrays import Array
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.inputs import read_labels
-from mlfc.verify.onnxruntime import Reference
+from mlfc.verify.onnxruntime import OnnxRuntimeReference
 
 _COMPARED = 16  # sets of inputs whose layers are compared
 _DEQUANTIZED = ("_DequantizeLinear_Output", "_DequantizeLinear_Output_1")
@@ -77,7 +77,7 @@ def layer_errors(
     makers = {name: node for node in graph.node for name in node.output if name}
     outputs = [item.name for item in graph.output]
     sums: dict[str, _Sums] = {}
-    exact, ours = (Reference(path, layers=True) for path in (float_model, int8_model))
+    exact, ours = (OnnxRuntimeReference(path, layers=True) for path in (float_model, int8_model))
     for given in sets[:_COMPARED]:
         wanted, found = exact.run(given), ours.run(given)
         for name, value in wanted.items():
@@ -103,7 +103,7 @@ def _accuracy(float_model: Path, int8_model: Path, sets: Sets, labels: Path, out
     if not outputs:
         raise InputError("the model has no output that could be a class", place=str(labels))
     counted = Labels(read_labels(labels, len(sets)), outputs[0])
-    exact, ours = Reference(float_model), Reference(int8_model)
+    exact, ours = OnnxRuntimeReference(float_model), OnnxRuntimeReference(int8_model)
     for given in sets:
         counted.count(ours.run(given), exact.run(given))
     return counted.accuracy

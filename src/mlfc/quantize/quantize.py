@@ -288,7 +288,7 @@ def _quantize(source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], 
 
 
 def _reader(quantization: Any, sets: Sets) -> Any:
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+    class CalibrationReader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             self._left = iter(sets)
 
@@ -296,4 +296,4 @@ def _reader(quantization: Any, sets: Sets) -> Any:
             given = next(self._left, None)
             return None if given is None else dict(given)
 
-    return Reader()
+    return CalibrationReader()

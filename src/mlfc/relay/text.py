@@ -58,7 +58,7 @@ def text_and_constants(
 ) -> tuple[str, tuple[Constant, ...]]:
     """Return the text without a metadata section, and the constants that it refers to by their index."""
     symbols = SymbolNames(module)
-    printer = Printer(spans, symbols, any_shapes)
+    printer = ModulePrinter(spans, symbols, any_shapes)
     head = f'#[version = "{VERSION}"]\n' if version else ""
     text = f"{head}{facts_text(module, symbols.original()) if spans else ''}{printer.module(module)}"
     return text, tuple(printer.constants)
@@ -80,7 +80,7 @@ def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArra
 
 
 @dataclass(eq=False)
-class Printer:
+class ModulePrinter:
     """Prints the functions of a module; constants without a literal gather in `constants`, `spans` adds origins."""
 
     spans: bool
@@ -119,7 +119,7 @@ class Printer:
 
     def function(self, function: Function, indent: str) -> str:
         """Return parameters, types and body of a function, from the parenthesis to the brace."""
-        return _FunctionPrinter(self, function, indent).text()
+        return _RelayFunctionPrinter(self, function, indent).text()
 
     def type_text(self, kind: ir.Type) -> str:
         """Return a type."""
@@ -168,10 +168,10 @@ def parameter_names(function: Function) -> dict[Var, str]:
     return dict(zip(function.params, titles, strict=True))
 
 
-class _FunctionPrinter:
+class _RelayFunctionPrinter:
     """One function's scope: its parameter names and its numbered bindings."""
 
-    def __init__(self, printer: Printer, function: Function, indent: str) -> None:
+    def __init__(self, printer: ModulePrinter, function: Function, indent: str) -> None:
         self._printer = printer
         self._function = function
         self._indent = indent
@@ -257,7 +257,7 @@ class _FunctionPrinter:
         return f"{callee}({', '.join(operands)}){span}"
 
 
-def _attributes(call: Call, printer: Printer) -> tuple[list[str], dict[str, Any]]:
+def _attributes(call: Call, printer: ModulePrinter) -> tuple[list[str], dict[str, Any]]:
     """Return the attributes that differ from their defaults, in declared order, and those that TVM does not have."""
     texts: list[str] = []
     exact: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, Var
 from mlfc.relay.text_literals import unique_names
 
 
-class Branch(dict[str, Expr]):
+class BranchScope(dict[str, Expr]):
     """The scope of a branch, in which a value from outside is a parameter."""
 
     def __init__(self, outer: Mapping[str, Expr]) -> None:

@@ -22,7 +22,7 @@ _MAX_VALUES = 500_000
 
 def metadata_text(constants: Sequence[Constant]) -> str:
     """Return the JSON whose i-th constant is ``meta[relay.Constant][i]``."""
-    graph = _Graph()
+    graph = _MetadataGraph()
     virtual_device = graph.add(
         "VirtualDevice",
         attrs={
@@ -54,7 +54,7 @@ def metadata_text(constants: Sequence[Constant]) -> str:
     return json.dumps(document, indent=2)
 
 
-class _Graph:
+class _MetadataGraph:
     """Nodes in the making; node 0 is null."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class _Graph:
         return len(self.nodes) - 1
 
 
-def _tensor_type(graph: _Graph, constant: Constant) -> int:
+def _tensor_type(graph: _MetadataGraph, constant: Constant) -> int:
     extents = [
         graph.add("IntImm", attrs={"dtype": "int32", "span": "0", "value": str(extent)})
         for extent in constant.type.shape

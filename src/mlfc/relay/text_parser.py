@@ -21,7 +21,7 @@ from mlfc.relay import ir
 from mlfc.relay.faults import definition_faults, state_faults
 from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TupleType, Var
 from mlfc.relay.op import OPERATORS, Attr
-from mlfc.relay.text_branches import Branch, called_alone, same_arguments
+from mlfc.relay.text_branches import BranchScope, called_alone, same_arguments
 from mlfc.relay.text_extents import BOUNDS, read_bounds
 from mlfc.relay.text_grammar import RESERVED, described, parser
 from mlfc.relay.text_literals import integer_values, number_value, string_value
@@ -59,7 +59,7 @@ def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModul
         line = source.text.count("\n", 0, prepared.metadata_start) + 1
         section = source.text[prepared.metadata_start + len(SECTION) :]
         constants = read_metadata(section, f"{source.file}:{line}")
-    return _Reader(source, [Constant(array) for array in constants], prepared).module(tree)
+    return _TreeReader(source, [Constant(array) for array in constants], prepared).module(tree)
 
 
 def _syntax_fault(source: Source, error: UnexpectedInput, text: str) -> MlfcError:
@@ -86,7 +86,7 @@ def _fault_at(source: Source, node: Node, cause: str, help_text: str | None = No
     return source.fault(cause, start, getattr(node.meta, "end_pos", start + 1) - start, help_text=help_text)
 
 
-class _Reader:
+class _TreeReader:
     """Turns the tree of one text into functions."""
 
     def __init__(self, source: Source, constants: Sequence[Constant], prepared: Prepared) -> None:
@@ -449,7 +449,7 @@ class _Reader:
 
     def _lifted(self, bodies: Sequence[Tree[Token]], scope: Scope) -> list[tuple[GlobalVar, list[Expr]]]:
         """Return functions of the module with the bodies of two branches, and the values that they take."""
-        scopes = [Branch(scope) for _ in bodies]
+        scopes = [BranchScope(scope) for _ in bodies]
         results = [self._body(body, branch) for body, branch in zip(bodies, scopes, strict=True)]
         names = dict.fromkeys(name for branch in scopes for name in branch.params)
         found = []

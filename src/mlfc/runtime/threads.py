@@ -14,7 +14,7 @@ _VERSION = 2
 _ADDRESS = ctypes.c_void_p
 
 
-class _Pool(ctypes.Structure):
+class _ThreadPool(ctypes.Structure):
     _fields_ = (
         ("version", ctypes.c_int32),
         ("run", _ADDRESS),
@@ -31,7 +31,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.lock = ForkSafeLock()
-        self.pool: _Pool | None = None
+        self.pool: _ThreadPool | None = None
         self.chosen: int | None = None
 
     def apply(self) -> None:
@@ -58,7 +58,7 @@ def share_pool(address_of: Callable[[str], int | None]) -> None:
     with _process.lock:
         if _process.pool is None:
             own = address_of(_OWN_POOL)
-            pool = None if own is None else _Pool.from_address(own)
+            pool = None if own is None else _ThreadPool.from_address(own)
             if pool is not None and pool.version == _VERSION:
                 _process.pool = pool
                 _process.apply()

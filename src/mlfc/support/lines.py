@@ -72,7 +72,7 @@ def find_line(multipliers: Array, exponents: Array, limits: tuple[int, int], lar
         for at in range(0, m.size, _CHANNELS):
             part = slice(at, at + _CHANNELS)
             steps = _steps(np.maximum(m[part], 1), k[part], np.arange(levels[0], levels[1] + 1))
-            side = _Side(slope[part], rest[part], *steps, largest)
+            side = _ZeroSide(slope[part], rest[part], *steps, largest)
             found = side.start(start[part])
             if found is None:
                 return None
@@ -90,7 +90,7 @@ def _steps(m: Array, k: Array, levels: Array) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Side:
+class _ZeroSide:
     """The steps of some channels on one side of zero."""
 
     slope: Array

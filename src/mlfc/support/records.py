@@ -101,7 +101,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class _Item:
+class _RecordField:
     """A field of a record: its name in Python, its key in JSON, its type without `Says`, and its default or MISSING."""
 
     name: str
@@ -112,20 +112,20 @@ class _Item:
 
 
 @_once
-def _items(cls: type[Record]) -> tuple[_Item, ...]:
+def _items(cls: type[Record]) -> tuple[_RecordField, ...]:
     hints = get_type_hints(cls, include_extras=True)
     entries: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]  # every record is a dataclass
     return tuple(_item(entry, hints[entry.name]) for entry in entries)
 
 
-def _item(entry: Field[Any], hint: Any) -> _Item:
+def _item(entry: Field[Any], hint: Any) -> _RecordField:
     found = [word for word in getattr(hint, "__metadata__", ()) if isinstance(word, Says)]
     says = found[0] if found else Says()
     kind, arguments = hint, get_args(_bare(hint)[0])
     if says.omitted and entry.default is None and type(None) in arguments:
         # what is omitted where it is None is never null
         kind = next(argument for argument in arguments if argument is not type(None))
-    return _Item(entry.name, _KEYS.get(entry.name, entry.name), kind, entry.default, says)
+    return _RecordField(entry.name, _KEYS.get(entry.name, entry.name), kind, entry.default, says)
 
 
 def _plain(value: Any) -> Any:

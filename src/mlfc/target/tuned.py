@@ -17,7 +17,7 @@ def text_of(value: Value) -> str:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class TemplateParameter:
     """A parameter that a template decides by a rule: what the rule says, and what else there is."""
 
     default: Value

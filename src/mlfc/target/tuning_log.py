@@ -44,7 +44,7 @@ class KernelFacts(Record):
 
 
 @dataclass(frozen=True)
-class Entry(Record):
+class LogEntry(Record):
     """A line of a log."""
 
     form: Size  # of the line
@@ -75,7 +75,7 @@ def values_key(values: Mapping[str, Any]) -> str:
 class TuningLog:
     """The entries of a log that fit this version's templates."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LogEntry, ...]
     place: str = "tuning log"
 
     def choices(self, target: str, optimize: str) -> dict[str, Choices]:
@@ -157,7 +157,7 @@ def opened_log(log: Log) -> TuningLog:
     return TuningLog(kept, str(log))
 
 
-def read_log(path: str | os.PathLike[str]) -> tuple[list[Entry], int]:
+def read_log(path: str | os.PathLike[str]) -> tuple[list[LogEntry], int]:
     """Return the entries of a file, and the bytes up to the end of the last whole line.
 
     The last line may be cut off: whoever wrote it was interrupted. Raises InputError for anything else that is no log.
@@ -178,14 +178,14 @@ def read_log(path: str | os.PathLike[str]) -> tuple[list[Entry], int]:
     return [_entry(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()], whole
 
 
-def _entry(line: bytes, place: str) -> Entry:
+def _entry(line: bytes, place: str) -> LogEntry:
     if len(line) > MOST_LINE:
         raise InputError(f"the line exceeds {MOST_LINE:,} bytes", place=place, next_step=_AGAIN)
     try:
         value = parse_json(line, place)
         if isinstance(value, dict) and value.get("form") not in (None, FORM):
             return _of_another_form(value)
-        return Entry.from_json(value)
+        return LogEntry.from_json(value)
     except ArchiveError as error:
         raise InputError(error.cause, place=place, next_step=_AGAIN) from None
     except RecordError as fault:
@@ -194,9 +194,9 @@ def _entry(line: bytes, place: str) -> Entry:
         ) from None
 
 
-def _of_another_form(value: Mapping[str, Any]) -> Entry:
+def _of_another_form(value: Mapping[str, Any]) -> LogEntry:
     """Return what stands for a line of another version, of which nothing else is known."""
     form = value["form"]
     if not isinstance(form, int) or isinstance(form, bool) or form < 0:
         raise RecordError("expected a whole number for 'form'")
-    return Entry(form, 0, "trial", "", "speed", KernelFacts("", (), {}), {}, "failed", None, "")
+    return LogEntry(form, 0, "trial", "", "speed", KernelFacts("", (), {}), {}, "failed", None, "")

@@ -45,7 +45,7 @@ def bind(body: Stmt, items: int = ITEMS) -> Stmt:
 
 
 @dataclass(frozen=True, eq=False)
-class _Nest:
+class _LaunchNest:
     """What becomes one launch: loops, values and conditions from the outside in, and the work of an item."""
 
     frame: Frame
@@ -84,7 +84,7 @@ class _Binder:
 
     # taking loops apart ---------------------------------------------------------------------------------
 
-    def nests(self, stmt: Stmt, frame: Frame) -> Iterator[_Nest]:
+    def nests(self, stmt: Stmt, frame: Frame) -> Iterator[_LaunchNest]:
         """Yield the nests of a statement inside independent loops."""
         if isinstance(stmt, ir.Seq) and any(map(self._opens, stmt.stmts)):
             for item in self._parts(stmt.stmts):
@@ -92,7 +92,7 @@ class _Binder:
         elif isinstance(stmt, (ir.Let, ir.If, ir.For)) and self._is_frame(stmt):
             yield from self.nests(stmt.then if isinstance(stmt, ir.If) else stmt.body, (*frame, stmt))
         elif any(isinstance(item, (ir.Store, ir.Launch)) for item in walk(stmt)):
-            yield _Nest(frame, stmt)
+            yield _LaunchNest(frame, stmt)
 
     def _parts(self, stmts: Sequence[Stmt]) -> Iterator[Stmt]:
         """Yield statements that are bound by themselves; neighbours without such loops stay together."""
@@ -128,7 +128,7 @@ class _Binder:
 
     # putting launches together --------------------------------------------------------------------------
 
-    def launch(self, nest: _Nest) -> Stmt:
+    def launch(self, nest: _LaunchNest) -> Stmt:
         """Return the launch that runs a nest."""
         if isinstance(nest.body, ir.Launch):
             return nest.body
@@ -146,7 +146,7 @@ class _Binder:
             stmts.append(body if groups * block == total else ir.If(tb.binary("lt", number, total), body))
         return stmts.finish()
 
-    def _open_launch(self, nest: _Nest, total: Dim) -> Stmt:
+    def _open_launch(self, nest: _LaunchNest, total: Dim) -> Stmt:
         """Return a launch of as many groups as the run needs, at least one: devices refuse none."""
         stmts = tb.StmtBuilder()
         groups = maximum(1, -(-total // self._items))
@@ -182,7 +182,7 @@ def _joined(stmts: Sequence[Stmt]) -> Stmt:
     return stmts[0] if len(stmts) == 1 else ir.Seq(tuple(stmts))
 
 
-def _places(number: Expr, nest: _Nest) -> list[Expr]:
+def _places(number: Expr, nest: _LaunchNest) -> list[Expr]:
     """Return the values of the loops' variables in one of all iterations; the innermost varies fastest."""
     places: list[Expr] = []
     inner: Any = nest.count

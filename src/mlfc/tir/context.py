@@ -19,7 +19,7 @@ from mlfc.errors import InternalError
 from mlfc.support import cost, dtypes
 from mlfc.support.dims import Shape
 from mlfc.target.features import Features
-from mlfc.target.tuned import Choices, Parameter, Value, text_of
+from mlfc.target.tuned import Choices, TemplateParameter, Value, text_of
 from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, Expr
 
@@ -90,7 +90,9 @@ class Context:
     scratch_buffers: list[Buffer] = field(default_factory=list)
     choices: Choices = field(default_factory=dict)  # what measurements chose for this kernel
     packing: Choices = field(default_factory=dict)  # and for the processor in whose order its weights are packed
-    parameters: dict[str, Parameter] = field(default_factory=dict)  # what templates asked for, and their rules' answers
+    parameters: dict[str, TemplateParameter] = field(
+        default_factory=dict
+    )  # what templates asked for, and their rules' answers
     refused: bool = False  # whether a choice is none of a parameter's values
 
     def __post_init__(self) -> None:
@@ -113,7 +115,7 @@ class Context:
         """
         chosen = self.packing if packing else self.choices
         if not packing:
-            self.parameters.setdefault(name, Parameter(default, allowed))
+            self.parameters.setdefault(name, TemplateParameter(default, allowed))
         if name not in chosen:
             return default
         values = {text_of(value): value for value in (default, *allowed())}

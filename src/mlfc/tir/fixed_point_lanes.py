@@ -16,7 +16,7 @@ from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Expr, For, Stmt, Var
-from mlfc.tir.proven_lines import Limited, LineOf, Lines, Tables, with_single_uses
+from mlfc.tir.proven_lines import ConstantTables, Limited, LineFinder, LineOf, with_single_uses
 from mlfc.tir.proven_planes import PlaneOf, Planes
 from mlfc.tir.unroll import substitute
 from mlfc.tir.visitor import only, own_exprs, rebuilt_stmt, same_expr, walk, walk_expr
@@ -28,7 +28,7 @@ _ONE_ROUNDING = frozenset({"requantize_single", "requantize_away"})  # four at o
 
 
 @dataclass(frozen=True)
-class Forms:
+class VectorForms:
     """The vectors of a machine, and what it has for them."""
 
     lanes: int
@@ -36,16 +36,18 @@ class Forms:
     least: frozenset[str] = frozenset()  # only loops with one of these are worth vectors, if there are any
     floats: bool = False  # float32 that hold integers become int32
     lines: bool = False  # limited results may be `requantize_line` or `whole_of_plane`
-    shorter: Forms | None = None  # those of fewer lanes, for what is left of a loop
+    shorter: VectorForms | None = None  # those of fewer lanes, for what is left of a loop
 
 
-QUARTET = Forms(4, frozenset({"requantize_down", "requantize_double", *(f"{name}_down" for name in _ONE_ROUNDING)}))
+QUARTET = VectorForms(
+    4, frozenset({"requantize_down", "requantize_double", *(f"{name}_down" for name in _ONE_ROUNDING)})
+)
 """Vectors of 16 bytes."""
 _DOWN = frozenset({"requantize_down"})
-_EIGHT = Forms(8, _DOWN, _DOWN, floats=True, lines=True)
+_EIGHT = VectorForms(8, _DOWN, _DOWN, floats=True, lines=True)
 WIDE = {
-    16: Forms(16, _DOWN, _DOWN, floats=True, lines=True, shorter=_EIGHT),
-    8: Forms(16, _DOWN, _DOWN, floats=True),
+    16: VectorForms(16, _DOWN, _DOWN, floats=True, lines=True, shorter=_EIGHT),
+    8: VectorForms(16, _DOWN, _DOWN, floats=True),
 }
 """Vectors of hosts, whose compilers write other loops better, by the int32 of a register.
 
@@ -57,7 +59,7 @@ class _NoVectorsError(Exception):
     """A loop has no form in vectors; it stays as it is."""
 
 
-def vectorize(stmt: Stmt, forms: Forms, tables: Tables | None = None) -> Stmt:
+def vectorize(stmt: Stmt, forms: VectorForms, tables: ConstantTables | None = None) -> Stmt:
     """Return `stmt` with those of its vectorized loops in vectors that have such a form.
 
     `tables`: constants, for forms whose use they decide.
@@ -72,7 +74,7 @@ def vectorize(stmt: Stmt, forms: Forms, tables: Tables | None = None) -> Stmt:
     return rebuilt_stmt(stmt, lambda item: vectorize(item, forms, tables))
 
 
-def _nest(outer: For, forms: Forms, tables: Tables | None) -> Stmt | None:
+def _nest(outer: For, forms: VectorForms, tables: ConstantTables | None) -> Stmt | None:
     """Return the loops over vectors outside of those around them, so that constants of channels are loaded once.
 
     None where there is no such nest, or its iterations cannot change places.
@@ -106,7 +108,7 @@ def _around(loops: Sequence[For], body: Stmt) -> Stmt:
     return result
 
 
-def _loop(loop: For, forms: Forms, tables: Tables | None) -> list[Stmt] | None:
+def _loop(loop: For, forms: VectorForms, tables: ConstantTables | None) -> list[Stmt] | None:
     """Return what a loop becomes, the vectors and what is left of it, if there is a form for it."""
     if loop.step != 1 or not isinstance(loop.extent, ir.Const):
         return None
@@ -114,7 +116,7 @@ def _loop(loop: For, forms: Forms, tables: Tables | None) -> list[Stmt] | None:
         return None
     parts: list[Stmt] = []
     done, extent = 0, int(loop.extent.value)
-    shorter: Forms | None = forms
+    shorter: VectorForms | None = forms
     while shorter is not None:
         count = (extent - done) // shorter.lanes * shorter.lanes
         if count:
@@ -165,9 +167,9 @@ def _copied(stmt: Stmt, env: dict[Var, Expr]) -> Stmt:
 class _Vectorizer:
     """The rewriting of the body of one loop."""
 
-    def __init__(self, loop: For, forms: Forms, tables: Tables | None) -> None:
+    def __init__(self, loop: For, forms: VectorForms, tables: ConstantTables | None) -> None:
         self._loop, self._forms, self._dtype = loop, forms, f"int32x{forms.lanes}"
-        self._lines = Lines(tables) if tables is not None and forms.lines else None
+        self._lines = LineFinder(tables) if tables is not None and forms.lines else None
         self._planes = Planes(self._lines) if self._lines else None
         self._ranges = self._lines.ranges if self._lines else Ranges()
         self._ranges.enter_loop(loop)

@@ -26,11 +26,11 @@ _HALF = "float16"
 def half_blocks(stmt: Stmt) -> Stmt:
     """Return a statement whose loops over float16 convert vectors. The target must have instructions for that."""
     if isinstance(stmt, For) and stmt.kind == "vectorized":
-        return _Loop(stmt).run() or stmt
+        return _HalfLoop(stmt).run() or stmt
     return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, half_blocks)
 
 
-class _Loop:
+class _HalfLoop:
     def __init__(self, loop: For) -> None:
         self._loop = loop
         self._lets, self._store = inside_lets(loop.body)

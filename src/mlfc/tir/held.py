@@ -38,7 +38,7 @@ def _is_accumulator(buffer: Buffer) -> bool:
 
 
 @dataclass(eq=False)
-class _Content:
+class _BufferContent:
     """What is stored in a buffer: values that do not depend on its own, and what is added to them in all."""
 
     dtype: str
@@ -58,7 +58,7 @@ class _Survey:
     """One walk over a function, with what the one before found."""
 
     known: dict[int, Interval]
-    contents: dict[int, _Content] = field(default_factory=dict)
+    contents: dict[int, _BufferContent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._ranges = Ranges(self.known)
@@ -109,7 +109,7 @@ class _Survey:
                     self.stmt(body)
 
     def _store(self, stmt: ir.Store) -> None:
-        content = self.contents.setdefault(id(stmt.buffer), _Content(dtypes.element(stmt.buffer.dtype)))
+        content = self.contents.setdefault(id(stmt.buffer), _BufferContent(dtypes.element(stmt.buffer.dtype)))
         added = self._ranges.added(stmt)
         if added is None:
             value = self._ranges.interval(stmt.value)

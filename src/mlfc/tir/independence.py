@@ -82,7 +82,7 @@ class Independence:
 
         Each statement has the `private` buffers alone.
         """
-        reaches = [_Reach(self, stmt, self._same, private) for stmt in stmts]
+        reaches = [_StatementReach(self, stmt, self._same, private) for stmt in stmts]
         written = frozenset[Buffer]().union(*(reach.written for reach in reaches))
         if not self._astray.isdisjoint(written):
             return False
@@ -186,7 +186,7 @@ class Independence:
         return known is not None and high - low < abs(known[0]) * loop.step
 
 
-class _Reach:
+class _StatementReach:
     """What a statement touches of buffers from outside of it."""
 
     def __init__(
@@ -205,7 +205,7 @@ class _Reach:
                 if access.buffer not in own:
                     self._accesses.setdefault(same.get(access.buffer, access.buffer), []).append(access)
 
-    def is_apart_from(self, other: _Reach) -> bool:
+    def is_apart_from(self, other: _StatementReach) -> bool:
         """Tell whether none of both writes what the other one touches."""
         common = (self.written & other._accesses.keys()) | (other.written & self._accesses.keys())
         return all(

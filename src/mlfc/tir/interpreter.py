@@ -15,7 +15,7 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir, visitor
 from mlfc.tir.ir import Buffer, PrimFunc, Stmt, Var
-from mlfc.tir.numpy_expr import Array, Frame, access_key, check_bounds, compiled, evaluate_expr, undefined
+from mlfc.tir.numpy_expr import Array, EvalFrame, access_key, check_bounds, compiled, evaluate_expr, undefined
 from mlfc.tir.simt_interpreter import run_launch
 from mlfc.tir.specialize import with_numbers
 
@@ -61,20 +61,20 @@ def run_counted(
         memory[buffer] = array
     for buffer in (*prim.scratch, prim.output):
         memory[buffer] = undefined(buffer)
-    machine = _Machine(memory, step_limit)
+    machine = _StatementMaker(memory, step_limit)
     with np.errstate(all="ignore"):
         machine.run(prim.body)
     result = memory[prim.output]
     return result.view(dtypes.to_numpy(prim.output.holds)) if prim.output.holds else result, machine.steps
 
 
-class _Machine:
+class _StatementMaker:
     """Makes functions of statements; loops that allow it run as one array operation a statement."""
 
     def __init__(self, memory: dict[Buffer, Array], step_limit: int | None) -> None:
         self._memory = memory
         self._env: dict[Var, Any] = {}
-        self._frame = Frame(self._env, memory)
+        self._frame = EvalFrame(self._env, memory)
         self.steps = 0
         self._step_limit = inf if step_limit is None else step_limit
 

@@ -41,7 +41,7 @@ def merge_kernels(functions: Sequence[PrimFunc]) -> SharedFunction | None:
         return None
 
 
-class _Member:
+class _MergedFunction:
     """What is known of one of the functions along the walk."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class _Member:
 class _Merger:
     def __init__(self, functions: Sequence[PrimFunc]) -> None:
         self._functions = functions
-        self._members = [_Member() for _ in functions]
+        self._members = [_MergedFunction() for _ in functions]
         self._pool = ParameterPool()
         self._sizes: dict[Buffer, tuple[int, ...]] = {}
 

@@ -19,7 +19,7 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.intrinsics import INTRINSICS
-from mlfc.tir.intrinsics.registry import Body
+from mlfc.tir.intrinsics.registry import IntrinsicBody
 from mlfc.tir.ir import Buffer, Expr, Var
 from mlfc.tir.visitor import children
 
@@ -61,7 +61,7 @@ _BINARY: dict[str, Callable[[Array, Array], Any]] = {
 }  # fmt: skip
 
 
-class Frame:
+class EvalFrame:
     """What expressions are evaluated in: the values of variables, and the contents of buffers."""
 
     __slots__ = ("env", "known", "memory")
@@ -72,33 +72,33 @@ class Frame:
         self.known: dict[tuple[int, bool], Array] = {}  # of the nodes that an expression has several times
 
 
-Code: TypeAlias = Callable[[Frame], Array]
-Read: TypeAlias = Callable[[Frame, ir.Load, list[Array], bool], Array]
+Code: TypeAlias = Callable[[EvalFrame], Array]
+Read: TypeAlias = Callable[[EvalFrame, ir.Load, list[Array], bool], Array]
 
 
-def read(frame: Frame, load: ir.Load, indices: list[Array], guarded: bool) -> Array:
+def read(frame: EvalFrame, load: ir.Load, indices: list[Array], guarded: bool) -> Array:
     """Return what a load reads; `guarded` limits indices, for a branch that is not always taken."""
     return read_elements(frame.memory[load.buffer], load.buffer, indices, load.dtype, guarded)
 
 
-def compiled(exprs: Sequence[Expr], read: Read = read) -> Callable[[Frame], list[Array]]:
+def compiled(exprs: Sequence[Expr], read: Read = read) -> Callable[[EvalFrame], list[Array]]:
     """Return the function of Python that computes some expressions, each node once.
 
     Walking the nodes for each element of a tensor would take several times as long.
     """
-    compiler = _Compiler(exprs, read)
+    compiler = _ExprCompiler(exprs, read)
     codes = [compiler.code(expr, False) for expr in exprs]
     if not compiler.shares:
         return lambda frame: [code(frame) for code in codes]
 
-    def run(frame: Frame) -> list[Array]:
+    def run(frame: EvalFrame) -> list[Array]:
         frame.known = {}
         return [code(frame) for code in codes]
 
     return run
 
 
-class _Compiler:
+class _ExprCompiler:
     """Makes functions of expressions that are evaluated together."""
 
     def __init__(self, exprs: Sequence[Expr], read: Read) -> None:
@@ -129,7 +129,7 @@ class _Compiler:
 
     @staticmethod
     def _once(code: Code, key: tuple[int, bool]) -> Code:
-        def once(frame: Frame) -> Array:
+        def once(frame: EvalFrame) -> Array:
             value = frame.known.get(key)
             if value is None:
                 value = frame.known[key] = code(frame)
@@ -142,7 +142,7 @@ class _Compiler:
         return lambda _: value
 
     def var(self, expr: ir.Var, _: bool) -> Code:
-        def var(frame: Frame) -> Array:
+        def var(frame: EvalFrame) -> Array:
             try:
                 return frame.env[expr]
             except KeyError:
@@ -165,7 +165,7 @@ class _Compiler:
         # on a scalar of numpy, its type's constructor takes half the time
         make = dtype.type if dtype.kind in "iuf" else None
 
-        def cast(frame: Frame) -> Array:
+        def cast(frame: EvalFrame) -> Array:
             found = value(frame)
             if make is None or found.ndim or found.dtype.kind not in "iufb":
                 return found.astype(dtype, copy=False)
@@ -195,7 +195,7 @@ class _Compiler:
         then, otherwise = self.code(expr.then, guarded), self.code(expr.otherwise, guarded)
         is_wider = dtypes.lanes(expr.condition.dtype) < dtypes.lanes(expr.dtype)
 
-        def select(frame: Frame) -> Array:
+        def select(frame: EvalFrame) -> Array:
             holds = condition(frame)
             if holds.ndim == 0:
                 return then(frame) if holds else otherwise(frame)
@@ -212,7 +212,7 @@ class _Compiler:
             return lambda frame: access(frame, expr, [index(frame) for index in indices], guarded)
         shape, buffer = expr.buffer.shape, expr.buffer
 
-        def load(frame: Frame) -> Array:
+        def load(frame: EvalFrame) -> Array:
             """Read an element, as most loads do; others go the general way."""
             places = [index(frame) for index in indices]
             for place, extent in zip(places, shape, strict=True):
@@ -223,15 +223,15 @@ class _Compiler:
         return load
 
 
-_KINDS: dict[type, Callable[[_Compiler, Any, bool], Code]] = {
-    ir.Const: _Compiler.const,
-    ir.Var: _Compiler.var,
-    ir.Binary: _Compiler.binary,
-    ir.Select: _Compiler.select,
-    ir.Cast: _Compiler.cast,
-    ir.Load: _Compiler.load,
-    ir.Broadcast: _Compiler.broadcast,
-    ir.Call: _Compiler.call,
+_KINDS: dict[type, Callable[[_ExprCompiler, Any, bool], Code]] = {
+    ir.Const: _ExprCompiler.const,
+    ir.Var: _ExprCompiler.var,
+    ir.Binary: _ExprCompiler.binary,
+    ir.Select: _ExprCompiler.select,
+    ir.Cast: _ExprCompiler.cast,
+    ir.Load: _ExprCompiler.load,
+    ir.Broadcast: _ExprCompiler.broadcast,
+    ir.Call: _ExprCompiler.call,
 }
 
 
@@ -268,14 +268,14 @@ def _number(value: int, dtype: str) -> Array:
 
 
 @cache
-def _of_body(body: Body) -> Callable[[Sequence[Array]], Array]:
+def _of_body(body: IntrinsicBody) -> Callable[[Sequence[Array]], Array]:
     """Return the function of an intrinsic's arguments that computes its body, lane by lane."""
     steps = [(step.var, compiled([step.value])) for step in body.steps]
     result = compiled([body.result])
 
     def run(args: Sequence[Array]) -> Array:
         values: dict[Var, Array] = dict(zip(body.params, args, strict=True))
-        frame = Frame(values, {})
+        frame = EvalFrame(values, {})
         for var, code in steps:
             (values[var],) = code(frame)
         return result(frame)[0]
@@ -330,7 +330,7 @@ def evaluate_expr(expr: Expr, env: Mapping[Var, Any], memory: Mapping[Buffer, Ar
     """
     with np.errstate(all="ignore"):
         values = {var: _array(value, var.dtype) for var, value in env.items()}
-        return compiled([expr])(Frame(values, memory))[0]
+        return compiled([expr])(EvalFrame(values, memory))[0]
 
 
 def undefined(buffer: Buffer) -> Array:

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 _NAMES = ("slope", "rest", "above", "below")
 
 
-class Tables(Protocol):
+class ConstantTables(Protocol):
     """The constants of a function, which may get more."""
 
     constants: list[tuple[Buffer, Array]]
@@ -48,10 +48,10 @@ class LineOf:
     floats: tuple[Expr, ...]
 
 
-class Lines:
+class LineFinder:
     """Finds lines in one loop; `ranges` is what is known of its variables."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: ConstantTables) -> None:
         self._tables = tables
         whole = [(buffer, array) for buffer, array in tables.constants if array.dtype.kind in "iu" and array.size]
         self.ranges = Ranges({id(buffer): Interval(int(array.min()), int(array.max())) for buffer, array in whole})

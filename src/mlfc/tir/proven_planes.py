@@ -13,7 +13,7 @@ from mlfc.tir import ir
 from mlfc.tir.bounds import Interval
 from mlfc.tir.ir import Expr, Var
 from mlfc.tir.numpy_expr import evaluate_expr
-from mlfc.tir.proven_lines import Limited, Lines
+from mlfc.tir.proven_lines import Limited, LineFinder
 from mlfc.tir.visitor import children, rebuilt, same_expr
 
 _MOST_VALUES = 256  # of an operand
@@ -32,7 +32,7 @@ class PlaneOf:
 class Planes:
     """Finds planes in the loop of `lines`."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: LineFinder) -> None:
         self._lines = lines
 
     def of(self, expr: Expr) -> tuple[PlaneOf, Limited] | None:

@@ -17,7 +17,7 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, Launch, Stmt, Var
-from mlfc.tir.numpy_expr import Array, Frame, access_key, check_bounds, compiled, read_elements, undefined
+from mlfc.tir.numpy_expr import Array, EvalFrame, access_key, check_bounds, compiled, read_elements, undefined
 from mlfc.tir.visitor import walk
 
 _Numbers = npt.NDArray[np.int64]
@@ -73,7 +73,7 @@ class _Watch:
         return bool(((owner == _NOBODY) | (owner == who)).all())
 
 
-class _Chosen(dict[Var, Array]):
+class _ActiveItems(dict[Var, Array]):
     """The variables of the work-items that take part in a statement, each cut out when it is first read."""
 
     def __init__(self, values: Mapping[Var, Array], active: _Numbers) -> None:
@@ -115,8 +115,8 @@ class _SimtInterpreter:
                 self._env[var] = (rest % extent).astype(np.int32)
                 rest = rest // extent
         self._active: _Numbers = np.arange(self._count)
-        self._frame = Frame(_Chosen(self._env, self._active), self.memory)
-        self._codes: dict[int, Callable[[Frame], list[Array]]] = {}
+        self._frame = EvalFrame(_ActiveItems(self._env, self._active), self.memory)
+        self._codes: dict[int, Callable[[EvalFrame], list[Array]]] = {}
 
     def run(self, stmt: Stmt) -> None:
         if isinstance(stmt, ir.Seq):
@@ -148,7 +148,7 @@ class _SimtInterpreter:
             code = self._codes[id(stmt)] = compiled(exprs, self._read)
         return code(self._frame)
 
-    def _read(self, frame: Frame, load: ir.Load, indices: list[Array], guarded: bool) -> Array:
+    def _read(self, frame: EvalFrame, load: ir.Load, indices: list[Array], guarded: bool) -> Array:
         """Read each work-item's own variables and its group's shared ones."""
         buffer, own = load.buffer, self.owned.get(load.buffer)
         if own is not None:
@@ -159,7 +159,7 @@ class _SimtInterpreter:
         return read_elements(self.memory[buffer], buffer, indices, load.dtype, guarded)
 
     def _choose(self) -> None:
-        self._frame.env = _Chosen(self._env, self._active)
+        self._frame.env = _ActiveItems(self._env, self._active)
 
     def _bind(self, var: Var, value: Array) -> None:
         lanes = dtypes.lanes(var.dtype)

@@ -35,7 +35,7 @@ def split_stores(stmt: Stmt) -> Stmt:
     """
     if isinstance(stmt, ir.For):
         parts = _nest(stmt)
-        cut = _Cut(*parts).run() if parts else None
+        cut = _NestCut(*parts).run() if parts else None
         if cut:
             return cut
     return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, split_stores)
@@ -60,7 +60,7 @@ def _extents(loops: Sequence[For]) -> tuple[int, ...]:
     return tuple(int(loop.extent.value) for loop in loops if isinstance(loop.extent, ir.Const))
 
 
-class _Cut:
+class _NestCut:
     """The cutting of one nest."""
 
     def __init__(self, loops: list[For], lets: list[ir.Let], store: ir.Store) -> None:

@@ -81,7 +81,7 @@ def _tiled(loops: list[For], along: Var, store: Store) -> Stmt:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _RangePart:
     """A part of a loop's range: blocks of `size` from `start` on; what is left is one block of a size of its own."""
 
     start: Expr
@@ -89,19 +89,19 @@ class _Part:
     size: Expr
 
 
-def _cut(loop: For, size: int) -> list[_Part]:
+def _cut(loop: For, size: int) -> list[_RangePart]:
     whole, rest = loop.extent // size, loop.extent % size
-    parts = [_Part(tb.const(0), whole, tb.const(size)), _Part(whole * size, None, rest)]
+    parts = [_RangePart(tb.const(0), whole, tb.const(size)), _RangePart(whole * size, None, rest)]
     return [
         part for part in parts if not any(isinstance(n, ir.Const) and n.value == 0 for n in (part.count, part.size))
     ]
 
 
-def _tiles(rows: _Part, inner: For, last: For, store: Store) -> list[Stmt]:
+def _tiles(rows: _RangePart, inner: For, last: For, store: Store) -> list[Stmt]:
     """Return the loops over a part of the rows, one for each part of what is written of them."""
     found: list[Stmt] = []
     for elements in _cut(last, TILE):
-        nest = _Nest()
+        nest = _TransposeNest()
         block, tile = nest.loop("rows", rows.count), nest.loop("tile", elements.count)
         row, offset = nest.loop(inner.var.name, rows.size, "vectorized"), nest.loop(last.var.name, elements.size)
         place = {inner.var: rows.start + block * ROWS + row, last.var: elements.start + tile * TILE + offset}
@@ -109,7 +109,7 @@ def _tiles(rows: _Part, inner: For, last: For, store: Store) -> list[Stmt]:
     return found
 
 
-class _Nest:
+class _TransposeNest:
     """Loops from the outermost inwards; those of one iteration are none."""
 
     def __init__(self) -> None:

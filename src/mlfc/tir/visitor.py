@@ -161,7 +161,7 @@ def mentions(prim: PrimFunc, dtype: str) -> bool:
     return any(dtypes.element(expr.dtype) == dtype for expr in exprs)
 
 
-class _Signature:
+class _CanonicalText:
     """Spells a function with variables and buffers numbered by first use, so names do not matter."""
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class _Signature:
 
 def signature(prim: PrimFunc) -> str:
     """Return a text that is the same for functions that do the same to arguments of the same types."""
-    spell = _Signature()
+    spell = _CanonicalText()
     symbols = [f"{spell.symbol(symbol)}:{symbol.low}:{symbol.high}" for symbol in prim.symbols]
     declared = [spell.declaration(buffer) for buffer in (*prim.params, *prim.scratch)]
     counts = f"{len(prim.inputs)},{len(prim.constants)},{len(prim.scratch)}"

@@ -19,7 +19,7 @@ from mlfc.relay.op import KERNEL_PREFIX, Kind, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support import dims, dtypes
 from mlfc.target.features import Features
-from mlfc.target.tuned import Parameter
+from mlfc.target.tuned import TemplateParameter
 from mlfc.tir import builder as tb
 from mlfc.tir import visitor
 from mlfc.tir.bind import bind
@@ -49,7 +49,7 @@ class LoweredGroup:
     label: str
     used: tuple[int, ...]
     constants: tuple[npt.NDArray[Any], ...]
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # which its template has
+    parameters: Mapping[str, TemplateParameter] = field(default_factory=dict)  # which its template has
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:

@@ -67,7 +67,7 @@ def _is_closed(inner: Iterable[Expr], last: Call, readers: Mapping[Expr, list[Ex
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _MaskPart:
     """A tensor of a mask, as it is broadcast to scores of a shape."""
 
     kind: str  # mask or bias
@@ -87,7 +87,7 @@ class _Match:
     cap: float = 0.0
     zero_nan: bool = False
     fill: float | None = None  # of masked scores, None for minus infinity
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_MaskPart] = field(default_factory=list)
     inner: list[Expr] = field(default_factory=list)  # all between the products, and the first of them
     build: Callable[[Call, Mapping[Expr, Expr]], Expr] = field(init=False)
 
@@ -152,7 +152,7 @@ def _either(match: _Match, call: Call, depth: int) -> bool:
         if shape_of(scores) != shape_of(call) or dtype_of(bias) != dtype_of(call):
             continue
         parts, inner, numbers = list(match.parts), list(match.inner), (match.scale, match.cap, match.fill)
-        match.parts.append(_Part("bias", bias, shape_of(call)))
+        match.parts.append(_MaskPart("bias", bias, shape_of(call)))
         if _scores(match, scores, depth - 1) and match.fill in (numbers[2], -inf):  # else it changes what is hidden
             return True
         match.parts, match.inner, (match.scale, match.cap, match.fill) = parts, inner, numbers
@@ -169,7 +169,7 @@ def _selected(match: _Match, call: Call, depth: int) -> bool:
         if any(part.kind == "mask" for part in match.parts):
             continue
         match.fill = number
-        match.parts.append(_Part("mask", condition, shape_of(call), negated))
+        match.parts.append(_MaskPart("mask", condition, shape_of(call), negated))
         return _scores(match, scores, depth - 1)
     return False
 
@@ -326,7 +326,7 @@ class _Builder:
             source = storage_owner(expr)
         return reshaped(source, shape)
 
-    def _placed(self, part: _Part) -> bool:
+    def _placed(self, part: _MaskPart) -> bool:
         """Tell whether a mask fits (batch, heads, queries, keys)."""
         if part.view[-2:] != (self.queries, self.keys):
             return False
@@ -357,7 +357,7 @@ class _Builder:
             tensor = ir.call("broadcast_to", [tensor], shape=tuple(wanted))
         return reshaped(tensor, (*target, *shape[-2:]))
 
-    def _window(self, part: _Part) -> dict[str, object] | None:
+    def _window(self, part: _MaskPart) -> dict[str, object] | None:
         """Return the attributes that say the same as a constant mask of a window, None if it is none."""
         value = value_of(part.tensor)
         if value is None or value.shape[-2:] != (self.queries, self.keys) or value.size != self.queries * self.keys:
@@ -396,7 +396,7 @@ def window_of(seen: Array, *, needs_keys: bool) -> dict[str, object] | None:
     return None
 
 
-def _aligned(part: _Part) -> tuple[int, ...]:
+def _aligned(part: _MaskPart) -> tuple[int, ...]:
     shape = shape_of(part.tensor)
     return (1,) * (len(part.view) - len(shape)) + shape
 

@@ -102,7 +102,7 @@ class _Member:
 
 def _shared(family: Sequence[_Member], constant: Constants) -> dict[PrimFunc, tuple[PrimFunc, tuple[Value, ...]]]:
     """Return the kernel that takes the place of those of a family, and the further constants of each of them."""
-    first, numbers = family[0].kernel, _Numbers(family)
+    first, numbers = family[0].kernel, _FamilyNumbers(family)
     prims = [first, *(variant for _, variant in first.variants)]
     whole = [
         replace(prim, body=numbers.body(prim.body, place), constants=(*prim.constants, *numbers.buffers.values()))
@@ -116,7 +116,7 @@ def _shared(family: Sequence[_Member], constant: Constants) -> dict[PrimFunc, tu
     }
 
 
-class _Numbers:
+class _FamilyNumbers:
     """The numbers in which the kernels of a family differ: one array a dtype, in which each is once."""
 
     def __init__(self, family: Sequence[_Member]) -> None:

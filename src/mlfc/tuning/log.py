@@ -9,7 +9,7 @@ from pathlib import Path
 from mlfc.errors import InputError, OutputError
 from mlfc.support.atomic import check_writable, output_error
 from mlfc.target.tuned import TEMPLATES
-from mlfc.target.tuning_log import FORM, Entry, read_log
+from mlfc.target.tuning_log import FORM, LogEntry, read_log
 
 
 class LogFile:
@@ -17,7 +17,7 @@ class LogFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         if not self.path.exists():
             check_writable(self.path)
             return
@@ -25,7 +25,7 @@ class LogFile:
         if whole < self.path.stat().st_size:  # a line that an interruption cut off
             os.truncate(self.path, whole)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogEntry) -> None:
         """Append an entry."""
         line = json.dumps(entry.to_json(), separators=(",", ":")) + "\n"
         try:
@@ -35,7 +35,7 @@ class LogFile:
             raise output_error(self.path, error) from error
         self.entries.append(entry)
 
-    def current(self, target: str, optimize: str, measured: str) -> list[Entry]:
+    def current(self, target: str, optimize: str, measured: str) -> list[LogEntry]:
         """Return the entries of this version for a processor, as they were measured."""
         return [
             entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from mlfc.target.tuning_log import Entry
+from mlfc.target.tuning_log import LogEntry
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 360, 60, 40
 _LEAST, _MOST = 0.4, 1.6  # ratios that the plot shows; others are on its edge
@@ -15,7 +15,7 @@ _LEGEND = """<p>Each dot is a candidate: its cost over that of the template's ru
 The line is the best so far of all kernels, by their cost.</p>"""
 
 
-def page(title: str, entries: Sequence[Entry]) -> str:
+def page(title: str, entries: Sequence[LogEntry]) -> str:
     """Return the page as HTML that needs no other file."""
     choices = {entry.kernel.key: entry for entry in entries if entry.kind == "choice"}
     rows = [
@@ -39,11 +39,11 @@ def page(title: str, entries: Sequence[Entry]) -> str:
     )
 
 
-def _values(entry: Entry) -> str:
+def _values(entry: LogEntry) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(entry.values.items())) or "the rule's"
 
 
-def _svg(trials: Sequence[Entry]) -> str:
+def _svg(trials: Sequence[LogEntry]) -> str:
     right, top = _WIDTH - 10, 10
     bottom = _HEIGHT - _BOTTOM
 
@@ -70,7 +70,7 @@ def _svg(trials: Sequence[Entry]) -> str:
     return "\n".join(parts)
 
 
-def best_so_far(trials: Sequence[Entry]) -> list[float]:
+def best_so_far(trials: Sequence[LogEntry]) -> list[float]:
     """Return after each trial the cost of all kernels that have one, with their best values, over that by the rules."""
     costs = {entry.kernel.key: entry.cost for entry in trials if entry.cost}
     total = sum(costs.values())

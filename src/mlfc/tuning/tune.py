@@ -23,7 +23,7 @@ from mlfc.support.text import Displayed, shortened
 from mlfc.target.defaults import EVERY_CPU
 from mlfc.target.target import Target, parse_target
 from mlfc.target.tuned import TEMPLATES, Choices
-from mlfc.target.tuning_log import FORM, Entry, TuningLog, processor_of, values_key
+from mlfc.target.tuning_log import FORM, LogEntry, TuningLog, processor_of, values_key
 from mlfc.tuning.bench import Bench, BoardBench, HostBench
 from mlfc.tuning.jobs import plain_code
 from mlfc.tuning.kernels import (
@@ -178,7 +178,7 @@ def tune(
             found = _Tuning(kernels, used, LogFile(output), (chosen, optimize), trials, seed, report)
             options = BuildOptions(str(chosen), optimize=optimize, limit_factor=importing.limit_factor)
 
-            def whole(choices: Sequence[Entry]) -> float | None:
+            def whole(choices: Sequence[LogEntry]) -> float | None:
                 if host is None or not any(entry.values for entry in choices):
                     return None
                 made = [
@@ -227,7 +227,9 @@ class _Tuning:
         self._measured = self._reused = 0
         self._best: dict[str, float] = {key: entry.ratio or 1.0 for key, entry in self._choices.items()}
 
-    def run(self, is_over: Callable[[], bool], whole: Callable[[Sequence[Entry]], float | None] | None) -> TuningResult:
+    def run(
+        self, is_over: Callable[[], bool], whole: Callable[[Sequence[LogEntry]], float | None] | None
+    ) -> TuningResult:
         """Search until all kernels have a choice, or the budget is spent."""
         self._reused = sum(kernel.facts.key in self._choices for kernel in self._kernels)
         left = [kernel for kernel in self._kernels if kernel.facts.key not in self._choices]
@@ -293,7 +295,7 @@ class _Tuning:
         return [Trial(entry.values, entry.outcome, entry.ratio, entry.ratio, entry.reason) for entry in entries]
 
     def _write(self, kind: str, kernel: TunableKernel, trial: Trial) -> None:
-        entry = Entry(
+        entry = LogEntry(
             FORM, TEMPLATES, kind, self._target, self._optimize, kernel.facts, trial.values, trial.outcome,
             None if trial.ratio is None else round(trial.ratio, 5), self._bench.name, self._costs.get(kernel.facts.key),
             shortened(trial.reason, _LONGEST_REASON) if trial.reason else "",

@@ -24,7 +24,7 @@ from mlfc.verify.reference import Reference
 
 
 @dataclass(frozen=True)
-class Layer:
+class BoardOperator:
     """An operator of a program, by what it computes."""
 
     name: str  # of its output: the original tensor's, if it is one, made unique
@@ -117,7 +117,7 @@ class BesideHost:
         return {**here, **whole}
 
 
-def program_layers(factory: Factory) -> list[Layer]:
+def program_layers(factory: Factory) -> list[BoardOperator]:
     """Return what each operator of compiled code computes, in the order of the calls."""
     outputs = {value.root: value.name for value in factory.program.outputs}
     taken, found = set(outputs.values()), []
@@ -128,5 +128,7 @@ def program_layers(factory: Factory) -> list[Layer]:
         if own is None and name in taken:
             name = f"{name} (operator {index})"
         taken.add(name)
-        found.append(Layer(name, value.shape, value.dtype, call.nodes, factory.code.function_names[call.kernel.name]))
+        found.append(
+            BoardOperator(name, value.shape, value.dtype, call.nodes, factory.code.function_names[call.kernel.name])
+        )
     return found

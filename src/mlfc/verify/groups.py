@@ -16,7 +16,7 @@ from mlfc.errors import MlfcError
 from mlfc.factory import Factory
 from mlfc.runtime import ProfiledModule
 from mlfc.support.arrays import Array
-from mlfc.verify.board_layers import Layer, program_layers
+from mlfc.verify.board_layers import BoardOperator, program_layers
 from mlfc.verify.difference import Difference, difference
 from mlfc.verify.reference import Reference
 
@@ -63,7 +63,7 @@ def _unoptimized(factory: Factory) -> ProfiledModule | None:
 
 
 def _group(
-    layer: Layer, sample: str, data: bytes, unoptimized: bytes | None, expected: Mapping[str, Array]
+    layer: BoardOperator, sample: str, data: bytes, unoptimized: bytes | None, expected: Mapping[str, Array]
 ) -> Difference | None:
     array = layer.array(data)
     if unoptimized is not None:

@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Run a TFLite model with LiteRT's reference kernels (see `Reference` for the few operators without one).
+    """Run a TFLite model with LiteRT's reference kernels (see `LiteRtReference` for the few operators without one).
 
     `model`: the model file or its contents.
     `inputs`: a value for each input, by tensor name. A shape that differs from the file's resizes the input.
@@ -24,10 +24,10 @@ def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[st
     scratch tensors are left out. Raises ToolchainError if LiteRT is not installed; InputError if the inputs are not
     those of the model; ModelError if LiteRT refuses the model.
     """
-    return Reference(model).run(inputs)
+    return LiteRtReference(model).run(inputs)
 
 
-class Reference:
+class LiteRtReference:
     """A TFLite model opened by LiteRT; `run` may be called many times.
 
     LiteRT has no reference kernel of some float operators (ELU, CEIL, ROUND, ...). A model with one of them runs

@@ -120,11 +120,11 @@ def _variant(
     """
     try:
         if title == LITERT:
-            from mlfc.verify.litert import Reference as LiteRT
+            from mlfc.verify.litert import LiteRtReference as LiteRT
 
             data, count = _nudged_tflite(path.read_bytes(), random, stored=stored, most=most)
             return None if stored and not count else LiteRT(data)
-        from mlfc.verify.onnxruntime import Reference as OnnxRuntime
+        from mlfc.verify.onnxruntime import OnnxRuntimeReference as OnnxRuntime
 
         counts: list[int] = []
         changed = OnnxRuntime(

@@ -21,7 +21,7 @@ _PLACES = {"QLinearConv": (3, 5), "QLinearMatMul": (3, 5), "ConvInteger": (1, 3)
 _CHUNK = 1 << 24
 
 
-class Reference:
+class OnnxRuntimeReference:
     """An ONNX model opened by ONNX Runtime; `run` may be called many times.
 
     `layers`: whether `run` returns every node's results, not the model's outputs alone.

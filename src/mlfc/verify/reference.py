@@ -84,10 +84,10 @@ def open_reference(path: Path, *, layers: bool, signature: str | None = None) ->
     with path.open("rb") as file:
         start = file.read(8)
     if start[4:] == b"TFL3":
-        from mlfc.verify.litert import Reference as LiteRT
+        from mlfc.verify.litert import LiteRtReference as LiteRT
 
         return LITERT, LiteRT(path, signature)
-    from mlfc.verify.onnxruntime import Reference as OnnxRuntime
+    from mlfc.verify.onnxruntime import OnnxRuntimeReference as OnnxRuntime
 
     return ONNX_RUNTIME, OnnxRuntime(path, layers=layers)
 

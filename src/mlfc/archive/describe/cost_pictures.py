@@ -145,7 +145,7 @@ def _roofs(costs: Costs) -> list[_Roof]:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _LogAxes:
     """Powers of ten on both axes, from and to."""
 
     x: tuple[float, float]
@@ -195,11 +195,11 @@ def _ticks(low: float, high: float) -> Iterator[float]:
                 yield step * 10.0**power
 
 
-def _frame(points: Sequence[_Point], roofs: Sequence[_Roof]) -> _Frame:
+def _frame(points: Sequence[_Point], roofs: Sequence[_Roof]) -> _LogAxes:
     across = [math.log10(point.intensity) for point in points]
     speeds = [math.log10(point.speed) for point in points]
     speeds += [math.log10(roof.value) for roof in roofs if not roof.is_bandwidth]
-    return _Frame((min(across) - 0.3, max(across) + 0.3), (min(speeds) - 0.3, max(speeds) + 0.3))
+    return _LogAxes((min(across) - 0.3, max(across) + 0.3), (min(speeds) - 0.3, max(speeds) + 0.3))
 
 
 def _svg(height: int, label: str, parts: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ _NEAR = 48  # columns on either side that are tried before a new one
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """The place of each node."""
 
     layers: tuple[int, ...]
@@ -18,7 +18,7 @@ class Layout:
     lanes: tuple[int | None, ...]
 
 
-def layered(reads: Sequence[Iterable[int]]) -> Layout:
+def layered(reads: Sequence[Iterable[int]]) -> GraphLayout:
     """Return the places of nodes that read what other ones give; the time is linear in nodes and edges.
 
     `reads`: by node the nodes that it reads, in an order in which all but loops go forwards. What goes backwards, or
@@ -68,7 +68,7 @@ class _Columns:
         self._lanes: list[int | None] = [None] * len(layers)
         self._free: list[int] = []  # by column the first layer at which it is free
 
-    def filled(self, members: Sequence[Sequence[int]]) -> Layout:
+    def filled(self, members: Sequence[Sequence[int]]) -> GraphLayout:
         heirs: dict[int, int] = {}  # by node the one above it whose column it goes on with
         for layer, nodes in enumerate(members):
             for node in sorted(nodes, key=lambda node: self._wish(node, heirs)):
@@ -79,7 +79,7 @@ class _Columns:
                 last = max((self._layers[reader] for reader in self._readers[node]), default=layer)
                 if last > layer + 1:
                     self._lanes[node] = self._take(self._columns[node], layer + 1, last, kept)
-        return Layout(tuple(self._layers), tuple(self._columns), tuple(self._lanes))
+        return GraphLayout(tuple(self._layers), tuple(self._columns), tuple(self._lanes))
 
     def _wish(self, node: int, heirs: dict[int, int]) -> tuple[int, int, int]:
         """Return who chooses first, which column a node wants, and its own place."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import mlfc.ops  # noqa: F401  (registers the operators, whose notes are shown)
-from mlfc.archive.describe.operators import GraphMemory, graph_memory, module_operators, module_peak
+from mlfc.archive.describe.operators import GraphMemorySummary, graph_memory, module_operators, module_peak
 from mlfc.archive.describe.vm import described_vm, unknown_memory
 from mlfc.archive.read.bytecode import bytecode_of
-from mlfc.archive.read.model import ArchiveRecord, ModuleRecord, OperatorBuffer, Storage, TensorRecord
+from mlfc.archive.read.model import ArchiveRecord, GraphStorage, ModuleRecord, OperatorBuffer, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.relay.op import kernel_note
 from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
@@ -121,7 +121,7 @@ def _vm(archive: Archive, module: ModuleRecord) -> dict[str, Any] | None:
     return described_vm(executable, told or vm_info(executable, len(data)))
 
 
-def _graph(archive: Archive, module: ModuleRecord) -> GraphMemory | None:
+def _graph(archive: Archive, module: ModuleRecord) -> GraphMemorySummary | None:
     path = module.files.graph
     if path is None or path not in archive.tar.sizes:
         return None
@@ -129,7 +129,7 @@ def _graph(archive: Archive, module: ModuleRecord) -> GraphMemory | None:
     return graph_memory(parse_graph(archive.tar.read(path, MAX_TEXT), place))
 
 
-def _tensors(module: ModuleRecord, kind: str, graph: GraphMemory | None) -> list[dict[str, Any]]:
+def _tensors(module: ModuleRecord, kind: str, graph: GraphMemorySummary | None) -> list[dict[str, Any]]:
     listed: tuple[TensorRecord, ...] = tuple(tensor for main in module.main for tensor in getattr(main, kind))
     if module.details:
         sizes = {tensor.name: tensor.nbytes for tensor in listed}
@@ -154,7 +154,7 @@ def _states(module: ModuleRecord) -> list[dict[str, Any]]:
     return [{**info.to_json(), "bytes": info.nbytes} for info in known]
 
 
-def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | None) -> list[int | str] | None:
+def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemorySummary | None) -> list[int | str] | None:
     if tensor.shape is not None:
         return list(tensor.shape)
     if graph is None:
@@ -167,7 +167,9 @@ def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemory | Non
     return list(known[1]) if known and known[0] == tensor.dtype else None
 
 
-def _memory(module: ModuleRecord, graph: GraphMemory | None, operators: list[dict[str, Any]]) -> dict[str, int | None]:
+def _memory(
+    module: ModuleRecord, graph: GraphMemorySummary | None, operators: list[dict[str, Any]]
+) -> dict[str, int | None]:
     tensors = [tensor.nbytes for main in module.main for tensor in (*main.inputs, *main.outputs)]
     scratch = [operator["workspace_bytes"] for operator in operators]
     if module.executor != "vm":
@@ -213,7 +215,7 @@ def _constants(archive: Archive, module: ModuleRecord) -> list[dict[str, Any]] |
     return sorted(shares, key=lambda item: (-item["bytes"], item["name"]))
 
 
-def _storage(storage: Storage) -> dict[str, Any]:
+def _storage(storage: GraphStorage) -> dict[str, Any]:
     return {"storage_id": storage.storage_id, "bytes": storage.nbytes, "input_binding": storage.input_binding}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mlfc.library.peaks import Limit, Peaks
+from mlfc.library.peaks import Peaks, Roofline
 from mlfc.runtime.executors.profile import OperatorTime
 
 MICROSECONDS, INSTRUCTIONS = "us", "instructions"
@@ -43,7 +43,7 @@ class Costs:
         """Return a cost with its unit."""
         return f"{cost:,.0f} instructions" if self.unit == INSTRUCTIONS else f"{cost:,.2f} us"
 
-    def limit(self, index: int) -> Limit | None:
+    def limit(self, index: int) -> Roofline | None:
         """Compare a call with this machine's peaks, if they are known."""
         return self.peaks.limit(self.operators[index]) if self.peaks and index < len(self.operators) else None
 
@@ -60,7 +60,7 @@ class TensorDifference:
 
 
 @dataclass(frozen=True)
-class Measured:
+class ModuleMeasurements:
     """What was measured of a page's module; parts that were not are None."""
 
     costs: Costs | None = None
@@ -77,4 +77,4 @@ def _badness(item: TensorDifference) -> tuple[bool, float, float]:
     return not item.is_within, item.largest / item.allowed if item.allowed else item.largest, item.largest
 
 
-NOTHING = Measured()
+NOTHING = ModuleMeasurements()

@@ -13,14 +13,14 @@ from typing import Any
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.errors import ArchiveError
 from mlfc.memory.plan import SCRATCH_NAME
-from mlfc.runtime.executors.graph_json import NOP, Entry, Graph
+from mlfc.runtime.executors.graph_json import NOP, Graph, TensorEntry
 from mlfc.support.module_info import BlockInfo, PoolInfo
 
 MAX_LISTED = 200_000
 """Tensors of all calls together; beyond it only sums are of use to anybody."""
 
 
-def module_operators(module: ModuleRecord, graph: GraphMemory | None, place: str) -> list[dict[str, Any]]:
+def module_operators(module: ModuleRecord, graph: GraphMemorySummary | None, place: str) -> list[dict[str, Any]]:
     """Return the module's operators in the order of their calls, as far as its archive knows it.
 
     Returns ``function``, ``nodes``, ``workspace_bytes`` (its scratch), ``macs``, ``bytes`` (read and written),
@@ -83,7 +83,7 @@ def module_peak(module: ModuleRecord, operators: Sequence[dict[str, Any]]) -> di
     return {**found, "tensors": tensors, "call": call}
 
 
-def _listed(module: ModuleRecord, graph: GraphMemory | None) -> list[dict[str, Any]]:
+def _listed(module: ModuleRecord, graph: GraphMemorySummary | None) -> list[dict[str, Any]]:
     told = module.details.operators if module.details else None
     if told is not None and (graph is None or len(told) == len(graph.calls)):
         return [call.to_json() for call in told]
@@ -98,7 +98,7 @@ def _listed(module: ModuleRecord, graph: GraphMemory | None) -> list[dict[str, A
 
 
 def _connected(
-    operators: list[dict[str, Any]], module: ModuleRecord, graph: GraphMemory | None
+    operators: list[dict[str, Any]], module: ModuleRecord, graph: GraphMemorySummary | None
 ) -> list[dict[str, Any]]:
     """Return operators with ``reads`` and ``outputs``: as told, else as the graph connects them."""
     if any(operator.get("reads") for operator in operators):
@@ -115,7 +115,7 @@ def _connected(
 
 
 def _blocks(
-    module: ModuleRecord, graph: GraphMemory | None, num_calls: int, place: str
+    module: ModuleRecord, graph: GraphMemorySummary | None, num_calls: int, place: str
 ) -> tuple[BlockInfo, ...] | None:
     if graph is not None:
         return graph.blocks if num_calls == len(graph.calls) else None
@@ -123,7 +123,7 @@ def _blocks(
     return None if plan is None else plan_blocks(plan, num_calls, f"{place}: module '{module.name}'")
 
 
-def _tensor(block: BlockInfo, pools: Sequence[PoolInfo], graph: GraphMemory | None) -> dict[str, Any]:
+def _tensor(block: BlockInfo, pools: Sequence[PoolInfo], graph: GraphMemorySummary | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": block.name, "bytes": block.nbytes, "offset": block.offset}
     if graph is not None:
         shown["storage_id"] = graph.storage_ids[block]
@@ -145,7 +145,7 @@ class GraphCall:
 
 
 @dataclass(frozen=True)
-class GraphMemory:
+class GraphMemorySummary:
     """What a graph says of memory."""
 
     calls: tuple[GraphCall, ...]  # in order; views, which run no code, are left out
@@ -188,7 +188,7 @@ def span_bytes(blocks: Sequence[BlockInfo]) -> int:
     return covered
 
 
-def graph_memory(graph: Graph) -> GraphMemory:
+def graph_memory(graph: Graph) -> GraphMemorySummary:
     """Return what a graph says of memory: a tensor lives from the call that writes it to the last that reads it."""
     calls: list[GraphCall] = []
     first: dict[int, int] = {}
@@ -223,14 +223,14 @@ def graph_memory(graph: Graph) -> GraphMemory:
         blocks.append(block)
     arguments = {name: _type(graph.entries[index]) for name, index in graph.arguments.items()}
     results = tuple(_type(graph.entries[index]) for index in graph.heads)
-    return GraphMemory(tuple(calls), tuple(blocks), storage_ids, total, arguments, results)
+    return GraphMemorySummary(tuple(calls), tuple(blocks), storage_ids, total, arguments, results)
 
 
-def _type_text(entry: Entry) -> str:
+def _type_text(entry: TensorEntry) -> str:
     return f"{entry.dtype}[{','.join(map(str, entry.shape))}]"
 
 
-def _type(entry: Entry) -> tuple[str, tuple[int, ...]]:
+def _type(entry: TensorEntry) -> tuple[str, tuple[int, ...]]:
     return entry.dtype, entry.shape
 
 

@@ -53,7 +53,7 @@ def memory_picture(module: Mapping[str, Any], name: str, width: int = WIDTH) -> 
     rectangles = _rectangles(operators)
     top = max((item.offset + item.nbytes for item in rectangles), default=0)
     across = min(max(width / len(operators), _CALL_WIDTH[0]), _CALL_WIDTH[1])
-    frame = _Frame(across, _HEIGHT / max(top, 1))
+    frame = _PlotArea(across, _HEIGHT / max(top, 1))
     whole = max(_LEFT + across * len(operators) + _RIGHT, 640)
     height = _TOP + _HEIGHT + _BOTTOM
     peak = module["peak"]
@@ -75,7 +75,7 @@ def memory_picture(module: Mapping[str, Any], name: str, width: int = WIDTH) -> 
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _PlotArea:
     """From calls and bytes to places: time to the right, addresses upwards."""
 
     across: float
@@ -107,7 +107,7 @@ def _rectangles(operators: list[dict[str, Any]]) -> list[_Rectangle]:
     return sorted(found, key=lambda item: (item.first, item.offset, item.last, item.name, item.nbytes))
 
 
-def _axes(frame: _Frame, top: int, num_calls: int) -> Iterator[str]:
+def _axes(frame: _PlotArea, top: int, num_calls: int) -> Iterator[str]:
     right = frame.x(num_calls)
     for part in range(5):
         offset = top * part // 4
@@ -122,7 +122,7 @@ def _axes(frame: _Frame, top: int, num_calls: int) -> Iterator[str]:
     yield f'<text x="{_LEFT - 6}" y="{_TOP - 12}" text-anchor="end">byte</text>'
 
 
-def _pools(frame: _Frame, pools: Sequence[Mapping[str, Any]], num_calls: int) -> Iterator[str]:
+def _pools(frame: _PlotArea, pools: Sequence[Mapping[str, Any]], num_calls: int) -> Iterator[str]:
     """Yield where each of several memories begins, and its name."""
     right = _number(frame.x(num_calls))
     for pool in pools if len(pools) > 1 else ():
@@ -132,7 +132,7 @@ def _pools(frame: _Frame, pools: Sequence[Mapping[str, Any]], num_calls: int) ->
         yield f'<text x="{right}" y="{_number(frame.y(pool["base"]) - 5)}" text-anchor="end">{_text(told)}</text>'
 
 
-def _marked(frame: _Frame, peak: Mapping[str, Any], room: int) -> Iterator[str]:
+def _marked(frame: _PlotArea, peak: Mapping[str, Any], room: int) -> Iterator[str]:
     """Yield the outline of the call with most live bytes, and what it is."""
     x, width = _number(frame.x(peak["call"])), _number(frame.across)
     told = f"peak of {peak['live_bytes']:,} live bytes in call {peak['call']}: {_label(peak)}"
@@ -143,7 +143,7 @@ def _marked(frame: _Frame, peak: Mapping[str, Any], room: int) -> Iterator[str]:
     yield f'<text x="{_LEFT}" y="36" fill="{_PEAK_COLOUR}">{_text(shortened(told, room))}</text>'
 
 
-def _drawn(frame: _Frame, item: _Rectangle, index: int) -> Iterator[str]:
+def _drawn(frame: _PlotArea, item: _Rectangle, index: int) -> Iterator[str]:
     x, y = frame.x(item.first), frame.y(item.offset + item.nbytes)
     width, height = frame.across * (item.last - item.first + 1), frame.scale * item.nbytes
     colour = _SCRATCH_COLOUR if item.name == SCRATCH_NAME else _COLOURS[index % len(_COLOURS)]

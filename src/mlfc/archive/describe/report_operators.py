@@ -8,7 +8,7 @@ from typing import Any
 
 from mlfc.archive.describe.cost_pictures import MOST_BARS, cost_bars, roofline
 from mlfc.archive.describe.graph_picture import result_type
-from mlfc.archive.describe.measured import INSTRUCTIONS, Costs, Measured, TensorDifference
+from mlfc.archive.describe.measured import INSTRUCTIONS, Costs, ModuleMeasurements, TensorDifference
 from mlfc.archive.describe.pages import Cell, html_of, name_cell, number, sortable
 from mlfc.archive.describe.source_graph import SourceNode, contract_of
 from mlfc.relay.op import kernel_operators
@@ -45,7 +45,7 @@ class OperatorTable:
     inputs: Sequence[str]
     sources: Mapping[str, SourceNode]
     kernels: Mapping[str, str]
-    measured: Measured
+    measured: ModuleMeasurements
 
     @property
     def costs(self) -> Costs | None:

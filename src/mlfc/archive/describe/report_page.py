@@ -8,7 +8,7 @@ from typing import Any
 from mlfc.archive.describe.graph_picture import graph_picture
 from mlfc.archive.describe.inspect import describe
 from mlfc.archive.describe.kernel_sources import kernel_sources
-from mlfc.archive.describe.measured import NOTHING, Measured
+from mlfc.archive.describe.measured import NOTHING, ModuleMeasurements
 from mlfc.archive.describe.pages import Cell, filled_page, html_of, name_cell, number, script, sortable
 from mlfc.archive.describe.picture import memory_picture
 from mlfc.archive.describe.report_operators import MOST_ROWS, OperatorTable, anchor
@@ -28,7 +28,7 @@ def report_page(
     archive: Archive,
     title: str,
     budget: Mapping[str, Any] | None = None,
-    measured: Mapping[str, Measured] | None = None,
+    measured: Mapping[str, ModuleMeasurements] | None = None,
 ) -> str:
     """Return the page of an open archive; all names may be hostile.
 
@@ -56,7 +56,7 @@ def report_page(
 
 
 def _module(
-    archive: Archive, name: str, module: Mapping[str, Any], measured: Measured, boards: Iterable[str]
+    archive: Archive, name: str, module: Mapping[str, Any], measured: ModuleMeasurements, boards: Iterable[str]
 ) -> Iterator[str]:
     operators = module["operators"] or ()
     kernels = kernel_sources(archive, name, [operator["function"] for operator in operators])
@@ -89,7 +89,7 @@ def _module(
             yield f'<details id="{anchor(name, function)}">{summary}<pre>{html_of(kernels[function])}</pre></details>'
 
 
-def _cards(module: Mapping[str, Any], measured: Measured) -> str:
+def _cards(module: Mapping[str, Any], measured: ModuleMeasurements) -> str:
     memory, operators, costs = module["memory"], module["operators"] or (), measured.costs
     macs = [operator["macs"] for operator in operators if isinstance(operator["macs"], int)]
     facts = {

@@ -80,14 +80,14 @@ def decode(data: bytes | memoryview, place: str) -> dict[str, Any]:
 
     Raises ArchiveError, naming the byte at which it is not BSON, or of a type that is not read here.
     """
-    reader = _Reader(memoryview(data), place)
+    reader = _BsonReader(memoryview(data), place)
     document = reader.document(0)
     if reader.take.remaining:
         raise reader.take.fault(f"{reader.take.remaining} bytes follow the document", reader.take.offset)
     return document
 
 
-class _Reader:
+class _BsonReader:
     """Reads one document; `take` stands at the next byte."""
 
     def __init__(self, data: memoryview, place: str) -> None:

@@ -21,7 +21,7 @@ _DIRECTIVE = re.compile(r"\s*#\s*(\w+)\s*(\w*)")
 
 
 @dataclass(frozen=True)
-class Field:
+class StructField:
     """A field of a struct: its type in single-spaced tokens and its name."""
 
     type: str
@@ -43,7 +43,7 @@ class Prototype:
 class Header:
     """The declarations of one header, each by name, in the order of the text."""
 
-    structs: dict[str, tuple[Field, ...]] = field(default_factory=dict)
+    structs: dict[str, tuple[StructField, ...]] = field(default_factory=dict)
     functions: dict[str, Prototype] = field(default_factory=dict)
     # with single spaces; the include guard, which has no value, is left out
     macros: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Header:
 
         return Header(
             {
-                change(name): tuple(Field(change(item.type), item.name) for item in fields)
+                change(name): tuple(StructField(change(item.type), item.name) for item in fields)
                 for name, fields in self.structs.items()
             },
             {
@@ -154,9 +154,9 @@ def _declare(header: Header, statement: str, body: str | None) -> None:
     header.functions.setdefault(name, Prototype(" ".join(result), tuple(parameters)))
 
 
-def _field(text: str) -> Field:
+def _field(text: str) -> StructField:
     tokens = _TOKEN.findall(text)
     # a parameter may have a type alone
     if len(tokens) > 1 and (tokens[-1][0].isalpha() or tokens[-1][0] == "_") and tokens[-2] != "struct":
-        return Field(" ".join(tokens[:-1]), tokens[-1])
-    return Field(" ".join(tokens), "")
+        return StructField(" ".join(tokens[:-1]), tokens[-1])
+    return StructField(" ".join(tokens), "")

@@ -39,7 +39,7 @@ _RFC_METADATA = re.compile(r"metadata-(0|[1-9][0-9]{0,3})\.json")
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArchiveLayout:
     """The places that differ between versions; ``{module}`` stands for the module's name."""
 
     metadata: str
@@ -53,17 +53,17 @@ class Layout:
 
 _VM_PATH = "executor-config/vm/{module}.vm"
 # each version as what changed since the one before
-_1 = Layout(METADATA, "lib", "relay.txt", "runtime-config/graph/graph.json", "parameters/{module}.params")
+_1 = ArchiveLayout(METADATA, "lib", "relay.txt", "runtime-config/graph/graph.json", "parameters/{module}.params")
 _3 = replace(_1, code="{module}_lib")
 _4 = replace(_3, relay="src/relay.txt")
 _5 = replace(_4, graph="executor-config/graph/graph.json")
 _7 = replace(_5, relay="src/{module}.relay", graph="executor-config/graph/{module}.graph", vm=_VM_PATH)
-_FULL_MODEL: Final[Mapping[int, Layout]] = {1: _1, 2: _1, 3: _3, 4: _4, 5: _5, 6: _5, 7: _7}
-_OPERATOR = Layout(METADATA, "lib", None, None, None)
+_FULL_MODEL: Final[Mapping[int, ArchiveLayout]] = {1: _1, 2: _1, 3: _3, 4: _4, 5: _5, 6: _5, 7: _7}
+_OPERATOR = ArchiveLayout(METADATA, "lib", None, None, None)
 OPERATOR_VERSIONS: Final = (4, 5, 6, 7)
 
 
-def layout_of(version: int, form: str = TVM, style: str = FULL_MODEL) -> Layout:
+def layout_of(version: int, form: str = TVM, style: str = FULL_MODEL) -> ArchiveLayout:
     """Return the places of an archive of version 1 to 7."""
     if form == RFC:
         return replace(_1, metadata=f"metadata-{version}.json", runtime="crt")
@@ -117,7 +117,7 @@ def vm_path(module: str) -> str:
     return _VM_PATH.format(module=module)
 
 
-def moved(path: str, module: str, old: Layout, new: Layout) -> str:
+def moved(path: str, module: str, old: ArchiveLayout, new: ArchiveLayout) -> str:
     """Return where a file of an archive of one module lies in another layout; the same path where both agree.
 
     Code files are renamed with all that their names begin: a ``.S`` file finds its constants under its own name and
@@ -136,7 +136,7 @@ def moved(path: str, module: str, old: Layout, new: Layout) -> str:
     return path
 
 
-def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Layout) -> dict[str, ModuleFiles]:
+def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: ArchiveLayout) -> dict[str, ModuleFiles]:
     """Return which files of an archive belong to each module, by its name.
 
     Code that bears the name of one module is this module's, code that bears no module's name is everyone's.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mlfc.errors import ArchiveError, MlfcError, OptionError
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
-from mlfc.runtime.modules.restoring import Origin
+from mlfc.runtime.modules.restoring import LoadedOrigin
 from mlfc.support.installation import required_for
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
@@ -82,7 +82,7 @@ def load_module(
     else:
         with required_for(LOADING, str(source)):
             root = _module_of_file(source, module, fmt)
-    root.origin = Origin.of(load_module, source, module)
+    root.origin = LoadedOrigin.of(load_module, source, module)
     return root
 
 

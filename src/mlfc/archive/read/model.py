@@ -48,7 +48,7 @@ class OperatorFunction:
 
 
 @dataclass(frozen=True)
-class Storage:
+class GraphStorage:
     """A block of the graph executor's memory; `input_binding` names the input or parameter that it holds."""
 
     storage_id: int
@@ -96,7 +96,7 @@ class ModuleRecord:
     export_datetime: str
     main: tuple[MainMemory, ...] = ()  # one a device; empty for operator style and for version 1, which does not say
     operator_functions: tuple[OperatorFunction, ...] = ()
-    storages: tuple[Storage, ...] | None = None  # of the graph executor; None for others
+    storages: tuple[GraphStorage, ...] | None = None  # of the graph executor; None for others
     operators: Mapping[str, tuple[OperatorBuffer, ...]] = field(default_factory=dict)  # of operator style alone
     external_dependencies: tuple[Mapping[str, Any], ...] = ()
     details: ModuleInfo | None = None  # the object ``mlfc``, where mlfc wrote the archive

@@ -13,7 +13,7 @@ from mlfc.archive.read.layout import (
     OPERATOR_VERSIONS,
     SOURCES,
     VERSION,
-    Layout,
+    ArchiveLayout,
     find_metadata,
     header_path,
     layout_of,
@@ -41,7 +41,7 @@ class Archive:
     metadata_path: str  # of the member with the metadata
     document: Mapping[str, Any]  # the metadata as they are in the archive
     metadata: Mapping[str, Any]  # the same in the shape of version 7
-    layout: Layout
+    layout: ArchiveLayout
     record: ArchiveRecord
 
     @property

@@ -14,17 +14,17 @@ from datetime import datetime, timezone
 from math import prod
 from typing import Any
 
-from mlfc.archive.read.layout import VERSION, Layout, files_of_modules, is_module_name
+from mlfc.archive.read.layout import VERSION, ArchiveLayout, files_of_modules, is_module_name
 from mlfc.archive.read.model import (
     FULL_MODEL,
     OPERATOR,
     ArchiveRecord,
+    GraphStorage,
     MainMemory,
     ModuleFiles,
     ModuleRecord,
     OperatorBuffer,
     OperatorFunction,
-    Storage,
     TensorRecord,
 )
 from mlfc.support import dtypes
@@ -43,7 +43,7 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 
 
 def archive_record(
-    document: Mapping[str, Any], paths: Iterable[str], *, version: int, form: str, layout: Layout
+    document: Mapping[str, Any], paths: Iterable[str], *, version: int, form: str, layout: ArchiveLayout
 ) -> ArchiveRecord:
     """Return the record of an archive from what `upgraded` returns."""
     known = tuple(paths)
@@ -74,14 +74,16 @@ def _module(module: Mapping[str, Any], files: ModuleFiles) -> ModuleRecord:
         operator_functions=tuple(_operator_function(entry) for entry in memory["functions"]["operator_functions"]),
         storages=None
         if sids is None
-        else tuple(Storage(entry["storage_id"], entry["size_bytes"], entry.get("input_binding")) for entry in sids),
+        else tuple(
+            GraphStorage(entry["storage_id"], entry["size_bytes"], entry.get("input_binding")) for entry in sids
+        ),
         external_dependencies=tuple(module.get("external_dependencies", ())),
         details=details,
         files=files,
     )
 
 
-def _operator_module(document: Mapping[str, Any], paths: tuple[str, ...], layout: Layout) -> ModuleRecord:
+def _operator_module(document: Mapping[str, Any], paths: tuple[str, ...], layout: ArchiveLayout) -> ModuleRecord:
     name = document["model_name"]
     return ModuleRecord(
         name=name,

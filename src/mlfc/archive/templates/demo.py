@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.archive.templates import render, text_of
-from mlfc.archive.templates.subject import Subject, given_pools
+from mlfc.archive.templates.subject import TemplateSubject, given_pools
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.c_types import HALF_FLOATS, literal
 from mlfc.memory.pools import DEFAULT_POOL
@@ -22,7 +22,7 @@ VECTORS = "_vectors.c"
 _PER_LINE = 16
 
 
-def demo_files(subjects: Sequence[Subject]) -> dict[str, bytes]:
+def demo_files(subjects: Sequence[TemplateSubject]) -> dict[str, bytes]:
     """Return the demo's files by path in the archive."""
     graphs, loads_pools = any(item.is_graph for item in subjects), any(item.loaded for item in subjects)
     program = render(
@@ -48,7 +48,7 @@ def check_files() -> dict[str, bytes]:
     return {name: text_of(name).encode() for name in names}
 
 
-def module_function(item: Subject, *, checked: bool, embedded: bool = False) -> str:
+def module_function(item: TemplateSubject, *, checked: bool, embedded: bool = False) -> str:
     """Return the C function ``demo_<module>``, which runs a module on its test vectors, or on zeros unless `checked`.
 
     In an `embedded` program, without files, what it would read from them is in its code.
@@ -68,7 +68,7 @@ def vector_paths(module: str) -> tuple[str, ...]:
     return tuple(f"{FOLDER}/{name}" for name in vector_names(module))
 
 
-def _vector_files(item: Subject) -> dict[str, bytes]:
+def _vector_files(item: TemplateSubject) -> dict[str, bytes]:
     """Return inputs of a module and the outputs that its code gave when the archive was made, as C, if it has any."""
     if not item.vectors:
         return {}

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from mlfc.archive.read.layout import CODE, CODEGEN, HEADERS, OBJECTS, SOURCES, VERSION
 from mlfc.archive.templates import render
 from mlfc.archive.templates.demo import FOLDER, VECTORS
-from mlfc.archive.templates.subject import Subject
+from mlfc.archive.templates.subject import TemplateSubject
 from mlfc.byoc.generator import supply_of
 from mlfc.crt import TRACE_HEADER
 from mlfc.support.version import __version__
@@ -127,7 +127,7 @@ def cmake_lists(plan: BuildPlan) -> str:
     return render("CMakeLists.txt", plan=plan, target=cmake_target(plan.name))
 
 
-def readme(subjects: Sequence[Subject], paths: Iterable[str], library: str | None, date: str) -> str:
+def readme(subjects: Sequence[TemplateSubject], paths: Iterable[str], library: str | None, date: str) -> str:
     """Return the text of README.md; `paths` are the other members, `library` is what the Makefile makes, if any."""
     known = list(paths)
     return render(

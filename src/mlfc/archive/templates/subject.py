@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from mlfc.archive.details import AOT, GRAPH, VM, module_info
-from mlfc.archive.read.layout import CODE, Layout
+from mlfc.archive.read.layout import CODE, ArchiveLayout
 from mlfc.codegen import GeneratedCode
 from mlfc.codegen.c_interface import STATE_FIELD, InterfaceTensor, field_names, tensors
 from mlfc.codegen.c_types import scalar_type
@@ -78,7 +78,7 @@ class DemoTensor:
 
 
 @dataclass(frozen=True)
-class Subject:
+class TemplateSubject:
     """A module."""
 
     name: str  # as in symbols and file names
@@ -191,7 +191,9 @@ class Subject:
         return f"tvmgen_{self.name}"
 
 
-def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tuple[Vector, ...] = ()) -> Subject:
+def subject(
+    factory: Factory, code: GeneratedCode, layout: ArchiveLayout, vectors: tuple[Vector, ...] = ()
+) -> TemplateSubject:
     """Describe a compiled module, its code as linked with the archive's other modules."""
     details = module_info(factory, code)
     inputs, outputs = (vm_tensors if factory.executor == VM else tensors)(factory.program)
@@ -202,7 +204,7 @@ def subject(factory: Factory, code: GeneratedCode, layout: Layout, vectors: tupl
         elements = None if item.is_static else most(prod(known.value.shape))
         return DemoTensor(item.name, known.field, item.shape, item.dtype, item.scale, item.zero_point, elements)
 
-    return Subject(
+    return TemplateSubject(
         factory.module_name,
         str(factory.target),
         details,
@@ -237,7 +239,7 @@ def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.generator for part in code.external if part.is_module is modules))
 
 
-def described_subject(name: str, details: ModuleInterface) -> Subject:
+def described_subject(name: str, details: ModuleInterface) -> TemplateSubject:
     """Describe a module of an archive for the AOT executor or the virtual machine as far as calling it takes."""
     described = (*details.inputs, *details.outputs)
     names = [item.name for item in described]
@@ -247,7 +249,7 @@ def described_subject(name: str, details: ModuleInterface) -> Subject:
         for item, field in zip(described, fields, strict=True)
     )
     count = len(details.inputs)
-    return Subject(name, "", details, tensors[:count], tensors[count:], (), "", "", ())
+    return TemplateSubject(name, "", details, tensors[:count], tensors[count:], (), "", "", ())
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ class GivenPool:
         ]
 
 
-def given_pools(subject: Subject) -> tuple[GivenPool, ...]:
+def given_pools(subject: TemplateSubject) -> tuple[GivenPool, ...]:
     """Return the memories of a module in the order of their struct; OptionError for constants too large for a macro."""
     pools = [
         GivenPool(

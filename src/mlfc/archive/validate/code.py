@@ -9,7 +9,7 @@ from mlfc.archive.read.c_header import MAX_HEADER_BYTES, Header, parse_header
 from mlfc.archive.read.layout import CODE, CODEGEN, header_path
 from mlfc.archive.read.model import ModuleRecord, TensorRecord
 from mlfc.archive.read.opening import Archive
-from mlfc.archive.validate.parsed_files import C_ENDINGS, OBJECT_ENDING, Fault, ParsedFiles, fault_of_error
+from mlfc.archive.validate.parsed_files import C_ENDINGS, OBJECT_ENDING, ArchiveFault, ParsedFiles, fault_of_error
 from mlfc.errors import MlfcError
 from mlfc.memory.pools import DEFAULT_POOL, pool_array
 from mlfc.runtime.executors.graph_json import COPY, NOP
@@ -20,7 +20,7 @@ from mlfc.support.module_info import ImportedModule
 _SHARED_WORKSPACE = "tvmgen_mlfc_shared_workspace"
 
 
-def code_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def code_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield missing and doubled functions, and sizes in C that are not those of the metadata."""
     archive = parsed.archive
     defined = set[str]().union(*parsed.objects.values(), *(symbols.functions for symbols in parsed.c_code.values()))
@@ -30,18 +30,18 @@ def code_faults(parsed: ParsedFiles) -> Iterator[Fault]:
     yield from _doubled(parsed)
     for place, function in _called(parsed):
         if function not in defined and not any(module.implements_function(function) for module in parsed.imports):
-            yield Fault("code", place, f"the function {function} is not defined in the code")
+            yield ArchiveFault("code", place, f"the function {function} is not defined in the code")
     for name, module in archive.record.modules.items():
         yield from _header_faults(archive, name, module)
         yield from _workspace_faults(parsed, name, module)
 
 
-def _doubled(parsed: ParsedFiles) -> Iterator[Fault]:
+def _doubled(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     owners: dict[str, str] = {}
     for path, found in parsed.c_code.items():
         for function, is_public in found.functions.items():
             if is_public and owners.setdefault(function, path) != path:
-                yield Fault("code", path, f"the function {function} is defined in {owners[function]} too")
+                yield ArchiveFault("code", path, f"the function {function} is defined in {owners[function]} too")
 
 
 def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
@@ -72,12 +72,12 @@ def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
             yield f"{archive.metadata_path}: shared", function
 
 
-def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Iterator[Fault]:
+def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Iterator[ArchiveFault]:
     path = header_path(name)
     if path not in module.files.headers or not module.main:
         return
     if archive.tar.sizes[path] > MAX_HEADER_BYTES:
-        yield Fault("code", path, f"a header of more than {MAX_HEADER_BYTES:,} bytes")
+        yield ArchiveFault("code", path, f"a header of more than {MAX_HEADER_BYTES:,} bytes")
         return
     header = parse_header(bytes(archive.tar.view(path)).decode("utf-8", "replace"))
     prefix = PurePosixPath(path).stem
@@ -88,11 +88,11 @@ def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Iterato
     for what, nbytes in said.items():
         macro = f"{prefix.upper()}_{what}_SIZE"
         if (found := header.macros.get(macro)) is not None and found != str(nbytes):
-            yield Fault("code", path, f"{macro} is {found[:40]}, the metadata say {nbytes}")
+            yield ArchiveFault("code", path, f"{macro} is {found[:40]}, the metadata say {nbytes}")
     in_order = module.details is not None
     for kind, tensors in (("inputs", main.inputs), ("outputs", main.outputs)):
         for cause in _tensor_faults(header, prefix, kind, tensors, in_order=in_order):
-            yield Fault("code", path, cause)
+            yield ArchiveFault("code", path, cause)
 
 
 def _tensor_faults(
@@ -117,7 +117,7 @@ def _tensor_faults(
         yield f"the sizes of {kind} are not those of the metadata: {', '.join(macros)[:200]}"
 
 
-def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> Iterator[Fault]:
+def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> Iterator[ArchiveFault]:
     """Yield a static workspace of another size than the metadata say; TVM's archives have none that could differ."""
     details = module.details
     if details is None or module.executor != "aot" or details.external_workspace or module.files.objects:
@@ -137,13 +137,13 @@ def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> I
             if path in parsed.c_code and known in parsed.c_code[path].arrays
         }
         if not sizes and nbytes:
-            yield Fault("code", f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined")
+            yield ArchiveFault("code", f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined")
         for path, size in sizes.items():
             if size != nbytes:
-                yield Fault("code", path, f"the array {array} has {size} bytes, the metadata say {nbytes}")
+                yield ArchiveFault("code", path, f"the array {array} has {size} bytes, the metadata say {nbytes}")
 
 
-def module_tree_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def module_tree_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield entries of import trees that are wrong, and files of devices that belong to none."""
     archive = parsed.archive
     claimed: set[str] = set()
@@ -151,13 +151,13 @@ def module_tree_faults(parsed: ParsedFiles) -> Iterator[Fault]:
         tree = module.details.module_tree if module.details else ()
         place = f"{archive.metadata_path}: {name}: module_tree"
         for index, cause in _tree_faults(tree, archive.tar.sizes):
-            yield Fault("modules", f"{place}[{index}]", cause)
+            yield ArchiveFault("modules", f"{place}[{index}]", cause)
         for entry in tree[1:]:
             yield from (fault for path in entry.files for fault in _content_faults(archive, entry, path))
         claimed.update(path for entry in tree for path in entry.files)
     for path in archive.tar.sizes:
         if path.startswith(f"{CODEGEN}/") and not path.startswith(f"{CODE}/") and path not in claimed:
-            yield Fault("modules", path, "no module_tree of the metadata has this file")
+            yield ArchiveFault("modules", path, "no module_tree of the metadata has this file")
 
 
 def _tree_faults(tree: Sequence[ImportedModule], present: Mapping[str, int]) -> Iterator[tuple[int, str]]:
@@ -175,7 +175,7 @@ def _tree_faults(tree: Sequence[ImportedModule], present: Mapping[str, int]) -> 
                 yield index, f"a file of '{entry.type_key}' cannot be {path[:200]!r}"
 
 
-def _content_faults(archive: Archive, entry: ImportedModule, path: str) -> Iterator[Fault]:
+def _content_faults(archive: Archive, entry: ImportedModule, path: str) -> Iterator[ArchiveFault]:
     """Yield what the loader of the kind says of a file; kinds without a loader here are kept as they are."""
     if path not in archive.tar.sizes:
         return

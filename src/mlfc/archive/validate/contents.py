@@ -15,7 +15,7 @@ from mlfc.archive.read.model import ModuleRecord, TensorRecord
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.read.params_forms import WRITERS, read_params
 from mlfc.archive.read.source import read_source
-from mlfc.archive.validate.parsed_files import Fault, ParsedFiles, fault_of_error
+from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles, fault_of_error
 from mlfc.codegen.host.graph_json import input_names
 from mlfc.errors import ArchiveError, MlfcError
 from mlfc.relay.text import from_text
@@ -30,7 +30,7 @@ Params = Mapping[str, npt.NDArray[Any]]
 _VERSION_LINE = "#[version"
 
 
-def graph_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def graph_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield what is wrong with the graph of each module, and where it contradicts what is beside it."""
     for module in parsed.archive.record.modules.values():
         path = module.files.graph
@@ -39,7 +39,7 @@ def graph_faults(parsed: ParsedFiles) -> Iterator[Fault]:
         graph = parsed.graphs.get(path)
         if graph is not None:
             for cause in (*_storage_faults(graph, module), *_interface_faults(graph, module)):
-                yield Fault("graph", path, cause)
+                yield ArchiveFault("graph", path, cause)
         elif path in parsed.errors:
             yield fault_of_error("graph", path, parsed.errors[path])
 
@@ -91,7 +91,7 @@ def _tensor_faults(graph: Graph, entry: int, tensor: TensorRecord, shown: str) -
         yield f"{shown}: of shape {found.shape}, the metadata say {tensor.shape}"
 
 
-def bytecode_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def bytecode_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield what is wrong with the bytecode of each module, and where it contradicts the metadata."""
     archive = parsed.archive
     for module in archive.record.modules.values():
@@ -104,10 +104,10 @@ def bytecode_faults(parsed: ParsedFiles) -> Iterator[Fault]:
             yield fault_of_error("bytecode", path, error)
             continue
         for cause in bytecode.bytecode_faults(executable, len(data), module):
-            yield Fault("bytecode", path, cause)
+            yield ArchiveFault("bytecode", path, cause)
 
 
-def params_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def params_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield what is wrong with the parameters of each module, in each form that is there."""
     archive = parsed.archive
     for module in archive.record.modules.values():
@@ -122,7 +122,7 @@ def params_faults(parsed: ParsedFiles) -> Iterator[Fault]:
             if path != module.files.source_params:
                 causes += _graph_faults(params, graph, module)
             for cause in causes:
-                yield Fault("parameters", path, cause)
+                yield ArchiveFault("parameters", path, cause)
 
 
 def _files(archive: Archive, module: ModuleRecord) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> 
                 yield f"no tensor for '{name[:80]}', which the graph takes and the metadata do not list as an input"
 
 
-def relay_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def relay_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield texts that do not parse.
 
     TVM's archives hold ``str(module)``, which TVM's own parser does not take: it has no line with a version, and the

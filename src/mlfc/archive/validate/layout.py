@@ -17,7 +17,7 @@ from mlfc.archive.read.layout import header_path
 from mlfc.archive.read.model import FULL_MODEL, RFC, ModuleRecord
 from mlfc.archive.read.opening import Archive, missing_code
 from mlfc.archive.templates.demo import vector_paths
-from mlfc.archive.validate.parsed_files import Fault, ParsedFiles
+from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles
 from mlfc.runtime.executors.graph_json import COPY
 from mlfc.support import dtypes
 from mlfc.support.module_info import ModuleInfo, SharedInfo
@@ -27,7 +27,7 @@ _GRAPHS = ("executor-config", "runtime-config")
 _RUNTIME_URL = "mlf_path"
 
 
-def layout_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def layout_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield what is missing and what should not be there."""
     archive = parsed.archive
     if archive.record.style == FULL_MODEL:
@@ -38,7 +38,7 @@ def layout_faults(parsed: ParsedFiles) -> Iterator[Fault]:
     present = sorted(archive.tar.sizes)
     for name, module in archive.record.modules.items():
         for text in _missing(archive, name, module, present):
-            yield Fault("layout", text, "the file is missing")
+            yield ArchiveFault("layout", text, "the file is missing")
 
 
 def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequence[str]) -> Iterator[str]:
@@ -74,7 +74,7 @@ def _missing_extras(archive: Archive, name: str, module: ModuleRecord, present: 
         yield from (path for path in vector_paths(name) if path not in archive.tar.sizes)
 
 
-def _stray_files(archive: Archive) -> Iterator[Fault]:
+def _stray_files(archive: Archive) -> Iterator[ArchiveFault]:
     """Yield files in the modules' folders that no module claims: a reader of another version would take them."""
     records = archive.record.modules.values()
     known = {path for module in records for path in (module.files.graph, module.files.vm, module.files.params) if path}
@@ -85,44 +85,50 @@ def _stray_files(archive: Archive) -> Iterator[Fault]:
             continue
         # parameters may be there in several forms
         if not (path.startswith(f"{_PARAMETERS}/") and path.removesuffix(PurePosixPath(path).suffix) in stems):
-            yield Fault("layout", path, "no module of the metadata has this file")
+            yield ArchiveFault("layout", path, "no module of the metadata has this file")
     for name, module in archive.record.modules.items():
         if module.executor == "aot" and module.files.graph:
-            yield Fault("layout", module.files.graph, f"module '{name}' is of the AOT executor, which has no graph")
+            yield ArchiveFault(
+                "layout", module.files.graph, f"module '{name}' is of the AOT executor, which has no graph"
+            )
         if module.executor == "vm" and module.files.graph:
-            yield Fault("layout", module.files.graph, f"module '{name}' is of the virtual machine, which has no graph")
+            yield ArchiveFault(
+                "layout", module.files.graph, f"module '{name}' is of the virtual machine, which has no graph"
+            )
         if module.executor != "vm" and module.files.vm:
-            yield Fault("layout", module.files.vm, f"module '{name}' is of the {module.executor} executor, not of vm")
+            yield ArchiveFault(
+                "layout", module.files.vm, f"module '{name}' is of the {module.executor} executor, not of vm"
+            )
 
 
-def _shared_headers(archive: Archive) -> Iterator[Fault]:
+def _shared_headers(archive: Archive) -> Iterator[ArchiveFault]:
     """Yield modules that one header would have to serve, for headers have names in lower case."""
     owners: dict[str, str] = {}
     for name in archive.record.modules:
         owner = owners.setdefault(header_path(name), name)
         if owner != name:
-            yield Fault("layout", header_path(name), f"the modules '{owner}' and '{name}' have one header")
+            yield ArchiveFault("layout", header_path(name), f"the modules '{owner}' and '{name}' have one header")
 
 
-def _operator_style_faults(archive: Archive) -> Iterator[Fault]:
+def _operator_style_faults(archive: Archive) -> Iterator[ArchiveFault]:
     if archive.record.form != RFC and not any(re.fullmatch(r"src/tir-[0-9]+\.txt", path) for path in archive.tar.sizes):
-        yield Fault("layout", "src/tir-1.txt", "the file is missing")
+        yield ArchiveFault("layout", "src/tir-1.txt", "the file is missing")
     for path in archive.tar.sizes:
         if path.partition("/")[0] in (_PARAMETERS, *_GRAPHS):
-            yield Fault("layout", path, "archives of operator style have no such file")
+            yield ArchiveFault("layout", path, "archives of operator style have no such file")
 
 
-def consistency_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def consistency_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield contradictions within each module and between modules."""
     archive = parsed.archive
     for name, module in archive.record.modules.items():
         place = f"{archive.metadata_path}: {name}"
         for cause in _module_faults(module):
-            yield Fault("metadata", place, cause)
+            yield ArchiveFault("metadata", place, cause)
     shared = archive.record.details and archive.record.details.shared
     if shared:
         for cause in _shared_faults(shared, archive.record.modules):
-            yield Fault("metadata", f"{archive.metadata_path}: shared", cause)
+            yield ArchiveFault("metadata", f"{archive.metadata_path}: shared", cause)
 
 
 def _module_faults(module: ModuleRecord) -> Iterator[str]:

@@ -98,7 +98,7 @@ def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Fault:
+class ArchiveFault:
     """One thing that is wrong with an archive."""
 
     # what was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``bytecode``,
@@ -111,13 +111,13 @@ class Fault:
         return f"{self.place}: {self.cause}" if self.place else self.cause
 
 
-def fault_of_text(check: str, text: str) -> Fault:
+def fault_of_text(check: str, text: str) -> ArchiveFault:
     """Return the fault that a text ``place: cause`` describes."""
     place, separator, cause = text.partition(": ")
-    return Fault(check, place, cause) if separator else Fault(check, "", text)
+    return ArchiveFault(check, place, cause) if separator else ArchiveFault(check, "", text)
 
 
-def fault_of_error(check: str, place: str, error: MlfcError) -> Fault:
+def fault_of_error(check: str, place: str, error: MlfcError) -> ArchiveFault:
     """Return the fault that an error of a reader is.
 
     `place`: the file in the archive. The error may name it too, behind the path of the archive and before the very
@@ -125,4 +125,4 @@ def fault_of_error(check: str, place: str, error: MlfcError) -> Fault:
     """
     where = error.place or place
     start = where.find(place)
-    return Fault(check, where[start:] if start >= 0 else f"{place}: {where}", error.cause)
+    return ArchiveFault(check, where[start:] if start >= 0 else f"{place}: {where}", error.cause)

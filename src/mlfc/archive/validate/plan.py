@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
 
-from mlfc.archive.validate.parsed_files import Fault, ParsedFiles
+from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles
 from mlfc.support.module_info import BlockInfo, PoolInfo, ReachInfo
 
 
-def plan_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def plan_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     """Yield blocks that cannot be where the plan of a module puts them."""
     archive = parsed.archive
     for name, module in archive.record.modules.items():
@@ -28,11 +28,11 @@ def plan_faults(parsed: ParsedFiles) -> Iterator[Fault]:
         size = max(pool.base + pool.nbytes for pool in pools) if pools else details.memory.workspace_bytes
         wrong = dict(_single_faults(blocks, len(details.operators), size))
         for cause in pool_faults(pools, blocks, details.memory.workspace_bytes):
-            yield Fault("plan", place, cause)
+            yield ArchiveFault("plan", place, cause)
         for cause in wrong.values():
-            yield Fault("plan", place, cause)
+            yield ArchiveFault("plan", place, cause)
         for cause in overlaps(blocks, wrong):
-            yield Fault("plan", place, cause)
+            yield ArchiveFault("plan", place, cause)
 
 
 def _single_faults(blocks: Sequence[BlockInfo], calls: int, size: int) -> Iterator[tuple[int, str]]:

@@ -10,7 +10,7 @@ from mlfc.archive.read.opening import metadata_faults, read_archive
 from mlfc.archive.validate.code import code_faults, module_tree_faults
 from mlfc.archive.validate.contents import bytecode_faults, graph_faults, params_faults, relay_faults
 from mlfc.archive.validate.layout import consistency_faults, layout_faults
-from mlfc.archive.validate.parsed_files import Fault, ParsedFiles, fault_of_text
+from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles, fault_of_text
 from mlfc.archive.validate.plan import plan_faults
 from mlfc.support.tar import open_tar
 
@@ -18,11 +18,11 @@ MAX_FAULTS = 1000
 """More would help nobody, and an archive can be made to have any number of them."""
 
 
-def _manifest_faults(parsed: ParsedFiles) -> Iterator[Fault]:
+def _manifest_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     return (fault_of_text("manifest", text) for text in parsed.archive.file_faults())
 
 
-CHECKS: tuple[Callable[[ParsedFiles], Iterator[Fault]], ...] = (
+CHECKS: tuple[Callable[[ParsedFiles], Iterator[ArchiveFault]], ...] = (
     _manifest_faults,
     layout_faults,
     consistency_faults,
@@ -37,7 +37,7 @@ CHECKS: tuple[Callable[[ParsedFiles], Iterator[Fault]], ...] = (
 """What is looked at once the metadata fit their schema, in this order."""
 
 
-def find_faults(path: str | os.PathLike[str]) -> list[Fault]:
+def find_faults(path: str | os.PathLike[str]) -> list[ArchiveFault]:
     """Return every fault of an archive of any version, each with its place; an empty list for a good one.
 
     Nothing of the archive runs, and nothing is written. What TVM's own writer got wrong in every archive (sizes of

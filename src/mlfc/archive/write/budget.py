@@ -25,7 +25,7 @@ _IO_HINT = "Let intermediates take the inputs' place with --workspace-io. "
 
 
 @dataclass(frozen=True, eq=False)
-class _Module:
+class _ModuleRam:
     """What one module needs of RAM, in bytes."""
 
     factory: Factory
@@ -89,7 +89,7 @@ def check_budget(
     if ram is not None:
         _require_bounds(factories)
     linked = linked_code(factories, options or ExportOptions())
-    modules = [_Module(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
+    modules = [_ModuleRam(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
     used = _ram(modules, linked)
     if ram is not None and used > ram:
         raise _ram_error(modules, linked, used, ram)
@@ -140,12 +140,12 @@ def _check_memories(factories: Sequence[Factory]) -> None:
                 )
 
 
-def _ram(modules: Sequence[_Module], linked: LinkedCode) -> int:
+def _ram(modules: Sequence[_ModuleRam], linked: LinkedCode) -> int:
     apart = sum(item.code.sizes.workspace for item in modules if item.factory.module_name in linked.workspace_modules)
     return sum(item.ram for item in modules) - apart + linked.workspace_bytes
 
 
-def _ram_error(modules: Sequence[_Module], linked: LinkedCode, used: int, limit: int) -> BudgetError:
+def _ram_error(modules: Sequence[_ModuleRam], linked: LinkedCode, used: int, limit: int) -> BudgetError:
     heaviest = max(modules, key=lambda item: item.ram)
     peak = module_info(heaviest.factory, heaviest.code).peak
     sizes = heaviest.code.sizes

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mlfc.archive.read.layout import CODE, VERSION, Layout, layout_of, moved
+from mlfc.archive.read.layout import CODE, VERSION, ArchiveLayout, layout_of, moved
 from mlfc.archive.read.model import RFC, TVM
 from mlfc.archive.read.params_forms import WRITERS
 from mlfc.archive.write.options import ExportOptions
@@ -103,7 +103,7 @@ def _targets_by_device(targets: list[str]) -> dict[str, str]:
 
 
 def relocated(
-    files: Mapping[str, Data], document: Mapping[str, Any], old: Layout, new: Layout, version: int
+    files: Mapping[str, Data], document: Mapping[str, Any], old: ArchiveLayout, new: ArchiveLayout, version: int
 ) -> tuple[dict[str, Data], Document]:
     """Return files and metadata of an archive of one module with every path as `new` has it.
 
@@ -146,7 +146,7 @@ def with_manifest(files: Mapping[str, Data], document: Mapping[str, Any], known:
     return {**document, "mlfc": details}
 
 
-def _module(module: Mapping[str, Any], paths: Mapping[str, str], old: Layout, new: Layout) -> Document:
+def _module(module: Mapping[str, Any], paths: Mapping[str, str], old: ArchiveLayout, new: ArchiveLayout) -> Document:
     result = dict(module)
     if "external_dependencies" in result:
         here, there = f"./{old.runtime}", f"./{new.runtime}"
@@ -170,7 +170,7 @@ def _moved_code(path: str, paths: Mapping[str, str]) -> str:
     return paths.get(whole, whole).removeprefix(f"{CODE}/")
 
 
-def _rewritten(text: bytes, paths: Mapping[str, str], old: Layout, new: Layout, version: int) -> bytes:
+def _rewritten(text: bytes, paths: Mapping[str, str], old: ArchiveLayout, new: ArchiveLayout, version: int) -> bytes:
     places = {path.encode(): target.encode() for path, target in paths.items() if path != target}
     here, there = f"{old.runtime}/".encode(), f"{new.runtime}/".encode()
     # the longest first, so that no path hides one that it begins

@@ -25,7 +25,7 @@ _STATES = "mlfc_states"  # the attribute with the nodes of states, which other e
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphConfig:
     """The executor's configuration of a module."""
 
     text: str  # the JSON, as TVM writes it
@@ -35,7 +35,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _ConfigEntry:
     shape: tuple[int, ...]
     dtype: str
     storage: int
@@ -49,7 +49,7 @@ class _GraphBuilder:
         self._plan = plan
         self._storage_ids = {storage: number for number, storage in enumerate(plan.storages)}
         self.nodes: list[dict[str, Any]] = []
-        self.entries: list[_Entry] = []
+        self.entries: list[_ConfigEntry] = []
         self.params: dict[str, Value] = {}
         self.states: list[int] = []  # the numbers of their nodes
         self.rows = [0]
@@ -120,7 +120,7 @@ class _GraphBuilder:
         self.rows.append(len(self.entries))
 
     def _entry(self, shape: tuple[Any, ...], dtype: str, storage: Storage) -> None:
-        self.entries.append(_Entry(shape, dtype, self._storage_ids[storage], TYPE_CODES[storage.device or "cpu"]))
+        self.entries.append(_ConfigEntry(shape, dtype, self._storage_ids[storage], TYPE_CODES[storage.device or "cpu"]))
 
     def _unique(self, name: str) -> str:
         candidate = _unused(name, self._names)
@@ -143,7 +143,7 @@ class _GraphBuilder:
         }
 
 
-def build_graph(program: Program, function_names: Mapping[str, str], plan: Plan) -> Graph:
+def build_graph(program: Program, function_names: Mapping[str, str], plan: Plan) -> GraphConfig:
     """Return the graph of a program.
 
     Inputs come first, in the model's order, then states: arguments whose blocks nodes write, too, so that they keep
@@ -159,7 +159,7 @@ def build_graph(program: Program, function_names: Mapping[str, str], plan: Plan)
         for node, row in zip(builder.nodes, builder.rows, strict=False)
         if node["op"] == "null"
     }
-    return Graph(graph_text(builder.document()), builder.params, bindings)
+    return GraphConfig(graph_text(builder.document()), builder.params, bindings)
 
 
 def graph_text(document: Mapping[str, Any]) -> str:

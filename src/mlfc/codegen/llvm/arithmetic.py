@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import Context
+from mlfc.codegen.llvm.context import FunctionContext
 from mlfc.codegen.llvm.llvm_types import (
     FLOAT,
     INT32,
@@ -39,7 +39,7 @@ OF_BITS = frozenset({"run"})
 """Intrinsics that take numbers of any dtype as their bits."""
 
 
-def convert(context: Context, value: Value, source: str, target: str) -> Value:
+def convert(context: FunctionContext, value: Value, source: str, target: str) -> Value:
     """Return a value of dtype `source` as `target`, which has as many lanes; neither is a half float."""
     if source == target:
         return value
@@ -49,7 +49,7 @@ def convert(context: Context, value: Value, source: str, target: str) -> Value:
     return _from_integer(context, value, before, target)
 
 
-def _from_float(context: Context, value: Value, before: str, target: str) -> Value:
+def _from_float(context: FunctionContext, value: Value, before: str, target: str) -> Value:
     builder, kind = context.builder, value_type(target)
     after = dtypes.element(target)
     if after == "bool":
@@ -59,7 +59,7 @@ def _from_float(context: Context, value: Value, before: str, target: str) -> Val
     return builder.fptosi(value, kind) if is_signed(after) else builder.fptoui(value, kind)
 
 
-def _from_integer(context: Context, value: Value, before: str, target: str) -> Value:
+def _from_integer(context: FunctionContext, value: Value, before: str, target: str) -> Value:
     builder, kind = context.builder, value_type(target)
     after = dtypes.element(target)
     if after == "bool":
@@ -71,7 +71,9 @@ def _from_integer(context: Context, value: Value, before: str, target: str) -> V
     return builder.trunc(value, kind) if dtypes.bits(after) < dtypes.bits(before) else value
 
 
-def divide(context: Context, expr: ir.Binary, a: Value, b: Value, dividend: Interval, divisor: Interval) -> Value:
+def divide(
+    context: FunctionContext, expr: ir.Binary, a: Value, b: Value, dividend: Interval, divisor: Interval
+) -> Value:
     """Return quotient or remainder, rounded down or towards zero, depending on the operator.
 
     What C leaves undefined is zero, and the quotient that overflows wraps. `dividend` and `divisor` are known of a and
@@ -94,14 +96,14 @@ def divide(context: Context, expr: ir.Binary, a: Value, b: Value, dividend: Inte
     return builder.select(is_zero, zero, result)
 
 
-def _unless_zero(context: Context, b: Value, *, is_quotient: bool, a: Value) -> Value:
+def _unless_zero(context: FunctionContext, b: Value, *, is_quotient: bool, a: Value) -> Value:
     builder, zero = context.builder, context.number(0, b)
     is_zero = builder.icmp_unsigned("==", b, zero)
     safe = builder.select(is_zero, context.number(1, b), b)
     return builder.select(is_zero, zero, builder.udiv(a, safe) if is_quotient else builder.urem(a, safe))
 
 
-def _signed(context: Context, a: Value, b: Value, *, is_quotient: bool, rounds_down: bool) -> Value:
+def _signed(context: FunctionContext, a: Value, b: Value, *, is_quotient: bool, rounds_down: bool) -> Value:
     """Divide by a number other than 0 and -1."""
     builder = context.builder
     rest = builder.srem(a, b)
@@ -115,7 +117,7 @@ def _signed(context: Context, a: Value, b: Value, *, is_quotient: bool, rounds_d
     return builder.add(rest, builder.select(down, b, zero))
 
 
-def integer_power(context: Context, base: Value, exponent: Value, *, signed: bool) -> Value:
+def integer_power(context: FunctionContext, base: Value, exponent: Value, *, signed: bool) -> Value:
     """Return the power of two integers, which wraps; of a negative exponent 1 / power, towards zero."""
     builder, zero, one = context.builder, context.number(0, base), context.number(1, base)
     before = builder.block
@@ -143,7 +145,7 @@ def integer_power(context: Context, base: Value, exponent: Value, *, signed: boo
     return builder.select(builder.icmp_signed("<", exponent, zero), of_one, power)
 
 
-def instruction(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+def instruction(context: FunctionContext, name: str, args: Sequence[Value]) -> Value | None:
     """Return the value of an intrinsic by instructions of the machine's own, where it has them."""
     for form in map(LLVM_FORMS.get, LLVM_FORMS):
         value = form.call(context, name, args)
@@ -154,7 +156,7 @@ def instruction(context: Context, name: str, args: Sequence[Value]) -> Value | N
     return None
 
 
-def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Value:
+def call(context: FunctionContext, name: str, args: Sequence[Value], dtype: str) -> Value:
     """Return the value of an intrinsic without a body, whose result has this dtype."""
     value = instruction(context, name, args)
     if value is not None:
@@ -174,7 +176,7 @@ def call(context: Context, name: str, args: Sequence[Value], dtype: str) -> Valu
     raise InternalError(f"LLVM code has no intrinsic '{name}' of {dtype}")
 
 
-def _classified(context: Context, name: str, value: Value) -> Value:
+def _classified(context: FunctionContext, name: str, value: Value) -> Value:
     builder = context.builder
     if name == "isnan":
         return builder.fcmp_unordered("uno", value, value)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import Context
+from mlfc.codegen.llvm.context import FunctionContext
 from mlfc.codegen.llvm.llvm_types import INT1, INT8, INT16, INT32, POINTER, Value
 from mlfc.codegen.llvm.metadata import loop_properties
 from mlfc.errors import InternalError
@@ -34,7 +34,7 @@ def is_block_intrinsic(value: ir.Expr) -> bool:
     return isinstance(value, ir.Call) and value.name in block_intrinsics.NAMES
 
 
-def store(context: Context, exprs: Addresses, stmt: ir.Store) -> None:
+def store(context: FunctionContext, exprs: Addresses, stmt: ir.Store) -> None:
     """Write the statement that stores a run."""
     call = stmt.value
     assert isinstance(call, ir.Call)
@@ -57,19 +57,19 @@ def store(context: Context, exprs: Addresses, stmt: ir.Store) -> None:
         _depthwise_mac(context, to, addresses, numbers[0])
 
 
-def _forms(context: Context) -> Iterator[LlvmForm]:
+def _forms(context: FunctionContext) -> Iterator[LlvmForm]:
     """Yield the forms of the machine's instruction sets."""
     for name in context.machine.instruction_sets:
         if name in LLVM_FORMS:
             yield LLVM_FORMS.get(name)
 
 
-def _own_writer(context: Context, name: str, count: int) -> RunWriter | None:
+def _own_writer(context: FunctionContext, name: str, count: int) -> RunWriter | None:
     """Return the writer of a run in the machine's own instructions, if it has them."""
     return next((write for form in _forms(context) if (write := form.run(context, name, count)) is not None), None)
 
 
-def _copy_or_fill(context: Context, exprs: Addresses, to: Value, call: ir.Call) -> None:
+def _copy_or_fill(context: FunctionContext, exprs: Addresses, to: Value, call: ir.Call) -> None:
     builder, source = context.builder, call.args[0]
     nbytes = dtypes.nbytes(call.dtype)
     write = _own_writer(context, call.name, nbytes)
@@ -88,7 +88,7 @@ def _copy_or_fill(context: Context, exprs: Addresses, to: Value, call: ir.Call) 
     builder.call(copy, [to, exprs.address(source), size, volatile])
 
 
-def _copied(context: Context, exprs: Addresses, source: ir.Expr) -> Value:
+def _copied(context: FunctionContext, exprs: Addresses, source: ir.Expr) -> Value:
     """Return the address of a copy's source, or a chunk of the value of a fill."""
     if isinstance(source, ir.Broadcast):
         return context.splat(exprs.value(source.value), block_intrinsics.CHUNK)
@@ -97,7 +97,7 @@ def _copied(context: Context, exprs: Addresses, source: ir.Expr) -> Value:
 
 
 def _counted(
-    context: Context, count: int, carried: Sequence[Value], body: Callable[[Value, list[Value]], list[Value]]
+    context: FunctionContext, count: int, carried: Sequence[Value], body: Callable[[Value, list[Value]], list[Value]]
 ) -> list[Value]:
     """Write ``for i in range(count)`` and return the values that its iterations hand on, from `carried` on.
 
@@ -116,7 +116,7 @@ def _counted(
 
 
 def _repeated(
-    context: Context, carried: Sequence[Value], body: Callable[[list[Value]], tuple[Value, list[Value]]]
+    context: FunctionContext, carried: Sequence[Value], body: Callable[[list[Value]], tuple[Value, list[Value]]]
 ) -> list[Value]:
     """Write a loop and return the values that its iterations hand on, from `carried` on.
 
@@ -138,11 +138,11 @@ def _repeated(
     return following
 
 
-def _at(context: Context, base: Value, index: Value, kind: Value = INT8) -> Value:
+def _at(context: FunctionContext, base: Value, index: Value, kind: Value = INT8) -> Value:
     return context.builder.gep(base, [index], inbounds=True, source_etype=kind)
 
 
-def _matvec(context: Context, to: Value, addresses: list[Value], numbers: tuple[int, ...]) -> None:
+def _matvec(context: FunctionContext, to: Value, addresses: list[Value], numbers: tuple[int, ...]) -> None:
     """Write the sums of four filters at a time; of each chunk, their weights are one behind the other."""
     start, *rows, weights = addresses
     chunks, fours, half = numbers
@@ -167,7 +167,9 @@ def _matvec(context: Context, to: Value, addresses: list[Value], numbers: tuple[
     _counted(context, fours, [], four)
 
 
-def _chunks(context: Context, count: int, operands: list[Value], sums: list[Value]) -> tuple[list[Value], list[Value]]:
+def _chunks(
+    context: FunctionContext, count: int, operands: list[Value], sums: list[Value]
+) -> tuple[list[Value], list[Value]]:
     """Return the sums after a loop of `_chunk` over so many chunks, and the addresses behind them.
 
     The loop goes by its addresses, hidden where a machine has no register left to count in.
@@ -192,7 +194,7 @@ def _chunks(context: Context, count: int, operands: list[Value], sums: list[Valu
 
 
 def _chunk(
-    context: Context, sums: list[Value], operands: Sequence[Value], size: int = block_intrinsics.CHUNK
+    context: FunctionContext, sums: list[Value], operands: Sequence[Value], size: int = block_intrinsics.CHUNK
 ) -> list[Value]:
     """Return the sums with the products of a chunk of each row with the weights of each filter."""
     *rows, weights = operands
@@ -206,13 +208,13 @@ def _chunk(
     return following
 
 
-def _loaded(context: Context, address: Value, lanes: int) -> Value:
+def _loaded(context: FunctionContext, address: Value, lanes: int) -> Value:
     """Return int8 in memory; of half a chunk as int16, which fill a register of 16 bytes."""
     narrow = context.builder.load(address, typ=ll.VectorType(INT8, lanes), align=1)
     return narrow if lanes == block_intrinsics.CHUNK else context.builder.sext(narrow, ll.VectorType(INT16, lanes))
 
 
-def _products_added(context: Context, total: Value, a: Value, b: Value) -> Value:
+def _products_added(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     """Return `total` and the sum of the products of all lanes."""
     builder = context.builder
     for form in _forms(context):
@@ -225,7 +227,7 @@ def _products_added(context: Context, total: Value, a: Value, b: Value) -> Value
     return builder.add(total, builder.call(reduce, [products]))
 
 
-def _depthwise_mac(context: Context, to: Value, addresses: list[Value], taps: int) -> None:
+def _depthwise_mac(context: FunctionContext, to: Value, addresses: list[Value], taps: int) -> None:
     """Write the sums over taps of the products of 16 channels."""
     builder = context.builder
     start, values, weights = addresses

@@ -16,7 +16,7 @@ from mlfc.tir.bounds import Ranges
 
 
 @dataclass(eq=False)
-class Context:
+class FunctionContext:
     """The function that is being written."""
 
     module: Value

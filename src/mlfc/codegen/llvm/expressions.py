@@ -8,7 +8,7 @@ import llvmlite.ir as ll
 
 from mlfc.codegen.c_types import HALF_FLOATS
 from mlfc.codegen.llvm import arithmetic
-from mlfc.codegen.llvm.context import Context, alignment
+from mlfc.codegen.llvm.context import FunctionContext, alignment
 from mlfc.codegen.llvm.llvm_types import (
     FLOAT,
     INT1,
@@ -28,7 +28,7 @@ from mlfc.support.dims import bounds, is_static
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.extents import as_index
-from mlfc.tir.intrinsics import INTRINSICS, Body
+from mlfc.tir.intrinsics import INTRINSICS, IntrinsicBody
 from mlfc.tir.ir import Expr
 from mlfc.tir.visitor import walk_expr
 
@@ -40,7 +40,7 @@ _SPECULATED = 24  # nodes of an arm of a select that is computed whether or not 
 class ExprEmitter:
     """Writes the instructions of expressions at the context's builder."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: FunctionContext) -> None:
         self._context = context
         self.reduced: list[ReducedAddress] = []
         """The addresses that the innermost loop moves on."""
@@ -283,7 +283,7 @@ class ExprEmitter:
             return self._half_call(expr)
         return arithmetic.call(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
 
-    def _inlined(self, body: Body, args: Sequence[Value]) -> Value:
+    def _inlined(self, body: IntrinsicBody, args: Sequence[Value]) -> Value:
         """Return the result of a body. All of it may be computed, so there is no branch around unselected values."""
         variables, outer = self._context.variables, self._in_body
         self._in_body = True

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import llvmlite.ir as ll
 from llvmlite import ir
 
-from mlfc.codegen.llvm.context import Context, offset
+from mlfc.codegen.llvm.context import FunctionContext, offset
 from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value
 from mlfc.codegen.llvm.machine import Machine
@@ -70,7 +70,7 @@ def emit_kernel(
     function = declare_kernel(module, prim, name)
     _describe(function, prim, aliased)
     builder = ll.IRBuilder(function.append_basic_block("entry"))
-    context = Context(module, builder, machine, contracts, compact)
+    context = FunctionContext(module, builder, machine, contracts, compact)
     for buffer, argument in zip(prim.params, function.args, strict=False):
         context.buffers[id(buffer)] = argument
     numbers = function.args[len(function.args) - len(prim.symbols) :]
@@ -83,7 +83,7 @@ def emit_kernel(
     overlapped = {prim.inputs[position] for position in aliased.union(prim.inplace)}
     overlapped |= {prim.output} if overlapped else set()
 
-    def write(inside: Context, stmt: Stmt) -> None:
+    def write(inside: FunctionContext, stmt: Stmt) -> None:
         StmtEmitter(inside, independence).run(stmt)
 
     parts = Parts(prim, name, parallel, frozenset(overlapped), write)
@@ -119,7 +119,7 @@ def _describe(function: Value, prim: PrimFunc, aliased: frozenset[int]) -> None:
             argument.attributes.dereferenceable = size
 
 
-def _place_scratch(context: Context, prim: PrimFunc, workspace: Value) -> None:
+def _place_scratch(context: FunctionContext, prim: PrimFunc, workspace: Value) -> None:
     exprs = ExprEmitter(context)
     for buffer, start in zip(prim.scratch, prim.scratch_offsets, strict=True):
         place = offset(start) if isinstance(start, int) else exprs.value(as_index(start, "int64"))

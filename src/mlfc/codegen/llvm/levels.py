@@ -13,7 +13,7 @@ from functools import partial
 from llvmlite import ir
 
 from mlfc.codegen.c import preamble, signature
-from mlfc.codegen.c_expr import Needs
+from mlfc.codegen.c_expr import Requirements
 from mlfc.codegen.emit import GeneratedCode, banner, level_choice
 from mlfc.codegen.levels import dispatcher, served
 from mlfc.codegen.llvm.kernels import defined_kernels, emit_kernel, empty_module
@@ -87,7 +87,7 @@ def _module(unit: Unit, kernels: list[PrimFunc], names: Mapping[str, str], level
 
 def _choice(unit: Unit, levels: Levels, shared: Shared, names: Mapping[str, str], internal: bool) -> bytes:
     """Return the C that chooses a level, and functions that call that level's."""
-    texts = ["\n".join(preamble(Needs())), PIECES["hidden"], *level_choice(unit)]
+    texts = ["\n".join(preamble(Requirements())), PIECES["hidden"], *level_choice(unit)]
     for kernel in defined_kernels(unit, shared):
         name, aliased = names[kernel.name], unit.aliased_inputs(kernel)
         own = {level.name: _own(name, level) for level in _served(levels, kernel)}

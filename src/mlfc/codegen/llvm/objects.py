@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from mlfc.codegen.constants import ALIGNMENT, Constant, ConstantTable, section
+from mlfc.codegen.constants import ALIGNMENT, ConstantTable, SharedConstant, section
 from mlfc.codegen.llvm.llvm_types import INT8
 from mlfc.codegen.llvm.machine import Machine
 from mlfc.errors import InternalError
@@ -88,7 +88,7 @@ class ConstantGlobals:
             self._define(made, constant)
         return made
 
-    def _define(self, made: ir.GlobalVariable, constant: Constant) -> None:
+    def _define(self, made: ir.GlobalVariable, constant: SharedConstant) -> None:
         data = to_bytes(ArrayContent(constant.data)) or b"\0"
         made.initializer = ir.Constant(made.value_type, bytearray(data))
         made.linkage = "internal"

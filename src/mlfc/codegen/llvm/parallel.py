@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.c_parallel import Part, part_of
-from mlfc.codegen.llvm.context import Context
+from mlfc.codegen.c_parallel import ParallelPart, part_of
+from mlfc.codegen.llvm.context import FunctionContext
 from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, INT64, POINTER, Value
 from mlfc.support.dims import Extent
@@ -27,10 +27,10 @@ class Parts:
     name: str
     runner: str  # the function that shares pieces out
     overlapped: frozenset[Buffer]  # by the memory plan
-    write: Callable[[Context, ir.Stmt], None]
+    write: Callable[[FunctionContext, ir.Stmt], None]
     count: int = 0
 
-    def call(self, context: Context, stmt: ir.Parallel) -> None:
+    def call(self, context: FunctionContext, stmt: ir.Parallel) -> None:
         """Write a part, and the call that shares its pieces out."""
         part = part_of(self.prim, stmt, f"{self.name}_parallel{self.count}")
         self.count += 1
@@ -62,7 +62,7 @@ class Parts:
         indices = [ll.Constant(INT32, 0), ll.Constant(INT32, number)]
         return builder.gep(place, indices, inbounds=True, source_etype=struct)
 
-    def _function(self, outer: Context, part: Part, types: list[Value]) -> Value:
+    def _function(self, outer: FunctionContext, part: ParallelPart, types: list[Value]) -> Value:
         """Define the function of a part: what it takes, then its first and last piece."""
         taken = len(part.buffers) + len(part.variables)
         kind = ll.FunctionType(INT32, [*types[:taken], INT32, INT32])
@@ -99,7 +99,7 @@ class Parts:
             builder.branch(body)
         return function
 
-    def _task(self, context: Context, part: Part, function: Value, struct: Value) -> Value:
+    def _task(self, context: FunctionContext, part: ParallelPart, function: Value, struct: Value) -> Value:
         """Define the function that takes what a part needs from the struct."""
         task = ll.Function(context.module, _TASK, f"{part.name}_task")
         task.linkage = "internal"

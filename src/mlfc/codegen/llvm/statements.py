@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import llvmlite.ir as ll
 
 from mlfc.codegen.llvm import block_intrinsics
-from mlfc.codegen.llvm.context import Context, alignment, local_alignment
+from mlfc.codegen.llvm.context import FunctionContext, alignment, local_alignment
 from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value, memory_type, resized
 from mlfc.codegen.llvm.metadata import access_group, loop_properties
@@ -27,7 +27,7 @@ _VECTORIZABLE = 8
 class StmtEmitter:
     """Writes the instructions of statements at the context's builder."""
 
-    def __init__(self, context: Context, independence: Independence, parts: Parts | None = None) -> None:
+    def __init__(self, context: FunctionContext, independence: Independence, parts: Parts | None = None) -> None:
         self._context = context
         self._parts = parts
         self._independence = independence

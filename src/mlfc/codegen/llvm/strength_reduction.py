@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import Context
+from mlfc.codegen.llvm.context import FunctionContext
 from mlfc.codegen.llvm.llvm_types import INT32, Value, memory_type
 from mlfc.support.dims import is_static
 from mlfc.tir import ir
@@ -111,11 +111,11 @@ class ReducedAddress:
     address: Value  # its address at the next instruction
     step: int  # elements that it moves in an iteration
 
-    def at(self, context: Context, base: Value, elements: int) -> Value:
+    def at(self, context: FunctionContext, base: Value, elements: int) -> Value:
         """Return the address so many elements behind another one."""
         kind = memory_type(self.place.buffer.dtype)
         return context.builder.gep(base, [ll.Constant(INT32, elements)], inbounds=True, source_etype=kind)
 
-    def moved_on(self, context: Context) -> Value:
+    def moved_on(self, context: FunctionContext) -> Value:
         """Return the address in the next iteration."""
         return context.opaque(self.at(context, self.address, self.step))

@@ -9,8 +9,8 @@ from mlfc.codegen import c_files
 from mlfc.codegen.c_host import WIDTH, c_function
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.emit import (
+    CodeSizes,
     GeneratedCode,
-    Sizes,
     banner,
     blob_files,
     device_code,
@@ -98,7 +98,7 @@ def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], file
     values = (*unit.program.inputs, *unit.program.outputs)
     # of extents without a bound nothing is known
     io = sum(most(value.nbytes) or 0 for value in values)
-    sizes = Sizes(max(0, interface.executable.arena_bytes), constants.nbytes, io)
+    sizes = CodeSizes(max(0, interface.executable.arena_bytes), constants.nbytes, io)
     header = {f"include/{interface.header_name}": vm_header(interface).encode()}
     executable = interface.executable
     device = device_code(unit, [kernel for group in launched_kernels(unit, names).values() for kernel in group])

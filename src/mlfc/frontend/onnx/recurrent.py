@@ -22,7 +22,7 @@ _HALVES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class _Cell:
+class _RecurrentCell:
     """What the importer knows of a kind of cell."""
 
     operator: str
@@ -31,10 +31,10 @@ class _Cell:
     results: tuple[str, ...]
 
 
-_LSTM = _Cell("nn.lstm_steps", 4, ("sigmoid", "tanh", "tanh"), ("all", "hidden", "cell"))
-_GRU = _Cell("nn.gru_steps", 3, ("sigmoid", "tanh"), ("all", "hidden"))
+_LSTM = _RecurrentCell("nn.lstm_steps", 4, ("sigmoid", "tanh", "tanh"), ("all", "hidden", "cell"))
+_GRU = _RecurrentCell("nn.gru_steps", 3, ("sigmoid", "tanh"), ("all", "hidden"))
 _DYNAMIC_LSTM = replace(_LSTM, operator="qnn.dynamic_lstm_steps")
-_RNN = _Cell("nn.rnn_steps", 1, ("tanh",), ("all", "hidden"))
+_RNN = _RecurrentCell("nn.rnn_steps", 1, ("tanh",), ("all", "hidden"))
 
 
 @importer("LSTM", ignores=("output_sequence",))
@@ -114,7 +114,7 @@ def _scales(node: Node, index: int, layer: _Layer) -> npt.NDArray[Any]:
 class _Layer:
     """What LSTM, GRU and RNN have in common: sizes, inputs and results."""
 
-    def __init__(self, node: Node, cell: _Cell) -> None:
+    def __init__(self, node: Node, cell: _RecurrentCell) -> None:
         self.node, self.cell = node, cell
         self.direction = node.string("direction", "forward").lower()
         if self.direction not in DIRECTIONS:

@@ -246,7 +246,7 @@ def _strided_slice(node: Node) -> Expr:
     return node.call("squeeze", result, axis=tuple(masks.shrunk)) if masks.shrunk else result
 
 
-def _cut_open(node: Node, masks: _Masks, axis: int, extent: Any) -> None:
+def _cut_open(node: Node, masks: _SliceMasks, axis: int, extent: Any) -> None:
     """Spell out what is taken of an axis whose extent the run decides."""
     if masks.strides[axis] < 0:
         node.refuse(f"a slice backwards along an axis of {extent}", "Reverse the whole axis with REVERSE_V2")
@@ -259,7 +259,7 @@ def _cut_open(node: Node, masks: _Masks, axis: int, extent: Any) -> None:
 
 
 @dataclass
-class _Masks:
+class _SliceMasks:
     """What STRIDED_SLICE takes of each axis; some of the axes are new."""
 
     begin: list[Any] = field(default_factory=list)
@@ -283,7 +283,7 @@ class _Masks:
         self.add(0, 0, 1, from_start=True, to_end=True, shrinks=False)
 
 
-def _spelled_out(node: Node) -> tuple[Expr, _Masks]:
+def _spelled_out(node: Node) -> tuple[Expr, _SliceMasks]:
     """Return the data with its new axes, and what is taken of every axis: an ellipsis stands for as many as miss."""
     options, data = node.options("StridedSliceOptions"), node.expr(0)
     begin, end, strides = node.extents(1), node.extents(2), node.integers(3)
@@ -293,7 +293,7 @@ def _spelled_out(node: Node) -> tuple[Expr, _Masks]:
     ellipses = sum(ellipsis >> index & 1 for index in range(count))
     if not count == len(end) == len(strides) or taken > rank or ellipses > 1 or 0 in strides:
         raise ModelError(f"a slice from {begin} to {end} by {strides} of {node.shape(0)}")
-    masks = _Masks()
+    masks = _SliceMasks()
     for index in range(count):
         if ellipsis >> index & 1:
             for _ in range(rank - taken):

@@ -89,7 +89,7 @@ class OperatorRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class Subgraph:
+class SchemaSubgraph:
     """Tensors and operators; the indices of operators are of these tensors."""
 
     tensors: tuple[TfliteTensor, ...]
@@ -99,11 +99,11 @@ class Subgraph:
 
 
 @dataclass(frozen=True, eq=False)
-class ModelFile(Subgraph):
+class ModelFile(SchemaSubgraph):
     """The subgraph of a file that runs, and those that run once before it."""
 
-    once: tuple[Subgraph, ...] = ()
-    branches: Mapping[int, Subgraph] = field(default_factory=dict)  # that IF and WHILE run, by their numbers
+    once: tuple[SchemaSubgraph, ...] = ()
+    branches: Mapping[int, SchemaSubgraph] = field(default_factory=dict)  # that IF and WHILE run, by their numbers
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def read_model(data: bytes, signature: str | None = None) -> ModelFile:
     return ModelFile(main.tensors, main.operators, main.inputs, main.outputs, once, branches)
 
 
-def _subgraph(model: Any, number: int, codes: list[str], data: bytes) -> Subgraph:
+def _subgraph(model: Any, number: int, codes: list[str], data: bytes) -> SchemaSubgraph:
     with guarded("header" if number == 0 else f"subgraph {number}"):
         graph = model.Subgraphs(number)
         tensor_count = _count("tensors", graph.TensorsLength(), data)
@@ -182,7 +182,7 @@ def _subgraph(model: Any, number: int, codes: list[str], data: bytes) -> Subgrap
     with guarded("inputs and outputs of the model"):
         inputs = _indices(graph.InputsAsNumpy(), graph.InputsLength(), tensor_count)
         outputs = _indices(graph.OutputsAsNumpy(), graph.OutputsLength(), tensor_count)
-    return Subgraph(tensors, operators, inputs, outputs)
+    return SchemaSubgraph(tensors, operators, inputs, outputs)
 
 
 _BRANCHES = {
@@ -191,9 +191,9 @@ _BRANCHES = {
 }
 
 
-def _branches(model: Any, main: Subgraph, own: int, codes: list[str], data: bytes) -> dict[int, Subgraph]:
+def _branches(model: Any, main: SchemaSubgraph, own: int, codes: list[str], data: bytes) -> dict[int, SchemaSubgraph]:
     """Return the subgraphs that operators of control flow run, and those that these run."""
-    found: dict[int, Subgraph] = {}
+    found: dict[int, SchemaSubgraph] = {}
     waiting = [main]
     while waiting:
         for record in waiting.pop().operators:
@@ -212,7 +212,7 @@ def _branches(model: Any, main: Subgraph, own: int, codes: list[str], data: byte
     return found
 
 
-def _called_once(main: Subgraph, own: int, count: int) -> list[int]:
+def _called_once(main: SchemaSubgraph, own: int, count: int) -> list[int]:
     """Return the subgraphs, each once, that run before the first inference."""
     found: dict[int, None] = {}
     for record in main.operators:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mlfc.errors import ModelError, UnsupportedError
 from mlfc.frontend.common import unique_name
-from mlfc.frontend.tflite.schema import OperatorRecord, Subgraph, TfliteTensor, guarded
+from mlfc.frontend.tflite.schema import OperatorRecord, SchemaSubgraph, TfliteTensor, guarded
 from mlfc.relay.ir import Constant, Expr, Span, State, TensorType, Var, tensor_type
 from mlfc.support import dtypes
 from mlfc.support.cost import spend
@@ -47,7 +47,7 @@ class Variables:
     _taken: set[str] = field(default_factory=set)  # names of inputs, and of variables
 
     @classmethod
-    def of(cls, main: Subgraph, once: Iterable[Subgraph], taken: Iterable[str]) -> Variables:
+    def of(cls, main: SchemaSubgraph, once: Iterable[SchemaSubgraph], taken: Iterable[str]) -> Variables:
         """Look at the operators of a model; raise ModelError or UnsupportedError for variables that cannot be kept.
 
         `taken`: the names of inputs.
@@ -106,7 +106,7 @@ class Variables:
             raise ModelError("its first input is no variable's handle")
         return self.found[key]
 
-    def _run_once(self, graph: Subgraph) -> None:
+    def _run_once(self, graph: SchemaSubgraph) -> None:
         """Take the first values from a subgraph that assigns constants."""
         handles = self._declare(graph.operators)
         for record in graph.operators:

@@ -8,7 +8,7 @@ from string import Template
 from mlfc.codegen.c_types import helper_name, scalar_type
 from mlfc.codegen.writer import pieces_beside, text_beside
 from mlfc.errors import InternalError
-from mlfc.isa.amx.products import BFLOATS, BYTES, CLOSE, FILTERS, KINDS, OPEN, Elements
+from mlfc.isa.amx.products import BFLOATS, BYTES, CLOSE, FILTERS, KINDS, OPEN, TileElements
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
@@ -33,7 +33,7 @@ def _helper(key: str) -> Helper | None:
     return (_TO_FLOAT,) if kind is BFLOATS else (), _products(kind, int(sizes[2]), int(sizes[3]))
 
 
-def _products(kind: Elements, down: int, across: int) -> str:
+def _products(kind: TileElements, down: int, across: int) -> str:
     """Return the function for so many tiles of pixels and vectors of filters."""
     begin, end = [], []
     row = FILTERS * kind.group  # weights of a vector of filters

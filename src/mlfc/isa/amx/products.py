@@ -23,7 +23,7 @@ MOST_SUMS = 4
 
 
 @dataclass(frozen=True)
-class Elements:
+class TileElements:
     """What tiles hold, by the name of the intrinsic."""
 
     name: str
@@ -33,8 +33,8 @@ class Elements:
     sum: str
 
 
-BYTES = Elements("tiles_u8s8", 4, "uint8", "int8", "int32")
-BFLOATS = Elements("tiles_bf16", 2, "bfloat16", "bfloat16", "float32")
+BYTES = TileElements("tiles_u8s8", 4, "uint8", "int8", "int32")
+BFLOATS = TileElements("tiles_bf16", 2, "bfloat16", "bfloat16", "float32")
 """Products of two bfloat16 are exact. Sums of them are rounded as float32, in an order of their own, and are zero where
 they are subnormal."""
 KINDS = {kind.name: kind for kind in (BYTES, BFLOATS)}
@@ -88,7 +88,7 @@ class Walk:
         return tuple(map(tb.const, self.numbers))
 
 
-def _products(kind: Elements, _: Array, start: Array, data: Array, weights: Array, *numbers: Array) -> Array:
+def _products(kind: TileElements, _: Array, start: Array, data: Array, weights: Array, *numbers: Array) -> Array:
     """Return the sums, row by row, of all filters that `start` has, as often as the data reaches."""
     walk = Walk(*(int(number) for number in numbers))
     across, size = start.size // FILTERS, FILTERS * kind.group

@@ -17,13 +17,25 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.isa.amx.products import BFLOATS, BYTES, CLOSE, DEPTH, FILTERS, KINDS, MOST_SUMS, OPEN, ROWS, Elements, Walk
+from mlfc.isa.amx.products import (
+    BFLOATS,
+    BYTES,
+    CLOSE,
+    DEPTH,
+    FILTERS,
+    KINDS,
+    MOST_SUMS,
+    OPEN,
+    ROWS,
+    TileElements,
+    Walk,
+)
 from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv
 from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels
 from mlfc.kernels.staging import LEAST_BAND_BYTES as FEWEST_BYTES
-from mlfc.kernels.staging import MOST_BAND_BYTES, Band, Channels, Form, Source, fitting_rows
+from mlfc.kernels.staging import MOST_BAND_BYTES, Band, Channels, Source, StagedForm, fitting_rows
 from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import PackedBlock, channel_blocks, pack_channels
 from mlfc.support import dtypes
@@ -67,7 +79,7 @@ def _parts(tiles: int, across: int) -> Iterator[tuple[int, int, int]]:
 
 
 @dataclass(frozen=True)
-class Lines:
+class PixelLines:
     """How the pixels of a band are numbered: in `count` lines of `size` pixels."""
 
     is_band: bool  # a line is the whole band, whose rows are as wide as those of the copy
@@ -82,15 +94,15 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AmxPlan:
     """The sizes of everything, before anything is written."""
 
-    kind: Elements
+    kind: TileElements
     conv: Conv  # over (height, width), in one group, of the channels that the copy has
     channels: int  # of the input
     height: int  # rows of a band
     columns: int  # of the copy
-    lines: Lines
+    lines: PixelLines
     walk: Walk  # in a line; `wide` is for one vector
 
     @property
@@ -110,7 +122,7 @@ class Plan:
         last = self.start(self.lines.count - 1, (tiles - 1) * walk.rows) + walk.data_size(1, self.kind.group)
         return max(rows * self.pitch, int(last))
 
-    def cycles(self, lines: Lines) -> float:
+    def cycles(self, lines: PixelLines) -> float:
         """Return what the products of a band take."""
         walk, total = self.walk, 0.0
         steps, apart = walk.lines * walk.taps * walk.steps, walk.pixel * dtypes.nbytes(self.kind.data)
@@ -133,7 +145,7 @@ class Plan:
         return bool(ours < _GAIN * each * vectors * walk.lines * walk.taps * walk.groups)
 
 
-def planned(conv: Conv, how: Arithmetic) -> Plan:
+def planned(conv: Conv, how: Arithmetic) -> AmxPlan:
     """Return the sizes for a convolution over (height, width)."""
     # the copy has the channels of the weights, which may be one more
     channels, conv = int(conv.channels), replace(conv, channels=how.weights.shape[-2])
@@ -154,20 +166,20 @@ def planned(conv: Conv, how: Arithmetic) -> Plan:
     ways = [_lines(False, band, width)]
     if conv.strides == (1, 1):
         ways.append(_lines(True, 1, (band - 1) * columns + width))
-    first = Plan(kind, conv, channels, band, columns, ways[0], walk)
+    first = AmxPlan(kind, conv, channels, band, columns, ways[0], walk)
     lines = min(ways, key=first.cycles)
     return replace(first, lines=lines, walk=replace(walk, rows=lines.rows, next=lines.rows * pixel))
 
 
-def _lines(is_band: bool, count: int, size: int) -> Lines:
+def _lines(is_band: bool, count: int, size: int) -> PixelLines:
     tiles = -(-size // ROWS)
-    return Lines(is_band, count, size, -(-size // tiles))
+    return PixelLines(is_band, count, size, -(-size // tiles))
 
 
 class _InLine(Band):
     """The copy of a band of rows whose pixels and rows follow each other without anything between."""
 
-    def __init__(self, ctx: Context, source: Source, form: Form, plan: Plan) -> None:
+    def __init__(self, ctx: Context, source: Source, form: StagedForm, plan: AmxPlan) -> None:
         super(Band, self).__init__(ctx, plan.conv, source, form)
         self.length, self.rows, self.is_open, self._channels = plan.pitch, plan.height, False, plan.channels
         self.buffer = ctx.scratch("staged", (plan.copy_size,), form.dtype)
@@ -202,7 +214,7 @@ class _InLine(Band):
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _FilterGroup:
     """Filters whose sums are computed together: some vectors of a panel."""
 
     panel: PackedBlock
@@ -224,7 +236,7 @@ class TileConv(TiledConv):
         super().__init__(ctx, self._plan.conv, how, source, out)
         self._totals = ctx.scratch("sums", (MOST_SUMS * self._plan.walk.rows * FILTERS,), self._plan.kind.sum)
 
-    def band_of(self, form: Form, most: int) -> Band:
+    def band_of(self, form: StagedForm, most: int) -> Band:
         """Return the copy of the input of a band of rows."""
         del most
         return _InLine(self.ctx, (self.data, self.seen), form, self._plan)
@@ -267,15 +279,15 @@ class TileConv(TiledConv):
                         if even:
                             with stmts.loop(even, "part") as index:
                                 at = index * vectors + first
-                                part = _Part(panel, number, at, vectors, width, weights, start)
+                                part = _FilterGroup(panel, number, at, vectors, width, weights, start)
                                 self._pixels((image, row), tiles, part)
                         if even < count:
                             at = tb.const(first + even * vectors)
-                            part = _Part(panel, number, at, vectors, last, weights, start)
+                            part = _FilterGroup(panel, number, at, vectors, last, weights, start)
                             self._pixels((image, row), tiles, part)
             stmts.store(tiles, [0], tb.intrinsic(CLOSE, tb.load(tiles, [0])))
 
-    def _pixels(self, band: tuple[Expr, Expr], tiles: Buffer, part: _Part) -> None:
+    def _pixels(self, band: tuple[Expr, Expr], tiles: Buffer, part: _FilterGroup) -> None:
         """Write the loops over the pixels of a band."""
         stmts, lines = self.ctx.stmts, self._plan.lines
         with stmts.loop(lines.count, "line") as line:
@@ -291,7 +303,7 @@ class TileConv(TiledConv):
                     self._products(band, (line, pixel), tiles, part, down, left - even * down * lines.rows)
 
     def _products(
-        self, band: tuple[Expr, Expr], at: tuple[Expr, Expr], tiles: Buffer, part: _Part, down: int, pixels: int
+        self, band: tuple[Expr, Expr], at: tuple[Expr, Expr], tiles: Buffer, part: _FilterGroup, down: int, pixels: int
     ) -> None:
         """Write the sums of some tiles, and the stores of those that are pixels."""
         stmts, plan, stage, panel = self.ctx.stmts, self._plan, self.stage, part.panel

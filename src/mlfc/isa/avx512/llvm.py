@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import Context, words
+from mlfc.codegen.llvm.context import FunctionContext, words
 from mlfc.codegen.llvm.llvm_types import FLOAT, INT16, INT32, INT64, Value
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
@@ -14,7 +14,7 @@ _LANES = 16
 _DOWN = ll.Constant(INT32, 9)  # rounds towards minus infinity and raises nothing
 
 
-def _line(context: Context, *args: Value) -> Value:
+def _line(context: FunctionContext, *args: Value) -> Value:
     x = args[0]
     if not _is_wide(context, x):
         return _rounded_twice(context, *args[:3])
@@ -24,7 +24,7 @@ def _line(context: Context, *args: Value) -> Value:
     return _rounded_down(context, data, slope, context.intrinsic("fma", [data, rest, begin]))
 
 
-def _plane(context: Context, exact: Value, *args: Value) -> Value:
+def _plane(context: FunctionContext, exact: Value, *args: Value) -> Value:
     if not _is_wide(context, exact):
         return exact
     (a, b), (first, second, start) = args[:2], args[2:]
@@ -33,13 +33,13 @@ def _plane(context: Context, exact: Value, *args: Value) -> Value:
     return _rounded_down(context, context.builder.sitofp(a, floats), first, begin)
 
 
-def _is_wide(context: Context, x: Value) -> bool:
+def _is_wide(context: FunctionContext, x: Value) -> bool:
     """Tell whether the processor has registers for so many lanes that can be told how to round."""
     has = context.machine.architecture == "x86_64" and context.machine.vector_bytes == 64
     return has and isinstance(x.type, ll.VectorType) and x.type.count in (_LANES, _LANES // 2)
 
 
-def _rounded_down(context: Context, data: Value, slope: Value, start: Value) -> Value:
+def _rounded_down(context: FunctionContext, data: Value, slope: Value, start: Value) -> Value:
     """Return the whole part of ``data * slope + start``."""
     builder, count = context.builder, data.type.count
     floats, lanes = ll.VectorType(FLOAT, _LANES), words(_LANES)
@@ -52,7 +52,7 @@ def _rounded_down(context: Context, data: Value, slope: Value, start: Value) -> 
     return whole if count == _LANES else context.lanes(whole, range(count))
 
 
-def _filled(context: Context, value: Value) -> Value:
+def _filled(context: FunctionContext, value: Value) -> Value:
     """Return a vector of sixteen lanes, the upper ones of eight being zero."""
     count = value.type.count
     if count == _LANES:
@@ -61,7 +61,7 @@ def _filled(context: Context, value: Value) -> Value:
     return context.builder.shuffle_vector(value, context.number(0.0, value), mask)
 
 
-def _rounded_twice(context: Context, x: Value, multiplier: Value, exponent: Value) -> Value:
+def _rounded_twice(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
     """Return `requantize_down`, which the line is."""
     builder = context.builder
     wide = ll.VectorType(INT64, x.type.count) if isinstance(x.type, ll.VectorType) else INT64
@@ -72,14 +72,14 @@ def _rounded_twice(context: Context, x: Value, multiplier: Value, exponent: Valu
     return builder.ashr(builder.add(shifted, context.number(1, shifted)), context.number(1, shifted))
 
 
-def _push(context: Context, lanes: Value, value: Value) -> Value:
+def _push(context: FunctionContext, lanes: Value, value: Value) -> Value:
     builder = context.builder
     before = builder.bitcast(lanes, words(value.type.count))
     down = builder.lshr(before, context.number(8, before))
     return builder.bitcast(builder.or_(down, builder.shl(value, context.number(24, value))), lanes.type)
 
 
-def _push_flipped(context: Context, lanes: Value, value: Value) -> Value:
+def _push_flipped(context: FunctionContext, lanes: Value, value: Value) -> Value:
     return _push(context, lanes, context.builder.xor(value, context.number(128, value)))
 
 
@@ -91,7 +91,7 @@ _CALLS: dict[str, Callable[..., Value]] = {
 }
 
 
-def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+def _call(context: FunctionContext, name: str, args: Sequence[Value]) -> Value | None:
     return _CALLS[name](context, *args) if name in _CALLS else None
 
 

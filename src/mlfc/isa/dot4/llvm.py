@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import Context, words
+from mlfc.codegen.llvm.context import FunctionContext, words
 from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, Value
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
@@ -19,7 +19,7 @@ _VNNI = {64: "512", 32: "256", 16: "128"}
 _X86 = ("x86_64", "i386", "i686")
 
 
-def _compute(context: Context, total: Value, unsigned: Value, signed: Value) -> Value:
+def _compute(context: FunctionContext, total: Value, unsigned: Value, signed: Value) -> Value:
     """Return the sums; `unsigned` may be one group of four bytes, the same for all sums."""
     builder = context.builder
     kind = total.type
@@ -39,20 +39,20 @@ def _compute(context: Context, total: Value, unsigned: Value, signed: Value) -> 
     return context.joined(results)
 
 
-def _as_words(context: Context, data: Value, lanes: int) -> Value:
+def _as_words(context: FunctionContext, data: Value, lanes: int) -> Value:
     """Return groups of four bytes as int32, one a lane."""
     if data.type.count == 4 * lanes:
         return context.builder.bitcast(data, words(lanes))
     return context.splat(context.builder.bitcast(data, INT32), lanes)
 
 
-def _parts(context: Context, lanes: int) -> int:
+def _parts(context: FunctionContext, lanes: int) -> int:
     """Return how many registers hold the lanes, 1 where they do not fill any."""
     held = context.machine.vector_bytes // 4
     return lanes // held if held and lanes % held == 0 else 1
 
 
-def _form(context: Context, lanes: int) -> Callable[[Context, Value, Value, Value], Value]:
+def _form(context: FunctionContext, lanes: int) -> Callable[[FunctionContext, Value, Value, Value], Value]:
     machine, size = context.machine, 4 * lanes
     if machine.architecture in _X86 and size <= machine.vector_bytes and size in _MULTIPLY_PAIRS:
         return _vnni if machine.instruction("dot4") == "vpdpbusd" else _x86_pairs
@@ -61,18 +61,18 @@ def _form(context: Context, lanes: int) -> Callable[[Context, Value, Value, Valu
     return _pairs
 
 
-def _bytes(context: Context, value: Value) -> Value:
+def _bytes(context: FunctionContext, value: Value) -> Value:
     return context.builder.bitcast(value, ll.VectorType(INT8, 4 * value.type.count))
 
 
-def _vnni(context: Context, total: Value, a: Value, b: Value) -> Value:
+def _vnni(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     factors = [_bytes(context, a), _bytes(context, b)]
     name = f"llvm.x86.avx512.vpdpbusd.{_VNNI[4 * total.type.count]}"
     function = context.declared(name, total.type, [total.type, *(factor.type for factor in factors)])
     return context.builder.call(function, [total, *factors])
 
 
-def _halves(context: Context, value: Value, *, is_signed: bool) -> tuple[Value, Value]:
+def _halves(context: FunctionContext, value: Value, *, is_signed: bool) -> tuple[Value, Value]:
     """Return the even and the odd bytes as 16-bit lanes."""
     builder = context.builder
     lanes = builder.bitcast(value, ll.VectorType(INT16, 2 * value.type.count))
@@ -82,7 +82,7 @@ def _halves(context: Context, value: Value, *, is_signed: bool) -> tuple[Value, 
     return builder.and_(lanes, context.number(255, lanes)), builder.lshr(lanes, eight)
 
 
-def _x86_pairs(context: Context, total: Value, a: Value, b: Value) -> Value:
+def _x86_pairs(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     unsigned, signed = _halves(context, a, is_signed=False), _halves(context, b, is_signed=True)
     name = _MULTIPLY_PAIRS[4 * total.type.count]
     function = context.declared(name, total.type, [unsigned[0].type] * 2)
@@ -91,7 +91,7 @@ def _x86_pairs(context: Context, total: Value, a: Value, b: Value) -> Value:
     return total
 
 
-def _pairs(context: Context, total: Value, a: Value, b: Value) -> Value:
+def _pairs(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     """Multiply byte by byte in 32-bit lanes, which every machine has."""
     builder = context.builder
     for byte in range(4):
@@ -101,11 +101,11 @@ def _pairs(context: Context, total: Value, a: Value, b: Value) -> Value:
     return total
 
 
-def _usdot(context: Context, total: Value, a: Value, b: Value) -> Value:
+def _usdot(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     return _aarch64(context, "usdot", total, _bytes(context, a), _bytes(context, b))
 
 
-def _sdot(context: Context, total: Value, a: Value, b: Value) -> Value:
+def _sdot(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     """Subtract 128 from the unsigned factor and add 128 times the sum of the other one, in two steps of 64."""
     factor = _bytes(context, b)
     signed = _bytes(context, context.builder.xor(a, context.number(-0x7F7F7F80, a)))
@@ -116,12 +116,12 @@ def _sdot(context: Context, total: Value, a: Value, b: Value) -> Value:
     return _aarch64(context, "sdot", context.builder.add(total, rest), signed, factor)
 
 
-def _aarch64(context: Context, name: str, total: Value, a: Value, b: Value) -> Value:
+def _aarch64(context: FunctionContext, name: str, total: Value, a: Value, b: Value) -> Value:
     function = context.declared(f"llvm.aarch64.neon.{name}.v4i32.v16i8", total.type, [total.type, a.type, b.type])
     return context.builder.call(function, [total, a, b])
 
 
-def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+def _call(context: FunctionContext, name: str, args: Sequence[Value]) -> Value | None:
     return _compute(context, *args) if name == "dot4_u8s8" else None
 
 

@@ -39,7 +39,7 @@ def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over one or two dimensions, with any channel multiplier."""
     seen = frame_of(len(conv.spatial))
-    _Depthwise(ctx, conv.planar(), (data, seen), dsp_weights.for_signed(data.dtype, weights), out).emit()
+    _DspDepthwise(ctx, conv.planar(), (data, seen), dsp_weights.for_signed(data.dtype, weights), out).emit()
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Term:
     halves: str
 
 
-class _Row:
+class _RowWords:
     """How the neighbouring results of a row are made of words of data and of weights.
 
     `pairs` are the taps in the halves of each word of weights, -1 for none; `words` counts the words of data that
@@ -84,13 +84,13 @@ class _Row:
         return index, "bt"[half] + "bt"[self.pairs[index].index(tap)]
 
 
-class _Depthwise:
+class _DspDepthwise:
     """Writes the loops of one depthwise convolution over (height, width)."""
 
     def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights: Weights, out: Output) -> None:
         self.ctx, self.conv, self.out, self.zero = ctx, conv, out, weights.data_zero
         self.data, self.seen = source
-        self.row = _Row(conv.kernel[1], conv.strides[1])
+        self.row = _RowWords(conv.kernel[1], conv.strides[1])
         largest = 1 << 15 if self.data.dtype == "int16" else dsp_weights.LARGEST_INPUT
         bias, self.narrow = dsp_weights.start(weights, out.bias, largest)
         self.bias = ctx.constant("bias", bias)

@@ -111,7 +111,7 @@ class HalfSums:
                     self._out.store([*place, first + lane], total)
 
 
-class _Windows:
+class _DspWindows:
     """The windows of a few pixels: in the data itself where the kernel has one tap, else copied to a patch."""
 
     def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int) -> None:
@@ -169,7 +169,7 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
     height, width = conv.output
     count = height * width
     size = min(PIXELS, count)
-    windows, sums = _Windows(ctx, conv, source, size), _sums(ctx, weights, out)
+    windows, sums = _DspWindows(ctx, conv, source, size), _sums(ctx, weights, out)
 
     def at(number: Expr) -> tuple[Expr, Expr]:
         return stmts.let("y", number // width), stmts.let("x", number % width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlfc.codegen.llvm.context import Context
+from mlfc.codegen.llvm.context import FunctionContext
 from mlfc.codegen.llvm.llvm_types import INT32, INT64, Value
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
@@ -16,7 +16,7 @@ _INSTRUCTIONS = {
 }
 
 
-def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+def _call(context: FunctionContext, name: str, args: Sequence[Value]) -> Value | None:
     if name not in _INSTRUCTIONS or not context.machine.instruction("dsp"):
         return None
     result = INT64 if name == "dot2_wide" else INT32

@@ -1,7 +1,7 @@
 """Convolutions and dense layers of int8 by ``dots``: rows of bytes times the weights of four filters at a time.
 
 Two pixels share the loads of the weights. A pixel's window is one run of bytes: in the input itself where the kernel is
-one pixel, else in a `Strip`. The zero point of the data is folded into what the sums start with.
+one pixel, else in a `StripCopy`. The zero point of the data is folded into what the sums start with.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlfc.isa.mve.strip import Strip
+from mlfc.isa.mve.strip import StripCopy
 from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.nibbles import sixteenfold
@@ -141,7 +141,7 @@ def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     padded[: len(columns)] = columns
     fours = -(-conv.filters // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
     sums = Filters(ctx, padded, start_of(out, centered, weights.data_zero, fours), out)
-    strip = Strip(ctx, conv, (data, seen), conv.channels, conv.channels, weights.data_zero, size - len(columns))
+    strip = StripCopy(ctx, conv, (data, seen), conv.channels, conv.channels, weights.data_zero, size - len(columns))
     height, width = conv.output
 
     def pixels(image: Expr, y: Expr, first: Expr, offsets: Sequence[Expr]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from mlfc.isa.mve.convolution import serves, start_of
-from mlfc.isa.mve.strip import Strip
+from mlfc.isa.mve.strip import StripCopy
 from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import block_intrinsics
@@ -28,10 +28,10 @@ def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output
 @template("depthwise", "mve", _accepts)
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over one or two dimensions, one filter a channel."""
-    Depthwise(ctx, conv, data, weights, out).emit()
+    MveDepthwise(ctx, conv, data, weights, out).emit()
 
 
-class Depthwise:
+class MveDepthwise:
     """Writes the loops of one depthwise convolution."""
 
     def __init__(self, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
@@ -68,7 +68,7 @@ class Depthwise:
     def _block(self, image: Expr, block: Expr, width: int) -> None:
         """Write all pixels of a block of channels, of which there are `width`."""
         stmts, conv = self.ctx.stmts, self.conv
-        strip = Strip(self.ctx, conv, (self.data, self.seen), width, WIDTH, self.zero)
+        strip = StripCopy(self.ctx, conv, (self.data, self.seen), width, WIDTH, self.zero)
         sums = stmts.local("sums", (WIDTH,), "int32")
         with stmts.loop(conv.output[0], "oy", "rolled") as y:
             with stmts.loop(conv.output[1] // strip.pixels, "strip", "rolled") as number:

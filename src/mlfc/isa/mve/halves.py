@@ -34,7 +34,7 @@ Reader: TypeAlias = Callable[[int, Expr], Expr]
 
 
 @dataclass(frozen=True)
-class _Form:
+class _ProductForm:
     """How products are added up: of so many elements of the data at a time, with weights in so many bytes."""
 
     intrinsic: str
@@ -50,8 +50,8 @@ class _Form:
         return nibbles(weights[..., : self.weight_bytes], weights[..., self.weight_bytes :])
 
 
-_OF_HALVES = _Form("dot8", "int16", 8, 8, 0)
-_OF_NIBBLES = _Form("dot32", "int8", 32, 16, 4)
+_OF_HALVES = _ProductForm("dot8", "int16", 8, 8, 0)
+_OF_NIBBLES = _ProductForm("dot32", "int8", 32, 16, 4)
 
 
 def _serves(data: Buffer, weights: Weights, out: Output) -> bool:
@@ -59,7 +59,7 @@ def _serves(data: Buffer, weights: Weights, out: Output) -> bool:
     return halves and weights.values.dtype.kind in "iu" and weights.centered().dtype == np.int8
 
 
-def _form(data: Buffer, weights: Weights, out: Output) -> _Form | None:
+def _form(data: Buffer, weights: Weights, out: Output) -> _ProductForm | None:
     """Return the form for operands and a result, None where there is none."""
     if data.dtype == "int8" and out.dtype == "int32" and sixteenfold(weights, 1 << 7, out):
         return _OF_NIBBLES
@@ -85,10 +85,10 @@ def _start(ctx: Context, out: Output, rows: Array, zero: int) -> Callable[[Expr]
     return lambda index: tb.load(start, [index])
 
 
-class _Sums:
+class _WindowSums:
     """Sums of all filters for one or two windows."""
 
-    def __init__(self, ctx: Context, weights: Weights, out: Output, form: _Form) -> None:
+    def __init__(self, ctx: Context, weights: Weights, out: Output, form: _ProductForm) -> None:
         self.ctx, self.out, self.form = ctx, out, form
         rows = weights.centered().reshape(-1, weights.values.shape[-1])
         self.size, self.filters = -(-len(rows) // form.step) * form.step, rows.shape[1]
@@ -133,10 +133,10 @@ class _Sums:
                         self.out.store([*at, index], total)
 
 
-class _Windows:
+class _MveWindows:
     """The windows of a few pixels: in the data itself where they are runs of eights, else copied."""
 
-    def __init__(self, conv: Conv, source: tuple[Buffer, Frame], sums: _Sums, pixels: int, zero: int) -> None:
+    def __init__(self, conv: Conv, source: tuple[Buffer, Frame], sums: _WindowSums, pixels: int, zero: int) -> None:
         self.ctx, self.conv, (self.data, self.seen) = sums.ctx, conv, source
         self.size, self.reduction, self.zero, self.step = (
             sums.size,
@@ -205,8 +205,8 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
     size = min(PIXELS, width)
     form = _form(source[0], weights, out)
     assert form is not None  # _accepts has seen to it
-    sums = _Sums(ctx, weights, out, form)
-    windows = _Windows(conv, source, sums, size, weights.data_zero)
+    sums = _WindowSums(ctx, weights, out, form)
+    windows = _MveWindows(conv, source, sums, size, weights.data_zero)
 
     def pixels(image: Expr, y: Expr, columns: Sequence[Expr]) -> None:
         for pixel, x in enumerate(columns):

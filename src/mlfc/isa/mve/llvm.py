@@ -12,13 +12,15 @@ from typing import TypeAlias
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import Context, words
+from mlfc.codegen.llvm.context import FunctionContext, words
 from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, POINTER, Value
 from mlfc.tir import block_intrinsics
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm, RunWriter
 
 # (of a context, how many, values from the first iteration on, one iteration) -> values behind the last
-Counted: TypeAlias = Callable[[Context, int, Sequence[Value], Callable[[Value, list[Value]], list[Value]]], list[Value]]
+Counted: TypeAlias = Callable[
+    [FunctionContext, int, Sequence[Value], Callable[[Value, list[Value]], list[Value]]], list[Value]
+]
 
 _LANES = words(4)
 _BYTES, _HALVES = ll.VectorType(INT8, block_intrinsics.CHANNELS), ll.VectorType(INT16, block_intrinsics.CHANNELS // 2)
@@ -27,14 +29,14 @@ _SPELLED_OUT = 4  # chunks that are copied without a loop
 _REGISTERS = block_intrinsics.CHANNELS // 4
 
 
-def writer(_: Context, name: str, count: int) -> RunWriter | None:
+def writer(_: FunctionContext, name: str, count: int) -> RunWriter | None:
     """Return the writer of a run; None for a copy of less than 16 bytes."""
     if name == "run":
         return _copy_or_fill if count >= block_intrinsics.CHUNK else None
     return partial(_taps, pairs=name == "paired_taps")
 
 
-def _copy_or_fill(context: Context, operands: Sequence[Value], nbytes: int, counted: Counted) -> None:
+def _copy_or_fill(context: FunctionContext, operands: Sequence[Value], nbytes: int, counted: Counted) -> None:
     """Write a copy, or a fill, whose source is 16 bytes instead of an address."""
     builder, (to, source) = context.builder, operands
 
@@ -58,7 +60,7 @@ def _copy_or_fill(context: Context, operands: Sequence[Value], nbytes: int, coun
         chunk(ll.Constant(INT32, nbytes - block_intrinsics.CHUNK))  # overlaps what is before the rest
 
 
-def _taps(context: Context, addresses: Sequence[Value], count: int, counted: Counted, *, pairs: bool) -> None:
+def _taps(context: FunctionContext, addresses: Sequence[Value], count: int, counted: Counted, *, pairs: bool) -> None:
     """Write sums over `count` taps; the addresses are those of the sums, their start, values and weights."""
     to, start, *operands = addresses
     # lane i of register j is channel 4 * i + j: so products of even and odd bytes need not be put in order
@@ -87,7 +89,7 @@ def _taps(context: Context, addresses: Sequence[Value], count: int, counted: Cou
     _write(context, to, sums)
 
 
-def _channel_products(context: Context, operands: Sequence[Value], tap: Value) -> list[Value]:
+def _channel_products(context: FunctionContext, operands: Sequence[Value], tap: Value) -> list[Value]:
     """Return the products of the even channels, and of the odd ones, in 16 bits."""
     builder = context.builder
     place = builder.mul(tap, ll.Constant(INT32, block_intrinsics.CHANNELS))
@@ -100,7 +102,7 @@ def _channel_products(context: Context, operands: Sequence[Value], tap: Value) -
     return [builder.call(function, [values, weights, signed, ll.Constant(INT32, top)]) for top in (0, 1)]
 
 
-def _added(context: Context, sums: Sequence[Value], products: Sequence[Value]) -> list[Value]:
+def _added(context: FunctionContext, sums: Sequence[Value], products: Sequence[Value]) -> list[Value]:
     """Return the sums with the products of their channels."""
     builder, sixteen = context.builder, ll.Constant(_LANES, [16] * 4)
     even, odd = (builder.bitcast(half, _LANES) for half in products)
@@ -109,21 +111,21 @@ def _added(context: Context, sums: Sequence[Value], products: Sequence[Value]) -
     return [builder.add(total, part) for total, part in zip(sums, parts, strict=True)]
 
 
-def _read(context: Context, address: Value) -> list[Value]:
+def _read(context: FunctionContext, address: Value) -> list[Value]:
     """Return 16 int32, every fourth of them in one register."""
     builder, kind = context.builder, ll.LiteralStructType([_LANES] * _REGISTERS)
     loaded = builder.call(context.declared("llvm.arm.mve.vld4q.v4i32.p0", kind, [POINTER]), [address])
     return [builder.extract_value(loaded, register) for register in range(_REGISTERS)]
 
 
-def _write(context: Context, address: Value, sums: Sequence[Value]) -> None:
+def _write(context: FunctionContext, address: Value, sums: Sequence[Value]) -> None:
     kinds = [POINTER, *[_LANES] * _REGISTERS, INT32]
     function = context.declared("llvm.arm.mve.vst4q.p0.v4i32", ll.VoidType(), kinds)
     for part in range(_REGISTERS):
         context.builder.call(function, [address, *sums, ll.Constant(INT32, part)])
 
 
-def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
+def _call(context: FunctionContext, name: str, args: Sequence[Value]) -> Value | None:
     """Write an intrinsic on four int32, or on eight int16, if the machine has instructions for it."""
     if name == "dot8" and context.machine.instruction("mve"):
         return _dot8(context, *args)
@@ -134,7 +136,7 @@ def _call(context: Context, name: str, args: Sequence[Value]) -> Value | None:
     return _CALLS[name](context, *args)
 
 
-def _dot8(context: Context, total: Value, a: Value, b: Value) -> Value:
+def _dot8(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     builder = context.builder
     wide = builder.sext(b, a.type)
     if total.type == INT32:
@@ -147,7 +149,7 @@ def _dot8(context: Context, total: Value, a: Value, b: Value) -> Value:
     return builder.or_(low, builder.shl(upper, ll.Constant(total.type, 32)))
 
 
-def _dot32(context: Context, total: Value, a: Value, both: Value) -> Value:
+def _dot32(context: FunctionContext, total: Value, a: Value, both: Value) -> Value:
     builder = context.builder
     low, high = (
         builder.shuffle_vector(a, a, ll.Constant(_INDICES, list(range(first, first + 16)))) for first in (0, 16)
@@ -156,7 +158,7 @@ def _dot32(context: Context, total: Value, a: Value, both: Value) -> Value:
     return _products(context, _products(context, total, low, weights[0]), high, weights[1])
 
 
-def _products(context: Context, total: Value, a: Value, b: Value) -> Value:
+def _products(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     """Add the products of all lanes."""
     name = f"llvm.arm.mve.vmldava.v{a.type.count}i{a.type.element.width}"
     zero = ll.Constant(INT32, 0)  # with signs, no subtraction, no exchange
@@ -164,47 +166,47 @@ def _products(context: Context, total: Value, a: Value, b: Value) -> Value:
     return context.builder.call(function, [zero, zero, zero, total, a, b])
 
 
-def _crowded(_: Context, sums: int) -> bool:
+def _crowded(_: FunctionContext, sums: int) -> bool:
     """Two rows need all even registers for their sums, and LLVM's loops count in one of them."""
     return sums > block_intrinsics.FILTERS
 
 
-def _instruction(context: Context, name: str, args: Sequence[Value], *flags: int) -> Value:
+def _instruction(context: FunctionContext, name: str, args: Sequence[Value], *flags: int) -> Value:
     """Call an instruction; the flags are numbers behind its operands."""
     types = [arg.type for arg in args] + [INT32] * len(flags)
     function = context.declared(f"llvm.arm.mve.{name}", _LANES, types)
     return context.builder.call(function, [*args, *(ll.Constant(INT32, flag) for flag in flags)])
 
 
-def _high_of_doubled(context: Context, x: Value, multiplier: Value) -> Value:
+def _high_of_doubled(context: FunctionContext, x: Value, multiplier: Value) -> Value:
     return _instruction(context, "vqrdmulh.v4i32", [x, multiplier])
 
 
-def _high(context: Context, x: Value, multiplier: Value) -> Value:
+def _high(context: FunctionContext, x: Value, multiplier: Value) -> Value:
     return _instruction(context, "vmulh.v4i32", [x, multiplier], 0)
 
 
-def _shifted(context: Context, value: Value, amounts: Value, *, rounds: bool) -> Value:
+def _shifted(context: FunctionContext, value: Value, amounts: Value, *, rounds: bool) -> Value:
     """Return values shifted to the left, or to the right by negative amounts, which may round ties up."""
     return _instruction(context, "vshl.vector.v4i32.v4i32", [value, amounts], 0, int(rounds), 0)
 
 
-def _sign(context: Context, value: Value) -> Value:
+def _sign(context: FunctionContext, value: Value) -> Value:
     return context.builder.ashr(value, context.number(31, value))
 
 
-def _rounded_down(context: Context, value: Value, exponent: Value) -> Value:
+def _rounded_down(context: FunctionContext, value: Value, exponent: Value) -> Value:
     """Return value / 2**(1 + exponent), ties up."""
     return _shifted(context, value, context.builder.not_(exponent), rounds=True)
 
 
-def _requantize_down(context: Context, x: Value, multiplier: Value, exponent: Value) -> Value:
+def _requantize_down(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
     high = _high_of_doubled(context, x, multiplier)
     # the instruction rounds ties up: one less below zero makes that away from zero
     return _rounded_down(context, context.builder.add(high, _sign(context, high)), exponent)
 
 
-def _requantize_double(context: Context, x: Value, multiplier: Value, shift: Value) -> Value:
+def _requantize_double(context: FunctionContext, x: Value, multiplier: Value, shift: Value) -> Value:
     builder, zero = context.builder, context.number(0, shift)
     right, left = context.intrinsic("smin", [shift, zero]), context.intrinsic("smax", [shift, zero])
     high = _high_of_doubled(context, _shifted(context, x, left, rounds=False), multiplier)
@@ -212,11 +214,11 @@ def _requantize_double(context: Context, x: Value, multiplier: Value, shift: Val
     return _shifted(context, builder.add(high, less), right, rounds=True)
 
 
-def _single_down(context: Context, x: Value, multiplier: Value, exponent: Value) -> Value:
+def _single_down(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
     return _rounded_down(context, _high(context, x, multiplier), exponent)
 
 
-def _away_down(context: Context, x: Value, multiplier: Value, exponent: Value) -> Value:
+def _away_down(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
     builder, high = context.builder, _high(context, x, multiplier)
     # below zero ties go down: one less in the high half where the low is zero
     low = builder.mul(x, multiplier)

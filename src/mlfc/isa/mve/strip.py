@@ -19,7 +19,7 @@ STACK_BYTES, SCRATCH_BYTES = 640, 2048
 FEW_PIXELS, MOST_PIXELS = 8, 16
 
 
-class Strip:
+class StripCopy:
     """The copy, for output pixels that are side by side.
 
     Parameters

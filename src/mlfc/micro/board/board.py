@@ -35,7 +35,7 @@ _HARD_FLOAT = re.compile(r"-mfloat-abi=(hard|softfp)|-mabi=i?lp(32|64)[fd]")
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryRegion:
     """A region of a board's memory."""
 
     name: str
@@ -127,7 +127,7 @@ class Board:
     stack_bytes: int  # what a project reserves by default
     toolchain: Toolchain
     # the first region holds the start-up code; the host has none
-    memories: tuple[Memory, ...]
+    memories: tuple[MemoryRegion, ...]
     uart: Uart | None
     serial: Serial | None
     flash_tool: FlashTool | None
@@ -140,12 +140,12 @@ class Board:
     trusted: bool = field(default=True, compare=False)  # whether any program that its file names may run
 
     @property
-    def flash(self) -> Memory:
+    def flash(self) -> MemoryRegion:
         """Where code and constants go that name no region. The host has none."""
         return self._default("flash")
 
     @property
-    def ram(self) -> Memory:
+    def ram(self) -> MemoryRegion:
         """Where data, stack, and workspaces go that name no region. The host has none."""
         return self._default("ram")
 
@@ -168,7 +168,7 @@ class Board:
             return [f"./{elf}"]
         return self.emulator.command(elf) if self.emulator else None
 
-    def _default(self, kind: str) -> Memory:
+    def _default(self, kind: str) -> MemoryRegion:
         regions = _of(self, kind)
         return next((item for item in regions if item.default), regions[0])
 
@@ -284,7 +284,7 @@ def _board(document: Mapping[str, Any]) -> Board:
             values = {name: tuple(value) if isinstance(value, list) else value for name, value in document[key].items()}
             found[key] = table(**values)
     found["memories"] = tuple(
-        Memory(**{"nbytes" if key == "bytes" else key: value for key, value in item.items()})
+        MemoryRegion(**{"nbytes" if key == "bytes" else key: value for key, value in item.items()})
         for item in found.pop("memory")
     )
     return Board(**found)
@@ -322,7 +322,7 @@ def _impossible_regions(board: Board) -> list[str]:
     return found
 
 
-def _of(board: Board, kind: str) -> list[Memory]:
+def _of(board: Board, kind: str) -> list[MemoryRegion]:
     return [item for item in board.memories if item.kind == kind]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mlfc.archive.write.budget import largest_text, peak_text
 from mlfc.errors import BudgetError, ToolchainError
-from mlfc.micro.board.board import Board, Memory
-from mlfc.micro.memory.linked_memory import Piece, read_map
+from mlfc.micro.board.board import Board, MemoryRegion
+from mlfc.micro.memory.linked_memory import LinkedPart, read_map
 from mlfc.micro.memory.memory_table import CONSTANTS, MemoryTable
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, NamedBytes
 
@@ -80,7 +80,7 @@ def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  #
     return BudgetError(f"{cause}; {largest_text(largest)}" if largest else cause, place=board.name, next_step=_NEXT)
 
 
-def _largest(pieces: tuple[Piece, ...], region: Memory) -> list[NamedBytes]:
+def _largest(pieces: tuple[LinkedPart, ...], region: MemoryRegion) -> list[NamedBytes]:
     """Return the objects and constants in a region; what overflows it lies behind it, in front of the next."""
     found: Counter[str] = Counter()
     outputs = {piece.output for piece in pieces if region.origin <= piece.address < region.end}

@@ -32,13 +32,13 @@ from mlfc.micro.memory.memory_table import (
     STACK,
     STATE,
     WORKSPACE,
+    MemoryRow,
     MemoryTable,
-    Row,
     by_region,
     region_name,
 )  # fmt: skip
 from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
-from mlfc.micro.memory.trial import Trial
+from mlfc.micro.memory.trial import CodeTrial
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
@@ -70,7 +70,7 @@ def planned_table(
     board: Board,
     cflags: Sequence[str] | None = None,
     *,
-    trial: Trial | None = None,
+    trial: CodeTrial | None = None,
 ) -> MemoryTable:
     """Return what a module will take of a board, before a project is made.
 
@@ -88,17 +88,17 @@ def planned_table(
     # the entry and the main function are in every path
     path = [item.function for item in stack.path[2:] or stack.path]
     deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)
-    rows.append(Row(STACK, ram, stack.nbytes, deepest or _UNKNOWN))
+    rows.append(MemoryRow(STACK, ram, stack.nbytes, deepest or _UNKNOWN))
     frame = interrupt_bytes(board)
-    rows.append(Row(INTERRUPT, ram, frame, "the core's own" if frame is not None else "what its handler saves"))
+    rows.append(MemoryRow(INTERRUPT, ram, frame, "the core's own" if frame is not None else "what its handler saves"))
     for what in (what for owner, what in CODE.items() if details.vm or owner != INTERPRETER):
-        rows.append(Row(what, flash, sizes.get(what), _MEASURED if sizes else _UNKNOWN))
-    rows += [Row(REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
+        rows.append(MemoryRow(what, flash, sizes.get(what), _MEASURED if sizes else _UNKNOWN))
+    rows += [MemoryRow(REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
     reserve = board.stack_bytes if has_linker_script(board) else None
     return MemoryTable(board.name, False, by_region(rows, board), board.memories, stack, reserve=reserve)
 
 
-def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
+def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[MemoryRow]:
     memory = details.memory
     if details.vm is not None and details.vm.work_bytes is None:
         raise unbounded(details)
@@ -110,24 +110,24 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[Row]:
         region = region_name(board, "ram", name)
         is_elsewhere = None not in (region, name) and name != region
         note = f"the pool {name}, after which no memory is named" if is_elsewhere else ""
-        yield Row(WORKSPACE, region, nbytes + -nbytes % _FILLED_SECTIONS.get(board.arch, 1), note)
+        yield MemoryRow(WORKSPACE, region, nbytes + -nbytes % _FILLED_SECTIONS.get(board.arch, 1), note)
     if details.workspace_io:
-        yield Row(IO, ram, 0, "in the workspace")
+        yield MemoryRow(IO, ram, 0, "in the workspace")
     elif details.vm is not None:
-        yield Row(IO, ram, most_input_bytes(details.inputs, details.vm), "inputs; outputs are in the workspace")
+        yield MemoryRow(IO, ram, most_input_bytes(details.inputs, details.vm), "inputs; outputs are in the workspace")
     else:
-        yield Row(IO, ram, memory.io_bytes)
+        yield MemoryRow(IO, ram, memory.io_bytes)
     names = ", ".join(state.name for state in details.states)
-    yield Row(STATE, ram, memory.state_bytes, shortened(names) or "modules keep nothing between inferences")
+    yield MemoryRow(STATE, ram, memory.state_bytes, shortened(names) or "modules keep nothing between inferences")
     home = ram if board.arch in _CONSTANTS_IN_RAM else flash
     placed = Counter({home: memory.constants_bytes})
     for pool in details.constant_pools:
         placed[region_name(board, "flash", pool.name)] += pool.nbytes
         placed[home] -= pool.nbytes
     for region, nbytes in placed.items():
-        yield Row(CONSTANTS, region, nbytes)
+        yield MemoryRow(CONSTANTS, region, nbytes)
         if any(item.name == region and item.kind == "ram" for item in board.memories):
-            yield Row(INITIAL, flash, nbytes, f"of constants in {region}")
+            yield MemoryRow(INITIAL, flash, nbytes, f"of constants in {region}")
 
 
 def _in_one_line(error: MlfcError) -> str:
@@ -143,13 +143,13 @@ def tried(
     details: ModuleInterface,
     board: Board,
     cflags: Sequence[str] | None = None,
-) -> Trial:
+) -> CodeTrial:
     """Return code and stack of a model as the board's compiler makes them, or why they are not known.
 
     The arguments are those of `planned_table`. What was tried before, with all that may change it, is not tried again.
     """
     if details.executor == "graph":
-        return Trial({}, StackBound(None, untold=(THROUGH_POINTERS,)))
+        return CodeTrial({}, StackBound(None, untold=(THROUGH_POINTERS,)))
     flags = (optimization_level(details),) if cflags is None else tuple(cflags)
     entries: tuple[str, ...] = (f"tvmgen_{name}_run",)
     if details.vm:
@@ -160,15 +160,15 @@ def tried(
         key = kept_trials.key_of(compiler, core_flags(board, code), [*said, *_libraries()], code)
         kept = kept_trials.find(key)
         if kept is not None:
-            return Trial.of_json(kept)
+            return CodeTrial.of_json(kept)
         found = _measured(entries, code, board, flags)
         kept_trials.keep(key, found.as_json())
         return found
     except MlfcError as error:
-        return Trial({}, StackBound(None, untold=(_in_one_line(error),)))
+        return CodeTrial({}, StackBound(None, untold=(_in_one_line(error),)))
 
 
-def _measured(entries: Sequence[str], code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> Trial:
+def _measured(entries: Sequence[str], code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> CodeTrial:
     sources = {path.rpartition("/")[2] for path in code}
     with trial_build(code, entries, board, cflags) as folder:
         sizes = Counter[str]()
@@ -178,7 +178,7 @@ def _measured(entries: Sequence[str], code: Mapping[str, Data], board: Board, cf
         calls = program.interpreter_calls()
         called = ENTRIES if calls else entries
         stack = stack_bound(program.elf, called, board, program.is_library, folder, calls, program.is_data)
-        return Trial({what: sizes[what] for what in CODE.values()}, stack)
+        return CodeTrial({what: sizes[what] for what in CODE.values()}, stack)
 
 
 @contextmanager

@@ -179,7 +179,7 @@ def board_budgets(
     for board in named.values():
         kinds[code_kind(parse_target(board.target))].append(board)
     builds.want(len(kinds))
-    found = _Search(name, builds).fitted(kinds)
+    found = _BoardSearch(name, builds).fitted(kinds)
     if emulate:
         found = _counted(found, builds)
     rows = sorted(found, key=lambda row: ((True, None, False).index(row.fits), row.fullness, row.board.name))
@@ -187,7 +187,7 @@ def board_budgets(
 
 
 @dataclass(frozen=True)
-class _Search:
+class _BoardSearch:
     """Looks for the first setting with which a model fits each board."""
 
     name: str

@@ -16,7 +16,7 @@ from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import core_flags
 from mlfc.micro.firmware.planned_memory import tried
 from mlfc.micro.fit.setting import Setting
-from mlfc.micro.memory.trial import Trial
+from mlfc.micro.memory.trial import CodeTrial
 from mlfc.options import BuildOptions
 from mlfc.relay.ir import IRModule
 from mlfc.support.arrays import Array
@@ -60,7 +60,7 @@ class Builds:
         self._model, self._name, self._say = (module, params), name, say
         self._options = replace(options, module_name=name)
         self._built: dict[tuple[CodeKind, Setting], Built | MlfcError] = {}
-        self._trials: dict[tuple[object, ...], Trial] = {}
+        self._trials: dict[tuple[object, ...], CodeTrial] = {}
         self._done = self._wanted = 0
 
     def want(self, count: int) -> None:
@@ -80,7 +80,7 @@ class Builds:
             raise found
         return found
 
-    def trial(self, board: Board, setting: Setting) -> Trial:
+    def trial(self, board: Board, setting: Setting) -> CodeTrial:
         """Return code and stack as the board's compiler makes them."""
         key = trial_kind(board, setting)
         if key not in self._trials:
@@ -117,7 +117,7 @@ class Builds:
         except MlfcError as error:
             return error
 
-    def _try(self, board: Board, setting: Setting) -> Trial:
+    def _try(self, board: Board, setting: Setting) -> CodeTrial:
         built = self.get(board, setting)
         return tried(self._name, built.factory.code.built_files, built.details, board)
 

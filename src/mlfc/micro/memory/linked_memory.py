@@ -30,13 +30,13 @@ from mlfc.micro.memory.memory_table import (
     REST,
     STATE,
     WORKSPACE,
+    MemoryRow,
     MemoryTable,
-    Row,
     by_region,
     region_name,
 )
 from mlfc.micro.memory.stack_bound import INTERPRETED, THROUGH_POINTERS, StackBound, stack_bound
-from mlfc.objfile.elf import NOTYPE, OBJECT, Symbol, read_symbols
+from mlfc.objfile.elf import NOTYPE, OBJECT, ElfSymbol, read_symbols
 from mlfc.support.c_names import unique
 from mlfc.support.module_info import ConstantInfo, ModuleInfo, ModuleInterface
 
@@ -63,7 +63,7 @@ _CODE = {**CODE, FIRMWARE: REST}
 
 
 @dataclass(frozen=True)
-class Piece:
+class LinkedPart:
     """A part of a program in memory."""
 
     # the section of the program, and that of the object file
@@ -94,7 +94,7 @@ class Piece:
         return LIBRARIES if (self.file or "").endswith(")") else FIRMWARE
 
 
-def read_map(path: Path) -> tuple[Piece, ...]:
+def read_map(path: Path) -> tuple[LinkedPart, ...]:
     """Return the parts of a program that memory holds, in the map's order.
 
     Raises ToolchainError if it is no map of GNU ld.
@@ -112,7 +112,7 @@ def read_map(path: Path) -> tuple[Piece, ...]:
 
 
 @dataclass(frozen=True)
-class _Output:
+class _OutputSection:
     """A section of the program: its name, where it lies, and where its initial bytes do if that is elsewhere."""
 
     name: str
@@ -121,8 +121,8 @@ class _Output:
     load: int | None
 
 
-def _pieces(lines: Sequence[str]) -> Iterator[Piece]:
-    output, found = _Output("", 0, 0, None), list[Piece]()
+def _pieces(lines: Sequence[str]) -> Iterator[LinkedPart]:
+    output, found = _OutputSection("", 0, 0, None), list[LinkedPart]()
     waiting: str | None = None
     for line in lines:
         # a long name stands alone on its line, and what belongs to it on the next
@@ -132,7 +132,7 @@ def _pieces(lines: Sequence[str]) -> Iterator[Piece]:
         if opened and opened[2]:
             yield from _with_rest(output, found)
             load = None if opened[4] is None else int(opened[4], 16)
-            output, found = _Output(opened[1], int(opened[2], 16), int(opened[3], 16), load), []
+            output, found = _OutputSection(opened[1], int(opened[2], 16), int(opened[3], 16), load), []
         elif item and item[2]:
             address, nbytes = int(item[2], 16), int(item[3], 16)
             if nbytes:
@@ -142,12 +142,12 @@ def _pieces(lines: Sequence[str]) -> Iterator[Piece]:
     yield from _with_rest(output, found)
 
 
-def _piece(output: _Output, section: str, address: int, nbytes: int, file: str | None) -> Piece:
+def _piece(output: _OutputSection, section: str, address: int, nbytes: int, file: str | None) -> LinkedPart:
     load = None if output.load is None else output.load + address - output.address
-    return Piece(output.name, section, address, nbytes, file, load)
+    return LinkedPart(output.name, section, address, nbytes, file, load)
 
 
-def _with_rest(output: _Output, found: Sequence[Piece]) -> Iterator[Piece]:
+def _with_rest(output: _OutputSection, found: Sequence[LinkedPart]) -> Iterator[LinkedPart]:
     """Yield what a section of the program consists of, and as one piece what the linker put between."""
     if output.name.startswith(_NOT_LOADED):
         return
@@ -185,7 +185,7 @@ class LinkedProgram:
         self._objects = sorted(objects.values(), key=lambda item: item.value)
         self._starts = [item.value for item in self._objects]
 
-    def parts(self, piece: Piece) -> Iterator[tuple[str, int]]:
+    def parts(self, piece: LinkedPart) -> Iterator[tuple[str, int]]:
         """Yield what a piece of the program is, by the names of the table's rows, with its bytes."""
         owner = piece.owner(self._sources)
         if piece.file is None:
@@ -236,7 +236,7 @@ class LinkedProgram:
         )
 
     def _split(
-        self, piece: Piece, kinds: Mapping[str, Callable[[Symbol], bool]], rest: str
+        self, piece: LinkedPart, kinds: Mapping[str, Callable[[ElfSymbol], bool]], rest: str
     ) -> Iterator[tuple[str, int]]:
         """Yield the bytes of symbols of each kind, of the other symbols, and of what lies between symbols."""
         inside = self._objects[bisect_left(self._starts, piece.address) : bisect_left(self._starts, piece.end)]
@@ -248,15 +248,15 @@ class LinkedProgram:
         yield from found.items()
 
 
-def _is_tensor(symbol: Symbol) -> bool:
+def _is_tensor(symbol: ElfSymbol) -> bool:
     return symbol.name.startswith(_TENSOR)
 
 
-def _is_workspace(symbol: Symbol) -> bool:
+def _is_workspace(symbol: ElfSymbol) -> bool:
     return symbol.name.partition(".")[0] == _WORKSPACE
 
 
-def _is_constant(symbol: Symbol) -> bool:
+def _is_constant(symbol: ElfSymbol) -> bool:
     return _CONSTANT.fullmatch(symbol.name) is not None
 
 
@@ -270,13 +270,15 @@ def linked_table(program: LinkedProgram, details: ModuleInterface, board: Board)
         if piece.load is not None and not piece.is_zeroed:
             found[INITIAL, _region(piece.load, board)] += piece.nbytes
     ram = region_name(board, "ram")
-    rows = [Row(what, region, nbytes) for (what, region), nbytes in found.items() if nbytes]
+    rows = [MemoryRow(what, region, nbytes) for (what, region), nbytes in found.items() if nbytes]
     if not any(what == STATE for what, _ in found):
-        rows.append(Row(STATE, ram, 0))
+        rows.append(MemoryRow(STATE, ram, 0))
     reserved = _reserved(program.named)
     stack = _linked_stack(program, details, board)
     bound = "" if stack.nbytes is None else f"an inference takes at most {stack.nbytes:,}"
-    rows.append(Row(RESERVE, ram, reserved, bound if reserved is not None else f"what is left; {bound}".rstrip("; ")))
+    rows.append(
+        MemoryRow(RESERVE, ram, reserved, bound if reserved is not None else f"what is left; {bound}".rstrip("; "))
+    )
     order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
     rows.sort(key=lambda row: order.index(row.what))
     # code for the graph executor takes its constants as arguments, so it defines none

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlfc.micro.board.board import Board, Memory
+from mlfc.micro.board.board import Board, MemoryRegion
 from mlfc.micro.memory.stack_bound import StackBound
 from mlfc.support.text import Displayed, html_table
 
@@ -27,7 +27,7 @@ REST = "start-up and main"
 
 
 @dataclass(frozen=True)
-class Row:
+class MemoryRow:
     """A line of the table."""
 
     what: str
@@ -67,8 +67,8 @@ class MemoryTable(Displayed):
 
     board: str
     is_built: bool  # whether the numbers come from the linker, not the plan
-    rows: tuple[Row, ...]
-    memories: tuple[Memory, ...]  # the board's
+    rows: tuple[MemoryRow, ...]
+    memories: tuple[MemoryRegion, ...]  # the board's
     stack: StackBound | None = None  # of an inference; None where nobody asked
     folded: tuple[tuple[str, int], ...] = ()  # constants, with their bytes, that the compiler has made part of the code
     reserve: int | None = None  # bytes that firmware sets aside for its stack; None where that is what is left
@@ -96,7 +96,7 @@ class MemoryTable(Displayed):
             for item in self.memories
         )
 
-    def rows_of(self, region: str | None) -> Iterator[Row]:
+    def rows_of(self, region: str | None) -> Iterator[MemoryRow]:
         """Yield the rows of a region."""
         return (row for row in self.rows if row.region == region)
 
@@ -131,7 +131,7 @@ class MemoryTable(Displayed):
 
 
 @dataclass(frozen=True)
-class Difference:
+class MemoryDifference:
     """A promise that a build does not keep."""
 
     what: str
@@ -144,15 +144,15 @@ class Difference:
         return f"{self.what}{where}: {self.promised:,} bytes were promised, {self.found:,} are linked"
 
 
-def differences(before: MemoryTable, after: MemoryTable) -> tuple[Difference, ...]:
+def differences(before: MemoryTable, after: MemoryTable) -> tuple[MemoryDifference, ...]:
     """Return what a build has otherwise than promised: workspace, inputs and outputs in every region, and constants.
 
     Constants that the compiler has made part of the code are no difference.
     """
     places = {(row.what, row.region): None for row in (*before.rows, *after.rows) if row.what in (WORKSPACE, IO)}
-    found = [Difference(*place, before.total(*place), after.total(*place)) for place in places]
+    found = [MemoryDifference(*place, before.total(*place), after.total(*place)) for place in places]
     linked = after.total(CONSTANTS) + sum(nbytes for _, nbytes in after.folded)
-    found.append(Difference(CONSTANTS, None, before.total(CONSTANTS), linked))
+    found.append(MemoryDifference(CONSTANTS, None, before.total(CONSTANTS), linked))
     return tuple(item for item in found if item.promised != item.found)
 
 
@@ -166,7 +166,7 @@ def region_name(board: Board, kind: str, name: str | None = None) -> str | None:
     return (board.flash if kind == "flash" else board.ram).name
 
 
-def by_region(rows: Sequence[Row], board: Board) -> tuple[Row, ...]:
+def by_region(rows: Sequence[MemoryRow], board: Board) -> tuple[MemoryRow, ...]:
     """Return rows in the order of the board's regions."""
     order = {item.name: place for place, item in enumerate(board.memories)}
     return tuple(sorted(rows, key=lambda row: order.get(row.region or "", len(order))))

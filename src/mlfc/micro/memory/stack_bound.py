@@ -29,7 +29,7 @@ INTERPRETED = "the program does not have one table of kernels for the virtual ma
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """What a function takes of the stack itself, without what it calls."""
 
     function: str
@@ -41,12 +41,12 @@ class StackBound:
     """The stack of one inference."""
 
     nbytes: int | None  # what the entry function and all that it calls take at most; None where that cannot be told
-    path: tuple[Frame, ...] = ()  # the calls that take it, from the entry on
+    path: tuple[StackFrame, ...] = ()  # the calls that take it, from the entry on
     untold: tuple[str, ...] = ()  # why it cannot be told
 
 
 @dataclass(frozen=True)
-class _Function:
+class _CallGraphNode:
     """What the graph of calls says of a function; of its callees, `jumps` are those that it goes to for good."""
 
     frame: int
@@ -148,7 +148,7 @@ def _functions(
     rules: Rules,
     is_library: Callable[[int], bool],
     resolved: Mapping[str, set[str]],
-) -> dict[str, _Function]:
+) -> dict[str, _CallGraphNode]:
     found = {}
     for name, item in machine.items():
         said = stated.get(re.split("[.@]", name, maxsplit=1)[0])
@@ -165,11 +165,11 @@ def _functions(
             untold.append(f"{name} uses stack that depends on data")
         frame = max(item.frame, said.nbytes if said else 0)
         jumps = frozenset(callees - item.called)
-        found[name] = _Function(frame, tuple(sorted(callees)), tuple(untold), jumps, frame > rules.call_bytes)
+        found[name] = _CallGraphNode(frame, tuple(sorted(callees)), tuple(untold), jumps, frame > rules.call_bytes)
     return found
 
 
-def deepest(entry: str, functions: Mapping[str, _Function]) -> StackBound:
+def deepest(entry: str, functions: Mapping[str, _CallGraphNode]) -> StackBound:
     """Return the way through the calls that takes most stack, unless there is one that cannot be told."""
     if entry not in functions:
         return StackBound(None, untold=(f"the program has no function {entry}",))
@@ -187,15 +187,15 @@ def deepest(entry: str, functions: Mapping[str, _Function]) -> StackBound:
         below[name] = function.frame + max((below.get(callee, 0) for callee in function.callees), default=0)
     if untold:
         return StackBound(None, untold=tuple(untold[:_LISTED]))
-    path: list[Frame] = []
+    path: list[StackFrame] = []
     at: str | None = entry
     while at is not None:
-        path.append(Frame(at.partition("@")[0], functions[at].frame))
+        path.append(StackFrame(at.partition("@")[0], functions[at].frame))
         at = chosen[at]
     return StackBound(below[entry], tuple(path))
 
 
-def _without_loops(functions: Mapping[str, _Function]) -> dict[str, _Function]:
+def _without_loops(functions: Mapping[str, _CallGraphNode]) -> dict[str, _CallGraphNode]:
     """Return functions with labels of assembler made one where they go round in a loop and take no stack.
 
     They look like functions that call each other; one that calls its own loop still calls itself.
@@ -206,19 +206,19 @@ def _without_loops(functions: Mapping[str, _Function]) -> dict[str, _Function]:
         name: min((other for other in there if name in reached.get(other, ())), default=name)
         for name, there in reached.items()
     }
-    found: dict[str, _Function] = {}
+    found: dict[str, _CallGraphNode] = {}
     for name, item in functions.items():
         one = first.get(name, name)
         callees = {first.get(callee, callee) for callee in item.callees if callee not in item.jumps}
         callees |= {first.get(callee, callee) for callee in item.jumps} - {one}
-        other = found.get(one, _Function(0, ()))
-        found[one] = _Function(
+        other = found.get(one, _CallGraphNode(0, ()))
+        found[one] = _CallGraphNode(
             max(item.frame, other.frame), tuple(sorted({*callees, *other.callees})), (*other.untold, *item.untold)
         )
     return {name: found[first.get(name, name)] for name in functions}
 
 
-def _gone_to(name: str, functions: Mapping[str, _Function]) -> set[str]:
+def _gone_to(name: str, functions: Mapping[str, _CallGraphNode]) -> set[str]:
     """Return what is reached from a function by jumps alone, as long as no stack is taken."""
     found: set[str] = set()
     waiting = [name]
@@ -229,7 +229,7 @@ def _gone_to(name: str, functions: Mapping[str, _Function]) -> set[str]:
     return found
 
 
-def _callees_first(entry: str, functions: Mapping[str, _Function]) -> Iterator[tuple[str, str | None]]:
+def _callees_first(entry: str, functions: Mapping[str, _CallGraphNode]) -> Iterator[tuple[str, str | None]]:
     """Yield functions behind all that they call, and each cycle of calls as a text where it closes."""
     done: set[str] = set()
     open_: dict[str, None] = {entry: None}

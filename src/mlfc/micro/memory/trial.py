@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mlfc.micro.memory.stack_bound import Frame, StackBound
+from mlfc.micro.memory.stack_bound import StackBound, StackFrame
 
 
 @dataclass(frozen=True)
-class Trial:
+class CodeTrial:
     """Code and stack of a model as a compiler makes them; boards with the same compiler and flags share them."""
 
     sizes: Mapping[str, int]  # bytes by the names of the table's rows; empty where they are not known
@@ -23,8 +23,8 @@ class Trial:
         return {"sizes": dict(self.sizes), "stack": stack}
 
     @classmethod
-    def of_json(cls, document: Mapping[str, Any]) -> Trial:
+    def of_json(cls, document: Mapping[str, Any]) -> CodeTrial:
         """Return what `as_json` made an object of."""
         stack = document["stack"]
-        frames = tuple(Frame(function, nbytes) for function, nbytes in stack["path"])
+        frames = tuple(StackFrame(function, nbytes) for function, nbytes in stack["path"])
         return cls(document["sizes"], StackBound(stack["bytes"], frames, tuple(stack["untold"])))

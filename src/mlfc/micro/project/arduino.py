@@ -9,7 +9,7 @@ from typing import Any
 from mlfc.errors import ArchiveError
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.firmware import APPLICATION_TYPES, selftest_files, vector_files
-from mlfc.micro.project.model_interface import Buffer, interface_files, interface_of
+from mlfc.micro.project.model_interface import IoBuffer, interface_files, interface_of
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
 from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand, refuses_without_name
 from mlfc.micro.render import render
@@ -71,7 +71,7 @@ def _flat(code: Mapping[str, Data]) -> dict[str, Data]:
     return files
 
 
-def _printed(buffer: Buffer) -> str:
+def _printed(buffer: IoBuffer) -> str:
     """Return what Print takes: a byte would be shown as a character."""
     element = f"{buffer.array}[index]"
     if buffer.is_float:

@@ -20,9 +20,9 @@ from mlfc.micro.firmware.fit import check_fit
 from mlfc.micro.firmware.planned_memory import plan_table
 from mlfc.micro.project import arduino, cmake, cmsis_pack, esp_idf, makefile, package, zephyr
 from mlfc.micro.project.firmware import HOST_DRIVEN
-from mlfc.micro.project.model import Source, project_source
+from mlfc.micro.project.model import ProjectSource, project_source
 from mlfc.micro.project.options import GENERATE, checked_options, template_options
-from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record, record_of
+from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, ProjectRecord, read_record, record_of
 from mlfc.micro.project.template import MODEL_FOLDER, WHAT_TYPES_DO, ProjectModel, ProjectTemplate
 from mlfc.micro.project_server.steps import arguments_of
 from mlfc.micro.render import render
@@ -114,7 +114,7 @@ def check_model(template: ProjectTemplate, board: Board, project_type: str, mode
 
 
 def project_files(
-    template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], source: Source
+    template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], source: ProjectSource
 ) -> dict[str, Data]:
     """Return all files of a project but the board's, by relative path."""
     made: dict[str, Data] = {f"{MODEL_FOLDER}/{path}": data for path, data in source.members.items()}
@@ -166,7 +166,7 @@ def _remove_older(target: Path) -> None:
         shutil.rmtree(target / BUILT, ignore_errors=True)
 
 
-def _older(target: Path) -> Record | None:
+def _older(target: Path) -> ProjectRecord | None:
     try:
         return read_record(target)
     except OptionError:  # nothing of ours is there, or nothing that can be read

@@ -34,7 +34,7 @@ _EXECUTORS = {"selftest": ("aot", "vm"), "standalone": ("aot", "graph", "vm")}
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ProjectSource:
     """What a project is generated from."""
 
     model: ProjectModel
@@ -44,7 +44,7 @@ class Source:
 @contextmanager
 def project_source(
     path: str | os.PathLike[str], board: Board, project_type: str, module: str | None = None
-) -> Iterator[Source]:
+) -> Iterator[ProjectSource]:
     """Give what a project is generated from, as long as the block runs.
 
     `path`: an archive, or a model file: that is compiled for the board, for the graph executor where a host drives the
@@ -87,7 +87,7 @@ def _compiled(path: str | os.PathLike[str], board: Board, project_type: str, fol
     return export_model_library_format(factory, folder / "model.tar", test_vectors=vectors)
 
 
-def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -> Source:
+def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -> ProjectSource:
     parts = read_parts(path, module)
     with open_tar(path) as tar:
         members: dict[str, Data] = {name: ViewContent(tar.view(name)) for name in sorted(tar.sizes)}
@@ -107,7 +107,7 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
     graph = graph_of_parts(parts) if parts.executor == "graph" else None
     details, is_ours = details_of(parts), parts.record.details is not None
     model = ProjectModel(name.lower(), parts.executor or "", parts.code, details, vectors, archive, graph, is_ours)
-    return Source(model, members)
+    return ProjectSource(model, members)
 
 
 def details_of(parts: ModuleParts) -> ModuleInterface:

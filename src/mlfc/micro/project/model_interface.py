@@ -25,7 +25,7 @@ LIBRARY_FOLDERS = (f"{MODEL_CODE}/include", _INTERFACE_FOLDER)
 
 
 @dataclass(frozen=True)
-class Buffer:
+class IoBuffer:
     """An input or output of a module, and the array that holds it."""
 
     tensor: DemoTensor
@@ -73,8 +73,8 @@ class ModelInterface:
     """The names by which an application calls a module."""
 
     name: str
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[Buffer, ...]
+    inputs: tuple[IoBuffer, ...]
+    outputs: tuple[IoBuffer, ...]
     is_mapped: bool = False  # they lie in the module's workspace instead of in arrays of their own
     keeps_state: bool = False  # between runs
 
@@ -99,7 +99,7 @@ class ModelInterface:
         return f"{self.name}_reset_state"
 
     @property
-    def buffers(self) -> tuple[Buffer, ...]:
+    def buffers(self) -> tuple[IoBuffer, ...]:
         """All inputs and outputs."""
         return (*self.inputs, *self.outputs)
 
@@ -143,9 +143,9 @@ def interface_files(model: ProjectModel) -> dict[str, bytes]:
     }
 
 
-def _buffers(stem: str, tensors: Sequence[DemoTensor]) -> tuple[Buffer, ...]:
+def _buffers(stem: str, tensors: Sequence[DemoTensor]) -> tuple[IoBuffer, ...]:
     """Return tensors with their arrays, which are named after fields where there are several."""
-    return tuple(Buffer(tensor, stem if len(tensors) == 1 else f"{stem}_{tensor.field}") for tensor in tensors)
+    return tuple(IoBuffer(tensor, stem if len(tensors) == 1 else f"{stem}_{tensor.field}") for tensor in tensors)
 
 
 def interface_sources(model: ProjectModel) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from mlfc.errors import OptionError, OutputError
 from mlfc.micro.board.board import Board, boards, find_board
 from mlfc.micro.project import arduino, cmsis_pack, esp_idf, zephyr
 from mlfc.micro.project.generate import check_model
-from mlfc.micro.project.model import Source, project_source
+from mlfc.micro.project.model import ProjectSource, project_source
 from mlfc.micro.project.model_interface import interface_of, symbol
 from mlfc.micro.project.options import GENERATE, checked_options, template_options
 from mlfc.micro.project.template import MODEL_CODE, ProjectTemplate
@@ -71,7 +71,7 @@ class Details:
 
 
 @dataclass(frozen=True)
-class Form:
+class PackageForm:
     """A form of packages."""
 
     template: ProjectTemplate
@@ -80,7 +80,7 @@ class Form:
     has_model: bool  # whether it has the generated code where projects have it
     leaves_out: str = r"(?!)"  # files of projects that are not published, as a regular expression
 
-    def files(self, source: Source, board: Board, details: Details) -> dict[str, Data]:
+    def files(self, source: ProjectSource, board: Board, details: Details) -> dict[str, Data]:
         """Return the files of the package by relative path."""
         model = source.model
         check_model(self.template, board, _TYPE, model)
@@ -120,10 +120,10 @@ class Form:
 FORMS = {
     form.template.name: form
     for form in (
-        Form(arduino.TEMPLATE, "arduino/{library}", "{library}-{version}.zip", has_model=False),
-        Form(zephyr.TEMPLATE, "zephyr/{name}", "", has_model=True),
-        Form(esp_idf.TEMPLATE, "esp_idf/{name}", "", has_model=True),
-        Form(
+        PackageForm(arduino.TEMPLATE, "arduino/{library}", "{library}-{version}.zip", has_model=False),
+        PackageForm(zephyr.TEMPLATE, "zephyr/{name}", "", has_model=True),
+        PackageForm(esp_idf.TEMPLATE, "esp_idf/{name}", "", has_model=True),
+        PackageForm(
             cmsis_pack.TEMPLATE, "cmsis_pack/{vendor}.{name}", "{vendor}.{name}.{version}.pack", has_model=True,
             leaves_out=r".*\.(csolution|cproject|clayer)\.yml|app/.*",
         ),
@@ -210,7 +210,7 @@ def make_packages(
     return published
 
 
-def _chosen(forms: Sequence[str], board: Board) -> list[Form]:
+def _chosen(forms: Sequence[str], board: Board) -> list[PackageForm]:
     for name in forms:
         if name not in FORMS:
             raise OptionError(f"unknown form '{name}'; known: {', '.join(FORMS)}", place="--form")

@@ -29,7 +29,7 @@ _HEX, _BIN = "firmware.hex", "firmware.bin"
 
 
 @dataclass(frozen=True)
-class Record:
+class ProjectRecord:
     """What a project says of itself."""
 
     document: Mapping[str, Any]  # as in the file
@@ -69,18 +69,18 @@ class Record:
         """Whether the firmware runs on this machine or under an emulator."""
         return "run" in self.document["steps"]
 
-    def listing(self, paths: Iterable[str]) -> Record:
+    def listing(self, paths: Iterable[str]) -> ProjectRecord:
         """Return the record with the project's files in it."""
         return replace(self, document={**self.document, "files": sorted(paths)})
 
 
 def record_of(
     template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], model: ProjectModel
-) -> Record:
+) -> ProjectRecord:
     """Return what a new project says of itself, but for its files."""
     steps = project_steps(template, board, project_type, model)
     timeouts = _EMULATOR_TIMEOUTS if "run" in steps else _SERIAL_TIMEOUTS
-    return Record(
+    return ProjectRecord(
         {
             "format": FORMAT,
             "template": template.name,
@@ -127,7 +127,7 @@ def as_json(option: ProjectOption) -> dict[str, Any]:
     }
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Path) -> ProjectRecord:
     """Return what the project in a folder says of itself.
 
     Raises OptionError if the folder is no generated project, or its file was damaged.
@@ -147,7 +147,7 @@ def read_record(folder: Path) -> Record:
         raise OptionError(error.cause, place=str(place), next_step=_AGAIN) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT or not _is_sound(document):
         raise OptionError(f"expected a project record of format {FORMAT}", place=str(place), next_step=_AGAIN)
-    return Record(document)
+    return ProjectRecord(document)
 
 
 def _is_sound(document: Mapping[str, Any]) -> bool:

@@ -36,7 +36,7 @@ _INFO_SECONDS, _OPEN_SECONDS, _STEP_SECONDS = 60.0, 60.0, 3600.0
 _MARGIN_SECONDS = 30.0
 
 
-class _Project:
+class _ServedProject:
     """A folder with an API server that runs, and what that says of itself."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -94,7 +94,7 @@ class _Project:
         self.close()
 
 
-class GeneratedProject(_Project):
+class GeneratedProject(_ServedProject):
     """A project that was generated: it is built, flashed and talked to.
 
     Parameters
@@ -143,7 +143,7 @@ class GeneratedProject(_Project):
         return ProjectTransport(self, self._options)
 
 
-class TemplateProject(_Project):
+class TemplateProject(_ServedProject):
     """A template that generates projects.
 
     Parameters
@@ -225,7 +225,7 @@ class ProjectTransport:
         Of the project, for opening.
     """
 
-    def __init__(self, project: _Project, options: Mapping[str, Any]) -> None:
+    def __init__(self, project: _ServedProject, options: Mapping[str, Any]) -> None:
         self._project = project
         self._options = options
         self._reads_what_is_there = bool(project.info().get("has_read_available"))

@@ -22,7 +22,7 @@ _LEAST_SECONDS = 0.5
 _SAID_BYTES = 400
 
 
-class Device(Protocol):
+class LineDevice(Protocol):
     """What a line is made of; reads and writes may block."""
 
     def read_some(self) -> bytes:
@@ -38,13 +38,13 @@ class Device(Protocol):
         """Say why nothing more comes."""
 
 
-class Line:
+class DeviceLine:
     """A device whose reads and writes end in time.
 
     A thread takes what comes, so that nothing is lost between two reads; it pauses where nobody reads.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: LineDevice) -> None:
         self._device = device
         self._buffer = bytearray()
         self._wanted = 0

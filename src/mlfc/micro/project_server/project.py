@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .lines import Line, ProcessDevice, SerialDevice, find_port
+from .lines import DeviceLine, ProcessDevice, SerialDevice, find_port
 from .option_values import typed_value
 from .protocol import PROTOCOL_VERSION, StepError, TransportClosedError
 from .steps import arguments_of, environment_of, program_of, run_step
@@ -20,7 +20,7 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
-        self._line: Line | None = None
+        self._line: DeviceLine | None = None
         self._record: dict[str, Any] = json.loads((self._folder / RECORD).read_text(encoding="utf-8"))
 
     def server_info_query(self, tvm_version: str) -> dict[str, Any]:  # noqa: ARG002  # parameters are sent by name
@@ -63,14 +63,14 @@ class Project:
         if values.get("port") or (self._record["serial"] and not commands):
             port = values.get("port") or self._found_port(values)
             baud = (self._record["serial"] or {}).get("baud", _DEFAULT_BAUD)
-            self._line = Line(SerialDevice(str(port), baud))
+            self._line = DeviceLine(SerialDevice(str(port), baud))
         elif commands:
             self._need_firmware()
             command = commands[-1]
             arguments = arguments_of(command, values)
             program = program_of(command, arguments, self._folder)
             device = ProcessDevice([program, *arguments[1:]], self._folder, environment_of(command, values))
-            self._line = Line(device)
+            self._line = DeviceLine(device)
         else:
             raise StepError(
                 "neither an emulator nor a serial port of the board is known. Name the port by the option port"
@@ -95,7 +95,7 @@ class Project:
         """Write all bytes."""
         self._opened().write(data, timeout_sec)
 
-    def _opened(self) -> Line:
+    def _opened(self) -> DeviceLine:
         if self._line is None:
             raise TransportClosedError("the transport is not open")
         return self._line

@@ -27,7 +27,7 @@ _U64, _I64, _I32, _F64 = struct.Struct("<Q"), struct.Struct("<q"), struct.Struct
 _TENSOR_HEAD = struct.Struct("<QiiiBBH")
 
 
-class Code(IntEnum):
+class PacketCode(IntEnum):
     """What a packet asks for, or answers."""
 
     SHUTDOWN = 1
@@ -73,7 +73,7 @@ class RemoteTensor:
 Value: TypeAlias = "int | float | str | bytes | Handle | RemoteTensor | Device | None"
 
 
-def packet(code: Code, body: bytes = b"") -> bytes:
+def packet(code: PacketCode, body: bytes = b"") -> bytes:
     """Return a packet."""
     return _HEAD.pack(_I32.size + len(body), code) + body
 
@@ -128,12 +128,12 @@ def tensor(value: RemoteTensor) -> bytes:
 
 def copy_to(target: RemoteTensor, data: bytes) -> bytes:
     """Return the request that copies `data` to a tensor."""
-    return packet(Code.COPY_TO, tensor(target) + _counted(data))
+    return packet(PacketCode.COPY_TO, tensor(target) + _counted(data))
 
 
 def copy_from(source: RemoteTensor, nbytes: int) -> bytes:
     """Return the request for so many bytes of a tensor."""
-    return packet(Code.COPY_FROM, tensor(source) + _U64.pack(nbytes))
+    return packet(PacketCode.COPY_FROM, tensor(source) + _U64.pack(nbytes))
 
 
 COPY_OVERHEAD = len(copy_to(RemoteTensor(0, (0,), (1, 8, 1), Device("cpu", 1)), b""))
@@ -152,7 +152,7 @@ def split(data: bytes) -> tuple[int, bytes]:
 
 def unpacked_args(data: bytes) -> list[Value]:
     """Return the values of packed arguments, of which nobody knows what they are; raise SessionError if broken."""
-    reader = _Reader(data)
+    reader = _ReplyReader(data)
     count = reader.number(_I32)
     if not 0 <= count <= _MAX_VALUES:
         raise SessionError(f"the device sent {count} values")
@@ -162,7 +162,7 @@ def unpacked_args(data: bytes) -> list[Value]:
     return values
 
 
-def _value(reader: _Reader, code: int) -> Value:
+def _value(reader: _ReplyReader, code: int) -> Value:
     if code == c_abi.INT:
         return int(reader.number(_I64))
     if code == c_abi.FLOAT:
@@ -180,7 +180,7 @@ def _value(reader: _Reader, code: int) -> Value:
     raise SessionError(f"the device sent a value of the type code {code}, which replies do not have")
 
 
-class _Reader:
+class _ReplyReader:
     """Walks over a reply; raises SessionError where it is cut off."""
 
     def __init__(self, data: bytes) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlfc.errors import InputError, RemoteError, RunError, SessionError
 from mlfc.micro.rpc import minrpc
-from mlfc.micro.rpc.minrpc import Code, Handle, RemoteTensor
+from mlfc.micro.rpc.minrpc import Handle, PacketCode, RemoteTensor
 from mlfc.runtime.devices.device import Device, cpu
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor import c_abi
@@ -66,13 +66,13 @@ class Remote:
         here = cpu()
         return RemoteDevice(here.kind, here.type_code, here.index, remote=self)
 
-    def request(self, packet: bytes, expected: Code = Code.RETURN) -> bytes:
+    def request(self, packet: bytes, expected: PacketCode = PacketCode.RETURN) -> bytes:
         """Send a request and return what the reply holds.
 
         Raises RemoteError with the text of the device's exception; the errors of `Session.exchange`.
         """
         code, body = minrpc.split(self._session.exchange(packet))
-        if code == Code.EXCEPTION:
+        if code == PacketCode.EXCEPTION:
             values = minrpc.unpacked_args(body)
             text = values[0] if values and isinstance(values[0], str) else "no reason given"
             raise RemoteError(shortened(printable(text), _TEXT_CHARACTERS), place="device")
@@ -80,7 +80,7 @@ class Remote:
             raise SessionError(f"the device sent a packet of the code {code} where {expected.name} was expected")
         return body
 
-    def _system_call(self, code: Code, *values: Any) -> Any:
+    def _system_call(self, code: PacketCode, *values: Any) -> Any:
         """Send a request of packed arguments and return the one value of the reply."""
         values_back = minrpc.unpacked_args(self.request(minrpc.packet(code, minrpc.packed_args(values))))
         if len(values_back) != 1:
@@ -94,7 +94,7 @@ class Remote:
 
     def find_global(self, name: str) -> RemoteFunction | None:
         """Return a global function of the device's runtime, or None."""
-        handle = self._handle(self._system_call(Code.GET_GLOBAL, name))
+        handle = self._handle(self._system_call(PacketCode.GET_GLOBAL, name))
         return RemoteFunction(self, name, handle) if handle else None
 
     def get_global(self, name: str) -> RemoteFunction:
@@ -108,7 +108,7 @@ class Remote:
 
     def free(self, handle: Handle) -> None:
         """Let go of a module or a function."""
-        self._system_call(Code.FREE_HANDLE, Handle(c_abi.OPAQUE, handle.value), handle.kind)
+        self._system_call(PacketCode.FREE_HANDLE, Handle(c_abi.OPAQUE, handle.value), handle.kind)
 
     def system_lib(self) -> RemoteModule:
         """Return the functions that are linked into the firmware."""
@@ -138,14 +138,14 @@ class Remote:
     def allocate(self, nbytes: int, alignment: int = 64) -> int:
         """Allocate memory on the device and return its address; it is free again when the session is over."""
         hint = c_abi.data_type(np.dtype(np.float32))
-        address = self._handle(self._system_call(Code.ALLOCATE, cpu(), nbytes, alignment, hint))
+        address = self._handle(self._system_call(PacketCode.ALLOCATE, cpu(), nbytes, alignment, hint))
         if address == 0:
             raise RemoteError(f"the device has no memory for {nbytes:,} bytes", place="device")
         return address
 
     def free_memory(self, address: int) -> None:
         """Free what `allocate` gave."""
-        self._system_call(Code.FREE, cpu(), Handle(c_abi.OPAQUE, address))
+        self._system_call(PacketCode.FREE, cpu(), Handle(c_abi.OPAQUE, address))
 
     def write(self, address: int, data: bytes) -> None:
         """Copy bytes to the device's memory."""
@@ -161,7 +161,7 @@ class Remote:
         for start in range(0, nbytes, self.copy_bytes):
             size = min(self.copy_bytes, nbytes - start)
             source = RemoteTensor(address, (nbytes,), _UINT8, cpu(), start)
-            pieces.append(self.request(minrpc.copy_from(source, size), Code.COPY_ACK))
+            pieces.append(self.request(minrpc.copy_from(source, size), PacketCode.COPY_ACK))
             if len(pieces[-1]) != size:
                 raise SessionError(f"the device sent {len(pieces[-1])} bytes of memory where {size} were asked for")
         return b"".join(pieces)
@@ -179,11 +179,11 @@ class Remote:
 
     def copy(self, source: RemoteTensor, target: RemoteTensor) -> None:
         """Copy a tensor to another one, both on the device."""
-        self._system_call(Code.COPY_AMONG, source, target, Handle(c_abi.OPAQUE, 0))
+        self._system_call(PacketCode.COPY_AMONG, source, target, Handle(c_abi.OPAQUE, 0))
 
     def synchronize(self) -> None:
         """Wait until everything is done; requests are, when they are answered."""
-        self._system_call(Code.SYNC, cpu(), Handle(c_abi.OPAQUE, 0))
+        self._system_call(PacketCode.SYNC, cpu(), Handle(c_abi.OPAQUE, 0))
 
     def array(self, values: Array) -> RemoteArray:
         """Copy an array to fresh memory of the device."""
@@ -259,7 +259,7 @@ class RemoteFunction:
         """
         packed = minrpc.packed_args([_sent(arg) for arg in args])
         try:
-            body = self._remote.request(minrpc.packet(Code.CALL, self.handle.to_bytes(8, "little") + packed))
+            body = self._remote.request(minrpc.packet(PacketCode.CALL, self.handle.to_bytes(8, "little") + packed))
         except RemoteError as error:
             raise RemoteError(error.cause, place=self.name) from None
         return self._result(minrpc.unpacked_args(body))

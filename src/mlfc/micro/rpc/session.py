@@ -28,7 +28,7 @@ _LOG_LINES = 5
 _LOG_CHARACTERS = 1000
 
 
-class _Type(IntEnum):
+class _PacketType(IntEnum):
     START = 0x00
     START_REPLY = 0x01
     TERMINATE = 0x02
@@ -36,7 +36,7 @@ class _Type(IntEnum):
     NORMAL = 0x10
 
 
-class _Message(NamedTuple):
+class _Packet(NamedTuple):
     session: int
     type: int
     body: bytes
@@ -72,7 +72,7 @@ class Session:
         self._given = timeouts
         self._timeouts = timeouts or Timeouts(0, 0, 0)
         self._unframer = Unframer()
-        self._received: deque[_Message] = deque()
+        self._received: deque[_Packet] = deque()
         self._logged: deque[str] = deque(maxlen=_LOG_LINES)
         self._num_read = 0
         self._id: int | None = None
@@ -96,7 +96,7 @@ class Session:
         """End the session and close the transport; does nothing the second time."""
         try:
             if self._id is not None:
-                self._send(_Type.TERMINATE, b"", self._id, self._timeouts.session_start_timeout_sec)
+                self._send(_PacketType.TERMINATE, b"", self._id, self._timeouts.session_start_timeout_sec)
         except RunError:
             pass  # the device is gone, which is what was wanted
         finally:
@@ -156,7 +156,7 @@ class Session:
         session, limit = self._id, self._timeouts.session_established_timeout_sec
         # given back only when all went well: after a fault, nobody knows what the next message answers
         self._id = None
-        self._send(_Type.NORMAL, request, session, limit)
+        self._send(_PacketType.NORMAL, request, session, limit)
         deadline = _deadline(limit)
         while True:
             message = self._receive(deadline)
@@ -165,12 +165,12 @@ class Session:
                     f"failed to read reply message after timeout {limit:g} seconds{self._last_words()}",
                     next_step="Look whether the firmware still runs, or allow more time",
                 )
-            if message.type == _Type.TERMINATE:
+            if message.type == _PacketType.TERMINATE:
                 raise SessionTerminatedError(
                     f"the device ended the session: it may have started again{self._last_words()}",
                     next_step="Start another session",
                 )
-            if message.type == _Type.NORMAL and message.session == session:
+            if message.type == _PacketType.NORMAL and message.session == session:
                 self._id = session
                 return message.body
 
@@ -181,8 +181,8 @@ class Session:
         while self._id is None:
             nonce = 1 + secrets.randbelow(255)
             self._transport.write(GREETING, limit or None)
-            self._send(_Type.TERMINATE, b"", 0, limit)
-            self._send(_Type.START, bytes((VERSION,)), nonce, limit)
+            self._send(_PacketType.TERMINATE, b"", 0, limit)
+            self._send(_PacketType.START, bytes((VERSION,)), nonce, limit)
             if not self._agree(nonce, _earlier(deadline, _deadline(pause))) and _is_past(deadline):
                 raise IoTimeoutError(
                     f"session start handshake failed after {limit:g} seconds: {self._heard()}{self._last_words()}",
@@ -193,17 +193,19 @@ class Session:
         """Wait for the device's answer to this nonce; return whether it came."""
         while (message := self._receive(deadline)) is not None:
             own, other = message.session & 0xFF, message.session >> 8
-            if message.type == _Type.START_REPLY and own == nonce and other != 0:
+            if message.type == _PacketType.START_REPLY and own == nonce and other != 0:
                 self._require_version(message.body)
                 self._id = message.session
                 return True
-            if message.type == _Type.START and own != 0 and other == 0:
+            if message.type == _PacketType.START and own != 0 and other == 0:
                 if own == nonce:
                     return False  # both take new ones
                 if own < nonce:
                     self._require_version(message.body)
                     self._id = own | nonce << 8
-                    self._send(_Type.START_REPLY, bytes((VERSION,)), self._id, self._timeouts.session_start_timeout_sec)
+                    self._send(
+                        _PacketType.START_REPLY, bytes((VERSION,)), self._id, self._timeouts.session_start_timeout_sec
+                    )
                     return True
         return False
 
@@ -215,16 +217,16 @@ class Session:
                 next_step="Build its firmware again with this mlfc",
             )
 
-    def _send(self, kind: _Type, body: bytes, session: int, limit: float) -> None:
+    def _send(self, kind: _PacketType, body: bytes, session: int, limit: float) -> None:
         header = session.to_bytes(2, "little") + bytes((kind,))
         self._transport.write(frame(header + body), limit or None)
 
-    def _receive(self, deadline: float | None) -> _Message | None:
+    def _receive(self, deadline: float | None) -> _Packet | None:
         """Return the next message that is no log; None where none came in time."""
         while True:
             while self._received:
                 message = self._received.popleft()
-                if message.type != _Type.LOG:
+                if message.type != _PacketType.LOG:
                     return message
                 self._take_log(message.body)
                 # a device that logs without end must not keep anyone waiting for longer
@@ -241,7 +243,7 @@ class Session:
             for payload in self._unframer.feed(data):
                 if len(payload) >= _HEADER_BYTES:
                     session = int.from_bytes(payload[:2], "little")
-                    self._received.append(_Message(session, payload[2], payload[_HEADER_BYTES:]))
+                    self._received.append(_Packet(session, payload[2], payload[_HEADER_BYTES:]))
 
     def _take_log(self, body: bytes) -> None:
         text = printable(body.decode(errors="replace")).rstrip("\n")

@@ -11,7 +11,7 @@ from mlfc.errors import IoTimeoutError, OptionError, RunError, TransportClosedEr
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import environment, need
 from mlfc.micro.project_server import protocol
-from mlfc.micro.project_server.lines import Device, Line, ProcessDevice, SerialDevice
+from mlfc.micro.project_server.lines import DeviceLine, LineDevice, ProcessDevice, SerialDevice
 from mlfc.support.text import printable
 
 _DEFAULT_BAUD = 115200
@@ -55,17 +55,17 @@ _SERIAL = Timeouts(2, 10, 60)
 class LineTransport:
     """A line that is made when it is opened."""
 
-    def __init__(self, connect: Callable[[], Device], timeouts: Timeouts, name: str) -> None:
+    def __init__(self, connect: Callable[[], LineDevice], timeouts: Timeouts, name: str) -> None:
         self._connect = connect
         self._timeouts = timeouts
         self._name = name
-        self._line: Line | None = None
+        self._line: DeviceLine | None = None
 
     def open(self) -> Timeouts:
         """Connect; raise RunError where that fails."""
         self.close()
         try:
-            self._line = Line(self._connect())
+            self._line = DeviceLine(self._connect())
         except protocol.StepError as error:
             raise RunError(str(error), place=self._name) from None
         return self._timeouts
@@ -84,7 +84,7 @@ class LineTransport:
         """Write all of `data`; as `Transport.write`."""
         self._translated(lambda line: line.write(data, timeout_sec))
 
-    def _translated(self, action: Callable[[Line], bytes | None]) -> bytes:
+    def _translated(self, action: Callable[[DeviceLine], bytes | None]) -> bytes:
         if self._line is None:
             raise TransportClosedError("the line is not open", place=self._name)
         try:

@@ -24,7 +24,7 @@ from mlfc.micro.memory.memory_table import MemoryTable
 from mlfc.micro.project.firmware import SELFTEST, firmware_of
 from mlfc.micro.project.generate import templates
 from mlfc.micro.project.model import details_of, project_source
-from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, Record, read_record
+from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, ProjectRecord, read_record
 from mlfc.micro.project_api import GeneratedProject
 from mlfc.micro.rpc.session import Session
 from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
@@ -46,7 +46,7 @@ class BuiltProject:
     """A project of ours with its firmware built."""
 
     folder: Path
-    record: Record
+    record: ProjectRecord
     board: Board
     parts: ModuleParts  # the module that it was made for
 
@@ -92,7 +92,7 @@ def _board(folder: Path) -> Board:
     return find_board(str(folder / BOARD), trust=True)
 
 
-def known_record(folder: Path) -> Record | None:
+def known_record(folder: Path) -> ProjectRecord | None:
     """Return what a project of ours says of itself; None for one that another tool generated."""
     foreign = not (folder / RECORD).exists() and (folder / SERVER).exists()
     return None if foreign else read_record(folder)

@@ -94,11 +94,11 @@ def object_with_data(contents: Mapping[str, Data], triple: str, *, hidden: bool 
 def blob_source(content: Data, symbol: str) -> Content:
     """Return C, valid as C++, that defines data under a symbol, for machines without objects here."""
     _check(symbol)
-    return _Source(content, symbol)
+    return _BlobSource(content, symbol)
 
 
 @dataclass(frozen=True, eq=False)
-class _Source:
+class _BlobSource:
     """The C of some data; every byte takes four characters, so that its size is known before it is made."""
 
     content: Data

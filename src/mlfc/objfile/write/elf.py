@@ -34,7 +34,7 @@ class ElfMachine:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _SectionRow:
     """A section of the file."""
 
     name: str
@@ -70,21 +70,21 @@ def elf_object(pieces: Sequence[DataPiece], machine: ElfMachine, *, hidden: bool
         )
     rows = [_data_row(section, machine, hidden=hidden) for section in sections]
     if stack_note:
-        rows.append(_Row(_STACK_NOTE, _PROGBITS, b""))
+        rows.append(_SectionRow(_STACK_NOTE, _PROGBITS, b""))
     symbols, strings = _symbols(sections, machine, hidden=hidden)
     word = machine.bits // 8
     # the table of names comes next; rows count from one, and of the symbols the first is none
-    rows.append(_Row(".symtab", _SYMTAB, symbols, 0, word, len(rows) + 2, 1, 24 if word == 8 else 16))
-    rows.append(_Row(".strtab", _STRTAB, strings))
+    rows.append(_SectionRow(".symtab", _SYMTAB, symbols, 0, word, len(rows) + 2, 1, 24 if word == 8 else 16))
+    rows.append(_SectionRow(".strtab", _STRTAB, strings))
     return _file(rows, machine)
 
 
-def _data_row(section: DataSection, machine: ElfMachine, *, hidden: bool) -> _Row:
+def _data_row(section: DataSection, machine: ElfMachine, *, hidden: bool) -> _SectionRow:
     far = machine == ElfMachine(_X86_64, 64) and not hidden and section.nbytes > _LARGE
     name, flags = section.name, _ALLOCATED
     if far and name == RODATA:
         name, flags = _LARGE_RODATA, _ALLOCATED | _X86_64_LARGE
-    return _Row(name, _PROGBITS, section.content, flags, ALIGNMENT)
+    return _SectionRow(name, _PROGBITS, section.content, flags, ALIGNMENT)
 
 
 def _symbols(sections: Sequence[DataSection], machine: ElfMachine, *, hidden: bool) -> tuple[bytes, bytes]:
@@ -100,7 +100,7 @@ def _symbols(sections: Sequence[DataSection], machine: ElfMachine, *, hidden: bo
     return b"".join(rows), strings
 
 
-def _file(rows: Sequence[_Row], machine: ElfMachine) -> Joined:
+def _file(rows: Sequence[_SectionRow], machine: ElfMachine) -> Joined:
     """Return the header, the sections, and the table of them."""
     wide = machine.bits == 64
     names, offsets = string_table([*(row.name for row in rows), ".shstrtab"], b"\0")
@@ -108,7 +108,7 @@ def _file(rows: Sequence[_Row], machine: ElfMachine) -> Joined:
     table = bytearray(layout.size)
     parts: list[Data] = []
     end = header_bytes = 64 if wide else 52
-    for row, name in zip((*rows, _Row("", _STRTAB, names)), offsets, strict=True):
+    for row, name in zip((*rows, _SectionRow("", _STRTAB, names)), offsets, strict=True):
         gap, nbytes = -end % row.alignment, nbytes_of(row.data)
         parts += [bytes(gap), row.data]
         place = (0, end + gap, nbytes)

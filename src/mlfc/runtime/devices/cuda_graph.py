@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
-from mlfc.runtime.devices.kernel_launch import Launch
+from mlfc.runtime.devices.kernel_launch import KernelLaunch
 
 
 class CudaCalls(Protocol):
@@ -51,7 +51,7 @@ class CudaLaunch:
 
     function: Any
     name: str
-    launch: Launch
+    launch: KernelLaunch
     parameters: int  # the address of the addresses of its arguments
     kept: tuple[object, ...]  # what is there
 

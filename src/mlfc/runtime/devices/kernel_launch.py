@@ -40,7 +40,7 @@ class FunctionInfo(Displayed):
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """One launch of a kernel."""
 
     arguments: tuple[Any, ...]  # integers for handles, numpy scalars of the right width for numbers
@@ -53,7 +53,7 @@ class Launch:
 class LoadedKernel(Protocol):
     """A kernel that a driver has compiled for one device."""
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: KernelLaunch) -> None:
         """Put a launch into the device's queue."""
 
 
@@ -77,7 +77,7 @@ class CallLayout:
         self._slots = tuple(_AXES.index(tag) if tag in _AXES else None for tag in tags)
         self._dimensions = 1 + max((slot % 3 for slot in self._slots if slot is not None), default=0)
 
-    def launch(self, args: Sequence[Any]) -> Launch:
+    def launch(self, args: Sequence[Any]) -> KernelLaunch:
         """Return the launch that a call's arguments request; raise InputError if they do not fit."""
         count = len(self._types)
         if len(args) != count + len(self._slots):
@@ -91,7 +91,7 @@ class CallLayout:
                 shared = value
             else:
                 extents[slot] = value or 1
-        return Launch(
+        return KernelLaunch(
             tuple(map(self._argument, range(count), args)),
             (extents[0], extents[1], extents[2]),
             (extents[3], extents[4], extents[5]),

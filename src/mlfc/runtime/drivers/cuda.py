@@ -14,7 +14,7 @@ import numpy as np
 from mlfc.errors import DeviceError, InputError
 from mlfc.runtime.devices.cuda_graph import CudaLaunch, CudaMark, CudaRecording
 from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers, recorded_step, recording_step
-from mlfc.runtime.devices.kernel_launch import Launch, LoadedKernel
+from mlfc.runtime.devices.kernel_launch import KernelLaunch, LoadedKernel
 from mlfc.runtime.devices.nvrtc import compute_arch, require_nvrtc
 from mlfc.runtime.modules.device_module import DeviceModule, register_device_module
 from mlfc.support.arrays import Array
@@ -278,7 +278,7 @@ class CudaKernel:
         self._shared = _PLAIN_SHARED_BYTES
         self._lock = ForkSafeLock()
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: KernelLaunch) -> None:
         """Put a launch into the device's stream; raise DeviceError if the driver fails."""
         count = len(launch.arguments)
         values, places = (ctypes.c_uint64 * max(1, count))(), (ctypes.c_void_p * max(1, count))()

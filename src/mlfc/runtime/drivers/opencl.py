@@ -12,7 +12,7 @@ from typing import Any
 
 from mlfc.errors import ArchiveError, DeviceError, InputError
 from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers
-from mlfc.runtime.devices.kernel_launch import Launch, LoadedKernel
+from mlfc.runtime.devices.kernel_launch import KernelLaunch, LoadedKernel
 from mlfc.runtime.modules.device_module import DeviceModule, register_device_module
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
@@ -228,7 +228,7 @@ class OpenClApi(DeviceApi):
         with self._errors(f"taking kernel {kernel} from its program"):
             return OpenClKernel(self, self._cl.Kernel(program, kernel), kernel)
 
-    def enqueue(self, kernel: Any, name: str, launch: Launch) -> None:
+    def enqueue(self, kernel: Any, name: str, launch: KernelLaunch) -> None:
         """Set a kernel's arguments and enqueue it; the caller makes sure that nobody else sets them."""
         count = launch.dimensions
         sizes = [groups * items for groups, items in zip(launch.grid, launch.block, strict=True)]
@@ -250,7 +250,7 @@ class OpenClKernel:
         self._count = kernel.num_args
         self._lock = ForkSafeLock()
 
-    def launch(self, launch: Launch) -> None:
+    def launch(self, launch: KernelLaunch) -> None:
         """Enqueue a launch; raise DeviceError if parameters or arguments do not fit, or the driver fails."""
         given = len(launch.arguments) + (1 if launch.shared_bytes else 0)
         if given != self._count:

@@ -9,9 +9,9 @@ import numpy as np
 
 from mlfc.errors import InputError, InternalError, OptionError, RunError
 from mlfc.runtime.devices.device import Device
-from mlfc.runtime.executors.graph_json import COPY, NOP, Graph, Node, numpy_dtype, parse_graph
+from mlfc.runtime.executors.graph_json import COPY, NOP, Graph, GraphNode, numpy_dtype, parse_graph
 from mlfc.runtime.executors.graph_memory import DeviceMemory, GraphMemory, HostMemory, array_shape, graph_devices
-from mlfc.runtime.executors.schedule import Call, CallFailed, Schedule
+from mlfc.runtime.executors.schedule import Call, CallFailed, CallSchedule
 from mlfc.runtime.ffi.native_code import NativeFunc
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import CHECK_VALUES
@@ -104,9 +104,9 @@ class GraphExecutor(Displayed):
         pairs = list(zip(self.graph.nodes, self._functions, strict=True))
         calls = [(node, self._call(node, function)) for node, function in pairs if node.function not in (None, NOP)]
         compiled = {node.function for node, function in pairs if isinstance(function, NativeFunc)}
-        self._schedule = Schedule(self.graph, self._memory, calls, compiled)
+        self._schedule = CallSchedule(self.graph, self._memory, calls, compiled)
 
-    def _call(self, node: Node, function: Function | None) -> Call:
+    def _call(self, node: GraphNode, function: Function | None) -> Call:
         if node.function == COPY:
             return self._memory.copy(node.inputs[0], node.outputs.start)
         entries = (*node.inputs, *node.outputs)
@@ -121,7 +121,7 @@ class GraphExecutor(Displayed):
 
         return call_with_arrays
 
-    def _argument(self, entry: int, node: Node) -> c_abi.DLTensor:
+    def _argument(self, entry: int, node: GraphNode) -> c_abi.DLTensor:
         if not node.flatten:
             return self._tensors[entry]
         if entry not in self._flat:
@@ -311,7 +311,7 @@ class GraphExecutor(Displayed):
             return failed.status
         return 0
 
-    def steps(self) -> Iterator[tuple[Node, dict[str, Array]]]:
+    def steps(self) -> Iterator[tuple[GraphNode, dict[str, Array]]]:
         """Run operator after operator, and yield each with copies of its outputs.
 
         A single output has the name of its node, several have ``<node>:<number>``.
@@ -333,7 +333,7 @@ class GraphExecutor(Displayed):
                 },
             )
 
-    def calls(self) -> Iterator[tuple[Node, Call]]:
+    def calls(self) -> Iterator[tuple[GraphNode, Call]]:
         """Yield the operators in order with what runs each and returns its status."""
         yield from self._schedule.calls
 
@@ -362,7 +362,7 @@ class GraphExecutor(Displayed):
         except CallFailed as failed:
             raise self._failure(failed.node, failed.status) from None
 
-    def _failure(self, node: Node, status: int) -> RunError:
+    def _failure(self, node: GraphNode, status: int) -> RunError:
         failure = getattr(self._functions[self.graph.nodes.index(node)], "failure", None)
         if failure is not None:
             error: RunError = failure(status)

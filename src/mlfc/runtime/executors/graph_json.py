@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """A tensor: an output of a node."""
 
     shape: tuple[int, ...]
@@ -58,7 +58,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Node:
+class GraphNode:
     """A node of the graph."""
 
     name: str
@@ -73,10 +73,10 @@ class Node:
 class Graph:
     """A checked graph."""
 
-    nodes: tuple[Node, ...]  # in the order of execution
+    nodes: tuple[GraphNode, ...]  # in the order of execution
     arg_nodes: tuple[int, ...]  # the nodes of inputs and parameters
     heads: tuple[int, ...]  # the entries of the model's outputs
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     # the entries of arguments that nodes write, too: what the model keeps from one run to the next
     kept: frozenset[int] = frozenset()
 
@@ -114,7 +114,7 @@ class Graph:
 
 def parse_graph(text: str | bytes, place: str = "graph JSON") -> Graph:
     """Read and check an untrusted graph; raise ArchiveError with its first fault."""
-    return _Reader(place).graph(_document(text, place))
+    return _GraphReader(place).graph(_document(text, place))
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -135,7 +135,7 @@ def _document(text: str | bytes, place: str) -> Any:
     return parse_json(data, place)
 
 
-class _Reader:
+class _GraphReader:
     """Checks one document; every fault names its place."""
 
     def __init__(self, place: str) -> None:
@@ -191,8 +191,8 @@ class _Reader:
             raise self.fault("attrs.storage_id", fault)
         return graph
 
-    def _nodes(self, items: list[Any], rows: list[Any]) -> tuple[Node, ...]:
-        nodes: list[Node] = []
+    def _nodes(self, items: list[Any], rows: list[Any]) -> tuple[GraphNode, ...]:
+        nodes: list[GraphNode] = []
         names: set[str] = set()
         for index, item in enumerate(items):
             node = self._node(self.mapping(item, f"nodes[{index}]"), f"nodes[{index}]", nodes)
@@ -206,7 +206,7 @@ class _Reader:
             raise self.fault("node_row_ptr", "these are not the sums of the nodes' numbers of outputs")
         return tuple(nodes)
 
-    def _node(self, item: dict[str, Any], where: str, before: list[Node]) -> Node:
+    def _node(self, item: dict[str, Any], where: str, before: list[GraphNode]) -> GraphNode:
         for key in item:
             if key not in _NODE_KEYS:
                 raise self.fault(where, f"the key {_shown(key)} is not one of a node")
@@ -221,7 +221,7 @@ class _Reader:
         if op == "null":
             if inputs:
                 raise self.fault(f"{where}.inputs", "an input of the model reads nothing")
-            return Node(name, None, (), range(start, start + 1), False, {})
+            return GraphNode(name, None, (), range(start, start + 1), False, {})
         if op != "tvm_op":
             raise self.fault(f"{where}.op", f"unknown operation {_shown(op)}; expected 'null' or 'tvm_op'")
         attrs = {key: self.text(value, f"{where}.attrs.{key[:40]}") for key, value in written.items()}
@@ -237,7 +237,7 @@ class _Reader:
             raise self.fault(f"{where}.attrs.func_name", f"no function has a name like {_shown(attrs['func_name'])}")
         others = {key: value for key, value in attrs.items() if key not in _OP_ATTRS}
         flatten = attrs["flatten_data"] == "1"
-        return Node(name, attrs["func_name"], inputs, range(start, start + outputs), flatten, others)
+        return GraphNode(name, attrs["func_name"], inputs, range(start, start + outputs), flatten, others)
 
     def _count(self, text: str, where: str) -> int:
         if not _COUNT.fullmatch(text):
@@ -255,13 +255,13 @@ class _Reader:
             raise self.fault(where, f"node {node} has {len(nodes[node].outputs)} outputs, got number {output}")
         return int(nodes[node].outputs[output])
 
-    def _arguments(self, items: list[Any], nodes: tuple[Node, ...]) -> tuple[int, ...]:
+    def _arguments(self, items: list[Any], nodes: tuple[GraphNode, ...]) -> tuple[int, ...]:
         expected = [index for index, node in enumerate(nodes) if node.function is None]
         if items != expected or any(type(item) is not int for item in items):
             raise self.fault("arg_nodes", "these are not the nodes with the op 'null', in their order")
         return tuple(expected)
 
-    def _entries(self, attrs: dict[str, Any], count: int) -> tuple[Entry, ...]:
+    def _entries(self, attrs: dict[str, Any], count: int) -> tuple[TensorEntry, ...]:
         columns: dict[str, list[Any]] = {}
         for key, pair in attrs.items():
             where = f"attrs.{key[:40]}"
@@ -282,7 +282,7 @@ class _Reader:
                 raise self.fault("attrs", f"the key '{key}' is missing")
         return tuple(self._entry(index, columns) for index in range(count))
 
-    def _kept(self, attribute: Any, arguments: tuple[int, ...], nodes: tuple[Node, ...]) -> frozenset[int]:
+    def _kept(self, attribute: Any, arguments: tuple[int, ...], nodes: tuple[GraphNode, ...]) -> frozenset[int]:
         """Return the entries of the states, which an attribute lists by the numbers of their nodes."""
         where = f"attrs.{_STATES}"
         numbers = [] if attribute is None else self.items(attribute[1], where)
@@ -291,7 +291,7 @@ class _Reader:
                 raise self.fault(where, f"node {number} is not one with the op 'null'")
         return frozenset(nodes[number].outputs.start for number in numbers)
 
-    def _entry(self, index: int, columns: Mapping[str, list[Any]]) -> Entry:
+    def _entry(self, index: int, columns: Mapping[str, list[Any]]) -> TensorEntry:
         where = f"attrs.shape[1][{index}]"
         extents = self.items(columns["shape"][index], where)
         if len(extents) > MAX_DIMENSIONS:
@@ -310,9 +310,9 @@ class _Reader:
             device = self.integer(columns["device_index"][index], f"attrs.device_index[1][{index}]")
         if "storage_scope" in columns:
             scope = self.text(columns["storage_scope"][index], f"attrs.storage_scope[1][{index}]")
-        return Entry(shape, dtype, prod(shape) * element, storage, device, scope)
+        return TensorEntry(shape, dtype, prod(shape) * element, storage, device, scope)
 
-    def _check_same_bytes(self, node: Node, entries: tuple[Entry, ...], where: str) -> None:
+    def _check_same_bytes(self, node: GraphNode, entries: tuple[TensorEntry, ...], where: str) -> None:
         if len(node.inputs) != 1 or len(node.outputs) != 1:
             raise self.fault(where, f"'{node.function}' takes one input and gives one output")
         source, target = entries[node.inputs[0]], entries[node.outputs.start]

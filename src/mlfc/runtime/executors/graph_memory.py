@@ -10,7 +10,7 @@ import numpy as np
 
 from mlfc.errors import InternalError, RunError
 from mlfc.runtime.devices.device import Device, DeviceApi, DeviceBlock, cpu, device_of_code, require_device
-from mlfc.runtime.executors.graph_json import Entry, Graph, numpy_dtype
+from mlfc.runtime.executors.graph_json import Graph, TensorEntry, numpy_dtype
 from mlfc.support.arrays import Array
 
 ALIGNMENT = 64
@@ -135,7 +135,7 @@ class HostMemory:
         """Return: functions of this process are done when they return."""
 
 
-def array_shape(entry: Entry) -> tuple[int, ...]:
+def array_shape(entry: TensorEntry) -> tuple[int, ...]:
     """Return the shape in numpy, with a vector's lanes as a last dimension."""
     _, _, lanes = entry.dtype.partition("x")
     return (*entry.shape, int(lanes)) if lanes else entry.shape

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mlfc.runtime.devices.device import Device, DeviceApi, Recording, timed_call
-from mlfc.runtime.executors.graph_json import COPY, Graph, Node
+from mlfc.runtime.executors.graph_json import COPY, Graph, GraphNode
 from mlfc.runtime.executors.graph_memory import GraphMemory
 
 Call: TypeAlias = Callable[[], int]
@@ -17,23 +17,23 @@ Call: TypeAlias = Callable[[], int]
 class CallFailed(Exception):  # noqa: N818  (never leaves the executors)
     """A call of an operator that returned `status`."""
 
-    def __init__(self, node: Node, status: int) -> None:
+    def __init__(self, node: GraphNode, status: int) -> None:
         super().__init__(node.name)
         self.node = node
         self.status = status
 
 
 @dataclass
-class _Piece:
+class _CallSequence:
     """Consecutive calls, on one device or here."""
 
     device: Device
-    calls: Sequence[tuple[Node, Call]]
+    calls: Sequence[tuple[GraphNode, Call]]
     recording: Recording | None = None
     timed: Recording | None = None
 
 
-class Schedule:
+class CallSchedule:
     """Runs the calls of a graph.
 
     The first run after addresses of arguments have changed calls one operator after another. The second records the
@@ -50,7 +50,11 @@ class Schedule:
     """
 
     def __init__(
-        self, graph: Graph, memory: GraphMemory, calls: Sequence[tuple[Node, Call]], compiled: Collection[str | None]
+        self,
+        graph: Graph,
+        memory: GraphMemory,
+        calls: Sequence[tuple[GraphNode, Call]],
+        compiled: Collection[str | None],
     ) -> None:
         self.calls = calls
         self._graph = graph
@@ -94,7 +98,7 @@ class Schedule:
         self._memory.synchronize()
         return [item for times in passed for item in times()]
 
-    def _timed_call(self, device: Device, node: Node, call: Call) -> Callable[[], Iterable[tuple[int, int]]]:
+    def _timed_call(self, device: Device, node: GraphNode, call: Call) -> Callable[[], Iterable[tuple[int, int]]]:
         if device.kind == "cpu":
             # waiting for a device is not the time of the operator that has to wait
             self._memory.synchronize()
@@ -111,7 +115,7 @@ class Schedule:
                 piece.recording = _recorded(piece, self._earlier(piece))
         return self._runs >= 2
 
-    def _earlier(self, piece: _Piece) -> list[set[int]]:
+    def _earlier(self, piece: _CallSequence) -> list[set[int]]:
         """Return for each call the earlier ones of its piece that have to be done before: by the blocks they touch."""
         storage = [entry.storage_id for entry in self._graph.entries]
         writer: dict[int, int] = {}
@@ -129,7 +133,7 @@ class Schedule:
         return found
 
 
-def _is_launched(piece: _Piece, compiled: Collection[str | None]) -> bool:
+def _is_launched(piece: _CallSequence, compiled: Collection[str | None]) -> bool:
     """Tell whether a piece is more than one call that launches kernels."""
     return (
         piece.device.kind != "cpu"
@@ -138,28 +142,28 @@ def _is_launched(piece: _Piece, compiled: Collection[str | None]) -> bool:
     )
 
 
-def _pieces(calls: Sequence[tuple[Node, Call]], memory: GraphMemory) -> Iterator[_Piece]:
+def _pieces(calls: Sequence[tuple[GraphNode, Call]], memory: GraphMemory) -> Iterator[_CallSequence]:
     """Yield the calls in pieces: those on one device that are no copies are together."""
-    gathered: list[tuple[Node, Call]] = []
+    gathered: list[tuple[GraphNode, Call]] = []
     device: Device | None = None
     for node, call in calls:
         place = memory.device(node.outputs.start)
         if gathered and (node.function == COPY or place != device):
-            yield _Piece(memory.device(gathered[0][0].outputs.start), gathered)
+            yield _CallSequence(memory.device(gathered[0][0].outputs.start), gathered)
             gathered = []
         gathered.append((node, call))
         device = place if node.function != COPY else None
     if gathered:
-        yield _Piece(memory.device(gathered[0][0].outputs.start), gathered)
+        yield _CallSequence(memory.device(gathered[0][0].outputs.start), gathered)
 
 
-def _run(calls: Sequence[tuple[Node, Call]]) -> None:
+def _run(calls: Sequence[tuple[GraphNode, Call]]) -> None:
     for node, call in calls:
         if status := call():
             raise CallFailed(node, status)
 
 
-def _recorded(piece: _Piece, earlier: Sequence[Collection[int]] | None) -> Recording | None:
+def _recorded(piece: _CallSequence, earlier: Sequence[Collection[int]] | None) -> Recording | None:
     api: DeviceApi = piece.device.api
     return api.record([lambda call=call: _run([call]) for call in piece.calls], earlier)  # type: ignore[misc]
 

@@ -50,7 +50,7 @@ class _ParallelEnv(ctypes.Structure):
     _fields_ = (("sync_handle", ctypes.c_void_p), ("num_task", ctypes.c_int32))
 
 
-class _State(threading.local):
+class _ThreadState(threading.local):
     """The last error of this thread, and the memory behind its last results."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _State(threading.local):
         self.results: list[Any] = []
 
 
-_state = _State()
+_state = _ThreadState()
 _handles = itertools.count(1)
 _modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
 _functions: dict[int, Function] = {}

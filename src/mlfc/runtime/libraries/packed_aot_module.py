@@ -35,7 +35,7 @@ _VERSION = 1
 _MOST_TENSORS, _MOST_BYTES = 1 << 16, (1 << 31) - 1
 
 
-class _TensorInfo(ctypes.Structure):
+class _CTensorInfo(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -44,7 +44,7 @@ class _TensorInfo(ctypes.Structure):
     )
 
 
-class _ConstantInfo(ctypes.Structure):
+class _CConstantInfo(ctypes.Structure):
     _fields_ = (
         ("name_hint", ctypes.c_char_p),
         ("byte_offset", ctypes.c_int64),
@@ -56,13 +56,13 @@ class _ConstantInfo(ctypes.Structure):
 class _Metadata(ctypes.Structure):
     _fields_ = (
         ("version", ctypes.c_int64),
-        ("inputs", ctypes.POINTER(_TensorInfo)),
+        ("inputs", ctypes.POINTER(_CTensorInfo)),
         ("num_inputs", ctypes.c_int64),
-        ("outputs", ctypes.POINTER(_TensorInfo)),
+        ("outputs", ctypes.POINTER(_CTensorInfo)),
         ("num_outputs", ctypes.c_int64),
-        ("workspace_pools", ctypes.POINTER(_TensorInfo)),
+        ("workspace_pools", ctypes.POINTER(_CTensorInfo)),
         ("num_workspace_pools", ctypes.c_int64),
-        ("constant_pools", ctypes.POINTER(_ConstantInfo)),
+        ("constant_pools", ctypes.POINTER(_CConstantInfo)),
         ("num_constant_pools", ctypes.c_int64),
         ("mod_name", ctypes.c_char_p),
     )

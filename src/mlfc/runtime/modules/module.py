@@ -11,7 +11,7 @@ from mlfc.support.content import Data, ViewContent
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
-    from mlfc.runtime.modules.restoring import Origin
+    from mlfc.runtime.modules.restoring import LoadedOrigin
     from mlfc.runtime.modules.runnable import Runnable
     from mlfc.support.module_info import ModuleInterface
 
@@ -59,7 +59,7 @@ class Module(Displayed):
     entry_name = MAIN
     files: Mapping[str, Data] = MappingProxyType({})
     # of the root of what `load_module` loaded
-    origin: Origin | None = None
+    origin: LoadedOrigin | None = None
 
     def __init__(self) -> None:
         self._imports: list[Module] = []

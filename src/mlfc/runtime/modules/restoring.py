@@ -14,7 +14,7 @@ Reduced: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any
 
 
 @dataclass(frozen=True, repr=False)
-class Origin:
+class LoadedOrigin:
     """What something was loaded from.
 
     Attributes
@@ -34,7 +34,7 @@ class Origin:
     identity: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, opener: Callable[..., Any], source: Any, *arguments: Any) -> Origin | None:
+    def of(cls, opener: Callable[..., Any], source: Any, *arguments: Any) -> LoadedOrigin | None:
         """Return the origin of what is loaded from a path or bytes; None for memory that may change."""
         if isinstance(source, bytes):
             return cls(opener, source, arguments)
@@ -77,7 +77,7 @@ class Restorable:
     states of its own.
     """
 
-    origin: Origin | None = None
+    origin: LoadedOrigin | None = None
 
     def __reduce__(self) -> Reduced:
         return (*self._known_origin().reduced(), kept_by(self))
@@ -91,7 +91,7 @@ class Restorable:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.__copy__()
 
-    def _known_origin(self) -> Origin:
+    def _known_origin(self) -> LoadedOrigin:
         if self.origin is None:
             raise TypeError(
                 f"cannot pickle or copy this {type(self).__name__}, which was not loaded from a file or bytes. "

@@ -186,7 +186,7 @@ class Described:
         return tuple(reversed(steps))
 
 
-class _Owner:
+class _ForeignTensorOwner:
     """Releases a foreign tensor when nothing refers to it any more."""
 
     def __init__(self, address: int, deleter: int | None) -> None:
@@ -267,7 +267,7 @@ def from_capsule(value: Any) -> Described:
         _set_name(capsule, _USED)
     else:
         raise ExchangeError(f"expected an unused tensor from __dlpack__ of {type(value).__name__}")
-    owner = _Owner(address, managed.deleter)
+    owner = _ForeignTensorOwner(address, managed.deleter)
     tensor = managed.tensor
     ndim = tensor.ndim
     if not 0 <= ndim <= _MAX_DIMENSIONS:

@@ -5,9 +5,9 @@ form, and are given by their meaning in numpy.
 """
 
 from mlfc.tir.intrinsics import conversions, fixed_point, fixed_point16, float32, general, narrow, philox, words
-from mlfc.tir.intrinsics.registry import INTRINSICS, Body, Intrinsic, Step
+from mlfc.tir.intrinsics.registry import INTRINSICS, Intrinsic, IntrinsicBody, Step
 
 __all__ = [
-    "INTRINSICS", "Body", "Intrinsic", "Step", "conversions", "fixed_point", "fixed_point16", "float32", "general",
-    "narrow", "philox", "words",
+    "INTRINSICS", "Intrinsic", "IntrinsicBody", "Step", "conversions", "fixed_point", "fixed_point16", "float32",
+    "general", "narrow", "philox", "words",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.intrinsics.registry import Steps, bits_of_float, define, defined, float_of_bits, shl, shr
+from mlfc.tir.intrinsics.registry import BodySteps, bits_of_float, define, defined, float_of_bits, shl, shr
 from mlfc.tir.ir import Expr
 
 
@@ -18,7 +18,7 @@ def _where(condition: Expr, bits: int | Expr) -> Expr:
 
 
 @defined(stored="uint16")
-def float16_to_float(steps: Steps, stored: Expr) -> Expr:
+def float16_to_float(steps: BodySteps, stored: Expr) -> Expr:
     """Return the value of a float16."""
     wide = steps.let("wide", tb.cast(stored, "uint32"))
     sign = steps.let("sign", shl(wide & 0x8000, 16))
@@ -32,7 +32,7 @@ def float16_to_float(steps: Steps, stored: Expr) -> Expr:
     return float_of_bits(bits_of_float(value) | sign)
 
 
-def _rounded(steps: Steps, magnitude: Expr) -> tuple[Expr, Expr, Expr]:
+def _rounded(steps: BodySteps, magnitude: Expr) -> tuple[Expr, Expr, Expr]:
     """Return the bits of a unit and of the sum with a magnitude, whose low bits are its fraction, and NaN's bit."""
     limited = steps.let("limited", tb.minimum(magnitude, 0x47800000), "from 65536 on infinity")
     power = steps.let("power", tb.maximum(limited & 0x7F800000, 0x38800000))
@@ -42,7 +42,7 @@ def _rounded(steps: Steps, magnitude: Expr) -> tuple[Expr, Expr, Expr]:
 
 
 @defined(value="float32")
-def float16_from_float(steps: Steps, value: Expr) -> Expr:
+def float16_from_float(steps: BodySteps, value: Expr) -> Expr:
     """Return the bits of the nearest float16, ties to even."""
     bits = steps.let("bits", bits_of_float(value))
     sign = steps.let("sign", shr(bits, 16) & 0x8000)
@@ -52,7 +52,7 @@ def float16_from_float(steps: Steps, value: Expr) -> Expr:
 
 
 @defined(value="float32")
-def round_float16(steps: Steps, value: Expr) -> Expr:
+def round_float16(steps: BodySteps, value: Expr) -> Expr:
     """Return the nearest number that is a float16, ties to even."""
     bits = steps.let("bits", bits_of_float(value))
     sign = steps.let("sign", bits & 0x80000000)
@@ -63,12 +63,12 @@ def round_float16(steps: Steps, value: Expr) -> Expr:
 
 
 @defined(stored="uint16")
-def bfloat16_to_float(_: Steps, stored: Expr) -> Expr:
+def bfloat16_to_float(_: BodySteps, stored: Expr) -> Expr:
     """Return the value of a bfloat16."""
     return float_of_bits(shl(tb.cast(stored, "uint32"), 16))
 
 
-def _rounded_bfloat16(steps: Steps, value: Expr) -> Expr:
+def _rounded_bfloat16(steps: BodySteps, value: Expr) -> Expr:
     bits = steps.let("bits", bits_of_float(value))
     magnitude = steps.let("magnitude", bits & 0x7FFFFFFF)
     number, quiet = tb.binary("le", magnitude, 0x7F800000), _where(tb.binary("gt", magnitude, 0x7F800000), 0x00400000)
@@ -76,19 +76,19 @@ def _rounded_bfloat16(steps: Steps, value: Expr) -> Expr:
 
 
 @defined(value="float32")
-def bfloat16_from_float(steps: Steps, value: Expr) -> Expr:
+def bfloat16_from_float(steps: BodySteps, value: Expr) -> Expr:
     """Return the bits of the nearest bfloat16, ties to even."""
     return tb.cast(shr(_rounded_bfloat16(steps, value), 16), "uint16")
 
 
 @defined(value="float32")
-def round_bfloat16(steps: Steps, value: Expr) -> Expr:
+def round_bfloat16(steps: BodySteps, value: Expr) -> Expr:
     """Return the nearest number that is a bfloat16, ties to even."""
     return float_of_bits(_rounded_bfloat16(steps, value) & 0xFFFF0000)
 
 
 @defined(value="float64")
-def float32_of_odd(steps: Steps, value: Expr) -> Expr:
+def float32_of_odd(steps: BodySteps, value: Expr) -> Expr:
     """Return value as a float32; inexact results are truncated and end in a 1, so rounding them again rounds once."""
     near = steps.let("near", tb.cast(value, "float32"))
     back = steps.let("back", tb.cast(near, "float64"))
@@ -98,7 +98,7 @@ def float32_of_odd(steps: Steps, value: Expr) -> Expr:
     return float_of_bits(tb.select(tb.binary("eq", back, value), bits, truncated | 1))
 
 
-def _float64_of_odd(steps: Steps, x: Expr) -> Expr:
+def _float64_of_odd(steps: BodySteps, x: Expr) -> Expr:
     """Return x as a float64; bits that do not fit become a 1 above them, so rounding the result again rounds once."""
     low = steps.let("low", x & 0xFFF)
     inexact = tb.binary("land", tb.binary("ne", low, 0), tb.binary("ge", x, 1 << 52))
@@ -117,7 +117,7 @@ def _fitting(target: str, x: Expr) -> Expr:
     return tb.select(_at_least(x, float(low)), below, tb.const(low, target))
 
 
-def _to_int32(_: Steps, x: Expr) -> Expr:
+def _to_int32(_: BodySteps, x: Expr) -> Expr:
     """Return x truncated, limited to what an int32 holds; 0 for NaN."""
     low, high = dtypes.limits("int32")
     outside = tb.select(tb.binary("lt", x, 0.0), tb.const(low), 0)
@@ -125,17 +125,17 @@ def _to_int32(_: Steps, x: Expr) -> Expr:
     return tb.select(_at_least(x, float(high + 1)), tb.const(high), inside)
 
 
-def _as_int32(_: Steps, x: Expr) -> Expr:
+def _as_int32(_: BodySteps, x: Expr) -> Expr:
     """Return x truncated; -2**31 for NaN and for what an int32 cannot hold."""
     return _fitting("int32", x)
 
 
-def _as_int64(_: Steps, x: Expr) -> Expr:
+def _as_int64(_: BodySteps, x: Expr) -> Expr:
     """Return x truncated; -2**63 for NaN and for what an int64 cannot hold."""
     return _fitting("int64", x)
 
 
-def _as_uint64(_: Steps, x: Expr) -> Expr:
+def _as_uint64(_: BodySteps, x: Expr) -> Expr:
     """Return x truncated if it is from 2**63 to 2**64, 0 if it is larger, otherwise the bits of x as an int64."""
     large = tb.select(tb.binary("lt", x, 2.0**64), tb.cast(x, "uint64"), tb.const(0, "uint64"))
     return tb.select(_at_least(x, 2.0**63), large, tb.cast(_fitting("int64", x), "uint64"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from mlfc.support import dtypes
 from mlfc.support.fixed_point import RECIPROCAL_SLOPE, RECIPROCAL_START
 from mlfc.tir import builder as tb
-from mlfc.tir.intrinsics.registry import Steps, defined, shl, shr
+from mlfc.tir.intrinsics.registry import BodySteps, defined, shl, shr
 from mlfc.tir.ir import Expr
 
 _LOWEST, _LARGEST = dtypes.limits("int32")
@@ -30,14 +30,14 @@ def _low(wide: Expr) -> Expr:
 
 
 @defined(a="int32", b="int32")
-def rounding_doubling_high_mul(steps: Steps, a: Expr, b: Expr) -> Expr:
+def rounding_doubling_high_mul(steps: BodySteps, a: Expr, b: Expr) -> Expr:
     """Return the high half of 2 * a * b, ties up as gemmlowp rounds; saturates where both are INT32_MIN."""
     high = steps.let("high", shr(_product(a, b) + (1 << 30), 31))
     return tb.select(tb.binary("gt", high, _LARGEST), tb.const(_LARGEST), tb.cast(high, "int32"))
 
 
 @defined(x="int32", exponent=_EXPONENT)
-def rounding_divide_by_pot(steps: Steps, x: Expr, exponent: Expr) -> Expr:
+def rounding_divide_by_pot(steps: BodySteps, x: Expr, exponent: Expr) -> Expr:
     """Return x / 2**exponent, rounded to nearest, ties away from zero."""
     one = tb.const(1, "uint32")
     mask = steps.let("mask", tb.cast(shl(one, exponent) - 1, "int32"), known=(0, _LARGEST))
@@ -47,7 +47,7 @@ def rounding_divide_by_pot(steps: Steps, x: Expr, exponent: Expr) -> Expr:
 
 
 @defined(x="int32", multiplier=_MULTIPLIER, shift=_SHIFT)
-def requantize_double(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+def requantize_double(steps: BodySteps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     """Return x * multiplier * 2**(shift - 31), rounded twice as TFLite does; multiplier >= 0."""
     left = steps.let("left", tb.select(tb.binary("gt", shift, 0), shift, 0))
     shifted = steps.let("shifted", shl(x, left))
@@ -56,7 +56,7 @@ def requantize_double(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> E
 
 
 @defined(x="int32", multiplier=_MULTIPLIER, exponent=_EXPONENT)
-def requantize_down(steps: Steps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
+def requantize_down(steps: BodySteps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
     """Return x * multiplier * 2**(-32 - exponent), rounded twice as TFLite does; multiplier, exponent >= 0."""
     doubled = steps.let("doubled", tb.cast(_product(x, multiplier), "uint64") + (1 << 30), _UNSIGNED)
     high = steps.let("high", _low(shr(doubled, 31)), known=(_LOWEST + 1, _LARGEST - 1))
@@ -65,7 +65,7 @@ def requantize_down(steps: Steps, x: Expr, multiplier: Expr, exponent: Expr) -> 
 
 
 @defined(x="int32", multiplier=_MULTIPLIER, exponent=_EXPONENT, zero_point=("int32", -(1 << 16), 1 << 16))
-def requantize_narrow(steps: Steps, x: Expr, multiplier: Expr, exponent: Expr, zero_point: Expr) -> Expr:
+def requantize_narrow(steps: BodySteps, x: Expr, multiplier: Expr, exponent: Expr, zero_point: Expr) -> Expr:
     """Return requantize_down of an x below 2**30 in magnitude, plus a zero point below 2**16 in magnitude."""
     doubled = steps.let("doubled", _product(shl(x, 1), multiplier))
     top = tb.cast(shr(tb.cast(doubled, "uint32"), 31), "int32")
@@ -82,21 +82,21 @@ def _rounded_once(product: Expr, total: Expr) -> Expr:
 
 
 @defined(x="int32", multiplier="int32", shift=_SHIFT)
-def requantize_single(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+def requantize_single(steps: BodySteps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     """Return x * multiplier * 2**(shift - 31), rounded once, ties up."""
     total = steps.let("total", tb.const(31) - shift)
     return _rounded_once(_product(x, multiplier), total)
 
 
 @defined(x="int64", multiplier=("int32", 0, 0x7FFF), total=("int32", 1, 62))
-def requantize_reduced(_: Steps, x: Expr, multiplier: Expr, total: Expr) -> Expr:
+def requantize_reduced(_: BodySteps, x: Expr, multiplier: Expr, total: Expr) -> Expr:
     """Return x * multiplier / 2**total, rounded once, ties up: what TFLite does with sums of 64 bits."""
     product = x * tb.cast(multiplier, "int64")
     return _low(shr(product + shl(tb.const(1, "int64"), total - 1), total))
 
 
 @defined(x="int32", multiplier="int32", shift=_SHIFT)
-def requantize_away(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
+def requantize_away(steps: BodySteps, x: Expr, multiplier: Expr, shift: Expr) -> Expr:
     """Return x * multiplier * 2**(shift - 31), rounded once, ties away from zero."""
     total = steps.let("total", tb.const(31) - shift)
     product = steps.let("product", _product(x, multiplier))
@@ -104,26 +104,26 @@ def requantize_away(steps: Steps, x: Expr, multiplier: Expr, shift: Expr) -> Exp
 
 
 @defined(x="int32", multiplier="int32", exponent=("int32", 0, 29))
-def requantize_single_down(_: Steps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
+def requantize_single_down(_: BodySteps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
     """Return requantize_single with the shift -2 - exponent."""
     return requantize_single(x, multiplier, tb.const(-2) - exponent)
 
 
 @defined(x="int32", multiplier="int32", exponent=("int32", 0, 29))
-def requantize_away_down(_: Steps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
+def requantize_away_down(_: BodySteps, x: Expr, multiplier: Expr, exponent: Expr) -> Expr:
     """Return requantize_away with the shift -2 - exponent."""
     return requantize_away(x, multiplier, tb.const(-2) - exponent)
 
 
 @defined(x="int32")
-def saturate_byte(steps: Steps, x: Expr) -> Expr:
+def saturate_byte(steps: BodySteps, x: Expr) -> Expr:
     """Return x limited to the range of int8."""
     above = steps.let("above", tb.select(tb.binary("lt", x, -128), tb.const(-128), x))
     return tb.select(tb.binary("gt", above, 127), tb.const(127), above)
 
 
 @defined(x="uint32")
-def clz32(steps: Steps, x: Expr) -> Expr:
+def clz32(steps: BodySteps, x: Expr) -> Expr:
     """Return the leading zeros, 32 for zero."""
     zeros = tb.cast(tb.binary("eq", x, 0), "int32")
     for step in (16, 8, 4, 2, 1):
@@ -137,7 +137,7 @@ def clz32(steps: Steps, x: Expr) -> Expr:
 
 
 @defined(fraction=("int32", 0, _LARGEST))
-def reciprocal_of_one_plus(steps: Steps, fraction: Expr) -> Expr:
+def reciprocal_of_one_plus(steps: BodySteps, fraction: Expr) -> Expr:
     """Return 1 / (1 + x) of a number from 0 to 1 without integer bits, by three steps of Newton's method."""
     half = steps.let("half", shr(fraction, 1) + (1 << 30), "of the denominator")
     start = rounding_doubling_high_mul(half, tb.const(RECIPROCAL_SLOPE)) + RECIPROCAL_START
@@ -152,7 +152,7 @@ _OPERAND = ("int32", -(1 << 17), 1 << 17)
 
 
 @defined(a=_OPERAND, b=_OPERAND, multiplier=_MULTIPLIER, shift=("int32", -63, 63))
-def requantize_quotient(steps: Steps, a: Expr, b: Expr, multiplier: Expr, shift: Expr) -> Expr:
+def requantize_quotient(steps: BodySteps, a: Expr, b: Expr, multiplier: Expr, shift: Expr) -> Expr:
     """Return a / b * multiplier * 2**(shift - 31), as TFLite divides codes; b is not 0."""
     below = steps.let("below", tb.binary("lt", b, 0))
     dividend = steps.let("dividend", tb.select(below, tb.const(0) - a, a), known=_OPERAND[1:])

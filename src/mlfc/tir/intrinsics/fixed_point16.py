@@ -9,7 +9,7 @@ from __future__ import annotations
 from mlfc.support.fixed_point import EXP_MINUS_EIGHTH, EXP_MINUS_POWERS, RECIPROCAL_SLOPE, RECIPROCAL_START, THIRD
 from mlfc.tir import builder as tb
 from mlfc.tir.intrinsics.fixed_point import rounding_divide_by_pot
-from mlfc.tir.intrinsics.registry import Steps, defined, shl, shr
+from mlfc.tir.intrinsics.registry import BodySteps, defined, shl, shr
 from mlfc.tir.ir import Expr
 
 _LOWEST, _LARGEST = -(1 << 15), (1 << 15) - 1
@@ -32,7 +32,7 @@ def _saturated(x: Expr) -> Expr:
 
 
 @defined(x=_NUMBER, bits=_BITS)
-def exp_below_zero_q15(steps: Steps, x: Expr, bits: Expr) -> Expr:
+def exp_below_zero_q15(steps: BodySteps, x: Expr, bits: Expr) -> Expr:
     """Return exp of a number of so many integer bits that is not above zero, with none."""
     one = tb.const(1)
     quarter = steps.let("quarter", shl(one, 13 - bits), known=(1 << 6, 1 << 13))
@@ -56,7 +56,7 @@ def exp_below_zero_q15(steps: Steps, x: Expr, bits: Expr) -> Expr:
 
 
 @defined(x=("int32", 0, _LARGEST))
-def twice_reciprocal_of_one_plus_q15(steps: Steps, x: Expr) -> Expr:
+def twice_reciprocal_of_one_plus_q15(steps: BodySteps, x: Expr) -> Expr:
     """Return 2 / (1 + x), with two integer bits, of a number from 0 to 1 with none."""
     half = steps.let("halved", shr(x + _LARGEST + 1, 1), known=(1 << 14, _LARGEST))
     guess: Expr = steps.let("guess", _times(half, _narrow(RECIPROCAL_SLOPE)) + _narrow(RECIPROCAL_START))
@@ -67,7 +67,7 @@ def twice_reciprocal_of_one_plus_q15(steps: Steps, x: Expr) -> Expr:
 
 
 @defined(x=_NUMBER, bits=_BITS)
-def logistic_q15(steps: Steps, x: Expr, bits: Expr) -> Expr:
+def logistic_q15(steps: BodySteps, x: Expr, bits: Expr) -> Expr:
     """Return 1 / (1 + exp(-x)) of a number of so many integer bits, with none."""
     below = steps.let("below", tb.minimum(x, tb.const(0) - x))
     above = steps.let("above", _saturated(twice_reciprocal_of_one_plus_q15(exp_below_zero_q15(below, bits)) * 2))
@@ -76,7 +76,7 @@ def logistic_q15(steps: Steps, x: Expr, bits: Expr) -> Expr:
 
 
 @defined(x=_NUMBER, bits=("int32", 0, 6))
-def tanh_q15(steps: Steps, x: Expr, bits: Expr) -> Expr:
+def tanh_q15(steps: BodySteps, x: Expr, bits: Expr) -> Expr:
     """Return tanh of a number of so many integer bits, with none."""
     below = steps.let("below", tb.minimum(x, tb.const(0) - x))
     # doubling the argument costs nothing: the same bits are read with one integer bit more

@@ -9,7 +9,7 @@ infinities included; results below 2**-126 are rounded as any other.
 from __future__ import annotations
 
 from mlfc.tir import builder as tb
-from mlfc.tir.intrinsics.registry import Steps, bits_of_float, defined, float_of_bits, shl, shr
+from mlfc.tir.intrinsics.registry import BodySteps, bits_of_float, defined, float_of_bits, shl, shr
 from mlfc.tir.ir import Expr
 
 EXP_ULP = 1.1
@@ -59,20 +59,20 @@ def _magnitude(x: Expr) -> Expr:
 
 
 @defined(exponent="int32")
-def power_of_two(_: Steps, exponent: Expr) -> Expr:
+def power_of_two(_: BodySteps, exponent: Expr) -> Expr:
     """Return 2**exponent, for exponents of normal floats."""
     return float_of_bits(shl(tb.cast(exponent, "uint32") + 127, 23))
 
 
 @defined(x="float32")
-def nearest_exponent(steps: Steps, x: Expr) -> Expr:
+def nearest_exponent(steps: BodySteps, x: Expr) -> Expr:
     """Return the integer nearest to x / ln(2)."""
     rounded = steps.let("rounded", x * _LOG2_E + _ROUNDER, "its low bits hold the integer")
     return tb.cast(bits_of_float(rounded) - _ROUNDER_BITS, "int32")
 
 
 @defined(x="float32", n="int32")
-def expm1_rest(steps: Steps, x: Expr, n: Expr) -> Expr:
+def expm1_rest(steps: BodySteps, x: Expr, n: Expr) -> Expr:
     """Return expm1(x - n * ln(2)), where n is the nearest exponent of x."""
     count = steps.let("count", tb.cast(n, "float32"))
     r = steps.let("r", x - count * _LN2_HIGH - count * _LN2_LOW)
@@ -80,14 +80,14 @@ def expm1_rest(steps: Steps, x: Expr, n: Expr) -> Expr:
 
 
 @defined(size="float32", x="float32")
-def with_sign(steps: Steps, size: Expr, x: Expr) -> Expr:
+def with_sign(steps: BodySteps, size: Expr, x: Expr) -> Expr:
     """Return a size, which is not negative, with the sign of x."""
     sign = steps.let("sign", bits_of_float(x) & 0x80000000)
     return float_of_bits((bits_of_float(size) & 0x7FFFFFFF) | sign)
 
 
 @defined(x="float32")
-def exp_f32(steps: Steps, x: Expr) -> Expr:
+def exp_f32(steps: BodySteps, x: Expr) -> Expr:
     """Return e**x within 1.1 ULP."""
     above = steps.let("above", _limited(x, "lt", _EXP_LOWEST))
     limited = steps.let("limited", _limited(above, "gt", _EXP_HIGHEST))
@@ -100,7 +100,7 @@ def exp_f32(steps: Steps, x: Expr) -> Expr:
 
 
 @defined(x="float32")
-def exp_normal_f32(steps: Steps, x: Expr) -> Expr:
+def exp_normal_f32(steps: BodySteps, x: Expr) -> Expr:
     """Return e**x within 1.1 ULP, of what gives a normal float."""
     n = steps.let("n", nearest_exponent(x))
     rest = steps.let("rest", expm1_rest(x, n))
@@ -109,7 +109,7 @@ def exp_normal_f32(steps: Steps, x: Expr) -> Expr:
 
 
 @defined(x="float32")
-def exp_below_f32(steps: Steps, x: Expr) -> Expr:
+def exp_below_f32(steps: BodySteps, x: Expr) -> Expr:
     """Return e**x of what is not above zero, within 1.1 ULP; 0 where that is less than 2**-126."""
     limited = steps.let("limited", _limited(x, "lt", _EXP_LOWEST_NORMAL))
     power = steps.let("power", exp_normal_f32(limited))
@@ -117,7 +117,7 @@ def exp_below_f32(steps: Steps, x: Expr) -> Expr:
 
 
 @defined(x="float32")
-def tanh_f32(steps: Steps, x: Expr) -> Expr:
+def tanh_f32(steps: BodySteps, x: Expr) -> Expr:
     """Return the hyperbolic tangent within 2.5 ULP."""
     size = steps.let("size", _magnitude(x))
     limited = steps.let("limited", _limited(size, "gt", _TANH_HIGHEST))
@@ -129,7 +129,7 @@ def tanh_f32(steps: Steps, x: Expr) -> Expr:
 
 
 @defined(x="float32")
-def erf_f32(steps: Steps, x: Expr) -> Expr:
+def erf_f32(steps: BodySteps, x: Expr) -> Expr:
     """Return the Gauss error function within 2.0 ULP."""
     size = steps.let("size", _magnitude(x))
     limited = steps.let("limited", _limited(size, "gt", _ERF_HIGHEST))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
-from mlfc.tir.intrinsics.registry import Steps, bits_of_float, define, float_of_bits, shl, shr
+from mlfc.tir.intrinsics.registry import BodySteps, bits_of_float, define, float_of_bits, shl, shr
 from mlfc.tir.ir import Expr
 
 ROUND_MODES = ("up", "down", "nearest")
@@ -59,7 +59,7 @@ _FORMATS = {
 
 
 def _define_to_float(kind: _Format) -> None:
-    def rule(steps: Steps, stored: Expr) -> Expr:
+    def rule(steps: BodySteps, stored: Expr) -> Expr:
         wide = steps.let("wide", tb.cast(stored, "uint32"))
         sign = steps.let("sign", shl(wide & kind.sign, 31 - kind.exponent - kind.fraction))
         magnitude = steps.let("magnitude", wide & (kind.sign - 1))
@@ -82,7 +82,7 @@ def _define_to_float(kind: _Format) -> None:
 
 
 def _define_from_float(kind: _Format, *, saturate: bool) -> None:
-    def rule(steps: Steps, value: Expr) -> Expr:
+    def rule(steps: BodySteps, value: Expr) -> Expr:
         bits = steps.let("bits", bits_of_float(value))
         sign = steps.let("sign", shr(bits, 31 - kind.exponent - kind.fraction) & kind.sign)
         magnitude = steps.let("magnitude", bits & 0x7FFFFFFF)
@@ -107,7 +107,7 @@ def _define_from_float(kind: _Format, *, saturate: bool) -> None:
     define(_from_float(kind.dtype, saturate=saturate), rule, {"value": "float32"})
 
 
-def _power_to_float(steps: Steps, stored: Expr) -> Expr:
+def _power_to_float(steps: BodySteps, stored: Expr) -> Expr:
     """Return the value of a float8_e8m0fnu, a power of two."""
     wide = steps.let("wide", tb.cast(stored, "uint32"))
     bits = tb.select(tb.binary("eq", wide, 0), tb.const(0x00400000, "uint32"), shl(wide, 23))
@@ -115,7 +115,7 @@ def _power_to_float(steps: Steps, stored: Expr) -> Expr:
 
 
 def _define_power_from_float(mode: str, *, saturate: bool) -> None:
-    def rule(steps: Steps, value: Expr) -> Expr:
+    def rule(steps: BodySteps, value: Expr) -> Expr:
         bits = steps.let("bits", bits_of_float(value))
         exponent = steps.let("exponent", shr(bits, 23) & 0xFF)
         if mode == "down":

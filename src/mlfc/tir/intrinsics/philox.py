@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlfc.tir import builder as tb
-from mlfc.tir.intrinsics.registry import Steps, defined, shl, shr
+from mlfc.tir.intrinsics.registry import BodySteps, defined, shl, shr
 from mlfc.tir.ir import Expr
 
 _ROUNDS = 10
@@ -20,7 +20,7 @@ def _high(product: Expr) -> Expr:
 
 
 @defined(element="uint32", stream="uint32", run="uint64", key="uint64")
-def philox(steps: Steps, element: Expr, stream: Expr, run: Expr, key: Expr) -> Expr:
+def philox(steps: BodySteps, element: Expr, stream: Expr, run: Expr, key: Expr) -> Expr:
     """Return the first two words of Philox 4x32-10, the first one below, for a counter of four words."""
     words = [element, stream, tb.cast(run, "uint32"), tb.cast(shr(run, 32), "uint32")]
     keys = [tb.cast(key, "uint32"), tb.cast(shr(key, 32), "uint32")]

@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
+class IntrinsicBody:
     """The definition of an intrinsic on scalars; on vectors it applies to each lane.
 
     Everything in it may be computed whether or not it is selected: it reads no memory and divides no integers.
@@ -48,7 +48,7 @@ class Body:
     known: Mapping[Var, tuple[int, int]]  # least and greatest value of parameters and steps, where the dtype says less
 
     @cache  # noqa: B019  (bodies live as long as the program)
-    def on_lanes(self, lanes: int) -> Body:
+    def on_lanes(self, lanes: int) -> IntrinsicBody:
         """Return the body on vectors of so many lanes."""
         if lanes == 1:
             return self
@@ -79,9 +79,9 @@ class Intrinsic:
     evaluate: Callable[..., Any] | None
     doc: str = ""  # one line
     # by the dtype of the first argument, or one by "" for all calls
-    bodies: dict[str, Body] = field(default_factory=dict)
+    bodies: dict[str, IntrinsicBody] = field(default_factory=dict)
 
-    def body(self, dtype: str) -> Body | None:
+    def body(self, dtype: str) -> IntrinsicBody | None:
         """Return the body for a first argument of a dtype, scalar or vector; None for an intrinsic without."""
         return self.bodies.get("") or self.bodies.get(dtypes.element(dtype))
 
@@ -94,7 +94,7 @@ def add(name: str, num_args: int, evaluate: Callable[..., Any], doc: str = "") -
     INTRINSICS.add(name, Intrinsic(name, num_args, evaluate, doc))
 
 
-class Steps:
+class BodySteps:
     """Collects the intermediate values of a body."""
 
     def __init__(self) -> None:
@@ -110,14 +110,14 @@ class Steps:
         return var
 
 
-def define(name: str, rule: Callable[..., Expr], params: Mapping[str, Parameter], dtype: str = "") -> Body:
+def define(name: str, rule: Callable[..., Expr], params: Mapping[str, Parameter], dtype: str = "") -> IntrinsicBody:
     """Add an intrinsic by its body, or a body for another dtype to an intrinsic.
 
     `rule`: names intermediate values by ``steps.let`` and returns the result. Its docstring is a line for printed
     code.
     `dtype`: of the first argument, for intrinsics that have a body for each of several.
     """
-    steps = Steps()
+    steps = BodySteps()
     variables = []
     for title, parameter in params.items():
         kind, *ends = (parameter,) if isinstance(parameter, str) else parameter
@@ -127,7 +127,7 @@ def define(name: str, rule: Callable[..., Expr], params: Mapping[str, Parameter]
             steps.known[var] = (int(ends[0]), int(ends[1]))
     result = rule(steps, *variables)
     key, doc = f"{name}:{dtype}" if dtype else name, (rule.__doc__ or "").removeprefix("Return ").rstrip(".")
-    body = Body(key, doc, tuple(variables), tuple(steps.steps), result, steps.known)
+    body = IntrinsicBody(key, doc, tuple(variables), tuple(steps.steps), result, steps.known)
     if name not in INTRINSICS:
         INTRINSICS.add(name, Intrinsic(name, len(params), None, doc))
     INTRINSICS.get(name).bodies[dtype] = body

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mlfc.tir import builder as tb
-from mlfc.tir.intrinsics.registry import Steps, define, defined, shl, shr
+from mlfc.tir.intrinsics.registry import BodySteps, define, defined, shl, shr
 from mlfc.tir.ir import Expr
 
 _NOUNS = {"b": "bottom", "t": "top"}
@@ -29,47 +29,47 @@ def _added(total: Expr, *products: Expr) -> Expr:
 
 
 @defined(word="int32")
-def even_bytes(_: Steps, word: Expr) -> Expr:
+def even_bytes(_: BodySteps, word: Expr) -> Expr:
     """Return bytes 0 and 2 of a word, widened to 16 bits."""
     bottom = tb.cast(_byte(word, 0), "uint32") & 0xFFFF
     return tb.cast(bottom | shl(tb.cast(_byte(word, 16), "uint32"), 16), "int32")
 
 
 @defined(word="int32")
-def odd_bytes(steps: Steps, word: Expr) -> Expr:
+def odd_bytes(steps: BodySteps, word: Expr) -> Expr:
     """Return bytes 1 and 3 of a word, widened to 16 bits."""
     bits = steps.let("bits", tb.cast(word, "uint32"))
     return even_bytes(tb.cast(shr(bits, 8) | shl(bits, 24), "int32"))
 
 
 @defined(word="int32")
-def nibbles_up(_: Steps, word: Expr) -> Expr:
+def nibbles_up(_: BodySteps, word: Expr) -> Expr:
     """Return a word moved up by four bits."""
     return tb.cast(shl(tb.cast(word, "uint32"), 4), "int32")
 
 
 @defined(**_SUM)
-def dot2(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
+def dot2(_: BodySteps, total: Expr, a: Expr, b: Expr) -> Expr:
     """Return sum + the products of the 16-bit halves of two words."""
     return _added(total, *(_half(a, letter) * _half(b, letter) for letter in "bt"))
 
 
 @defined(sum="int64", a="int32", b="int32")
-def dot2_wide(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
+def dot2_wide(_: BodySteps, total: Expr, a: Expr, b: Expr) -> Expr:
     """Return sum, of 64 bits, + the products of the 16-bit halves of two words."""
     bottom, top = (tb.cast(_half(a, letter) * _half(b, letter), "int64") for letter in "bt")
     return total + bottom + top
 
 
 @defined(**_SUM)
-def dot4_s8(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
+def dot4_s8(_: BodySteps, total: Expr, a: Expr, b: Expr) -> Expr:
     """Return sum + the products of the signed bytes of two words."""
     factors = [[tb.cast(_byte(word, shift), "int32") for shift in (0, 8, 16, 24)] for word in (a, b)]
     return _added(total, *(x * y for x, y in zip(*factors, strict=True)))
 
 
 def _mac(first: str, second: str) -> Callable[..., Expr]:
-    def rule(_: Steps, total: Expr, a: Expr, b: Expr) -> Expr:
+    def rule(_: BodySteps, total: Expr, a: Expr, b: Expr) -> Expr:
         return _added(total, _half(a, first) * _half(b, second))
 
     rule.__doc__ = f"Return sum + the {_NOUNS[first]} half of a * the {_NOUNS[second]} half of b."

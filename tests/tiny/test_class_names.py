@@ -1,0 +1,28 @@
+"""Every class of mlfc has a name of its own: a name that a reader meets means one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import mlfc
+
+# names of several classes, by the reason
+SHARED = {
+    "the graph, loop and host IR, and the virtual machine's code, have the construct; code names its module or imports"
+    " one of them": {
+        "Assign", "Body", "Buffer", "Call", "Cast", "Code", "Comment", "Constant", "Element", "For", "Function", "If",
+        "Kernel", "Label", "Layout", "Limits", "Pool", "Return", "Storage", "Symbol", "Tail", "Tensor", "Value", "Var",
+    },
+    "TVM's names": {"GraphModule", "IoTimeoutError", "TransportClosedError"},
+    "the importers of ONNX and TFLite have the same interface": {"Importer", "Node"},
+    "a function while it is imported, and while it is inlined": {"Frame"},
+}  # fmt: skip
+
+
+def test_no_two_classes_share_a_name() -> None:
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in Path(mlfc.__file__).parent.rglob("*.py"))
+    names = (node.name.lstrip("_") for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    shared = {name for name, count in Counter(names).items() if count > 1}
+    assert shared <= set().union(*SHARED.values())

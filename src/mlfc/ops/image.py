@@ -122,7 +122,7 @@ class _ResizeSource:
     outside: Expr | None
 
 
-def _source(ctx: Context, table: resampling.Table, name: str, index: Expr) -> _ResizeSource:
+def _source(ctx: Context, table: resampling.TapTable, name: str, index: Expr) -> _ResizeSource:
     """Read the table of an axis at `index`, once for all loops inside."""
     let = ctx.stmts.let
     if table.repetition:

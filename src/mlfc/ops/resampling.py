@@ -214,7 +214,7 @@ def cubic(alpha: float, *, exclude_outside: bool) -> Rule:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class TapTable:
     """For all elements of a resized axis: positions, weights, and whether they take the extrapolation value."""
 
     positions: tuple[Buffer, ...]
@@ -224,7 +224,7 @@ class Table:
     repetition: int = 0  # how often each input element is repeated where that is all that happens, else 0
 
 
-def table(ctx: Context, axis: AxisResize, name: str, rule: Rule) -> Table:
+def table(ctx: Context, axis: AxisResize, name: str, rule: Rule) -> TapTable:
     """Return the table of an axis: constants where it is static, else computed in scratch memory."""
     if is_static((axis.extent, axis.target)):
         return _constant_table(ctx, axis, name, rule)
@@ -240,17 +240,17 @@ def table(ctx: Context, axis: AxisResize, name: str, rule: Rule) -> Table:
 
         positions, weights = stored("source", columns.positions), stored("weight", columns.weights)
         outside = None if columns.outside is None else stored("outside", [columns.outside])[0]
-    return Table(positions, weights, outside, axis.extent - 1)
+    return TapTable(positions, weights, outside, axis.extent - 1)
 
 
-def _constant_table(ctx: Context, axis: AxisResize, name: str, rule: Rule) -> Table:
+def _constant_table(ctx: Context, axis: AxisResize, name: str, rule: Rule) -> TapTable:
     positions, weights, outside = evaluated(axis, rule)
     repetition = 0
     if not weights and outside is None:
         (places,) = positions
         factor = max(1, int(np.count_nonzero(places == 0)))
         repetition = factor if np.array_equal(places, np.arange(len(places)) // factor) else 0
-    return Table(
+    return TapTable(
         () if repetition else tuple(ctx.constant(f"{name}_source", column) for column in positions),
         tuple(ctx.constant(f"{name}_weight", column) for column in weights),
         None if outside is None else ctx.constant(f"{name}_outside", outside),

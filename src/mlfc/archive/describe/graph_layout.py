@@ -36,7 +36,7 @@ def layered(reads: Sequence[Iterable[int]]) -> GraphLayout:
     members: list[list[int]] = [[] for _ in range(1 + max(layers, default=-1))]
     for node, layer in enumerate(layers):
         members[layer].append(node)
-    return _Columns(sources, readers, layers).filled(members)
+    return _LayerColumns(sources, readers, layers).filled(members)
 
 
 def _layers(sources: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]) -> list[int]:
@@ -58,7 +58,7 @@ def _below(readers: Sequence[Sequence[int]], layers: Sequence[int]) -> list[int]
     return found
 
 
-class _Columns:
+class _LayerColumns:
     def __init__(
         self, sources: Sequence[Sequence[int]], readers: Sequence[Sequence[int]], layers: Sequence[int]
     ) -> None:

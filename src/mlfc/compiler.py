@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,22 +73,51 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
     _check_names(mod, values)
     if isinstance(options.specialize, str):
         raise OptionError(f"specialize='{options.specialize}' requires mlfc.compile", place="specialize")
-    memory_options = memory.MemoryOptions(options.workspace_io, tuple(options.pools), tuple(options.constants))
+    specialize = tuple(options.specialize)
+    name = checked_module_name("default" if options.module_name is None else options.module_name)
     chosen = parse_target(options.target, options.optimize)
     host = parse_host(options.target_host, options.optimize) if chosen.device else chosen
     log = shipped_log(host) if options.tuned is None else opened_log(options.tuned)
     if log is not None:
         host = log.applied(host)
         chosen = chosen if chosen.device else host
-    name = checked_module_name("default" if options.module_name is None else options.module_name)
-    partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
+    unit, memory_options = _unit(mod, values, name, (chosen, host), specialize, options)
+    if log is not None and options.tuned is not None:
+        log.note(host)
+    made = Factory(
+        name,
+        chosen,
+        unit.executor,
+        mod,
+        values,
+        unit,
+        memory_options,
+        host if chosen.device else None,
+        specialize=specialize,
+        parallel=options.parallel,
+    )
+    if not options.dry_run:
+        _ = made.code
+    return made
+
+
+def _unit(
+    mod: IRModule,
+    values: Params,
+    name: str,
+    targets: tuple[Target, Target],
+    specialize: Sequence[Mapping[str, int]],
+    options: BuildOptions,
+) -> tuple[codegen.Unit, memory.MemoryOptions]:
+    """Return what is printed for a module, and the memory that it takes; `targets` are the module's and its host's."""
+    chosen, host = targets
+    memory_options = memory.MemoryOptions(options.workspace_io, tuple(options.pools), tuple(options.constants))
     executor = _executor(mod, options, chosen, memory_options)
-    _check_parallel(options.parallel, host)
     dynamic = executor == "vm"
+    partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     run = partial(transform.run, params=values, partition=partition, on_device=bool(chosen.device), copies=not dynamic)
-    special = [(transform.fixed_symbols(mod, each), transform.specialized(mod, each)) for each in options.specialize]
-    limit_factor = options.limit_factor * (1 + len(special))
-    with _bounds_decide(), transform.within_limits(mod, values, limit_factor):
+    special = [(transform.fixed_symbols(mod, each), transform.specialized(mod, each)) for each in specialize]
+    with _bounds_decide(), transform.within_limits(mod, values, options.limit_factor * (1 + len(special))):
         fused = run(mod)
         special = [(symbols, run(other)) for symbols, other in special]
         if executor is None:
@@ -120,8 +149,6 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
         executable = codegen.assemble(program, plan, name, mod.containers) if dynamic else None
-    if log is not None and options.tuned is not None:
-        log.note(host)
     if program.tiling is not None:
         memory_options = replace(memory_options, ram=options.ram)
     small = options.optimize == "size"
@@ -141,21 +168,7 @@ def build_module(mod: IRModule, params: Params | None, options: BuildOptions) ->
         executable=executable,
         parallel=PARALLEL_FOR if options.parallel else "",
     )
-    made = Factory(
-        name,
-        chosen,
-        executor,
-        mod,
-        values,
-        unit,
-        memory_options,
-        host if chosen.device else None,
-        specialize=tuple(options.specialize),
-        parallel=options.parallel,
-    )
-    if not options.dry_run:
-        _ = made.code
-    return made
+    return unit, memory_options
 
 
 def runnable_here(factory: Factory) -> Factory:
@@ -200,34 +213,28 @@ def _executor(
     executor = "vm" if options.executor is None and is_dynamic(module) else options.executor
     if executor is not None:
         _check_executor(executor, options, target, memory_options)
-    if executor == "vm":
-        return executor
-    if is_dynamic(module):
+    if executor != "vm" and is_dynamic(module):
         raise OptionError(
             f"open dimensions and control flow require the virtual machine, got the executor '{executor}'",
             next_step="Leave the option out, or fix the dimensions: --shape INPUT=1,3,224,224",
         )
-    if options.specialize:
+    if executor != "vm" and options.specialize:
         raise OptionError(
             "specializing requires open dimensions and the virtual machine",
             place="specialize",
             next_step="Leave it out, or leave the dimensions open",
+        )
+    if options.parallel and options.optimize == "size":
+        raise OptionError(
+            "kernels do not share their work among threads with --optimize size",
+            place="parallel",
+            next_step="Leave it out",
         )
     return executor
 
 
 def _check_executor(executor: str, options: BuildOptions, target: Target, memory_options: memory.MemoryOptions) -> None:
     codegen.check_executor(executor, target, memory_options, external_workspace=options.external_workspace)
-
-
-def _check_parallel(parallel: bool | None, host: Target) -> None:
-    """Raise OptionError where kernels cannot share their work among threads."""
-    if parallel and host.features.optimize == "size":
-        raise OptionError(
-            "kernels do not share their work among threads with --optimize size",
-            place="parallel",
-            next_step="Leave it out",
-        )
 
 
 @contextmanager

@@ -331,3 +331,27 @@ def test_pads_as_wide_as_a_window_stay_before_a_pool() -> None:
     call = ir.call("nn.avg_pool2d", [padded], pool_size=(2, 2), layout="NHWC")
     module = ir.IRModule({"main": ir.Function((x,), call)}, output_names=("y",))
     assert operators(FoldPad()(module)) == ["nn.pad", "nn.avg_pool2d"]
+
+
+@pytest.mark.parametrize("form", ["nn.dense", "qnn.dense", "qnn.weight_only_dense"])
+def test_dense_layers_behind_a_flattened_image_read_it_as_it_lies(form: str) -> None:
+    rng = np.random.default_rng(13)
+    codes, zero, scale = ir.const(rng.integers(-8, 8, (5, 12), np.int8)), ir.const(0), ir.const(0.1)
+    others: dict[str, list[ir.Expr]] = {
+        "nn.dense": [ir.const(codes.data.astype(np.float32))],
+        "qnn.dense": [codes, zero, zero, scale, scale],
+        "qnn.weight_only_dense": [
+            codes,
+            ir.const(np.full((5, 1), 0.1, np.float32)),
+            ir.const(np.zeros((5, 1), np.int32)),
+        ],
+    }
+    x = ir.Var("x", ir.TensorType((1, 2, 3, 2), "int8" if form == "qnn.dense" else "float32"))
+    flat = ir.call("reshape", [ir.call("transpose", [x], axes=(0, 3, 1, 2))], newshape=(1, 12))
+    module = ir.IRModule(
+        {"main": ir.Function((x,), ir.call(form, [flat, *others[form]], units=5))}, output_names=("y",)
+    )
+    converted = ConvertLayout()(module)
+    assert operators(converted) == ["reshape", form]
+    data = rng.integers(-9, 9, (1, 2, 3, 2)).astype(ir.tensor_type(x).dtype)
+    np.testing.assert_allclose(run_main(converted, {"x": data})[0], run_main(module, {"x": data})[0], 1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlfc.relay.ir import Call, Expr, IRModule, Tuple, TupleGetItem
-from mlfc.relay.op import Kind, Operator
+from mlfc.relay.op import Kind, Layout, Operator
 from mlfc.relay.visitor import post_order, with_children
 from mlfc.transform.layout_rules import Forms, convert_call
 from mlfc.transform.matching import (
@@ -13,6 +13,7 @@ from mlfc.transform.matching import (
     apply_rules,
     changed_constant,
     match_call,
+    names_of,
     reshaped,
     scalar_of,
     shape_of,
@@ -48,6 +49,8 @@ def _converted(body: Expr) -> Expr:
 
 def _flattened_dense(call: Call) -> Expr | None:
     """Let a dense layer read a flattened tensor in the order in which it lies, instead of transposing it."""
+    if call.attrs.get("block_size"):  # whose blocks of columns share a scale
+        return None
     weights, chain, data = value_of(call.args[1]), _pointwise_chain(call.args[0]), call.args[0]
     if chain:
         data = chain[-1].args[0]
@@ -79,4 +82,8 @@ def _pointwise_chain(expr: Expr) -> list[Call]:
     return chain
 
 
-_RULES: dict[str, Rule] = dict.fromkeys(("nn.dense", "qnn.dense"), _flattened_dense)
+def _is_dense(operator: Operator) -> bool:
+    return operator.filters is not None and operator.layout is Layout.LOGICAL
+
+
+_RULES: dict[str, Rule] = dict.fromkeys(names_of(_is_dense), _flattened_dense)

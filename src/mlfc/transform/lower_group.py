@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.kernels.templates import FITTING
 from mlfc.relay import ir as relay
-from mlfc.relay.op import KERNEL_PREFIX, Kind, Trait
+from mlfc.relay.op import KERNEL_PREFIX, POINTWISE, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support import dims, dtypes
 from mlfc.target.features import Features
@@ -37,7 +37,6 @@ from mlfc.transform.kernel_key import kernel_key
 from mlfc.transform.matching import flat_args, macs_of, operator_of
 from mlfc.transform.variants import with_variants
 
-_POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 _NAME_LIMIT = 80
 
 
@@ -168,7 +167,7 @@ class _GroupLowering:
         shape = relay.tensor_type(self.function.body).shape
         same = all(relay.tensor_type(param).shape == shape for param in self.function.params)
         pointwise = all(
-            operator_of(call).kind in _POINTWISE and relay.tensor_type(call).shape == shape for call in self.calls
+            operator_of(call).kind in POINTWISE and relay.tensor_type(call).shape == shape for call in self.calls
         )
         constants = [arg for call in self.calls for arg in flat_args(call) if isinstance(arg, relay.Constant)]
         return same and pointwise and all(constant.data.size == 1 for constant in constants)

@@ -20,8 +20,7 @@ from mlfc.support import dtypes
 from mlfc.tir.program import Value
 from mlfc.transform.matching import operator_of, windows_of
 
-# the attributes that say along which axis constants lie, and the one of rows
-_AXES, _ROWS = ("axis", "lhs_axis", "rhs_axis"), (1, -3)
+_ROWS = (1, -3)  # the axis of rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +141,7 @@ def _is_by_row(call: ir.Call) -> bool:
     if not isinstance(call.op, Operator) or call.op.kind not in POINTWISE or "shape" in call.attrs:
         return False
     constants = [ir.tensor_type(arg).shape for arg in call.args if isinstance(arg, ir.Constant)]
-    if any(call.attrs.get(name) in _ROWS for name in _AXES) and any(prod(shape) > 1 for shape in constants):
+    if call.attrs.get("axis") in _ROWS and any(prod(shape) > 1 for shape in constants):
         return False
     return all(len(shape) < 3 or shape[-3] == 1 for shape in constants) and len(ir.tensor_type(call).shape) == 4
 

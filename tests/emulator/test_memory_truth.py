@@ -131,13 +131,13 @@ def test_the_map_has_every_byte_of_the_program(models: Path) -> None:
 
 def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> None:
     from mlfc.micro.memory.disassembly import RULES, read_functions
-    from mlfc.micro.memory.stack_bound import disassembled, stated_frames
+    from mlfc.micro.memory.stack_bound import disassembled, frame_sizes
 
     board = find_board("mps3-an547")
     factory = built(models / "kws_ref_model.tflite", board.target)
     with trial_build(factory.code.files, ["tvmgen_model_run"], board, ["-Os"]) as folder:
         machine = read_functions(disassembled(folder / TRIAL_ELF, board), RULES["cortex-m"])
-        stated = stated_frames(folder)
+        stated = frame_sizes(folder)
     # functions in assembler, of which the compiler knows nothing: nine registers, and thirteen
     assert (machine["mlf_dots1"].frame, machine["mlf_dots2"].frame) == (36, 52)
     compared = [name for name in stated.keys() & machine.keys() if not name.startswith("mlf_dots")]

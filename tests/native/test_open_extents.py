@@ -14,7 +14,7 @@ import pytest
 
 from mlfc.codegen.c import print_function
 from mlfc.kernels import weight_stream, winograd
-from mlfc.kernels.tiling import OpenSplit
+from mlfc.kernels.tiling import DynamicSplit
 from mlfc.ops import normalization
 from mlfc.relay import ir
 from mlfc.support import dtypes
@@ -367,7 +367,7 @@ def test_long_transposes_are_cut_into_tiles(rows: Any, columns: int, extents: li
 
 @pytest.mark.parametrize("largest", [1, 2, 4, 6, 7, 8])
 def test_few_sizes_of_pieces_cover_rows_of_every_width(largest: int) -> None:
-    split = OpenSplit(None, largest)
+    split = DynamicSplit(None, largest)
     for width in range(1, 64):
         pieces = split.pieces_of(width)
         assert len(pieces) <= 3  # each is a copy of the kernel's code

@@ -8,7 +8,7 @@ import pytest
 
 from mlfc.micro.board.board import find_board
 from mlfc.micro.memory.disassembly import RULES, read_functions
-from mlfc.micro.memory.stack_bound import StackFrame, deepest, interrupt_bytes, stated_frames
+from mlfc.micro.memory.stack_bound import StackFrame, deepest, frame_sizes, interrupt_bytes
 from mlfc.micro.memory.stack_bound import _CallGraphNode as Function
 
 # as GNU objdump 2.40 prints them, for each architecture
@@ -185,7 +185,7 @@ def test_statements_of_the_compiler(tmp_path: Path) -> None:
     (tmp_path / "a.su").write_text(
         "src/a.c:1:9:one\t16\tstatic\nsrc/a.c:5:9:two.constprop\t24\tstatic\nsrc/a.c:9:1:one\t40\tdynamic\nnonsense\n"
     )
-    found = stated_frames(tmp_path)
+    found = frame_sizes(tmp_path)
     assert (found["one"].nbytes, found["one"].is_dynamic) == (40, True)
     assert (found["two"].nbytes, found["two"].is_dynamic) == (24, False)
 

@@ -377,7 +377,7 @@ def test_exact_numbers_have_no_last_bits_to_move(tmp_path: Path) -> None:
     path = model_of(tmp_path / "m.onnx", nodes, (4, 8), {**constants, "mask": np.ones(8, np.float32)})
     x = {"x": np.linspace(-2, 2, 32, dtype=np.float32).reshape(4, 8)}
     last_bits = OwnRounding(path, "ONNX Runtime", layers=False).of(["y"], x)["y"]
-    steps = OwnRounding(path, "ONNX Runtime", layers=False, is_stepped=True).of(["y"], x)["y"]
+    steps = OwnRounding(path, "ONNX Runtime", layers=False, is_quantized=True).of(["y"], x)["y"]
     assert 1e-7 < last_bits < 1e-6 < steps < 1e-3
 
 
@@ -418,7 +418,7 @@ def test_codes_that_round_the_other_way_are_rounding_and_no_more(
     assert not rounds_inside([mlfc.import_model(DIGITS / "digits.onnx")[0].main.body])
     x = {"x": rng.uniform(-1, 1, (64, 128)).astype(np.float32)}
     # what one code does, a thousand times a last bit
-    stepped = OwnRounding(path, "ONNX Runtime", layers=False, is_stepped=True).of(["y"], x)["y"]
+    stepped = OwnRounding(path, "ONNX Runtime", layers=False, is_quantized=True).of(["y"], x)["y"]
     assert 1e-4 < stepped < 0.1
     np.savez(tmp_path / "x.npz", **x)
     for size, is_within in ((0, True), (stepped / 2, True), (9 * stepped, False)):

@@ -117,7 +117,7 @@ def ir_version(opsets: Mapping[str, int]) -> int:
     return int(helper.find_min_ir_version_for(known, ignore_unknown=True)) if known else 8
 
 
-def open_shape(shape: Shape) -> list[int | None]:
+def onnx_shape(shape: Shape) -> list[int | None]:
     """Return a shape as ONNX has it: what only the run knows has no value."""
     return [extent if isinstance(extent, int) else None for extent in shape]
 
@@ -125,7 +125,7 @@ def open_shape(shape: Shape) -> list[int | None]:
 def _typed(name: str, expr: relay.Expr) -> onnx.ValueInfoProto:
     kind = relay.tensor_type(expr)
     element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(kind.dtype))
-    return helper.make_tensor_value_info(name, element, open_shape(kind.shape))
+    return helper.make_tensor_value_info(name, element, onnx_shape(kind.shape))
 
 
 def _module_bytes(symbol: str, payload: bytes) -> bytes:

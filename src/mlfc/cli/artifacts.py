@@ -101,14 +101,14 @@ def given_inputs(
     if path is not None:
         return read_npz(path, infos)
     chosen = {name: max(low, min(high, _usual(name))) for name, (low, high) in (extents or {}).items()}
-    stated = _stated(infos, extents or {}, shapes)
-    if made_up := {name: value for name, value in chosen.items() if name not in stated}:
+    declared = _declared_sizes(infos, extents or {}, shapes)
+    if made_up := {name: value for name, value in chosen.items() if name not in declared}:
         shown = ", ".join(f"{name}={value}" for name, value in made_up.items())
         typer.echo(printable(f"open dimensions of the inputs that were made up: {shown}"), err=True)
     made = [
         _contained(info, (elements or {}).get(info.name, ()), shapes)
         if isinstance(info, ContainerInfo)
-        else info.at({**chosen, **stated})
+        else info.at({**chosen, **declared})
         for info in infos
     ]
     for info in made:
@@ -129,7 +129,7 @@ def _contained(info: ContainerInfo, known: Sequence[int | None], shapes: Sequenc
     return replace(info, shape=tuple(extents))
 
 
-def _stated(
+def _declared_sizes(
     infos: Sequence[TensorInfo], extents: Mapping[str, tuple[int, int]], shapes: Sequence[str]
 ) -> dict[str, int]:
     """Return the values of open extents of inputs that follow from shapes."""

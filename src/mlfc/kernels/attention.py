@@ -16,7 +16,7 @@ from typing import Any
 from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.functions import transcendental
 from mlfc.kernels.templates import template
-from mlfc.kernels.tiling import Cut, OpenSplit, balanced
+from mlfc.kernels.tiling import Cut, DynamicSplit, balanced
 from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -290,7 +290,7 @@ def rest_loops(ctx: Context, visible: Visible, here: Expr, keys: tuple[Extent, i
     """
     count, at_once = keys
     if isinstance(count, Dim):
-        for start, number, size in OpenSplit(count, at_once).pieces[1:]:
+        for start, number, size in DynamicSplit(count, at_once).pieces[1:]:
             yield _rest_loop(ctx, visible, here, (start, number, size))
     elif count % at_once:
         yield _rest_loop(ctx, visible, here, (count - count % at_once, 1, count % at_once))

@@ -182,10 +182,12 @@ class TiledConv:
 
     def _orders(self) -> Sequence[Value]:
         """Return whether blocks of channels are outside of pixels, or inside, or pieces of sums between them."""
-        is_open = isinstance(self.tile.rows, tiling.OpenSplit) or isinstance(self.tile.columns, tiling.OpenSplit)
+        is_dynamic = isinstance(self.tile.rows, tiling.DynamicSplit) or isinstance(
+            self.tile.columns, tiling.DynamicSplit
+        )
         return (
             ["blocks"]
-            if is_open or isinstance(self.conv.group_filters, Dim)
+            if is_dynamic or isinstance(self.conv.group_filters, Dim)
             else [*dict.fromkeys((self.order, "blocks", "pixels"))]
         )
 
@@ -222,7 +224,7 @@ class TiledConv:
     def _bands(self) -> Iterator[tuple[Expr, Any]]:
         """Open the loop over bands; yield the first output row of one, and how many it has."""
         stmts, height = self.ctx.stmts, self.conv.output[0]
-        if self.stage is None or not self.stage.is_open:
+        if self.stage is None or not self.stage.is_dynamic:
             band = self.stage.rows if self.stage else height
             with stmts.loop(height // band if self.stage else 1, "band") as index:
                 yield index * band, band
@@ -262,7 +264,7 @@ class TiledConv:
     ) -> None:
         """Write the tiles of one band for one block of channels."""
         image, group, first, rows = band
-        down = self.tile.rows if isinstance(self.tile.rows, tiling.Split) else tiling.OpenSplit(rows, 1)
+        down = self.tile.rows if isinstance(self.tile.rows, tiling.Split) else tiling.DynamicSplit(rows, 1)
         for row, tall in self._pieces(down, "ty"):
             with row as band_row:
                 place = TilePosition(image, group, first + band_row, tb.const(0), band_row, tall, 0)
@@ -277,14 +279,14 @@ class TiledConv:
 
     def _overlaps(self) -> bool:
         """Tell whether tiles of a row may overlap, where blocks of channels are not joined for what is left of it."""
-        return isinstance(self.tile.columns, tiling.OpenSplit) and not self._is_row()
+        return isinstance(self.tile.columns, tiling.DynamicSplit) and not self._is_row()
 
     def _is_row(self) -> bool:
         return isinstance(self.conv.output[0], int) and self.conv.output[0] == 1
 
     def _covered_row(self, row: TilePosition, block: tuple[PackedBlock, Expr, Buffer, Buffer | None]) -> None:
         """Write the tiles of a row of an extent that the run decides."""
-        assert isinstance(self.tile.columns, tiling.OpenSplit)
+        assert isinstance(self.tile.columns, tiling.DynamicSplit)
         for part in self.tile.columns.covering(self.ctx, "tx"):
             self.write_tile(replace(row, column=part.start, wide=part.size, done=part.done), *block)
 
@@ -384,7 +386,7 @@ class TiledConv:
         What is left of a row that the run makes long, or all of one that it makes short, has too few sums to hide the
         latency of adding to them. Convolutions of more rows have few such pieces.
         """
-        is_row = isinstance(self.tile.columns, tiling.OpenSplit) and self._is_row()
+        is_row = isinstance(self.tile.columns, tiling.DynamicSplit) and self._is_row()
         sums = wide * block.vectors * tiling.parts(self.ctx.features.vector_registers)
         if not is_row or not self.joins or isinstance(block.count, Dim) or block.count <= 1:
             return 1

@@ -19,15 +19,15 @@ from mlfc.tir.ir import Buffer
 def _accepts_bytes(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     if not ctx.features.pushes_bytes or not ctx.features.dot4 or len(conv.spatial) > 2:
         return False
-    if data.dtype not in ("int8", "uint8") or out.dtype != "int32" or weights.late is not None:
+    if data.dtype not in ("int8", "uint8") or out.dtype != "int32" or weights.runtime_tensor is not None:
         return False
     centered = weights.centered()
     if centered.dtype not in (np.int8, np.int16) or np.abs(centered).max(initial=0) > -2 * BYTES[0] - 2:
         return False  # less a zero point in uint8's range, uint8 weights are two bytes together
     planar = conv.planar()
-    is_open = any(isinstance(size, Dim) for size in (planar.filters, *planar.spatial))
+    is_dynamic = any(isinstance(size, Dim) for size in (planar.filters, *planar.spatial))
     fits = 1 < planar.kernel[0] <= ROWS and planar.dilation[0] == 1
-    return fits and not is_open and planar.filters == planar.channels and planar.filters % LANES == 0
+    return fits and not is_dynamic and planar.filters == planar.channels and planar.filters % LANES == 0
 
 
 @template("depthwise", "vector", _accepts_bytes)

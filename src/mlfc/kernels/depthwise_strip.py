@@ -130,7 +130,7 @@ class Depthwise:
     def row(self, place: Strip, window: Any) -> None:
         """Write the strips of a row."""
         split = tiling.cut(self.conv.output[1], self.pixels)
-        if isinstance(split, tiling.OpenSplit):
+        if isinstance(split, tiling.DynamicSplit):
             for piece in split.covering(self.ctx, "strip"):
                 self.strip(replace(place, column=piece.start, size=piece.size, done=piece.done), window)
             return

@@ -38,8 +38,8 @@ def unraveled(position: Expr, shape: Sequence[int]) -> list[Expr]:
 def shared_out(ctx: Context, count: int, item: Expr, items: int) -> Iterator[Expr]:
     """Open the loop over every `items`-th element of a range, from `item` on; neighbours take neighbours."""
     stmts = ctx.stmts
-    with stmts.loop(-(-count // items), "turn") as turn:
-        place = stmts.let("place", turn * items + item)
+    with stmts.loop(-(-count // items), "turn") as iteration:
+        place = stmts.let("place", iteration * items + item)
         if count % items == 0:
             yield place
         else:

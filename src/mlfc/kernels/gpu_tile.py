@@ -69,7 +69,7 @@ class ProductSizes:
     depth: Any
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether the run decides one of them."""
         return not is_static((self.layers, self.rows, self.columns, self.depth))
 
@@ -97,7 +97,7 @@ def choose(features: Features, sizes: ProductSizes) -> Schedule:
     Small results are shared out along the reduction: else most of a device would have nothing to do. Those of open
     sizes are not, as the parts of a sum take memory and their number depends on its length.
     """
-    if sizes.is_open:
+    if sizes.is_dynamic:
         sizes, most_splits = sizes.usual, 1
     else:
         most_splits = _MOST_SPLITS
@@ -168,16 +168,16 @@ class _Slice:
         self._stmts, self._source, self._tile = ctx.stmts, source, tile
         self.buffer = ctx.stmts.shared(name, (tile.depth, lines + skew), source.dtype)
         self._loads = lines * tile.depth // source.width
-        self._turns = -(-self._loads // tile.items)
-        self._held = ctx.stmts.local(f"{name}_next", (self._turns * source.width,), source.dtype)
+        self._iterations = -(-self._loads // tile.items)
+        self._held = ctx.stmts.local(f"{name}_next", (self._iterations * source.width,), source.dtype)
         self._lines = lines
         self._places: list[tuple[Expr, Expr, Any]] = []
 
     def place(self, item: Expr, layer: Expr, first: Expr) -> None:
         """Write which elements the item brings: lines from `first` on."""
         stmts, source, width = self._stmts, self._source, self._source.width
-        for turn in range(self._turns):
-            number = item + turn * self._tile.items
+        for iteration in range(self._iterations):
+            number = item + iteration * self._tile.items
             if self._loads < self._tile.items:
                 number = stmts.let("number", tb.minimum(number, self._loads - 1))
             if source.along:
@@ -192,8 +192,8 @@ class _Slice:
         """Write the loads of a step."""
         width = self._source.width
         known = self._source.step(step, self._tile.depth)
-        for turn, (_, place, line) in enumerate(self._places):
-            self._stmts.store(self._held, [turn * width], self._source.fetch(line, known, place))
+        for iteration, (_, place, line) in enumerate(self._places):
+            self._stmts.store(self._held, [iteration * width], self._source.fetch(line, known, place))
 
     def bring(self, item: Expr) -> None:
         """Write the stores of fetched elements into shared memory."""
@@ -205,12 +205,14 @@ class _Slice:
 
     def _bring(self) -> None:
         width = self._source.width
-        for turn, (line, place, _) in enumerate(self._places):
+        for iteration, (line, place, _) in enumerate(self._places):
             if self._source.along:
                 for lane in range(width):
-                    self._stmts.store(self.buffer, [place + lane, line], tb.load(self._held, [turn * width + lane]))
+                    self._stmts.store(
+                        self.buffer, [place + lane, line], tb.load(self._held, [iteration * width + lane])
+                    )
             else:
-                self._stmts.store(self.buffer, [place, line], tb.load(self._held, [turn * width], width))
+                self._stmts.store(self.buffer, [place, line], tb.load(self._held, [iteration * width], width))
 
 
 class GpuTiledProduct:
@@ -278,7 +280,7 @@ class GpuTiledProduct:
         a.fetch(first)
         b.fetch(first)
         bring()
-        # of open sizes there may be one, and no turn
+        # of open sizes there may be one, and no iteration
         if isinstance(steps, Dim) or steps > 1:
             with stmts.loop(steps - 1, "step", "rolled") as step:
                 a.fetch(first + step + 1)

@@ -37,7 +37,11 @@ def nibble(byte: Expr, which: int) -> Expr:
 
 def sixteenfold(weights: Weights, largest: int, out: Output) -> bool:
     """Tell whether weights are kept in four bits, and 16 times each sum over data up to `largest` fits."""
-    if weights.late is not None or weights.values.dtype.kind not in "iu" or weights.values.size < LEAST_NIBBLES:
+    if (
+        weights.runtime_tensor is not None
+        or weights.values.dtype.kind not in "iu"
+        or weights.values.size < LEAST_NIBBLES
+    ):
         return False
     centered = weights.centered()
     if not fit_nibbles(centered):

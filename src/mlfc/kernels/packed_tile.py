@@ -118,7 +118,7 @@ class _FewRows(FlatRows, PackedTile):
     def fitting_tile(self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS) -> Tile:
         """Return the tiling of that layer with tiles of few rows."""
         found = tiling.choose(band, self.conv.output[1], self.conv.filters, registers, allowed)
-        columns = tiling.OpenSplit(self.conv.output[1], min(_FEW_ROWS, found.columns.largest))
+        columns = tiling.DynamicSplit(self.conv.output[1], min(_FEW_ROWS, found.columns.largest))
         return Tile(found.rows, columns, found.vectors)
 
 

@@ -51,10 +51,10 @@ def is_long(dtype: str, steps: Extent) -> bool:
 def no_sum(dtype: str, steps: Extent) -> Expr:
     """Return what the first piece of a long sum is added to: where the run makes it short, what changes no bit."""
     zero = tb.const(0, dtype)
-    return tb.select(tb.binary("gt", steps, LONGEST), zero, tb.const(-0.0, dtype)) if _is_open(steps) else zero
+    return tb.select(tb.binary("gt", steps, LONGEST), zero, tb.const(-0.0, dtype)) if _is_dynamic(steps) else zero
 
 
-def _is_open(steps: Extent) -> bool:
+def _is_dynamic(steps: Extent) -> bool:
     """Tell whether the run decides if a sum is long."""
     low, high = bounds(steps)
     return low <= LONGEST < high
@@ -125,13 +125,15 @@ def bias_values(out: Output) -> Array | None:
 
 def _packed(ctx: Context, weights: Weights, positions: Array) -> Buffer:
     """Write loops that copy weights less their zero point into scratch, each to where its position is."""
-    late, zero = weights.late, weights.zero
-    assert late is not None
+    runtime_tensor, zero = weights.runtime_tensor, weights.zero
+    assert runtime_tensor is not None
     assert isinstance(zero, int)
-    wide = late.dtype if not zero else "int16" if dtypes.bits(late.dtype) == 8 else "int32"
+    wide = runtime_tensor.dtype if not zero else "int16" if dtypes.bits(runtime_tensor.dtype) == 8 else "int32"
     buffer = ctx.scratch("packed", positions.shape, wide)
     with serial_loops(ctx, positions.shape, "w") as at:
-        ctx.stmts.store(buffer, at, factor(late.read(_indices(positions, late.shape, at)), zero, wide))
+        ctx.stmts.store(
+            buffer, at, factor(runtime_tensor.read(_indices(positions, runtime_tensor.shape, at)), zero, wide)
+        )
     return buffer
 
 
@@ -161,7 +163,7 @@ def _sum(at: Sequence[Expr], steps: Sequence[int]) -> Expr:
 
 def _stored(ctx: Context, weights: Weights, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
     """Keep weights in the order in which they are read; return their reader by panel, steps and filter of the panel."""
-    if weights.late is not None:
+    if weights.runtime_tensor is not None:
         buffer = _packed(ctx, weights, ordered)
     elif _keeps_nibbles(ctx, ordered):
         return _nibbles(ctx, ordered)
@@ -203,7 +205,7 @@ def _nibbles(ctx: Context, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
 
 def _multiplies_in_words(data: Buffer, weights: Weights) -> bool:
     """Tell whether each product of 64-bit sums fits in an int32, which 32-bit cores multiply in one step."""
-    if weights.late is not None or not dtypes.is_integer(data.dtype) or dtypes.bits(data.dtype) > 16:
+    if weights.runtime_tensor is not None or not dtypes.is_integer(data.dtype) or dtypes.bits(data.dtype) > 16:
         return False
     low, high = dtypes.limits(data.dtype)
     centred = weights.centered().astype(np.int64)
@@ -225,7 +227,7 @@ class FilterSums:
         usual = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
         # compilers fuse products and sums of floats in one form of the code and not in another
         is_exact = dtypes.is_integer(accumulator_dtype(out))
-        is_plain = is_exact and weights.codes is None and weights.late is None and not ctx.small
+        is_plain = is_exact and weights.codes is None and weights.runtime_tensor is None and not ctx.small
 
         def widths() -> list[Value]:
             return [usual, *(w for w in range(1, MOST_FILTERS + 1) if is_plain and filters % w == 0 and w != usual)]
@@ -241,8 +243,8 @@ class FilterSums:
         self.bias_last = dtypes.is_float(self.dtype)
         self.factor = "int32" if self.dtype == "int64" and _multiplies_in_words(data, weights) else self.dtype
         self.long = is_long(self.dtype, prod(steps)) or (self.packed is not None and self.packed.blocks > 1)
-        turns = [count for count in (1, 2, 4) if count == 1 or (is_plain and not self.long and steps[-1] % count == 0)]
-        self.unroll = int(str(ctx.choose("unroll", 1, lambda: turns)))
+        counts = [count for count in (1, 2, 4) if count == 1 or (is_plain and not self.long and steps[-1] % count == 0)]
+        self.unroll = int(str(ctx.choose("unroll", 1, lambda: counts)))
 
     @contextmanager
     def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Block]:
@@ -313,9 +315,9 @@ class FilterSums:
                 end_piece()
             return
         if self.unroll > 1:
-            with self.ctx.stmts.loop(extent // self.unroll, "c") as turn:
+            with self.ctx.stmts.loop(extent // self.unroll, "c") as iteration:
                 with self.ctx.stmts.loop(self.unroll, "step", "unrolled") as step:
-                    yield turn * self.unroll + step
+                    yield iteration * self.unroll + step
             return
         with piece(self.ctx, extent, not self.long) as (first, count):
             with self.ctx.stmts.loop(count, "c") as offset:

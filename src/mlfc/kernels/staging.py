@@ -151,8 +151,8 @@ class Band(_StagedRows):
         super().__init__(ctx, conv, source, form)
         limit = min(max(weight_bytes, LEAST_BAND_BYTES), most_bytes)
         height, most = conv.output[0], limit // (self.length * dtypes.nbytes(form.dtype))
-        self.is_open = isinstance(height, Dim) or isinstance(self.length, Dim)
-        self.rows: Any = self._open(height, most) if self.is_open else self._chosen(self._fitting(most))
+        self.is_dynamic = isinstance(height, Dim) or isinstance(self.length, Dim)
+        self.rows: Any = self._open(height, most) if self.is_dynamic else self._chosen(self._fitting(most))
         self.buffer = self.scratch()
 
     def scratch(self) -> Buffer:

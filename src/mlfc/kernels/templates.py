@@ -35,19 +35,19 @@ Emitter = TypeVar("Emitter", bound=Callable[..., None])
 class Weights:
     """Weights, and the zero points of quantized operands.
 
-    Of weights that come when the model runs, `values` are the positions in the tensor `late`: what arranges values
-    arranges positions just so, and says where each weight goes.
+    Weights that are computed at run time are in `runtime_tensor`, and `values` are positions in it: code that arranges
+    values arranges the positions.
     """
 
     values: Array  # (kernel..., group channels, filters) of a convolution, (reduction, columns) of a dense layer
     data_zero: int = 0  # what is subtracted from each element of the data before it is multiplied
     zero: int | Array = 0  # what is subtracted from each weight: one for all, or one for each filter
-    late: Tensor | None = None
+    runtime_tensor: Tensor | None = None
     codes: WeightCodes | None = None  # what `values` stand for that are codes of real numbers, counted from 0
 
     def centered(self) -> Array:
         """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""
-        if self.late is not None or self.codes is not None:
+        if self.runtime_tensor is not None or self.codes is not None:
             return self.values
         if dtypes.is_float(dtypes.from_numpy(self.values.dtype)):  # numpy does not know that bfloat16 is one
             return self.values
@@ -170,7 +170,7 @@ def _in_words(ctx: Context, data: Buffer, weights: Weights, out: Output) -> Outp
 
     A bias that does not fit is added afterwards.
     """
-    if out.dtype != "int64" or weights.late is not None or not dtypes.is_integer(data.dtype):
+    if out.dtype != "int64" or weights.runtime_tensor is not None or not dtypes.is_integer(data.dtype):
         return out
     low, high = dtypes.limits(data.dtype)
     largest = max(high - weights.data_zero, weights.data_zero - low)
@@ -197,10 +197,10 @@ def _plainly(kind: str, ctx: Context, conv: Conv, data: Buffer, weights: Weights
     NaN of infinities. They alone take weights that come when the model runs.
     """
     values, out = weights.values, _in_words(ctx, data, weights, out)
-    is_float = weights.late is None and dtypes.is_float(dtypes.from_numpy(values.dtype))
+    is_float = weights.runtime_tensor is None and dtypes.is_float(dtypes.from_numpy(values.dtype))
     is_padded = conv.padded or kind == "transposed"  # windows on the input hang over its borders
     is_infinite = is_float and is_padded and not np.all(np.isfinite(values.astype(np.float64)))
-    if is_infinite or weights.late is not None:
+    if is_infinite or weights.runtime_tensor is not None:
         TEMPLATES.get(f"{kind}/plain")[0].emit(ctx, conv, data, weights, out)
     else:
         emit(kind, ctx, conv, data, weights, out)

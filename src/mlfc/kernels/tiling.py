@@ -53,7 +53,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class OpenSplit:
+class DynamicSplit:
     """A range of an extent that the run decides: pieces of `largest`, then at most one of each smaller power of two."""
 
     extent: Any  # a Dim or an expression
@@ -117,12 +117,12 @@ class Covering:
     size: int
 
 
-Cut: TypeAlias = "Split | OpenSplit"
+Cut: TypeAlias = "Split | DynamicSplit"
 
 
 def cut(extent: Extent, limit: int) -> Cut:
     """Cut an extent into pieces of at most `limit`."""
-    return OpenSplit(extent, limit) if isinstance(extent, Dim) else balanced(extent, limit)
+    return DynamicSplit(extent, limit) if isinstance(extent, Dim) else balanced(extent, limit)
 
 
 @contextmanager
@@ -212,12 +212,12 @@ def choose(height: Extent, width: Extent, filters: Extent, registers: int, allow
     if isinstance(filters, Dim):
         return choose(height, width, min(LONG, bounds(filters)[1]), registers, allowed)
     if isinstance(width, Dim) and not (isinstance(height, int) and height == 1):
-        rows = OpenSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height)
-        return _of_open_width(Tile(rows, OpenSplit(width, 1), 1), filters, registers, allowed)
+        rows = DynamicSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height)
+        return _of_dynamic_width(Tile(rows, DynamicSplit(width, 1), 1), filters, registers, allowed)
     if isinstance(height, Dim) or isinstance(width, Dim):
         found = choose(1, min(LONG, bounds(width)[1]), filters, registers, allowed)
-        columns = OpenSplit(width, found.columns.largest) if isinstance(width, Dim) else found.columns
-        return Tile(OpenSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height), columns, found.vectors)
+        columns = DynamicSplit(width, found.columns.largest) if isinstance(width, Dim) else found.columns
+        return Tile(DynamicSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height), columns, found.vectors)
     limit = accumulators(registers)
     best: tuple[float, Tile] | None = None
     for vectors in allowed:
@@ -234,13 +234,13 @@ def choose(height: Extent, width: Extent, filters: Extent, registers: int, allow
     return best[1]
 
 
-def _of_open_width(tile: Tile, filters: int, registers: int, allowed: tuple[int, ...]) -> Tile:
+def _of_dynamic_width(tile: Tile, filters: int, registers: int, allowed: tuple[int, ...]) -> Tile:
     """Return the tile with the columns and vectors that have the least estimated time over usual widths of images."""
     limit, each = accumulators(registers), parts(registers)
 
     def cost(sizes: tuple[int, int]) -> float:
         wide, vectors = sizes
-        split = OpenSplit(None, wide)
+        split = DynamicSplit(None, wide)
         blocks, rest = divmod(-(-filters // LANES), vectors)
         return sum(
             number * count * _step_cost(size, held * each, each) / extent
@@ -256,8 +256,8 @@ def _of_open_width(tile: Tile, filters: int, registers: int, allowed: tuple[int,
         for wide in range(1, min(_most_pixels(vectors, registers), MOST_PIXELS) + 1)
     ]
     wide, vectors = min(fitting, key=cost)
-    assert isinstance(tile.columns, OpenSplit)
-    return Tile(tile.rows, OpenSplit(tile.columns.extent, wide), vectors)
+    assert isinstance(tile.columns, DynamicSplit)
+    return Tile(tile.rows, DynamicSplit(tile.columns.extent, wide), vectors)
 
 
 def covering(height: int, width: int, filters: int, registers: int, allowed: tuple[int, ...], weights: int = 1) -> Tile:

@@ -41,7 +41,7 @@ def choices(ctx: Context, conv: Conv, data: Buffer, weights: Weights) -> list[Ch
     """
     is_usual = conv.kernel == (TAPS, TAPS) and conv.strides == conv.dilation == (1, 1) and conv.groups == 1
     is_known = data.dtype in ("float32", *dtypes.HALVES)
-    if not (ctx.features.winograd and is_usual and is_known) or ctx.small or weights.late is not None:
+    if not (ctx.features.winograd and is_usual and is_known) or ctx.small or weights.runtime_tensor is not None:
         return []
     if weights.codes is not None or weights.values.dtype != np.float32 or not isinstance(conv.filters, int):
         return []
@@ -118,8 +118,8 @@ class _Products(TiledConv):
     def write(self, tiles: Any, block: PackedBlock, number: Expr, weights: Buffer) -> None:
         """Write the products of the first `tiles` tiles of the band with a block of channels."""
         columns = self.tile.columns
-        if isinstance(columns, tiling.OpenSplit):
-            columns = tiling.OpenSplit(tiles, columns.largest)
+        if isinstance(columns, tiling.DynamicSplit):
+            columns = tiling.DynamicSplit(tiles, columns.largest)
         with self.ctx.stmts.loop(self.conv.groups, "place") as group:
             place = TilePosition(tb.const(0), group, tb.const(0), tb.const(0), tb.const(0), 1, 0)
             if self.ctx.features.compact and isinstance(tiles, int):  # one kind of tile: sums may be written again

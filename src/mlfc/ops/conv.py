@@ -221,17 +221,17 @@ def declare_conv(
     def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
         check_channels_last(name, attrs, rank)
         data, weight = inputs[:2]
-        late = weight if weight.value is None else None
+        runtime_tensor = weight if weight.value is None else None
         value = np.arange(prod(weight.shape)).reshape(weight.shape) if weight.value is None else weight.value
         conv = geometry(name, TensorType(data.shape, data.dtype), TensorType(weight.shape, weight.dtype), attrs)
         values = _transposed_weights(value, attrs) if transposed else ordered_weights(value, attrs, conv)
         data_zero, zero = zeros(name, inputs)
-        if late is not None and not isinstance(zero, int):
+        if runtime_tensor is not None and not isinstance(zero, int):
             raise UnsupportedError(
                 f"{name} needs weights that are known at compile time where each filter has a zero point of its own",
                 next_step="Make the weights initializers of the model, or quantize them with one zero point",
             )
-        weights = templates.Weights(values, data_zero, zero, late)
+        weights = templates.Weights(values, data_zero, zero, runtime_tensor)
         write = templates.transposed if transposed else templates.convolution
         write(ctx, conv, data.in_memory(ctx), weights, out)
 

@@ -69,8 +69,8 @@ def _unless_empty(shape: Shape, value: Expr) -> Expr:
 
 
 def _is_filled(shape: Shape) -> Expr:
-    open_ones = [extent for extent in shape if isinstance(extent, Dim) and bounds(extent)[0] < 1]
-    return tb.land(*(tb.binary("gt", as_index(extent), 0) for extent in open_ones))
+    dynamic = [extent for extent in shape if isinstance(extent, Dim) and bounds(extent)[0] < 1]
+    return tb.land(*(tb.binary("gt", as_index(extent), 0) for extent in dynamic))
 
 
 def _no_empty(name: str, data: TensorType, indices: TensorType, extents: Sequence[int]) -> None:

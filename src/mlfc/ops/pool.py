@@ -16,7 +16,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.ops.conv import letters_of, named_sizes, pad_pairs, per_dimension
 from mlfc.ops.rules import check_dtype, declare, fixed
-from mlfc.ops.windows import OpenWindow, Segment, Slide, Window, WindowAxis, adaptive_axis, adaptive_window
+from mlfc.ops.windows import DynamicWindow, Segment, Slide, Window, WindowAxis, adaptive_axis, adaptive_window
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Elements, Kind
 from mlfc.support import dtypes
@@ -157,8 +157,8 @@ class _PoolLoops:
             for kind in kinds:
                 self._emit_segments(n, kind, dilations)
 
-    def emit_open(
-        self, counts: Sequence[Extent], windows: Sequence[Callable[[Expr], OpenWindow]], dilations: Sequence[int]
+    def emit_dynamic(
+        self, counts: Sequence[Extent], windows: Sequence[Callable[[Expr], DynamicWindow]], dilations: Sequence[int]
     ) -> None:
         """Write the loops over all windows of data whose size the run decides."""
         stmts = self._ctx.stmts
@@ -166,8 +166,8 @@ class _PoolLoops:
         with stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
             places = []
             for letter, index, window in zip(letters, indices, windows, strict=True):
-                places.append(self._open_position(index, window(index), self._sizes[letter]))
-            self._accumulated(n, places, dilations, is_open=True)
+                places.append(self._dynamic_position(index, window(index), self._sizes[letter]))
+            self._accumulated(n, places, dilations, is_dynamic=True)
 
     def emit_slides(self, slides: Sequence[Slide], *, count_padding: bool) -> None:
         """Write the loops over windows that slide along axes whose size the run decides.
@@ -178,7 +178,7 @@ class _PoolLoops:
         kernels, dilations = [slide.kernel for slide in slides], [slide.dilation for slide in slides]
         if prod(kernels) > _TAPS_LIMIT or self._ctx.features.optimize == "size" or self._ctx.features.gpu:
             windows = [partial(slide.window, count_padding=count_padding) for slide in slides]
-            self.emit_open([slide.output for slide in slides], windows, dilations)
+            self.emit_dynamic([slide.output for slide in slides], windows, dilations)
             return
         letters = letters_of(len(slides))
         lines = [_DynamicAxis(self._ctx, slide, self._sizes[at]) for slide, at in zip(slides, letters, strict=True)]
@@ -208,7 +208,7 @@ class _PoolLoops:
                 go_on(place)
             return
         with line.border() as index:
-            place = self._open_position(index, line.slide.window(index, count_padding=count_padding), line.size)
+            place = self._dynamic_position(index, line.slide.window(index, count_padding=count_padding), line.size)
             if prod(item.slide.kernel for item in lines) > _KINDS_LIMIT:
                 go_on(place)
                 return
@@ -222,10 +222,10 @@ class _PoolLoops:
         if len(known) == len(taps):
             self._spelled_out(n, places, known, dilations)
         else:
-            self._accumulated(n, places, dilations, is_open=True)
+            self._accumulated(n, places, dilations, is_dynamic=True)
 
-    def _open_position(self, index: Expr, window: OpenWindow, size: Extent) -> _WindowPosition:
-        values = zip(OpenWindow._fields, window, strict=True)
+    def _dynamic_position(self, index: Expr, window: DynamicWindow, size: Extent) -> _WindowPosition:
+        values = zip(DynamicWindow._fields, window, strict=True)
         first, taps, divisor = (self._ctx.stmts.let(name, value) for name, value in values)
         return _WindowPosition(index, first, taps, divisor, size - 1)
 
@@ -292,12 +292,12 @@ class _PoolLoops:
             self._store(n, places, channel, reduce(self._pooling.step, elements))
 
     def _accumulated(
-        self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], *, is_open: bool = False
+        self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], *, is_dynamic: bool = False
     ) -> None:
         """Write loops over the taps around accumulators of neighbouring channels."""
         at_once = 1 if self._ctx.features.gpu else _CHANNELS
         whole, rest = self._channels // at_once, self._channels % at_once
-        step = self._step_of_few(places) if is_open else self._pooling.step
+        step = self._step_of_few(places) if is_dynamic else self._pooling.step
         if bounds(whole)[1]:
             with self._ctx.stmts.loop(whole, "tile") as tile:
                 self._tile(n, places, dilations, tile * at_once, at_once, step)
@@ -444,7 +444,7 @@ def _emit_adaptive(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Att
     pairs = list(zip(spatial, output, strict=True))
     if not is_static((*spatial, *output)):
         windows = [partial(adaptive_window, size=size, output=fixed(name, count, "windows")) for size, count in pairs]
-        _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit_open(output, windows, [1] * len(output))
+        _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit_dynamic(output, windows, [1] * len(output))
         return
     axes = [adaptive_axis(size, count) for size, count in pairs]
     _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit(axes)

@@ -58,7 +58,7 @@ class WindowAxis:
         return tuple(found)
 
 
-class OpenWindow(NamedTuple):
+class DynamicWindow(NamedTuple):
     """What an output index sees, as the code works it out; the fields are those of `Window`."""
 
     first: Expr
@@ -75,11 +75,11 @@ class Interior:
     is_all: bool  # whether these are known to be all windows
 
 
-def adaptive_window(index: Expr, size: Extent, output: int) -> OpenWindow:
+def adaptive_window(index: Expr, size: Extent, output: int) -> DynamicWindow:
     """Return one of the windows of `adaptive_axis` of an axis whose size the run decides."""
     first = index * size // output
     taps = ((index + 1) * size + (output - 1)) // output - first
-    return OpenWindow(first, taps, taps)
+    return DynamicWindow(first, taps, taps)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Slide:
         count = (self.size + self.before - self.extent) // self.stride + 1 - start
         return Interior(start, count, start == 0 and count == self.output)
 
-    def window(self, index: Expr, *, count_padding: bool) -> OpenWindow:
+    def window(self, index: Expr, *, count_padding: bool) -> DynamicWindow:
         """Return what an output index sees of an axis whose size the run decides."""
         begin = index * self.stride - self.before
         step, size = self.dilation, tb.as_expr(self.size)
@@ -133,7 +133,7 @@ class Slide:
             tb.minimum((end - begin + (step - 1)) // step, self.kernel) for end in (size, size + self.after)
         )
         taps = tb.maximum(highest - lowest, 0)
-        return OpenWindow(begin + lowest * step, taps, padded if count_padding else taps)
+        return DynamicWindow(begin + lowest * step, taps, padded if count_padding else taps)
 
     def axis(self, *, count_padding: bool) -> WindowAxis:
         """Return the windows; with `count_padding`, taps on padding count for averages."""

@@ -26,7 +26,7 @@ from mlfc.publish.documents import (
     parse_document,
 )
 from mlfc.publish.reference import DIGEST, ArtifactReference, is_tag
-from mlfc.publish.retries import TRANSIENT, Retries, TransientError, stated_pause
+from mlfc.publish.retries import TRANSIENT, Retries, TransientError, retry_after
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.json_text import parse_json
 from mlfc.support.text import shortened
@@ -305,7 +305,7 @@ class RemoteStore:
         if status not in TRANSIENT:
             return self._fault(cause, "Try again later")
         error = TransientError(cause, place=str(self.reference), next_step="Try again later")
-        error.pause = stated_pause(answer.headers.get("Retry-After"))
+        error.pause = retry_after(answer.headers.get("Retry-After"))
         return error
 
     def _fault(self, cause: str, next_step: str | None = None) -> RegistryError:

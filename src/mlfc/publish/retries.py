@@ -29,7 +29,7 @@ class TransientError(RegistryError):
     pause = 0.0
 
 
-def stated_pause(text: str | None) -> float:
+def retry_after(text: str | None) -> float:
     """Return the seconds of a header ``Retry-After``; 0 for none, and for a date."""
     return float(text[:9]) if text and text.isascii() and text.isdecimal() else 0.0
 

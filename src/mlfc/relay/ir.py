@@ -359,8 +359,10 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         given = shortened(", ".join(str(arg.type) for arg in args), _SHOWN)
-        if open_ones := _open_extents(arg.type for arg in args):
-            raise TypeCheckError(_of_open(name, given, open_ones, error), place=place, next_step=FIX_EXTENT) from error
+        if dynamic := _open_extents(arg.type for arg in args):
+            raise TypeCheckError(
+                _dynamic_operands(name, given, dynamic, error), place=place, next_step=FIX_EXTENT
+            ) from error
         attributes = shortened(str(dict(full)), _SHOWN)
         raise TypeCheckError(f"{name} does not take ({given}) with {attributes}: {error}", place=place) from error
     spend("operators", 1, place)
@@ -374,11 +376,11 @@ def _open_extents(kinds: Iterable[Type]) -> list[Symbol]:
     return dims.symbols_of(extent for kind in tensors(kinds) for extent in kind.shape)
 
 
-def _of_open(name: str, given: str, open_ones: Sequence[Symbol], error: Exception) -> str:
+def _dynamic_operands(name: str, given: str, dynamic: Sequence[Symbol], error: Exception) -> str:
     """Return what keeps an operator from taking extents that the run decides."""
     if isinstance(error, dims.UndecidedError):
         return f"{name} of ({given}): {error}"
-    return f"{name} of ({given}): expected a fixed extent, got {', '.join(map(str, open_ones))}"
+    return f"{name} of ({given}): expected a fixed extent, got {', '.join(map(str, dynamic))}"
 
 
 def _check_narrow(operator: Operator, types: Sequence[Type], result: Type) -> None:

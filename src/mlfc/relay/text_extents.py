@@ -43,12 +43,12 @@ class SymbolNames:
 
     def __init__(self, module: IRModule | None = None) -> None:
         found: dict[Symbol, None] = {}
-        self._stated: dict[Function, list[Symbol]] = {}
+        self._declared: dict[Function, list[Symbol]] = {}
         functions = module.functions if module else {}
         for name in sorted(functions):
             function = functions[name]
             own = function_symbols(function)
-            self._stated[function] = [symbol for symbol in own if symbol not in found]
+            self._declared[function] = [symbol for symbol in own if symbol not in found]
             found.update(dict.fromkeys(own))
         titles = unique_names([f"{symbol.name}_" if symbol.name in _KEYWORDS else symbol.name for symbol in found])
         self.titles = dict(zip(found, titles, strict=True))
@@ -80,9 +80,10 @@ class SymbolNames:
 
     def bounds_text(self, function: Function) -> str:
         """Return the bounds of the symbols that a function is the first to have, where they are not the default."""
-        stated = [symbol for symbol in self._stated.get(function, ()) if (symbol.low, symbol.high) != (1, LARGEST)]
+        declared = [symbol for symbol in self._declared.get(function, ()) if (symbol.low, symbol.high) != (1, LARGEST)]
         return ",".join(
-            f"{self.titles[symbol]}={symbol.low}..{'' if symbol.high == LARGEST else symbol.high}" for symbol in stated
+            f"{self.titles[symbol]}={symbol.low}..{'' if symbol.high == LARGEST else symbol.high}"
+            for symbol in declared
         )
 
     def original(self) -> dict[str, str]:

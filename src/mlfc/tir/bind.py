@@ -135,7 +135,7 @@ class _Binder:
         total = nest.count
         self._check(nest.body, total)
         if isinstance(total, Dim):
-            return self._open_launch(nest, total)
+            return self._dynamic_launch(nest, total)
         stmts = tb.StmtBuilder()
         block = min(self._items, -(-total // WARP) * WARP) if total > 1 else 1
         groups = -(-total // block)
@@ -146,7 +146,7 @@ class _Binder:
             stmts.append(body if groups * block == total else ir.If(tb.binary("lt", number, total), body))
         return stmts.finish()
 
-    def _open_launch(self, nest: _LaunchNest, total: Dim) -> Stmt:
+    def _dynamic_launch(self, nest: _LaunchNest, total: Dim) -> Stmt:
         """Return a launch of as many groups as the run needs, at least one: devices refuse none."""
         stmts = tb.StmtBuilder()
         groups = maximum(1, -(-total // self._items))

@@ -411,7 +411,7 @@ def seq(stmts: Sequence[Stmt]) -> Stmt:
     """Return statements in order; an open Let or Allocate takes what follows it as its body."""
     done: list[Stmt] = []
     for stmt in reversed(stmts):
-        if isinstance(stmt, (ir.Let, ir.Allocate)) and _is_open(stmt):
+        if isinstance(stmt, (ir.Let, ir.Allocate)) and _is_dynamic(stmt):
             body = ir.Seq(tuple(reversed(done)))
             done = [replace(stmt, body=body)]
         else:
@@ -419,5 +419,5 @@ def seq(stmts: Sequence[Stmt]) -> Stmt:
     return done[0] if len(done) == 1 else ir.Seq(tuple(reversed(done)))
 
 
-def _is_open(stmt: ir.Let | ir.Allocate) -> bool:
+def _is_dynamic(stmt: ir.Let | ir.Allocate) -> bool:
     return isinstance(stmt.body, ir.Seq) and not stmt.body.stmts

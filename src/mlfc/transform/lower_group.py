@@ -75,7 +75,7 @@ def _lowered(function: relay.Function, features: Features) -> LoweredGroup:
         return lowering.run()
     listed = ", ".join(map(str, symbols))
     try:
-        return _open_for_device(function, features) if features.gpu else lowering.run()
+        return _dynamic_for_device(function, features) if features.gpu else lowering.run()
     except dims.UndecidedError as error:
         raise UnsupportedError(f"{lowering.names}: {error}", next_step=relay.FIX_EXTENT) from error
     except TypeError as error:
@@ -83,7 +83,7 @@ def _lowered(function: relay.Function, features: Features) -> LoweredGroup:
         raise UnsupportedError(cause, next_step=relay.FIX_EXTENT) from error
 
 
-def _open_for_device(function: relay.Function, features: Features) -> LoweredGroup:
+def _dynamic_for_device(function: relay.Function, features: Features) -> LoweredGroup:
     """Lower a group with open extents for a device: by a device's template where one takes them, else by plain loops.
 
     Of plain loops each work-item computes a few results alone.

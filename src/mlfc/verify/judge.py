@@ -126,8 +126,10 @@ class Judge:
 
     @cached_property
     def _rounding(self) -> OwnRounding:
-        is_stepped = rounds_inside(list(self._tensors.values()))
-        return OwnRounding(self._subject.path, self._subject.title, layers=self._subject.layers, is_stepped=is_stepped)
+        is_quantized = rounds_inside(list(self._tensors.values()))
+        return OwnRounding(
+            self._subject.path, self._subject.title, layers=self._subject.layers, is_quantized=is_quantized
+        )
 
     def _exact_outputs(self, tensors: Collection[str], inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         """Return tensors in float64, and the scores that decided them, if the model has that form."""

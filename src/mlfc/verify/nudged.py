@@ -37,15 +37,15 @@ class OwnRounding:
     """How much of a reference's result is rounding.
 
     `layers`: whether to compare all tensors.
-    `is_stepped`: whether the model rounds what it computes to codes. A last bit moves few of them, and those that it
+    `is_quantized`: whether the model rounds what it computes to codes. A last bit moves few of them, and those that it
     moves may change a result by a percent: such models are run with larger changes, too.
     """
 
-    def __init__(self, path: Path, title: str, *, layers: bool, is_stepped: bool = False) -> None:
+    def __init__(self, path: Path, title: str, *, layers: bool, is_quantized: bool = False) -> None:
         self._variants: dict[tuple[float, int], list[Reference]] = {}
         if path.stat().st_size > _LARGEST_MODEL:
             return
-        coarse = [(1.0, False, _COARSE)] if is_stepped else []
+        coarse = [(1.0, False, _COARSE)] if is_quantized else []
         for scale, stored, most in ((1.0, False, 1), (1.0 / _STORED_STEP, True, 1), *coarse):
             randoms = [np.random.default_rng(seed) for seed in range(_VARIANTS)]
             variants = [_variant(path, title, random, layers=layers, stored=stored, most=most) for random in randoms]

@@ -113,7 +113,7 @@ class TemplateSubject:
         return self.details.executor == VM
 
     @property
-    def open_symbols(self) -> tuple[str, ...]:
+    def unbounded_symbols(self) -> tuple[str, ...]:
         """The open extents without a bound."""
         symbols = self.details.vm.symbols if self.details.vm else ()
         return tuple(symbol.name for symbol in symbols if symbol.high is None)

@@ -124,13 +124,13 @@ def _rename(names: Sequence[str], kind: str) -> None:
 
 def _model(node: onnx.NodeProto, operands: Mapping[str, Expr], opsets: Mapping[str, int]) -> onnx.ModelProto:
     """Return the model of one node, whose inputs, then what it captures, have types and whose outputs are open."""
-    from mlfc.byoc.onnxruntime import ir_version, open_shape
+    from mlfc.byoc.onnxruntime import ir_version, onnx_shape
 
     inputs = []
     for name, operand in operands.items():
         kind = ir.tensor_type(operand)
         element = helper.np_dtype_to_tensor_dtype(dtypes.to_numpy(kind.dtype))
-        inputs.append(helper.make_tensor_value_info(name, element, open_shape(kind.shape)))
+        inputs.append(helper.make_tensor_value_info(name, element, onnx_shape(kind.shape)))
     graph = helper.make_graph([node], "node", inputs, [])
     needed = {domain: opsets.get(domain, 1) for domain in _domains(node)}
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in sorted(needed.items())])

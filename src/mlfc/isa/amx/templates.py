@@ -181,7 +181,7 @@ class _InLine(Band):
 
     def __init__(self, ctx: Context, source: Source, form: StagedForm, plan: AmxPlan) -> None:
         super(Band, self).__init__(ctx, plan.conv, source, form)
-        self.length, self.rows, self.is_open, self._channels = plan.pitch, plan.height, False, plan.channels
+        self.length, self.rows, self.is_dynamic, self._channels = plan.pitch, plan.height, False, plan.channels
         self.buffer = ctx.scratch("staged", (plan.copy_size,), form.dtype)
 
     def at(self, slot: Expr, element: Expr) -> list[Expr]:
@@ -357,7 +357,7 @@ def _how(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) 
 
 def _bfloats(ctx: Context, conv: Conv, weights: Weights) -> Arithmetic | None:
     """Return the arithmetic of bfloat16, whose sums have an order of their own."""
-    known = weights.late is None and dtypes.from_numpy(weights.values.dtype) == BFLOATS.weight
+    known = weights.runtime_tensor is None and dtypes.from_numpy(weights.values.dtype) == BFLOATS.weight
     if not known or not ctx.features.winograd:
         return None
     values, run = weights.values, conv.channels * (conv.planar().kernel[1] if conv.dilation[-1] == 1 else 1)

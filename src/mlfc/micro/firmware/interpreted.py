@@ -108,7 +108,7 @@ def read_outputs(folder: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
     return found
 
 
-def stated_error(folder: Path, executable: Executable) -> MlfcError | None:
+def recorded_error(folder: Path, executable: Executable) -> MlfcError | None:
     """Return the error of the virtual machine that firmware left; None where it left none."""
     path = folder / ERROR
     data = path.read_bytes() if path.is_file() else b""

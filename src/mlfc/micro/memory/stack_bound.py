@@ -78,7 +78,7 @@ def stack_bound(
     if rules is None:
         return StackBound(None, untold=(f"no stack rules for the instructions of {board.core}",))
     machine = read_functions(disassembled(elf, board), rules, is_data)
-    stated = stated_frames(statements) if statements else {}
+    stated = frame_sizes(statements) if statements else {}
     functions = _functions(machine, stated, rules, is_library, _resolved(machine, calls))
     found = [deepest(entry, functions) for entry in entries]
     unknown = [item for item in found if item.nbytes is None]
@@ -124,7 +124,7 @@ class Stated:
     is_dynamic: bool
 
 
-def stated_frames(folder: Path) -> dict[str, Stated]:
+def frame_sizes(folder: Path) -> dict[str, Stated]:
     """Return what the ``.su`` files of a folder say, by function; of functions of one name the largest.
 
     A compiler that splits or specializes a function adds to its name, in different ways here and in the program: the

@@ -162,10 +162,10 @@ class BuiltFirmware:
         try:
             emulate(folder, self.board, self._timeout, self._elf)
         except RunError:
-            stated = None if executable is None else interpreted.stated_error(folder, executable)
-            if stated is None:
+            recorded = None if executable is None else interpreted.recorded_error(folder, executable)
+            if recorded is None:
                 raise
-            raise stated from None
+            raise recorded from None
         return folder
 
 

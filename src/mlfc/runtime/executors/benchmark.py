@@ -86,7 +86,7 @@ def evaluate(
         raise OptionError(f"expected at least 1 call and repetition, got number={number}, repeat={repeat}")
     call()
     results = []
-    for turn in range(repeat):
+    for iteration in range(repeat):
         while True:
             start = clock()
             for _ in range(number):
@@ -97,6 +97,6 @@ def evaluate(
             needed = min_repeat_ms / max(passed * 1e3 / number, 1e-6)
             number = int(max(needed + 1, number * _GROWTH))
         results.append(passed / number)
-        if cooldown_interval_ms > 0 and (turn + 1) % repeats_to_cooldown == 0:
+        if cooldown_interval_ms > 0 and (iteration + 1) % repeats_to_cooldown == 0:
             time.sleep(cooldown_interval_ms / 1e3)
     return BenchmarkResult(tuple(results))

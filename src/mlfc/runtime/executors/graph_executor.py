@@ -342,10 +342,10 @@ class GraphExecutor(Displayed):
         if number < 1 or repeat < 1:
             raise InputError("number and repeat count from 1")
         times = [[0.0] * repeat for _ in self._schedule.calls]
-        for turn in range(repeat):
+        for iteration in range(repeat):
             for _ in range(number):
                 for index, nanoseconds in enumerate(self.timed_run()):
-                    times[index][turn] += nanoseconds * 1e-9 / number
+                    times[index][iteration] += nanoseconds * 1e-9 / number
         return times
 
     def timed_run(self) -> list[int]:

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import mlfc
 from mlfc.errors import MlfcError
 from mlfc.relay.ir import Constant
+from mlfc.relay.text import from_text, to_text
 from mlfc.relay.visitor import post_order
 from mlfc.transform.fold_constant import FoldConstant
 from tests.attention_models import CAPACITY, DECODER_STATES, Array, decoder, single_node
@@ -53,6 +54,18 @@ def test_masks_of_any_form_and_rows_without_keys(kind: str, shape: tuple[int, ..
     for found, wanted in zip(results(model, inputs), expected, strict=True):
         assert np.isfinite(found).all()
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_relay_text_of_causal_attention_with_a_dynamic_length() -> None:
+    dynamic = {name: (*value.shape[:2], "n", value.shape[3]) for name, value in QKV.items()}
+    model = single_node("Attention", QKV, is_causal=1)
+    for item in model.graph.input:
+        item.type.tensor_type.shape.dim[2].dim_param = "n"
+    module, _ = mlfc.import_model(model, dynamic=True)
+    text = to_text(module)
+    assert f"Tensor[({', '.join(map(str, dynamic['q']))}), float32]" in text
+    assert "arange" in text
+    assert to_text(from_text(text)) == text
 
 
 @pytest.mark.parametrize("mask", [np.float32([0, 0, -np.inf, 0, 0]), np.array([True, True, False, True, True])])

@@ -16,6 +16,7 @@ import numpy as np
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, TensorType, Tuple
 from mlfc.support import cost
+from mlfc.support.dims import Dim, Extent
 
 Make: TypeAlias = Callable[..., Expr]
 """``(operator, *arguments, **attributes)``: what applies an operator."""
@@ -165,11 +166,16 @@ class SpelledAttention:
     def _wide(self, expr: Expr) -> Expr:
         return self._cast(expr, "float32") if _dtype(expr) in HALVES else expr
 
-    def _positions(self, count: int, axis: int, first: int = 0) -> Expr:
-        cost.require("constants", count * 8, self._place)
-        shape = [1, 1, 1, 1]
+    def _positions(self, count: Extent, axis: int, first: Extent = 0) -> Expr:
+        """Return `count` positions from `first` on along one of four axes."""
+        shape: list[Extent] = [1, 1, 1, 1]
         shape[axis] = count
-        return ir.const((np.arange(count) + first).reshape(shape), "int32")
+        if not isinstance(count, Dim) and not isinstance(first, Dim):
+            cost.require("constants", count * 8, self._place)
+            return ir.const((np.arange(count) + first).reshape(shape), "int32")
+        start, end, step = (_integer(number) for number in (0, count, 1))
+        steps = self._make("arange", start, end, step, start=0, stop=count, step=1, dtype="int32")
+        return self._reshaped(steps if first == 0 else self._make("add", steps, _integer(first)), shape)
 
     def _like(self, value: float, expr: Expr) -> Expr:
         return ir.const(value, _dtype(expr))
@@ -177,7 +183,7 @@ class SpelledAttention:
     def _cast(self, expr: Expr, dtype: str) -> Expr:
         return expr if _dtype(expr) == dtype else self._make("cast", expr, dtype=dtype)
 
-    def _reshaped(self, expr: Expr, shape: Sequence[int]) -> Expr:
+    def _reshaped(self, expr: Expr, shape: Sequence[Extent]) -> Expr:
         return expr if _shape(expr) == tuple(shape) else self._make("reshape", expr, newshape=tuple(shape))
 
     def _turned(self, expr: Expr, axes: tuple[int, ...]) -> Expr:
@@ -187,6 +193,12 @@ class SpelledAttention:
 def spelled_out(args: Sequence[Expr], attrs: Mapping[str, Any], _: TensorType) -> Expr:
     """Return a call of `nn.attention` in operators of TVM."""
     return SpelledAttention(args, attrs).result()
+
+
+def _integer(number: Extent) -> Expr:
+    if isinstance(number, Dim):
+        return ir.call("extents", [], values=(number,), dtype="int32")
+    return ir.const(number, "int32")
 
 
 def _shape(expr: Expr) -> tuple[int, ...]:

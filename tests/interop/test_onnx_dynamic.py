@@ -472,3 +472,20 @@ def test_states_that_no_iteration_changes_are_constants_of_the_loop() -> None:
     functions = mlfc.import_model(model, dynamic=True)[0].functions
     turn = next(function for name, function in functions.items() if name.endswith("turn"))
     assert sum(str(param.type) == "Tensor[(3, 3), float32]" for param in turn.params) == 1
+
+
+RANGES = [("zero", "one"), ("zero", "half"), ("more", "one"), ("more", "half")]
+
+
+def test_ranges_between_fractions_and_dimension_sizes() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Squeeze", ["shape"], ["size"]),
+        helper.make_node("Cast", ["size"], ["end"], to=FLOAT),
+        *(helper.make_node("Range", [start, "end", step], [start + step]) for start, step in RANGES),
+    ]
+    outputs = {start + step: (FLOAT, [None]) for start, step in RANGES}
+    numbers = {"zero": np.float32(0), "more": np.float32(1.5), "one": np.float32(1), "half": np.float32(0.5)}
+    _check(
+        graph_model(nodes, {"x": (FLOAT, ["n"])}, outputs, numbers), *({"x": np.ones(n, np.float32)} for n in (1, 4))
+    )

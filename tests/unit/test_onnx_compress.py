@@ -10,12 +10,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
 from mlfc.errors import MlfcError
+from tests.harness import loaded_by_llvm
 from tests.relay_run import run_main
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-def run(condition: list[bool], shape: Any, *, late: bool = True, **attrs: Any) -> Any:
+def run(condition: list[bool], shape: Any, *, late: bool = True, compiles: bool = False, **attrs: Any) -> Any:
     chosen = np.array(condition, bool)
     given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, X.shape)]
     if late:
@@ -26,7 +27,10 @@ def run(condition: list[bool], shape: Any, *, late: bool = True, **attrs: Any) -
     graph = helper.make_graph([node], "g", given, [out], constants)
     source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=9)
     module, params = mlfc.import_model(source.SerializeToString())
-    (found,) = run_main(module, {"x": X, **({"c": chosen} if late else {}), **params})
+    inputs = {"x": X, **({"c": chosen} if late else {})}
+    if compiles:
+        return loaded_by_llvm(module, params).run(inputs)["y"]
+    (found,) = run_main(module, {**inputs, **params})
     return found
 
 
@@ -37,9 +41,11 @@ def test_slices_are_kept_in_their_order() -> None:
         np.testing.assert_array_equal(run([False, True] * 5, (5,), late=late), X.reshape(-1)[1:10:2])
 
 
-def test_a_condition_that_keeps_another_number_gives_the_stated_shape() -> None:
-    np.testing.assert_array_equal(run([True] * 3, (2, 4), axis=0), X[:2])
-    assert run([False] * 3, (2, 4), axis=0).shape == (2, 4)
+def test_a_condition_that_keeps_another_number_than_declared_ends_the_run() -> None:
+    for condition in ([True] * 3, [False] * 3):
+        with pytest.raises(MlfcError, match="contradict a shape that the model declares"):
+            run(condition, (2, 4), compiles=True, axis=0)
+        assert run(condition, (2, 4), axis=0).shape == (2, 4)  # nothing outside of the tensor is read
 
 
 def test_what_does_not_fit_is_refused() -> None:

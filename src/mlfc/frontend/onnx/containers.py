@@ -210,7 +210,7 @@ def _late_split(node: Node, dynamic: Dynamic, axis: int, keeps: bool) -> Expr:
 
 def _equal_sizes(node: Node, split: Expr, extent: Extent) -> Expr:
     """Return the sizes of parts that have `split` elements each, but for the last one."""
-    size = node.late(split, 1)
+    size = node.runtime_size(split, 1)
     count = (extent + size - 1) // size
     begins = node.call("multiply", node.counted(count), node.constant(size, "int64"))
     rest = node.call("subtract", node.constant(extent, "int64"), begins)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from mlfc.frontend.onnx.index import count_of
 from mlfc.frontend.onnx.node import Node, dtype_of
+from mlfc.frontend.onnx.positions import count_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import Extent, bounds, maximum, minimum
@@ -56,12 +56,12 @@ def _selected(node: Node) -> Expr:
         limit = minimum(maximum(node.extent(2, "max_output_boxes_per_class"), 0), scores[2])
     else:
         asked = node.call("minimum", node.reshape(most, ()), node.constant(scores[2], "int64"))
-        limit = node.late(node.call("maximum", asked, node.constant(0, "int64")), 0, scores[2])
+        limit = node.runtime_size(node.call("maximum", asked, node.constant(0, "int64")), 0, scores[2])
     rows = prod(scores[:2]) * limit
     found = _select(node, rows)
     column = node.reshape(node.cut(found, 1, 0, 1), (rows,))
     is_box = node.call("greater_equal", column, node.constant(0, "int64"))
-    count = node.late(count_of(node, is_box), 0, rows)
+    count = node.runtime_size(count_of(node, is_box), 0, rows)
     return node.cut(found, 0, 0, count)
 
 

@@ -72,7 +72,8 @@ def _resize(node: Node) -> Expr:
         found = _axes_by_scales(node, 2, axes)
     elif node.has(3):
         node.has_shape(node.shape(3), (len(axes),))
-        found = _sized_axes(node, node.int_values(3, "sizes"), axes, policy)
+        declared = node.declared_along(axes) if policy == "stretch" else None
+        found = _sized_axes(node, node.sizes(3, "sizes", declared), axes, policy)
     else:
         node.wrong("neither scales nor sizes are given")
     if method.coordinates == "tf_crop_and_resize":

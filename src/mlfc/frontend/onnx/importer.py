@@ -70,7 +70,7 @@ import_module("mlfc.ops")
 for _family in (
     "activation", "attention", "containers", "conv", "detection", "draws", "elementwise", "encoders", "image", "index",
     "linear", "loops", "losses", "microsoft", "microsoft_attention", "microsoft_weights", "ml", "ngrams",
-    "normalization", "optimizers",
+    "normalization", "optimizers", "pad",
     "patches", "quantized", "recurrent", "reduce", "sampling", "sequences", "shape", "signal", "svm", "trees", "unique",
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.errors import TypeCheckError
+from mlfc.frontend.onnx.node import Node, dtype_of, int64, shape_of
+from mlfc.frontend.onnx.positions import (
+    clipped,
+    count_of,
+    different_axes,
+    first_true,
+    per_axis,
+    rounded_up,
+    within,
+    wrapped,
+)
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Constant, Expr
-from mlfc.support.dims import LARGEST, Dim, Extent, bounds, is_static, maximum, minimum
+from mlfc.support.dims import LARGEST, Dim, Extent, UndecidedError, bounds, is_static, maximum, minimum
 
 
 @importer("Slice")
@@ -19,12 +31,76 @@ def _slice_attributes(node: Node) -> Expr:
     return _sliced(node, starts, ends, node.integers("axes", range(len(starts))), (1,) * len(starts))
 
 
+_LISTS = "starts", "ends", "axes", "steps"
+
+
 @importer("Slice", since=10)
 def _slice(node: Node) -> Expr:
-    starts, ends = node.int_values(1, "starts"), node.int_values(2, "ends")
-    axes = node.int_values(3, "axes") if node.has(3) else tuple(range(len(starts)))
-    steps = node.int_values(4, "steps") if node.has(4) else (1,) * len(starts)
-    return _sliced(node, starts, ends, axes, steps)
+    known = {
+        index: node.known_integers(index, what) for index, what in enumerate(_LISTS, 1) if index < 3 or node.has(index)
+    }
+    starts, ends = known[1] or (), known[2] or ()
+    if None not in known.values():
+        axes, steps = known.get(3), known.get(4)
+        axes = tuple(range(len(starts))) if axes is None else axes
+        try:
+            return _sliced(node, starts, ends, axes, (1,) * len(starts) if steps is None else steps)
+        except (UndecidedError, TypeCheckError) as error:
+            node.undecided(error)
+    return _sliced_at_run(node, next((index for index, values in known.items() if values is None), 1))
+
+
+def _sliced_at_run(node: Node, index: int) -> Expr:
+    """Take the elements of each axis by position, and compute how many there are; `index` is a runtime value."""
+    x, old, axes = node.input(0), node.shape(0), node.optional(3)
+    count = prod(node.shape(1) if axes is None else shape_of(axes))
+    for each in filter(node.has, (1, 2, 4)):
+        node.has_shape(node.shape(each), (count,))
+    if isinstance(count, Dim):
+        different_axes(node, node.counted(count) if axes is None else axes, len(old))
+    cuts = _computed_cuts(node, count)
+    declared: Sequence[int | None] = node.declared_along([*cuts]) or [None] * len(cuts)
+    for size, (axis, (begin, step, steps)) in zip(declared, cuts.items(), strict=True):
+        found = node.size(index, _LISTS[index - 1], steps, size, 0, old[axis])
+        if old[axis] == 0:
+            continue
+        at = node.call("add", begin, node.call("multiply", node.counted(found), step))
+        # positions are within the axis unless the declared size is wrong
+        x = node.call("take", x, at if size is None else within(node, at, int64(node, old[axis])), axis=axis)
+    return x
+
+
+def _computed_cuts(node: Node, count: Extent) -> dict[int, tuple[Expr, Expr, Expr]]:
+    """Return the first position, step and number of elements of each axis that a Slice cuts, as ONNX limits them."""
+    number = per_axis(node, node.optional(3), count)
+    cuts = {}
+    for axis, extent in enumerate(node.shape(0)):
+        lists = (node.input(1), 0), (node.input(2), extent), (node.optional(4), 1)
+        cut = [number(values, axis, default) for values, default in lists]
+        given = [item for item in cut if item is not None]
+        if len(given) == len(cut):
+            cuts[axis] = _computed_cut(node, extent, given)
+    return cuts
+
+
+def _computed_cut(node: Node, extent: Extent, cut: Sequence[Expr]) -> tuple[Expr, Expr, Expr]:
+    """Return the first position of a slice (start, end, step) of one axis, its step, and its number of elements."""
+    start, end, step = cut
+    zero, one, size = (int64(node, value) for value in (0, 1, extent))
+    last = node.call("subtract", size, one)
+    if isinstance(step, Constant) and int(step.data.reshape(())) > 0:
+        begin, stop = (clipped(node, wrapped(node, item, extent, low=False), zero, size) for item in (start, end))
+    else:
+        is_back = node.call("less", step, zero)
+        low = node.call("where", is_back, int64(node, -1), zero)
+        high = node.call("where", is_back, last, size)
+        begin = clipped(node, wrapped(node, start, extent), zero, high)
+        stop = clipped(node, wrapped(node, end, extent, low=False), low, high)
+        for mark in ENDLESS:
+            is_mark = node.call("logical_and", is_back, node.call("equal", end, int64(node, mark)))
+            stop = node.call("where", is_mark, low, stop)
+    count = rounded_up(node, node.call("subtract", stop, begin), step)
+    return begin, step, node.call("maximum", count, zero)
 
 
 def _sliced(
@@ -166,7 +242,10 @@ def _scatter_elements(node: Node) -> Expr:
 
 @importer("OneHot")
 def _one_hot(node: Node) -> Expr:
-    depth = node.extent(1, "depth")
+    axis, declared = node.axis(node.integer("axis", -1), node.rank(0) + 1), node.declared_shape
+    depth = node.extent(
+        1, "depth", declared[axis] if declared is not None and len(declared) == node.rank(0) + 1 else None
+    )
     if not isinstance(depth, Dim) and not 0 < depth < 1 << 31:
         node.wrong(f"depth {depth} must be positive")
     if not node.has_shape(node.shape(2), (2,)):
@@ -175,7 +254,6 @@ def _one_hot(node: Node) -> Expr:
     negative = node.call("less", indices, node.like(0, indices))
     indices = node.call("where", negative, node.call("add", indices, node.like(depth, indices)), indices)
     off, on = (node.reshape(node.cut(node.input(2), 0, index, index + 1), ()) for index in (0, 1))
-    axis = node.axis(node.integer("axis", -1), node.rank(0) + 1)
     return node.call("one_hot", indices, on, off, depth=depth, axis=axis, dtype=node.dtype(2))
 
 
@@ -187,7 +265,7 @@ def _reverse_sequence(node: Node) -> Expr:
 
 @importer("Compress", since=9)
 def _compress(node: Node) -> Expr:
-    """Keep the slices whose condition holds: those in front, as many as the model states."""
+    """Keep the slices whose condition is true, in their order."""
     x, (length,) = node.input(0), node.shape(1)
     if node.given("axis"):
         axis = node.axis(node.integer("axis"), node.rank(0))
@@ -205,37 +283,10 @@ def _compress(node: Node) -> Expr:
         places = np.flatnonzero(node.value(1, "condition"))
         return node.call("take", x, node.constant(places, "int32"), axis=axis)
     others = shape_of(x)[:axis], shape_of(x)[axis + 1 :]
-    if wanted is None:
-        count = node.late(count_of(node, condition), 0, length)
-    elif len(wanted) != len(shape_of(x)) or (wanted[:axis], wanted[axis + 1 :]) != others or wanted[axis] > length:
+    if wanted is not None and (
+        len(wanted) != len(shape_of(x)) or (wanted[:axis], wanted[axis + 1 :]) != others or wanted[axis] > length
+    ):
         node.wrong(f"{length} conditions on a tensor of shape {shape_of(x)} cannot give one of shape {wanted}")
-    else:
-        count = wanted[axis]
-    # in their order: first those that hold, then others in place of what the model says there is
+    declared = None if wanted is None else wanted[axis]
+    count = node.size(1, "condition", count_of(node, condition), declared, 0, length)
     return node.call("take", x, first_true(node, condition, count), axis=axis)
-
-
-def count_of(node: Node, flags: Expr) -> Expr:
-    """Return how many of a list of flags hold."""
-    return node.call("sum", node.cast(flags, "int64"), axis=(0,), keepdims=False)
-
-
-def first_true(node: Node, flags: Expr, count: Extent) -> Expr:
-    """Return the places of the first flags that hold, in their order, and of others where there are too few."""
-    if isinstance(count, Dim):
-        return _places(node, flags, count)
-    holds = node.cast(flags, "int8")
-    return node.call("topk", holds, k=count, axis=0, ret_type="indices", is_ascend=False, dtype="int32")
-
-
-def _places(node: Node, flags: Expr, count: Extent) -> Expr:
-    """Return the places of flags that hold, of which there are `count`: each is stored where its number says."""
-    running = node.call("cumsum", node.cast(flags, "int64"), axis=0)
-    number = node.call("subtract", running, node.constant(1, "int64"))
-    # those that do not hold are stored behind the others
-    target = node.call("where", flags, number, node.constant(count, "int64"))
-    target = node.call("minimum", target, node.constant(count, "int64"))
-    places = node.counted(shape_of(flags)[0])
-    room = node.filled((count + 1,), 0, "int64")
-    stored = node.call("scatter_elements", room, target, places, axis=0, reduction="update")
-    return node.cut(stored, 0, 0, count)

@@ -25,7 +25,7 @@ from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
 from mlfc.support.dim_estimates import typical
-from mlfc.support.dims import Extent, bounds, maximum
+from mlfc.support.dims import Dim, Extent, bounds, maximum
 
 
 def _scale(node: Node) -> float | None:
@@ -315,9 +315,14 @@ class _Cache:
 
     def _total(self, output: int) -> Extent:
         """Return how many keys come out: as many as the cache holds, or more where it grows."""
-        node = self.node
+        node, capacity, what = self.node, self.capacity, "total_sequence_length"
         declared = node.declared[output] if output < len(node.declared) else None
-        is_declared = declared is not None and len(declared) == 4 and node.dynamic is None and node.known(6) is None
-        total: Extent = declared[2] if declared and is_declared else node.extent(6, "total_sequence_length")
-        found: Extent = maximum(self.capacity, total)
-        return found
+        size = declared[2] if declared is not None and len(declared) == 4 else None
+        if node.known(6) is not None or isinstance(capacity, Dim) or (size is not None and size < capacity):
+            size = None
+        if size != capacity:
+            grown: Extent = maximum(capacity, node.extent(6, what, size))
+            return grown
+        total = node.input(6)
+        node.require_declared(node.call("less_equal", total, node.like(capacity, total)))
+        return capacity

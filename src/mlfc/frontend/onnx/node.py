@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,9 +21,10 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
 from mlfc.support import cost, dtypes
-from mlfc.support.dims import LARGEST, Dim, Extent, bounds, is_static
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, UndecidedError, bounds, is_static, substituted
 
 TENSOR_LIMIT = 1 << 34
+_LARGEST_LIST = 64  # dimension sizes that are runtime values
 
 
 class UnknownValueError(UnsupportedError):
@@ -59,6 +62,20 @@ class Node:
     dynamic: Dynamic | None = field(default=None, repr=False)
     read_attributes: set[str] = field(default_factory=set)
     checks: list[Expr] = field(default_factory=list, repr=False)  # bools that runs of static shapes check
+
+    @property
+    def declared_shape(self) -> tuple[int, ...] | None:
+        """The static shape that the model declares of the first output which has one."""
+        return next((shape for shape in self.declared if shape is not None), None)
+
+    def declared_along(self, axes: Sequence[int]) -> list[int] | None:
+        """Return the declared sizes of the axes that the node changes of input 0; None where other axes differ."""
+        old, declared = self.shape(0), self.declared_shape
+        if declared is None or len(declared) != len(old):
+            return None
+        if any(declared[axis] != size for axis, size in enumerate(old) if axis not in axes):
+            return None
+        return [declared[axis] for axis in axes]
 
     # Inputs
 
@@ -110,33 +127,122 @@ class Node:
         known = _value(found)
         if known is not None:
             return known
-        raise UnknownValueError(
+        raise self.unknown(index, what)
+
+    def known_integers(self, index: int, what: str) -> tuple[Any, ...] | None:
+        """Return the integers or dimension expressions in an input of at most one dimension; None at run time."""
+        extents = None if self.dynamic is None else self.dynamic.known(self.input(index))
+        if extents is not None and extents.ndim <= 1 and self.dtype(index) != "bool":
+            return tuple(item if isinstance(item, Dim) else int(item) for item in extents.reshape(-1))
+        array = _value(self.input(index))
+        if array is None:
+            return None
+        if array.dtype.kind not in "iu" or array.ndim > 1:
+            raise ModelError(f"input '{what}' of {self.operator} must be a list of integers", place=self.name)
+        return tuple(int(item) for item in array.reshape(-1))
+
+    def int_values(self, index: int, what: str) -> tuple[Any, ...]:
+        """Return the integers or dimension expressions in an input that must be known at compile time."""
+        known = self.known_integers(index, what)
+        if known is None:
+            raise self.unknown(index, what)
+        return known
+
+    def sizes(
+        self,
+        index: int,
+        what: str,
+        declared: Sequence[int | None] | None = None,
+        *,
+        values: Expr | None = None,
+        high: Sequence[Extent] = (),
+    ) -> tuple[Any, ...]:
+        """Return the dimension sizes in an input of at most one dimension, or in `values` computed from it.
+
+        Sizes are integers or dimension expressions where they are known. At run time, they must be those which follow
+        from a `declared` shape (None where any size fits). Without it they are new symbols, at most `high`.
+        Raises UnknownValueError where shapes must be static, or the number of sizes is not known.
+        """
+        known = self.known_integers(index, what) if values is None else None
+        if known is not None:
+            return known
+        values = self.input(index) if values is None else values
+        shape = shape_of(values)
+        count = prod(shape)
+        if declared is not None:
+            if count != len(declared):
+                self.wrong(f"expected {len(declared)} numbers in input {index} for the declared shape, got {count}")
+            return self._declared_sizes(values, declared)
+        is_list = len(shape) <= 1 and not isinstance(count, Dim) and count <= _LARGEST_LIST
+        if self.dynamic is None or not is_list or not dtypes.is_integer(dtype_of(values)):
+            raise self.unknown(index, what)
+        flat = self.reshape(values, (count,))
+        elements = (self.reshape(self.cut(flat, 0, at, at + 1), ()) for at in range(count))
+        limits = high or [LARGEST] * count
+        return tuple(self.runtime_size(item, 0, limit) for item, limit in zip(elements, limits, strict=True))
+
+    def _declared_sizes(self, values: Expr, declared: Sequence[int | None]) -> tuple[int, ...]:
+        """Require integers to be those that a declared shape determines, and return these; 1 where any integer fits."""
+        places = [place for place, size in enumerate(declared) if size is not None]
+        asked = self.cast(self.reshape(values, (len(declared),)), "int64")
+        if len(places) < len(declared):
+            asked = self.call("take", asked, self.constant(places, "int64"), axis=0)
+        if places:
+            wanted = self.constant([declared[place] for place in places], "int64")
+            self.require_declared(self.call("all", self.call("equal", asked, wanted), axis=(0,), keepdims=False))
+        return tuple(1 if size is None else size for size in declared)
+
+    def require_declared(self, flag: Expr) -> None:
+        """Let every run check a bool that is true where the value of an input gives the declared shape."""
+        self.require(flag, f"whether '{self.name}' gives the shape that the model declares")
+
+    def size(
+        self, index: int, what: str, number: Expr, declared: int | None = None, low: int = 0, high: Extent = LARGEST
+    ) -> Any:
+        """Return a size that is computed from input `index`, as `sizes` does."""
+        if declared is not None:
+            self.require_declared(self.call("equal", number, self.like(declared, number)))
+            return declared
+        if self.dynamic is None:
+            raise self.unknown(index, what)
+        return self.runtime_size(number, low, high)
+
+    def unknown(self, index: int, what: str) -> UnknownValueError:
+        """Return the error of a node that requires input `index` at compile time."""
+        return UnknownValueError(
             f"{self.operator} with an input '{what}' that is not constant is not supported",
             index=index,
             place=self.name,
         )
 
-    def int_values(self, index: int, what: str) -> tuple[Any, ...]:
-        """Return the integers, or extents, of a known input of at most one dimension."""
-        extents = None if self.dynamic is None else self.dynamic.known(self.input(index))
-        if extents is not None and extents.ndim <= 1 and self.dtype(index) != "bool":
-            return tuple(item if isinstance(item, Dim) else int(item) for item in extents.reshape(-1))
-        array = self.value(index, what)
-        if array.dtype.kind not in "iu" or array.ndim > 1:
-            raise ModelError(f"input '{what}' of {self.operator} must be a list of integers", place=self.name)
-        return tuple(int(item) for item in array.reshape(-1))
+    def undecided(self, error: Exception) -> None:
+        """Continue after a comparison that the bounds of dimension sizes do not decide; raise any other error.
 
-    def extent(self, index: int, what: str) -> Any:
-        """Return the integer, or extent, that a known input of one element is."""
-        if self.dynamic is None or self.dynamic.known(self.input(index)) is None:
-            return int(self.value(index, what).reshape(()))
-        (found,) = self.dynamic.known(self.input(index)).reshape(-1)  # type: ignore[union-attr]  # known just above
-        return found if isinstance(found, Dim) else int(found)
+        The import restarts if a lower bound of 1 in place of the default 0 decides the comparison.
+        """
+        cause = error if isinstance(error, UndecidedError) else error.__cause__
+        if self.dynamic is None or not isinstance(cause, UndecidedError):
+            raise error
+        if cause.extent is not None:
+            self.dynamic.exclude_empty([cause.extent], partial(_is_decided, cause.extent))
 
-    def late(self, number: Expr, low: int = 0, high: Extent = LARGEST) -> Any:
-        """Return the extent that a computed integer of one element is; it has to be in these bounds."""
+    def extent(self, index: int, what: str, declared: int | None = None, high: Extent = LARGEST) -> Any:
+        """Return the integer or dimension expression in an input of one element, or a size as `size` returns it."""
+        given = self.input(index)
+        known = None if self.dynamic is None else self.dynamic.known(given)
+        if known is not None:
+            (found,) = known.reshape(-1)
+            return found if isinstance(found, Dim) else int(found)
+        value = _value(given)
+        if value is not None:
+            return int(value.reshape(()))
+        number = given if dtypes.is_integer(dtype_of(given)) else self.cast(given, "int64")
+        return self.size(index, what, self.reshape(number, ()), declared, 0, high)
+
+    def runtime_size(self, number: Expr, low: int = 0, high: Extent = LARGEST) -> Any:
+        """Return an integer of one element that is computed at run time, within these bounds, as a dimension size."""
         if self.dynamic is None:
-            raise InternalError("an extent is computed where shapes are fixed")
+            raise InternalError("a dynamic dimension in a model of static shapes")
         return self.dynamic.defined(number, self.name, low, bounds(high)[1])
 
     def require(self, flag: Expr, what: str) -> None:
@@ -148,12 +254,6 @@ class Node:
             self.dynamic.require(flag, True, what)
         elif known is not None and not known.all():
             self.wrong(f"its inputs do not fit: {what}: no")
-
-    def with_value(self, index: int, value: Any) -> Node:
-        """Return the node with integers in the place of input `index`; both note what is read of the attributes."""
-        inputs = [*self.inputs]
-        inputs[index] = self.constant(value, "int64")
-        return replace(self, inputs=inputs)
 
     def is_fixed(self, expr: Expr) -> bool:
         """Tell whether an expression is computed from constants alone."""
@@ -352,6 +452,12 @@ def _value(expr: Expr) -> npt.NDArray[Any] | None:
     return np.zeros(given.shape, dtypes.to_numpy(given.dtype)) if 0 in given.shape else None
 
 
+def _is_decided(extent: Extent, values: Mapping[Symbol, Extent]) -> bool:
+    """Tell whether other bounds of symbols decide how an extent compares with 0."""
+    low, high = bounds(substituted(extent, values))
+    return low >= 0 or high < 0
+
+
 def _all(value: Any, kind: type) -> bool:
     return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
 
@@ -369,6 +475,11 @@ def dtype_of(expr: Expr) -> str:
 def is_float(expr: Expr) -> bool:
     """Tell whether the elements of a tensor expression are floating-point numbers."""
     return dtypes.is_float(dtype_of(expr))
+
+
+def int64(node: Node, value: Any) -> Expr:
+    """Return integers or dimension expressions as a tensor."""
+    return node.constant(value, "int64")
 
 
 def wide(node: Node, expr: Expr) -> Expr:

@@ -110,7 +110,7 @@ def _max_unpool(node: Node) -> Expr:
         (shape[2 + axis] - 1) * strides[axis] - pads[axis] - pads[rank + axis] + kernel[axis] for axis in range(rank)
     ]
     inner = (*shape[:2], *spatial)
-    wanted = node.int_values(2, "output_shape") if node.has(2) else inner
+    wanted = node.sizes(2, "output_shape", node.declared_shape) if node.has(2) else inner
     short = len(wanted) != rank + 2 or any(outer < own for outer, own in zip(wanted, inner, strict=True))
     if min(inner) < 1 or short or max(wanted) >= _SIZE_LIMIT:
         node.wrong(f"a tensor of shape {shape} cannot become {tuple(wanted)}")

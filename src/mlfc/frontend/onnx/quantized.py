@@ -326,12 +326,32 @@ def _is_fixed(node: Node, index: int) -> bool:
 
 @importer("QLinearMatMul")
 def _qlinear_matmul(node: Node) -> Expr:
+    if any(node.known(index) is None for index in _QLINEAR_NUMBERS):
+        return _qlinear_matmul_at_run(node)
     a_pair, b_pair = scale_and_zero(node, 1, 2, "a_scale"), scale_and_zero(node, 4, 5, "b_scale")
     y_pair = scale_and_zero(node, 6, 7, "y_scale")
     note(node, node.input(0), *a_pair)
     sums = integer_matmul(node, node.input(0), node.input(3), a_pair, b_pair)
     unit = np.asarray(a_pair[0].data * b_pair[0].data)
     return requantized(node, sums, unit, len(shape_of(sums)) - 1, *y_pair, node.dtype(7))
+
+
+_QLINEAR_NUMBERS = (1, 2, 4, 5, 6, 7)
+
+
+def _qlinear_matmul_at_run(node: Node) -> Expr:
+    """Multiply integers less their zero points; the scales meet the sums, which are rounded to even."""
+    if any(prod(node.shape(index)) != 1 for index in _QLINEAR_NUMBERS):
+        index = next(index for index in _QLINEAR_NUMBERS if node.known(index) is None)
+        raise node.unknown(index, ("a", "b", "y")[index // 3] + ("_scale" if index in (1, 4, 6) else "_zero_point"))
+    sums = matmul(node, centred(node, 0, 2), centred(node, 3, 5))
+    a, b, y = (node.cast(node.reshape(node.input(index), ()), "float32") for index in (1, 4, 6))
+    real = node.call("multiply", node.cast(sums, "float32"), node.call("divide", node.call("multiply", a, b), y))
+    dtype = node.dtype(7)
+    limits = np.iinfo(dtype)
+    zero_point = node.cast(node.reshape(node.input(7), ()), "float32")
+    whole = node.call("add", node.call("round", real), zero_point)
+    return node.cast(node.call("clip", whole, a_min=float(limits.min), a_max=float(limits.max)), dtype)
 
 
 def integer_matmul(

@@ -2,16 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, islice
+from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of, wide
+from mlfc.frontend.onnx.node import Node, dtype_of, int64, is_float, shape_of, wide
+from mlfc.frontend.onnx.positions import different_axes, has_known_axes, named_axes, sizes_without
 from mlfc.frontend.onnx.shape import axes_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.ops.rules import TooSmallError
 from mlfc.relay.ir import Expr
-from mlfc.support.dims import Dim, bounds
+from mlfc.support.dims import Dim, Extent, UndecidedError, bounds, is_static, maximum, minimum
+
+Reduction: TypeAlias = "Callable[[Node], Expr]"
+
+
+_LARGEST_RANK = 64  # of a tensor whose axes are computed at run time
+_CHOICE_LIMIT = 8  # results of which one is selected at run time, and sets of axes that are compared
+
+
+def _reduction(*operators: str) -> Callable[[Reduction], Reduction]:
+    """Return a decorator that adds the importer of reductions along axes that may be computed at run time."""
+
+    def register(convert: Reduction) -> Reduction:
+        importer(*operators)(lambda node: convert(node) if has_known_axes(node) else _reduced_at_run(node, convert))
+        return convert
+
+    return register
+
+
+def _reduced_at_run(node: Node, convert: Reduction) -> Expr:
+    """Gather the elements of each reduction in one row of a matrix, and reduce its columns.
+
+    Where the declared shape leaves no choice of axes, the tensor is reduced along these.
+    """
+    x, old, rank, count = node.input(0), node.shape(0), node.rank(0), prod(node.shape(1))
+    keep, declared = node.flag("keepdims", 1), _declared_rows(node)
+    if not 0 < rank <= _LARGEST_RANK or (isinstance(count, Dim) and not keep):
+        raise node.unknown(1, "axes")
+    named = different_axes(node, node.reshape(node.input(1), (count,)), rank)
+    if isinstance(count, Dim) and not node.flag("noop_with_empty_axes"):
+        named = node.call("logical_or", named, node.call("equal", int64(node, count), int64(node, 0)))
+    sizes, one = int64(node, old), int64(node, 1)
+    kept, gone = node.call("where", named, one, sizes), node.call("where", named, sizes, one)
+    # a reduced axis has 1 also if it had 0
+    high = [maximum(size, 1) for size in old] if keep else []
+    values = kept if keep else sizes_without(node, named, rank - count)
+    shape = node.sizes(1, "axes", declared, values=values, high=high)
+    axes = None if declared is None else _only_axes(old, declared, count, keep=keep)
+    if axes is not None:
+        return convert(replace(node, inputs=[x, int64(node, axes)]))
+    rows = prod(shape)
+    columns = node.size(1, "axes", node.call("prod", gone, axis=(0,), keepdims=False)) if declared is None else 0
+    columns = prod(old) // rows if declared is not None else columns
+    positions = node.call(
+        "add",
+        node.reshape(_positions(node, rows, kept), (rows, 1)),
+        node.reshape(_positions(node, columns, gone), (1, columns)),
+    )
+    if prod(old) == 0:
+        table = node.filled((rows, columns), 0, node.dtype(0))
+    else:
+        table = node.call("take", node.reshape(x, (prod(old),)), positions, axis=0)
+    attributes = {**node.attributes, "keepdims": 0}
+    result = convert(replace(node, inputs=[table, int64(node, [1])], attributes=attributes))
+    return node.reshape(result, shape)
+
+
+def _declared_rows(node: Node) -> Sequence[int] | None:
+    """Return the declared shape of a reduction if some set of axes gives it."""
+    declared, count, keep = node.declared_shape, prod(node.shape(1)), node.flag("keepdims", 1)
+    if declared is None or isinstance(count, Dim) or not is_static(node.shape(0)):
+        return None
+    return declared if next(_sets_of_axes(node.shape(0), declared, count, keep=keep), None) is not None else None
+
+
+def _only_axes(old: Sequence[int], shape: Sequence[int], count: int, *, keep: bool) -> Sequence[int] | None:
+    """Return axes that give a shape; None if others would reduce other elements."""
+    sets = list(islice(_sets_of_axes(old, shape, count, keep=keep), _CHOICE_LIMIT))
+    others = {tuple(axis for axis in axes if old[axis] != 1) for axes in sets}
+    return sets[0] if len(others) == 1 and len(sets) < _CHOICE_LIMIT else None
+
+
+def _sets_of_axes(old: Sequence[int], shape: Sequence[int], count: int, *, keep: bool) -> Iterator[tuple[int, ...]]:
+    for axes in combinations(range(len(old)), count):
+        sizes = [1 if axis in axes else size for axis, size in enumerate(old) if keep or axis not in axes]
+        if sizes == [*shape]:
+            yield axes
+
+
+def _positions(node: Node, count: Extent, shape: Expr) -> Expr:
+    """Return the offsets in input 0 of the first `count` elements of a shape that is 1 along some of its axes."""
+    at: Expr = node.counted(count)
+    found = int64(node, 0)
+    for axis in reversed(range(node.rank(0))):
+        size = node.call("maximum", node.reshape(node.cut(shape, 0, axis, axis + 1), ()), int64(node, 1))
+        step = node.call("multiply", node.call("floor_mod", at, size), int64(node, prod(node.shape(0)[axis + 1 :])))
+        at, found = node.call("floor_divide", at, size), node.call("add", found, step)
+    return found
 
 
 def reduced(node: Node, operator: str, x: Expr) -> Expr:
@@ -44,12 +136,12 @@ def _axes(node: Node, x: Expr) -> tuple[int, ...]:
     return tuple(range(rank)) if no_axes_is_all else ()
 
 
-@importer("ReduceMean", "ReduceProd", "ReduceSum")
+@_reduction("ReduceMean", "ReduceProd", "ReduceSum")
 def _reduce(node: Node) -> Expr:
     return reduced(node, node.operator.removeprefix("Reduce").lower(), node.input(0))
 
 
-@importer("ReduceMax", "ReduceMin")
+@_reduction("ReduceMax", "ReduceMin")
 def _extreme(node: Node) -> Expr:
     x, operator = node.input(0), node.operator.removeprefix("Reduce").lower()
     if dtype_of(x) == "bool":
@@ -58,7 +150,7 @@ def _extreme(node: Node) -> Expr:
     return reduced(node, operator, x)
 
 
-@importer("ReduceL1", "ReduceLogSum", "ReduceL2", "ReduceSumSquare")
+@_reduction("ReduceL1", "ReduceLogSum", "ReduceL2", "ReduceSumSquare")
 def _reduced_sum(node: Node) -> Expr:
     """Sum elements, magnitudes or squares; the sum may be changed at last."""
     x = wide(node, node.input(0))
@@ -69,7 +161,7 @@ def _reduced_sum(node: Node) -> Expr:
     return node.cast(node.call(after, total) if after else total, node.dtype(0))
 
 
-@importer("ReduceLogSumExp")
+@_reduction("ReduceLogSumExp")
 def _reduce_log_sum_exp(node: Node) -> Expr:
     """Take the largest element out of the sum, so that it does not overflow; an infinite one may stay in."""
     x = node.input(0)
@@ -101,8 +193,24 @@ def _position(node: Node) -> Expr:
 
 @importer("CumSum", "CumProd")
 def _running(node: Node) -> Expr:
+    """Compute a running sum or product; along an axis that is a runtime value, select it from those of all axes."""
+    rank = node.rank(0)
+    if node.known(1) is not None:
+        return _running_along(node, node.axis(int(node.value(1, "axis").reshape(())), rank))
+    if prod(node.shape(1)) != 1 or not 0 < rank <= _CHOICE_LIMIT:
+        raise node.unknown(1, "axis")
+    named = node.reshape(named_axes(node, node.input(1), rank), (rank,))
+    found = _running_along(node, rank - 1)
+    for axis in reversed(range(rank - 1)):
+        is_axis = node.reshape(node.cut(named, 0, axis, axis + 1), ())
+        found = node.call("where", is_axis, _running_along(node, axis), found)
+    is_axis = node.call("any", named, axis=(0,), keepdims=False)
+    node.require(is_axis, f"whether the axis of '{node.name}' is one of its tensor")
+    return found
+
+
+def _running_along(node: Node, axis: int) -> Expr:
     x, operator = node.input(0), node.operator.lower()
-    axis = node.axis(int(node.value(1, "axis").reshape(())), node.rank(0))
     backwards = bool(node.integer("reverse", 0))
     if backwards:
         x = node.call("reverse", x, axis=axis)
@@ -114,10 +222,25 @@ def _running(node: Node) -> Expr:
 def _top_k(node: Node) -> list[Expr]:
     x = node.input(0)
     axis = node.axis(node.integer("axis", -1), len(shape_of(x)))
-    counts = (node.integer("k"),) if node.opset < 10 else node.int_values(1, "k")
-    if len(counts) != 1 or bounds(counts[0])[1] < 0 or bounds(counts[0] - shape_of(x)[axis])[0] > 0:
-        node.wrong(f"{', '.join(map(str, counts))} elements cannot be picked from {shape_of(x)[axis]}")
+    extent = shape_of(x)[axis]
+    declared = node.declared_along([axis])
+    count = node.integer("k") if node.opset < 10 else node.extent(1, "k", declared[0] if declared else None, extent)
+    if bounds(count)[1] < 0 or bounds(count - extent)[0] > 0:
+        node.wrong(f"{count} elements cannot be picked from {extent}")
+    count = _at_most(node, count, extent)
     ascending = node.opset >= 11 and node.integer("largest", 1) != 1  # as ONNX Runtime reads other values
     node.integer("sorted", 1)  # in order they are either way
-    places = node.call("topk", x, k=counts[0], axis=axis, ret_type="indices", is_ascend=ascending, dtype="int64")
+    places = node.call("topk", x, k=count, axis=axis, ret_type="indices", is_ascend=ascending, dtype="int64")
     return [node.call("gather", x, places, axis=axis), places]
+
+
+def _at_most(node: Node, count: Extent, extent: Extent) -> Any:
+    """Return the number of elements that are picked of a dimension; runs check that it has as many."""
+    try:
+        if count <= extent:
+            return count
+    except UndecidedError as error:
+        node.undecided(error)
+    few = node.call("less_equal", int64(node, count), int64(node, extent))
+    node.require(few, f"whether '{node.name}' takes elements that there are")
+    return minimum(count, extent)

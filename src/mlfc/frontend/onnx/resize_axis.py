@@ -109,7 +109,7 @@ def scaled(node: Node, size: Extent, scale: float | Expr) -> Axis:
 
 def _product(node: Node, size: Extent, scale: Expr) -> Any:
     product = node.call("multiply", node.constant(size, "float32"), scale)
-    return node.late(node.cast(product, "int64"))
+    return node.runtime_size(node.cast(product, "int64"))
 
 
 def sized(node: Node, size: Extent, out: Extent) -> Axis:
@@ -141,7 +141,7 @@ def within_sizes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], *, la
     chosen = reduce(lambda one, other: node.call("maximum" if larger else "minimum", one, other), exprs)
     for axis in axes:
         product = RunTable(node, node.call("multiply", node.constant(shape[axis], "float32"), chosen))
-        out = node.late(node.cast(_rounded(product).expr, "int64"))
+        out = node.runtime_size(node.cast(_rounded(product).expr, "int64"))
         found[axis] = Axis(shape[axis], out, chosen, is_ratio=False)
     return found
 

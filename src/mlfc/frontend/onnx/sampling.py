@@ -37,7 +37,10 @@ def _grid_sample(node: Node) -> Expr:
 @importer("AffineGrid")
 def _affine_grid(node: Node) -> Expr:
     """Multiply the coordinates of all places, which follow from extents, by the matrices."""
-    theta, size = node.shape(0), node.int_values(1, "size")
+    theta, declared = node.shape(0), node.declared_shape
+    # the number of channels changes nothing in the grid
+    wanted = None if declared is None or len(declared) < 4 else [declared[0], None, *declared[1:-1]]
+    size = node.sizes(1, "size", wanted)
     is_size = len(size) in (4, 5) and all(bounds(extent)[1] >= 1 for extent in size)
     if not is_size or len(theta) != 3 or not node.has_shape(theta[1:], (len(size) - 2, len(size) - 1)):
         node.wrong(f"matrices of shape {theta} do not fit the size {size}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial, reduce
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -11,42 +12,68 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.frontend.onnx.node import Node, shape_of
-from mlfc.frontend.onnx.run_tables import placed
+from mlfc.frontend.onnx.node import Node, int64, shape_of
+from mlfc.frontend.onnx.positions import (
+    count_of,
+    different_axes,
+    has_known_axes,
+    rounded_up,
+    sizes_without,
+)
+from mlfc.frontend.onnx.run_tables import as_expr, counted
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.frontend.symbolic import Quotient
-from mlfc.ops.rules import TooSmallError, same_extent
+from mlfc.ops.rules import same_extent
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import cost, dtypes
-from mlfc.support.dims import Dim, Extent, bounds, is_static, maximum, minimum, symbols_of
+from mlfc.support.dims import Dim, Extent, UndecidedError, bounds, is_static, maximum, minimum, symbols_of
 
 
 @importer("Reshape")
 def _reshape(node: Node) -> Expr:
-    wanted = _wanted_shape(node)
+    given = node.known_integers(1, "shape")
+    if given is None:
+        return reshaped(node, _requested_sizes(node), 1, "shape")
+    wanted = _wanted_shape(node, given)
     # a product of dimensions may be a multiple of what no single one of them has to be
-    is_product = -1 in node.int_values(1, "shape") and len(symbols_of(node.shape(0))) > 1
-    if is_product and prod(wanted) != prod(node.shape(0)):
-        return _reshape(reshaped_at_run(node))
-    return node.reshape(node.input(0), wanted)
+    is_product = -1 in given and len(symbols_of(node.shape(0))) > 1
+    return _regrouped(node, wanted) if is_product else node.reshape(node.input(0), wanted)
+
+
+def reshaped(node: Node, sizes: Expr, index: int, what: str) -> Expr:
+    """Return input 0 in a shape that is computed from input `index` at run time."""
+    declared = node.declared_shape
+    is_as_large = declared is not None and prod(declared) == prod(node.shape(0))
+    return _regrouped(node, node.sizes(index, what, declared if is_as_large else None, values=sizes))
 
 
 def reshaped_at_run(node: Node) -> Node:
     """Return a Reshape with as many elements as its shape has; runs check that these are all elements."""
-    wanted = _wanted_shape(node)
+    wanted = _wanted_shape(node, node.int_values(1, "shape"))
+    return replace(node, inputs=[_all_elements(node, wanted), int64(node, wanted)])
+
+
+def _regrouped(node: Node, shape: Sequence[Extent]) -> Expr:
+    is_whole = prod(shape) == prod(node.shape(0))
+    return node.reshape(node.input(0) if is_whole else _all_elements(node, shape), shape)
+
+
+def _all_elements(node: Node, wanted: Sequence[Extent]) -> Expr:
+    """Return the elements of input 0 in a list as long as a shape requires; runs check that its size is the same."""
     size, total = prod(node.shape(0)), prod(wanted)
-    fits = node.call("equal", node.constant(size, "int64"), node.constant(total, "int64"))
+    fits = node.call("equal", int64(node, size), int64(node, total))
     node.require(fits, f"whether the shape of '{node.name}' fits its elements")
-    elements = node.call("take", node.reshape(node.input(0), (size,)), node.counted(total), axis=0)
-    return replace(node, inputs=[elements, node.constant(wanted, "int64")])
+    if size == 0:
+        return node.filled((total,), 0, node.dtype(0))
+    return node.call("take", node.reshape(node.input(0), (size,)), node.counted(total), axis=0)
 
 
-def _wanted_shape(node: Node) -> list[Extent]:
+def _wanted_shape(node: Node, given: Sequence[Extent]) -> list[Extent]:
     """Return the shape that a Reshape asks for, with numbers in place of 0 and -1."""
     keep_zeros = bool(node.integer("allowzero", 0))
     shape = node.shape(0)
-    wanted = list(node.int_values(1, "shape"))
+    wanted = list(given)
     for index, extent in enumerate(wanted):
         if extent == 0 and not keep_zeros:
             if index >= len(shape):
@@ -61,6 +88,24 @@ def _wanted_shape(node: Node) -> list[Extent]:
     if -1 in wanted or bounds(prod(wanted) - prod(shape))[0] > 0 or bounds(prod(wanted) - prod(shape))[1] < 0:
         node.wrong(f"a tensor of shape {shape} cannot become {tuple(wanted)}")
     return wanted
+
+
+def _requested_sizes(node: Node) -> Expr:
+    """Return the shape that a Reshape requests at run time, with 0 and -1 replaced by the sizes they stand for."""
+    shape, given = node.shape(0), node.shape(1)
+    if len(given) != 1 or isinstance(given[0], Dim):
+        raise node.unknown(1, "shape")
+    rank, wanted, minus = given[0], node.cast(node.input(1), "int64"), int64(node, -1)
+    if not node.integer("allowzero", 0):
+        # a 0 beyond the rank of the tensor copies nothing: -2 equals no size
+        old = int64(node, [*shape[:rank], *[-2] * (rank - len(shape))])
+        wanted = node.call("where", node.call("equal", wanted, int64(node, 0)), old, wanted)
+    is_left = node.call("equal", wanted, minus)
+    one_at_most = node.call("less_equal", count_of(node, is_left), int64(node, 1))
+    node.require(one_at_most, f"whether '{node.name}' has one -1 at most")
+    known = node.call("prod", node.call("where", is_left, int64(node, 1), wanted), axis=(0,), keepdims=False)
+    rest = node.call("floor_divide", int64(node, prod(shape)), node.call("maximum", known, int64(node, 1)))
+    return node.call("where", is_left, rest, wanted)
 
 
 @importer("Flatten")
@@ -92,6 +137,8 @@ def axes_of(node: Node, index: int = 1) -> tuple[int, ...] | None:
 @importer("Squeeze")
 def _squeeze(node: Node) -> Expr:
     shape = node.shape(0)
+    if not has_known_axes(node):
+        return reshaped(node, _sizes_without_axes(node), 1, "axes")
     given = axes_of(node) or None  # an empty list names all dimensions of 1, as in ONNX Runtime
     axes = (
         tuple(index for index, extent in enumerate(shape) if extent == 1)
@@ -145,8 +192,22 @@ def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Exp
     return result
 
 
+def _sizes_without_axes(node: Node) -> Expr:
+    """Return the sizes of the dimensions that axes computed at run time leave; these must be different, and of 1."""
+    shape, count = node.shape(0), prod(node.shape(1))
+    if isinstance(count, Dim) or not count <= len(shape):
+        raise node.unknown(1, "axes")
+    named = different_axes(node, node.input(1), len(shape))
+    dropped = node.call("where", named, int64(node, shape), int64(node, 1))
+    is_one = node.call("equal", node.call("prod", dropped, axis=(0,), keepdims=False), int64(node, 1))
+    node.require(is_one, f"whether '{node.name}' drops dimensions of 1")
+    return sizes_without(node, named, len(shape) - count)
+
+
 @importer("Unsqueeze")
 def _unsqueeze(node: Node) -> Expr:
+    if not has_known_axes(node):
+        return reshaped(node, _sizes_with_axes(node), 1, "axes")
     given = axes_of(node)
     if given is None:
         node.wrong("axes are not given")
@@ -158,6 +219,23 @@ def _unsqueeze(node: Node) -> Expr:
     for axis in axes:
         result = node.call("expand_dims", result, axis=axis)
     return result
+
+
+def _sizes_with_axes(node: Node) -> Expr:
+    """Return the sizes of the input with 1 inserted at axes computed at run time, which must be different."""
+    shape = node.shape(0)
+    count = prod(node.shape(1))
+    if isinstance(count, Dim):
+        raise node.unknown(1, "axes")
+    named = different_axes(node, node.input(1), len(shape) + count)
+    if not shape:
+        return int64(node, [1] * count)
+    place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)
+    place = node.call("maximum", node.call("subtract", place, int64(node, 1)), int64(node, 0))
+    # places beyond the input are refused above
+    place = node.call("minimum", place, int64(node, len(shape) - 1))
+    kept = node.call("take", int64(node, shape), place, axis=0)
+    return node.call("where", named, int64(node, 1), kept)
 
 
 @importer("Concat")
@@ -174,7 +252,9 @@ def _split(node: Node) -> list[Expr]:
     if node.given("split"):
         sizes = node.integers("split")
     elif node.has(1):
-        sizes = node.int_values(1, "split")
+        shapes = [shape for shape in node.declared[:count] if shape is not None and axis < len(shape)]
+        declared = [shape[axis] for shape in shapes]
+        sizes = node.sizes(1, "split", declared if len(declared) == count else None)
     else:
         count = node.integer("num_outputs", count)
         if count < 1:
@@ -200,13 +280,14 @@ def _split(node: Node) -> list[Expr]:
 
 @importer("Expand")
 def _expand(node: Node) -> Expr:
-    wanted = node.int_values(1, "shape")
+    given = node.known_integers(1, "shape")
+    wanted = _broadcast_sizes(node) if given is None else given
     if any(bounds(extent)[1] < 0 for extent in wanted):
         node.wrong(f"{wanted} is not a shape")
     if not is_static((*node.shape(0), *wanted)):
         x = node.input(0)
         for axis in range(-min(node.rank(0), len(wanted)), 0):
-            if isinstance(wanted[axis], int) and wanted[axis] > 1 and node.dynamic is not None:
+            if given is None or (isinstance(wanted[axis], int) and wanted[axis] > 1 and node.dynamic is not None):
                 x = stretched(node, x, axis, wanted[axis])
         return node.broadcast(x, _expanded(shape_of(x), wanted))
     try:
@@ -214,6 +295,29 @@ def _expand(node: Node) -> Expr:
     except ValueError:
         node.wrong(f"a tensor of shape {node.shape(0)} does not broadcast to {wanted}")
     return node.broadcast(node.input(0), shape)
+
+
+def _broadcast_sizes(node: Node) -> tuple[Any, ...]:
+    """Return the sizes of the last dimensions of the result of an Expand whose shape is a runtime value."""
+    rank, declared = prod(node.shape(1)), node.declared_shape
+    if isinstance(rank, Dim):
+        raise node.unknown(1, "shape")
+    asked, one = node.cast(node.reshape(node.input(1), (rank,)), "int64"), int64(node, 1)
+    old = [extent_from_end(node.input(0), axis - rank) for axis in range(rank)]
+    if any(size != 1 for size in old):
+        sizes = int64(node, old)
+        is_one = node.call("equal", sizes, one)
+        fits = [node.call("equal", asked, one), node.call("equal", asked, sizes), is_one]
+        broadcast = node.call("all", reduce(partial(node.call, "logical_or"), fits), axis=(0,), keepdims=False)
+        node.require(broadcast, f"whether the operands of '{node.name}' broadcast")
+        asked = node.call("where", is_one, asked, sizes)
+    is_known = declared is not None and len(declared) == max(rank, node.rank(0))
+    wanted = declared[len(declared) - rank :] if declared is not None and is_known else None
+    found = node.sizes(1, "shape", wanted, values=asked)
+    return tuple(
+        new if isinstance(new, int) or bounds(size)[0] <= 1 <= bounds(size)[1] else size
+        for new, size in zip(found, old, strict=True)
+    )
 
 
 def extent_from_end(operand: Expr, axis: int) -> Any:
@@ -244,7 +348,7 @@ def _expanded(shape: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent
 @importer("Tile")
 def _tile(node: Node) -> Expr:
     node.has_shape(node.shape(1), (node.rank(0),))
-    repeats = node.int_values(1, "repeats")
+    repeats = node.sizes(1, "repeats", _repeats(node))
     if len(repeats) != node.rank(0) or any(bounds(count)[1] < 0 for count in repeats):
         node.wrong(f"repeats {repeats} do not fit a tensor of shape {node.shape(0)}")
     if all(count == 1 for count in repeats):
@@ -252,97 +356,12 @@ def _tile(node: Node) -> Expr:
     return node.call("tile", node.input(0), reps=repeats)
 
 
-@importer("Pad")
-def _pad_attributes(node: Node) -> Expr:
-    x = node.input(0)
-    return pad(node, x, node.integers("pads"), node.like(node.real("value", 0.0), x), node.string("mode", "constant"))
-
-
-@importer("Pad", since=11)
-def _pad(node: Node) -> Expr:
-    x, rank = node.input(0), node.rank(0)
-    node.has_shape(node.shape(1), (2 * (prod(node.shape(3)) if node.has(3) else rank),))
-    pads = node.int_values(1, "pads")
-    if node.has(3):
-        axes = [node.axis(axis, rank) for axis in node.int_values(3, "axes")]
-        if len(pads) != 2 * len(axes):
-            node.wrong(f"{len(pads)} pads do not fit {len(axes)} axes")
-        full = [0] * 2 * rank
-        for position, axis in enumerate(axes):
-            full[axis], full[rank + axis] = pads[position], pads[len(axes) + position]
-        pads = tuple(full)
-    value = node.reshape(node.input(2), ()) if node.has(2) else node.like(0, x)
-    return pad(node, x, pads, value, node.string("mode", "constant"))
-
-
-def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Expr:
-    """Return `x` with `pads` (all begins, then all ends) elements more a dimension; negative ones cut."""
-    rank = len(shape_of(x))
-    if len(pads) != 2 * rank:
-        node.wrong(f"{len(pads)} pads do not fit a tensor of {rank} dimensions")
-    widths = list(zip(pads[:rank], pads[rank:], strict=True))
-    for axis, (before, after) in enumerate(widths):
-        extent = shape_of(x)[axis]
-        begin, end = maximum(0, -before), extent - maximum(0, -after)
-        if bounds(extent + before + after)[1] < 0 or (mode != "constant" and bounds(begin - end)[0] > 0):
-            node.wrong(f"pads {tuple(pads)} cut more than dimension {axis} has")
-        _require_elements(node, extent, before + after)
-        if mode == "constant" and bounds(end - begin)[0] < 0 < bounds(maximum(before, after))[1]:
-            # what is cut on one side may be padding of the other
-            x = placed(node, x, axis, -before, extent + before + after, value)
-            widths[axis] = (0, 0)
-        else:
-            x = node.cut(x, axis, begin, end)
-    widths = [(maximum(0, before), maximum(0, after)) for before, after in widths]
-    if all(pair == (0, 0) for pair in widths):
-        return x
-    if mode == "wrap":
-        return _wrapped(node, x, widths)
-    if mode not in ("constant", "edge", "reflect"):
-        node.wrong(f"mode '{mode}' is not known")
-    return node.call("nn.pad", x, value, pad_width=tuple(widths), pad_mode=mode)
-
-
-def _require_elements(node: Node, extent: Extent, more: Extent) -> None:
-    """Require that a dimension has at least the elements that negative pads cut in total."""
-    if bounds(extent + more)[0] >= 0:
-        return
-    if isinstance(more, int) and isinstance(extent, Dim) and extent.symbol is not None:
-        raise TooSmallError(node.operator, extent, -more, "a dimension")
-    left, zero = node.constant(extent + more, "int64"), node.constant(0, "int64")
-    node.require(node.call("greater_equal", left, zero), f"whether '{node.name}' cuts elements that there are")
-
-
-def _wrapped(node: Node, x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
-    for axis, (before, after) in enumerate(widths):
-        extent = shape_of(x)[axis]
-        if (before, after) != (0, 0):
-            places: Expr
-            if is_static((before, after, extent)):
-                places = node.constant(np.arange(-before, extent + after) % extent, "int32")
-            else:
-                places = node.call("subtract", node.counted(extent + before + after), node.constant(before, "int64"))
-                places = node.call("floor_mod", places, node.constant(extent, "int64"))
-            x = node.call("take", x, places, axis=axis)
-    return x
-
-
-@importer("CenterCropPad")
-def _center_crop_pad(node: Node) -> Expr:
-    x = node.input(0)
-    rank = node.rank(0)
-    axes = [node.axis(axis, rank) for axis in node.integers("axes", range(rank))]
-    node.has_shape(node.shape(1), (len(axes),))
-    sizes = node.int_values(1, "shape")
-    if len(sizes) != len(axes) or any(bounds(size)[1] < 0 for size in sizes):
-        node.wrong(f"shape {sizes} does not fit the axes {tuple(axes)}")
-    pads = [0] * 2 * rank
-    for axis, size in zip(axes, sizes, strict=True):
-        missing = size - node.shape(0)[axis]
-        # cropping drops the smaller half in front, padding adds it there
-        before = maximum(missing, 0) // 2 - maximum(-missing, 0) // 2
-        pads[axis], pads[rank + axis] = before, missing - before
-    return pad(node, x, pads, node.like(0, x), "constant")
+def _repeats(node: Node) -> Sequence[int] | None:
+    """Return how often the declared result repeats each dimension."""
+    old, new = node.shape(0), node.declared_shape or ()
+    if len(old) != len(new) or not is_static(old) or any(b % a if a else True for a, b in zip(old, new, strict=True)):
+        return None
+    return [b // a for a, b in zip(old, new, strict=True)]
 
 
 @importer("DepthToSpace", "SpaceToDepth")
@@ -383,7 +402,7 @@ def _constant(node: Node) -> Expr:
 def _constant_of_shape(node: Node) -> Expr:
     fill = node.attribute("value")
     value = np.zeros(1, np.float32) if fill is None else np.asarray(fill)
-    shape = node.int_values(0, "input")
+    shape = node.sizes(0, "input", node.declared_shape)
     if value.size != 1 or any(extent < 0 for extent in shape):
         node.wrong(f"cannot fill the shape {shape} with a value of {value.size} elements")
     if not is_static(shape):
@@ -412,11 +431,33 @@ def _size(node: Node) -> Expr:
 
 @importer("Range", ignores=("stash_type",))
 def _range(node: Node) -> Expr:
-    if node.dynamic is not None and any(node.known(index) is None for index in range(3)):
-        return _open_range(node, [_end(node, index, what) for index, what in enumerate(("start", "limit", "delta"))])
-    start, limit, delta = (
-        node.value(index, what).reshape(()) for index, what in enumerate(("start", "limit", "delta"))
-    )
+    if all(node.known(index) is not None for index in range(3)):
+        return _known_range(node, [node.value(index, what).reshape(()) for index, what in enumerate(_ENDS)])
+    ends = [_end(node, index) for index in range(3)]
+    start, limit, delta = ends
+    if delta == 0:
+        node.wrong("delta must not be zero")
+    count = None
+    if None not in ends:
+        try:
+            count = maximum(-(-(limit - start) // delta), 0)
+        except UndecidedError as error:
+            node.undecided(error)
+    if count is None:
+        index = ends.index(None) if None in ends else 0
+        declared = node.declared_shape
+        count = node.size(index, _ENDS[index], _steps(node), declared[0] if declared and len(declared) == 1 else None)
+    numbers: Expr = node.counted(count, node.dtype(0))
+    if delta != 1:
+        numbers = node.call("multiply", numbers, node.reshape(node.input(2), ()))
+    return numbers if start == 0 else node.call("add", node.reshape(node.input(0), ()), numbers)
+
+
+_ENDS = "start", "limit", "delta"
+
+
+def _known_range(node: Node, ends: Sequence[npt.NDArray[Any]]) -> Expr:
+    start, limit, delta = ends
     if float(delta) == 0.0 or not np.isfinite(float(limit) - float(start)):
         node.wrong("start and limit must be finite and delta must not be zero")
     exact = start.dtype.kind in "iu"
@@ -427,22 +468,29 @@ def _range(node: Node) -> Expr:
     return Constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype), None, node.span)
 
 
-def _end(node: Node, index: int, what: str) -> Any:
-    """Return an end of a range, which may be a float that is an extent."""
+def _end(node: Node, index: int) -> Any:
+    """Return an end of a range that is an integer, or a float that is an extent; None for others."""
     known = None if node.dynamic is None else node.dynamic.known(node.input(index))
-    number = None if known is None else known.reshape(-1)[0]
-    return number.extent if isinstance(number, Quotient) and number.by == 1 else node.extent(index, what)
+    if known is None:
+        value = node.known(index)
+        return int(value.reshape(())) if value is not None and float(value.reshape(())).is_integer() else None
+    (number,) = known.reshape(-1)
+    if isinstance(number, Quotient):
+        return number.extent if number.by == 1 else None
+    return number if isinstance(number, Dim) else int(number)
 
 
-def _open_range(node: Node, ends: Sequence[Extent]) -> Expr:
-    start, limit, delta = ends
-    if delta == 0:
-        node.wrong("delta must not be zero")
-    count = maximum(-(-(limit - start) // delta), 0)
-    numbers: Expr = node.counted(count, node.dtype(0))
-    if delta != 1:
-        numbers = node.call("multiply", numbers, node.reshape(node.input(2), ()))
-    return numbers if start == 0 else node.call("add", numbers, node.reshape(node.input(0), ()))
+def _steps(node: Node) -> Expr:
+    """Return the number of elements of a range whose ends are computed at run time."""
+    start, limit, delta = (node.reshape(node.input(index), ()) for index in range(3))
+    if dtypes.is_integer(node.dtype(0)):  # the distance may exceed the dtype
+        start, limit, delta = (node.cast(item, "int64") for item in (start, limit, delta))
+        count = rounded_up(node, node.call("subtract", limit, start), delta)
+    else:
+        distance = node.call("subtract", limit, start)
+        wide = [node.cast(item, "float64") for item in (distance, delta)]
+        count = node.cast(node.call("ceil", node.call("divide", *wide)), "int64")
+    return node.call("maximum", count, int64(node, 0))
 
 
 @importer("EyeLike")
@@ -451,14 +499,7 @@ def _eye_like(node: Node) -> Expr:
         node.wrong(f"a tensor of shape {node.shape(0)} is not a matrix")
     code = node.attribute("dtype")
     dtype = node.dtype(0) if code is None else dtype_name(code, node.name)
-    if not is_static(node.shape(0)):
-        return _open_eye(node, dtype)
-    rows, columns = _checked(node, node.shape(0))
-    eye: npt.NDArray[Any] = np.eye(rows, columns, min(max(node.integer("k", 0), -rows), columns))
-    return Constant(eye.astype(dtypes.to_numpy(dtype)), None, node.span)
-
-
-def _open_eye(node: Node, dtype: str) -> Expr:
-    rows, columns = (node.counted(extent) for extent in node.shape(0))
-    diagonal = node.call("subtract", columns, node.constant(node.integer("k", 0), "int64"))
-    return node.cast(node.call("equal", node.call("expand_dims", rows, axis=1), diagonal), dtype)
+    if is_static(node.shape(0)):
+        _checked(node, node.shape(0))
+    rows, columns = counted(node, *node.shape(0))
+    return as_expr(node, rows[:, None] == columns[None, :] - node.integer("k", 0), dtype)

@@ -6,6 +6,7 @@ turn, so that they are exact to the last bit of their dtype.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,8 +38,8 @@ def _dft(node: Node) -> Expr:
     return _transformed(node, axis)
 
 
-def _one(node: Node, index: int, what: str) -> tuple[Any]:
-    values = node.int_values(index, what)
+def _one(node: Node, index: int, what: str, declared: int | None = None) -> tuple[Any]:
+    values = node.sizes(index, what, None if declared is None else [declared])
     if len(values) != 1:
         node.wrong(f"'{what}' must be one number, not {len(values)}")
     return (values[0],)
@@ -171,7 +172,8 @@ _WINDOWS = {"HannWindow": (0.0, 1.0, 0.0), "HammingWindow": (4 / 46, 42 / 46, 0.
 
 @importer(*_WINDOWS, since=17)
 def _window(node: Node) -> Expr:
-    (size,) = _one(node, 0, "size")
+    declared = node.declared_shape
+    (size,) = _one(node, 0, "size", None if declared is None else prod(declared))
     if bounds(size)[1] < 0 or bounds(size)[0] >= _LONGEST:
         node.wrong(f"a window of {size} elements is not possible")
     allow(node, size, each=32)
@@ -194,7 +196,7 @@ def _output(node: Node, values: Numbers) -> Expr:
 def _mel_weight_matrix(node: Node) -> Expr:
     """Compute triangles over the bins of a spectrum, as ONNX's evaluator does: edges are whole bins."""
     names = ("num_mel_bins", "dft_length", "sample_rate")
-    count, length, rate = (_one(node, index, name)[0] for index, name in enumerate(names))
+    count, length, rate = (node.int_values(index, name)[0] for index, name in enumerate(names))
     low, high = (
         float(node.value(index, name).reshape(())) for index, name in ((3, "lower_edge_hertz"), (4, "upper_edge_hertz"))
     )

@@ -1,7 +1,6 @@
 """Elements without repetitions, and places of those that are not zero: how many there are depends on the data.
 
-Of constants that is known. Of data that come when the model runs, the shape that the model states of a result says it:
-as many are taken as that, others in place of those that are missing.
+Of constants that is known. Of runtime data, it is what the model declares, which runs check, or a new symbol.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.frontend.onnx.index import count_of, first_true
 from mlfc.frontend.onnx.node import Node, is_float, shape_of
+from mlfc.frontend.onnx.positions import count_of, first_true
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import Extent, bounds
@@ -30,7 +29,7 @@ def _non_zero(node: Node) -> Expr:
     x = node.input(0)
     flags = node.call("not_equal", node.cast(x, "int8") if node.dtype(0) == "bool" else x, _zero_of(node))
     flags = node.reshape(flags, (prod(shape),))
-    count = node.late(count_of(node, flags), 0, prod(shape)) if wanted is None else wanted[1]
+    count = node.size(0, "X", count_of(node, flags), None if wanted is None else wanted[1], 0, prod(shape))
     if not shape:
         return node.call("zeros", shape=(0, count), dtype="int64")
     places = node.cast(first_true(node, flags, count), "int64")
@@ -66,16 +65,20 @@ def _unique(node: Node) -> list[Expr]:
         return _of_slices(node, axis or 0, is_sorted=is_sorted)
     if count is not None and bounds(count - prod(shape))[0] > 0:
         node.wrong(f"{count} different elements are more than a tensor of shape {shape} has")
-    return _when_run(node, count, is_sorted=is_sorted)
+    return _of_elements(node, count, is_sorted=is_sorted)
 
 
 def _declared_count(node: Node, axis: int) -> int | None:
-    """Return how many elements the result has by what the model states; 0 where that changes nothing."""
-    if not any(map(node.wants, (0, 1, 3))) and node.flag("sorted", 1):
+    """Return how many elements the result has by what the model declares; 0 where that changes nothing."""
+    if not _needs_count(node):
         return 0
     places = ((index, axis if index == 0 else 0) for index in (0, 1, 3) if index < len(node.declared))
     shapes = ((node.declared[index], at) for index, at in places)
     return next((shape[at] for shape, at in shapes if shape is not None and at < len(shape)), None)
+
+
+def _needs_count(node: Node) -> bool:
+    return any(map(node.wants, (0, 1, 3))) or not node.flag("sorted", 1)
 
 
 def _of_constant(node: Node, axis: int | None, *, is_sorted: bool) -> list[Expr]:
@@ -92,7 +95,7 @@ def _of_constant(node: Node, axis: int | None, *, is_sorted: bool) -> list[Expr]
     return [node.constant(results[0], node.dtype(0)), *(node.constant(part, "int64") for part in results[1:])]
 
 
-def _when_run(node: Node, count: Extent | None, *, is_sorted: bool) -> list[Expr]:
+def _of_elements(node: Node, declared: int | None, *, is_sorted: bool) -> list[Expr]:
     """Sort the elements; each that differs from the one before is new. What is NaN differs from everything."""
     size = prod(node.shape(0))
     x = node.reshape(node.input(0), (size,))
@@ -105,8 +108,9 @@ def _when_run(node: Node, count: Extent | None, *, is_sorted: bool) -> list[Expr
     is_new = node.call("logical_or", node.call("equal", numbers, zero), node.call("not_equal", elements, before))
     group = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), one)
     inverse = node.call("scatter_elements", _filled(node, "zeros", size), places, group, axis=0, reduction="update")
-    if count is None:
-        count = node.late(count_of(node, is_new), min(1, bounds(size)[0]), size)
+    count: Extent = 0
+    if _needs_count(node):
+        count = node.size(0, "X", count_of(node, is_new), declared, min(1, bounds(size)[0]), size)
     begins = first_true(node, is_new, count)
     first = node.call("take", places, begins, axis=0)
     found = node.call("take", elements, begins, axis=0)
@@ -152,7 +156,7 @@ def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
     is_new = node.call("logical_not", repeats)
     below = node.call("logical_and", less, node.reshape(is_new, (size, 1)))
     group = node.call("sum", node.cast(below, "int64"), axis=(0,), keepdims=False)
-    count = node.late(count_of(node, is_new), min(1, bounds(size)[0]), size)
+    count = node.runtime_size(count_of(node, is_new), min(1, bounds(size)[0]), size)
     if not is_sorted:
         # the place of a group is that of its first slice among the new ones
         start = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), node.like(1, group))

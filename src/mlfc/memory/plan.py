@@ -31,7 +31,7 @@ class Storage:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Displayed):
-    """Where everything lies in the workspace."""
+    """Offsets of all values and scratch in the workspace, or the storages that hold them."""
 
     size: int  # bytes of the arena. It must start at a multiple of `alignment`.
     # largest sum of live bytes over all calls, in-place reuse taken into account: no plan can be smaller
@@ -92,4 +92,4 @@ class Plan(Displayed):
 
 
 NO_PLAN = Plan(0, 0, 1, {}, (), (), None, (), ())
-"""That of code which gets all memory from its caller."""
+"""The plan of code whose caller provides all memory."""

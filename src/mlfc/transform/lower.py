@@ -124,7 +124,7 @@ class _ProgramBuilder(ControlFlowBuilder):
         return outputs, self._states([(state, declared[state.input], head) for state, head in next_heads.items()])
 
     def _claim(self, results: Mapping[str, relay.Expr]) -> dict[relay.Expr, str]:
-        """Give each output's storage to the expression that computes its bytes, where that is a kernel."""
+        """Return the kernel calls that write to an output's memory, with the name of the output."""
         claims: dict[relay.Expr, str] = {}
         for name, head in results.items():
             owner = storage_owner(head)
@@ -140,13 +140,13 @@ class _ProgramBuilder(ControlFlowBuilder):
         return self._copy(value, name)
 
     def _copy(self, value: Value, name: str) -> Value:
-        """Add a kernel that copies a value which is already an input, a constant or another output."""
+        """Add a call that copies an input, a constant or another output to an output."""
         output = Value(name, value.shape, value.dtype, "output")
         self._add(self._kernel_call(self._copying(value), [value], output, ()))
         return output
 
     def _states(self, kept: Sequence[tuple[relay.State, Value, relay.Expr]]) -> tuple[StateValue, ...]:
-        """Return the states, each with an intermediate that is its next value and nobody else's."""
+        """Return the states, each with an intermediate that is its next value alone."""
         found: list[StateValue] = []
         for state, before, head in kept:
             value = self._values[head]
@@ -200,7 +200,7 @@ class _ProgramBuilder(ControlFlowBuilder):
         return results[:count], states
 
     def _declared(self, module: relay.IRModule, written: Sequence[Value]) -> tuple[Value, ...]:
-        """Return the outputs with the extents of their types: those of one branch alone are not the model's.
+        """Return the outputs with the dimensions of their types: those of one branch alone are not the model's.
 
         The next values of states have the shapes of the states, which are fixed.
         """
@@ -234,6 +234,6 @@ class _ProgramBuilder(ControlFlowBuilder):
 
 
 def _of_type(value: Value, param: relay.Var) -> Value:
-    """Return an input as the parameter of a module that knows its extents."""
+    """Return an input with the static dimensions of a parameter."""
     shape = relay.tensor_type(param).shape
     return value if shape == value.shape else replace(value, shape=shape, alias_of=value)

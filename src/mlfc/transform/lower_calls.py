@@ -85,7 +85,7 @@ class CallBuilder:
         return value
 
     def _copy_call(self, value: Value, target: Value) -> KernelCall:
-        """Return a call that copies a value to a place of its size, which may be on another device."""
+        """Return a call that copies a value to memory of its size, which may be on another device."""
         group = self._copying(value)
         if value.root.device is None and target.device is None:
             return self._kernel_call(group, [value], target, ())
@@ -97,7 +97,7 @@ class CallBuilder:
         return lower_group(group, self._features)
 
     def _on(self, value: Value, device: str | None) -> Value:
-        """Return a value as it lies on a device: itself, the same constant there, or the copy that a call makes."""
+        """Return a value on a device: itself, the same constant there, or the copy that a call makes."""
         root = value.root
         if self._dynamic or root.device == device:
             return value
@@ -165,7 +165,7 @@ class CallBuilder:
             )
 
     def _visit_tiled(self, expr: relay.Expr, output_name: str | None) -> None:
-        """Lower the whole chain where its last layer stands."""
+        """Lower the whole chain at its last layer."""
         assert self._tiled is not None
         layers = self._tiled.layers
         if expr is not layers[-1].call:
@@ -212,7 +212,7 @@ class CallBuilder:
 
 
 def lower_external(function: relay.Function, features: Features) -> LoweredGroup:
-    """Let the external code generator of a subgraph make its code."""
+    """Lower a subgraph by its external code generator."""
     generator = generator_of(function)
     if generator is None:
         raise InternalError("a subgraph of no external code generator")
@@ -226,7 +226,7 @@ def lower_external(function: relay.Function, features: Features) -> LoweredGroup
         scratch=tuple(subgraph.scratch_buffers),
         body=body,
         macs=sum(map(macs_of, subgraph.calls())),
-        # a runtime module reads extents from its arguments
+        # a runtime module reads dimensions from its arguments
         symbols=() if body.module is not None else symbols_of((*subgraph.inputs, subgraph.output), body),
     )
     used = tuple(range(len(subgraph.inputs)))

@@ -97,7 +97,7 @@ class ControlFlowBuilder(CallBuilder):
         self._labels = 0
 
     def _bind_inputs(self, inputs: Sequence[Value]) -> None:
-        """Define the symbols of the inputs' extents, and check every other extent."""
+        """Define the symbols of the inputs' dimensions, and check every other dimension."""
         places = [(value, axis, extent) for value in inputs for axis, extent in enumerate(value.shape)]
         waiting = []
         for value, axis, extent in places:
@@ -119,7 +119,7 @@ class ControlFlowBuilder(CallBuilder):
         self._instructions += waiting
 
     def _divide(self, require: CheckDimension) -> None:
-        """Define the symbol that an extent is a multiple of; whether it is one is checked behind it."""
+        """Define the symbol of which a dimension is a multiple; a later instruction checks that it is one."""
         multiple = require.extent.multiple if isinstance(require.extent, Dim) else None
         if multiple is None or multiple[1] in self._known:
             return
@@ -132,7 +132,7 @@ class ControlFlowBuilder(CallBuilder):
     # functions
 
     def _function(self, name: str, args: Sequence[Value], tail: Tail) -> tuple[Value, ...]:
-        """Write a function applied to arguments; return the results where they are the model's."""
+        """Inline a function applied to arguments; return the results if they are the model's."""
         function = self._module.functions[name]
         frame = _Frame(function, dict(zip(function.params, args, strict=True)))
         self._entered.append(name)
@@ -157,7 +157,7 @@ class ControlFlowBuilder(CallBuilder):
         return results
 
     def _returned(self, results: Sequence[Value]) -> tuple[Value, ...]:
-        """Write the end of the run; an output that is an input, a constant or another output is copied."""
+        """Add the end of the run; an output that is an input, a constant or another output is copied."""
         names = self._module.output_names or tuple(f"output{index}" for index in range(len(results)))
         kept = [state.output for state in self._module.states]
         taken: set[Value] = set()
@@ -178,7 +178,7 @@ class ControlFlowBuilder(CallBuilder):
         return frame.tuples[expr] if expr in frame.tuples else (frame.values[expr],)
 
     def _evaluate(self, frame: _Frame, wanted: Sequence[relay.Expr]) -> None:
-        """Write what computes expressions, each after what it reads and after what defines its symbols."""
+        """Add the instructions of expressions, each after those of its operands and of its symbols."""
         function = frame.function
         symbols = defined_symbols(function)
         defining = dict(zip(_fields(function)[len(_fields(function)) - len(symbols) :], symbols, strict=True))
@@ -187,7 +187,7 @@ class ControlFlowBuilder(CallBuilder):
         for expr in {expr: None for root in (*wanted, *defining) for expr in post_order(root)}:
             if _defines_extents(expr):
                 for symbol in symbols_of(_extents([expr.type])):
-                    # what reads a symbol from this very expression comes too late for it
+                    # an expression that reads a symbol from this one comes too late to define it
                     if symbol not in own and (symbol not in definers or expr in children(definers[symbol])):
                         definers[symbol] = expr
         for expr, symbol in defining.items():
@@ -225,7 +225,7 @@ class ControlFlowBuilder(CallBuilder):
             self._lower(frame, expr)
 
     def _lower(self, frame: _Frame, expr: relay.Expr) -> None:
-        """Write an operator or constant as in a program without branches."""
+        """Add a constant, or the call of an operator or group."""
         self._require_extents(frame, expr)
         self._values = frame.values
         self._visit(expr, None)
@@ -242,7 +242,7 @@ class ControlFlowBuilder(CallBuilder):
                     self._instructions.append(CheckBounds(Symbol(f"extent of the result of '{place}'", least), extent))
 
     def _list(self, frame: _Frame, expr: relay.Call) -> None:
-        """Write an operator on lists."""
+        """Add an operator on lists."""
         name = relay.op_name(expr) or ""
         kind = "variable" if relay.has_trait(expr, Trait.AT_POSITION) else "intermediate"
         output = self._variable(expr.type, expr.span, name, kind)
@@ -259,7 +259,7 @@ class ControlFlowBuilder(CallBuilder):
     # branches and calls
 
     def _joined(self, frame: _Frame, expr: Any, write: Any) -> None:
-        """Write branches or a call whose results are read afterwards: variables, which every way assigns."""
+        """Add branches or a call whose results are read afterwards: variables, which every path assigns."""
         kinds = expr.type.fields if isinstance(expr.type, relay.TupleType) else (expr.type,)
         results = tuple(self._variable(kind, expr.span, f"result{index}") for index, kind in enumerate(kinds))
         end = self._label("join")
@@ -269,7 +269,7 @@ class ControlFlowBuilder(CallBuilder):
         if not isinstance(expr.type, relay.TupleType):
             frame.values[expr] = results[0]
         for value in results:
-            # the extents of a list are those of its tensors, each for itself
+            # tensors of a list have dimensions of their own
             for axis, extent in enumerate(() if value.kind == "list" else value.shape):
                 symbol = extent.symbol if isinstance(extent, Dim) else None
                 if symbol is not None and symbol not in self._known:
@@ -331,7 +331,7 @@ class ControlFlowBuilder(CallBuilder):
     def _pass(
         self, pairs: Sequence[tuple[Value, Value]], params: Sequence[relay.Type], given: Sequence[relay.Type]
     ) -> None:
-        """Assign arguments to variables, then bind the symbols of these: until then extents are those of arguments."""
+        """Assign arguments to variables, then set the symbols of their types, which the arguments may still use."""
         found = relay.bound_symbols(params, given) or {}
         self._instructions += [CheckBounds(symbol, extent) for symbol, extent in found.items() if extent != symbol.dim]
         if pairs:
@@ -351,7 +351,7 @@ class ControlFlowBuilder(CallBuilder):
         self._instructions.append(Assign(tuple(variables), tuple(saved.get(source, source) for source in sources)))
 
     def _rebind(self, params: Sequence[relay.Type], given: Sequence[relay.Type]) -> None:
-        """Let the symbols of parameters be the extents of arguments."""
+        """Set the symbols of parameters to the dimensions of arguments."""
         found = relay.bound_symbols(params, given)
         if found is None:
             raise InternalError(f"({', '.join(map(str, given))}) are no arguments for ({', '.join(map(str, params))})")
@@ -373,7 +373,7 @@ class ControlFlowBuilder(CallBuilder):
 
 
 def _fields(function: relay.Function) -> tuple[relay.Expr, ...]:
-    """Return the fields of a function's body: its results, then what defines its symbols."""
+    """Return the fields of a function's body: its results, then the values of its symbols."""
     return function.body.fields if isinstance(function.body, relay.Tuple) else (function.body,)
 
 
@@ -396,7 +396,7 @@ def _extents(kinds: Sequence[relay.Type]) -> Iterator[Extent]:
 
 
 def _mentioned(expr: relay.Expr) -> list[Symbol]:
-    """Return the symbols that an expression needs: of its type, and of what a fused group does inside."""
+    """Return the symbols that an expression requires: those of its type and of the operators in a fused group."""
     extents = list(_extents([expr.type]))
     if isinstance(expr, relay.Call):
         inside = [expr] if isinstance(expr.op, Operator) else []
@@ -439,7 +439,7 @@ def _scheduled(
 
 
 def _passed_on(module: relay.IRModule, name: str) -> set[int]:
-    """Return the parameters that every call of a loop from its own tail passes on as they are."""
+    """Return the parameters that every call of a loop from its own tail passes on unchanged."""
     kept = set(range(len(module.functions[name].params)))
     pending: list[tuple[str, tuple[int | None, ...]]] = [(name, tuple(sorted(kept)))]
     seen = set(pending)

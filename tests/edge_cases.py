@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import TypeCheckError
 from mlfc.relay import ir
 from mlfc.relay.op import OPERATORS, Kind

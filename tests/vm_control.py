@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, Function, FuncType, GlobalVar, IRModule, TensorType, Tuple, TupleGetItem, TupleType, Var
 from mlfc.support.dims import Symbol

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.support.dims import LARGEST, Symbol
 

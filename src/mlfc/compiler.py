@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import codegen, memory, transform
 from mlfc.byoc import find_generators, takes_modules
 from mlfc.errors import OptionError, UnsupportedError

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.device import device_kernels, device_source
 from mlfc.relay import ir
 from mlfc.target.features import Features

@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import TextError
 from mlfc.relay import ir
 from mlfc.relay.text import from_text, to_text

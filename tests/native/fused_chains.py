@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.relay.op import OPERATORS, Kind
 

@@ -16,7 +16,6 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.c import CFunction, print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay import ir

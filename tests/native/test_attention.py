@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pytest
 
 import mlfc
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import TypeCheckError
 from mlfc.relay import ir
 from mlfc.target.features import Features

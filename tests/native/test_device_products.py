@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.device import device_kernels, device_source
 from mlfc.target.features import Features
 from mlfc.tir import interpreter

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import mlfc
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from tests.native.crt_build import PROGRAMS, check_c, sources, write_tree
 

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-import mlfc.ops  # noqa: F401  (templates import operators: these come first)
 from mlfc.isa.dsp import weights as dsp_weights
 from mlfc.isa.dsp.depthwise import RESULTS, _RowWords
 from mlfc.kernels.templates import Weights

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 import mlfc
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from tests.harness import compiled, module_of
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from tests.harness import compiled
 

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import mlfc.ops  # noqa: F401  (templates import operators: these come first)
 from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import compile_object, optimize_module, parse

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.c import print_function
 from mlfc.library.toolchain import NATIVE
 from mlfc.relay.ir import TensorType

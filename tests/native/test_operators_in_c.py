@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from tests import ml_cases, operator_cases
 from tests.harness import compiled

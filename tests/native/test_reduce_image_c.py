@@ -8,7 +8,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from tests.image_cases import block_cases, resize_cases

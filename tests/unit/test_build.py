@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import mlfc
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import OptionError
 from mlfc.relay import ir
 from mlfc.relay.text import to_text

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.codegen.c import print_function
 from mlfc.errors import InternalError
 from mlfc.relay import ir

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.relay.ir import call
 from mlfc.relay.visitor import post_order

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import InternalError, ModelError, ProblemsError, UnsupportedError
 from mlfc.frontend.common import Problems, finish, numbered, unique_name
 from mlfc.relay.ir import Constant, TensorType, Tuple, Var, call, const, tensor_type

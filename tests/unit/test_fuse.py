@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.relay.op import Kind, Operator
 from mlfc.relay.visitor import post_order

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import transform
 from mlfc.relay import ir
 from mlfc.target.features import Features

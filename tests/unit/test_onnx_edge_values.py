@@ -18,7 +18,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.frontend.onnx import import_onnx
 from mlfc.relay import ir
 from mlfc.target.features import Features

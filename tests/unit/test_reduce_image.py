@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import TypeCheckError
 from mlfc.ops.evaluate import evaluate
 from mlfc.ops.resampling import AxisResize, evaluated, nearest

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import InternalError, TextError, TypeCheckError
 from mlfc.relay import ir
 from mlfc.relay.ir import Function, GlobalVar, IRModule, TensorType, Tuple, Var

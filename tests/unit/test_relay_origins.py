@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import TextError
 from mlfc.relay import ir
 from mlfc.relay.ir import Quantization, Span

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import InternalError
 from mlfc.relay import ir
 from tests.verify_relay import verify

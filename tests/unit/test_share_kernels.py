@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc import transform
 from mlfc.relay import ir as relay
 from mlfc.target.features import Features

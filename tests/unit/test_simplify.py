@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.errors import InputError, UnsupportedError
 from mlfc.relay import ir
 from mlfc.transform.bind_params import BindParams

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mlfc.ops  # noqa: F401  (declares the operator)
 from mlfc.errors import InternalError
 from mlfc.kernels import tree_code, tree_tables
 from mlfc.relay.op import OPERATORS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.relay import ir
 from mlfc.relay.visitor import Rewriter, post_order, rewrite, substitute, users
 from tests.relay_run import free_vars

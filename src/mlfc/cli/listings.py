@@ -44,7 +44,6 @@ def devices(as_json: bool = False) -> None:
 
 def operators(as_json: bool = False) -> None:
     """List the operators and their numeric contracts."""
-    import mlfc.ops  # noqa: F401  (registers them)
     from mlfc.relay.op import OPERATORS
 
     known = [OPERATORS.get(name) for name in OPERATORS]

@@ -332,7 +332,6 @@ def _dispatch(
 
 
 def _relay_text(data: bytes, name: str, values: Values) -> tuple[IRModule, Params]:
-    import mlfc.ops  # noqa: F401  (registers the operators)
     from mlfc.frontend.common import frozen_input
     from mlfc.relay.ir import tensor_type
     from mlfc.relay.text import from_text

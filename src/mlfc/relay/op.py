@@ -196,7 +196,7 @@ _LAYOUT_OF_ATTRIBUTE = {
     "data_layout": Layout.CONVOLUTION, "layout": Layout.CHANNELS_LAST, "pad_width": Layout.PAD,
     "lhs_axis": Layout.OPERAND_AXES, "exclude": Layout.REDUCE,
 }  # fmt: skip
-OPERATORS: Registry[Operator] = Registry("operator")
+OPERATORS: Registry[Operator] = Registry("operator", "mlfc.ops")
 KERNEL_PREFIX = "fused_"
 """What the names of kernels start with, before those of their operators."""
 

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlfc import ops  # noqa: F401  (registers the operators)
 from mlfc.errors import InternalError
 from mlfc.relay import ir
 from mlfc.relay.ir import (

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import mlfc.ops  # noqa: F401  (registers the operators, whose notes are shown)
 from mlfc.archive.describe.operators import GraphMemorySummary, graph_memory, module_operators, module_peak
 from mlfc.archive.describe.vm import described_vm, unknown_memory
 from mlfc.archive.read.bytecode import bytecode_of

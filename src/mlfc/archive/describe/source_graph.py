@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import mlfc.ops  # noqa: F401  (registers the operators)
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.read.source import read_source
 from mlfc.errors import MlfcError

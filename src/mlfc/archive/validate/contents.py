@@ -178,7 +178,6 @@ def relay_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
     values of its constants are nowhere. Such a text must be text, and no more can be asked of it.
     """
     archive = parsed.archive
-    from mlfc import ops  # noqa: F401  (registers the operators)
 
     for name, module in archive.record.modules.items():
         path = module.files.relay

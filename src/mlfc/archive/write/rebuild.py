@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import mlfc.ops  # noqa: F401  (registers the operators, which reading Relay text needs)
 from mlfc.archive.read.layout import SOURCES, VERSION
 from mlfc.archive.read.model import RFC
 from mlfc.archive.read.opening import Archive, open_archive

@@ -1,130 +1,105 @@
-"""The virtual machine's time for an instruction, in C and in Python, without what kernels compute."""
+"""The overhead of dynamic models: of a call from Python, a kernel, an iteration and a tensor that joins a list."""
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from mlfc.crt import crt_files
-from mlfc.runtime import LibraryModule, VmModel, VmModule
-from mlfc.support.bytecode import Executable, ExecutableBuilder, FunctionBuilder, KernelIndex
+import mlfc
+from mlfc.archive.read.load import load_factory
+from mlfc.relay import ir
+from mlfc.relay.ir import Function, IRModule, Tuple, Var
+from mlfc.support.dims import LARGEST, Symbol
+from tests.vm_control import collecting, swapping
 
-TURNS = {"c": 1_000_000, "python": 30_000}
-REPEATED = 8  # so that the loop itself is a small part
-EMPTY = r"""
-#include <mlfc_vm_code.h>
-static int32_t empty(const mlfc_vm_buffer* buffers, const int64_t* numbers) {
-  return buffers[0].bytes < numbers[0];
-}
-static const mlfc_vm_kernel_entry kernels[] = {{empty, 3, 2, 1}};
-const mlfc_vm_code tvmgen_bench_vm_code = {1, kernels, 0, 0};
-"""
+KERNELS = 64
+ITERATIONS = 10_000
+_RUNS = 5
+_SECONDS = 0.05
 
 
-def table(folder: Path) -> Table:
-    """Return nanoseconds per instruction, for loops of several kinds of instructions.
-
-    Parameters
-    ----------
-    folder : Path
-        Build folder.
-    """
-    library = LibraryModule(build(folder))
-    result = Table(title="Virtual machine: nanoseconds per instruction")
-    for name in ("instructions", "C", "Python"):
-        result.add_column(name, justify="left" if name == "instructions" else "right")
-    for name, write in _LOOPS.items():
-        cells = [_nanoseconds(program(write, turns), library, how, turns) for how, turns in TURNS.items()]
-        result.add_row(name, *(f"{cell:,.1f}" for cell in cells))
+def table() -> Table:
+    """Return nanoseconds, in C and by LLVM."""
+    result = Table(title="Dynamic models: nanoseconds")
+    targets = {"C": "c", "LLVM": "llvm"}
+    for name in ("", *targets):
+        result.add_column(name, justify="right" if name else "left")
+    for row, measure in _ROWS.items():
+        result.add_row(row, *(f"{measure(target):,.0f}" for target in targets.values()))
     return result
 
 
-def build(folder: Path) -> Path:
-    """Compile the C interpreter and an empty kernel to a shared library."""
-    parts = crt_files("include", "vm_host", "src/runtime/crt/vm")
-    for name, content in {**parts, "kernels.c": EMPTY.encode()}.items():
-        path = folder / "vm" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    sources = [folder / "vm" / name for name in (*parts, "kernels.c") if name.endswith(".c")]
-    library = folder / "vm.so"
-    command = ["cc", "-std=c99", "-O2", "-shared", "-fPIC", "-I", str(folder / "vm/include"), "-o", str(library)]
-    subprocess.run([*command, *map(str, sources)], check=True)
-    return library
+def chain(length: int, high: int | None) -> IRModule:
+    """Return a model of so many tiny kernels in a row; of static shape if `high` is None."""
+    rows = 1 if high is None else Symbol("rows", 1, high).dim
+    x = Var("x", ir.TensorType((rows, 2), "float32"))
+    value: ir.Expr = x
+    for _ in range(length):
+        value = ir.call("nn.softmax", [value], axis=-1)
+    return IRModule({"main": Function((x,), Tuple((value,)))}, ("y",))
 
 
-Write = Callable[[FunctionBuilder, KernelIndex], None]
+def _model(module: IRModule, target: str) -> Any:
+    return load_factory(mlfc.build(module, target, {}))
 
 
-def _integers(f: FunctionBuilder, _: KernelIndex) -> None:
-    a = f.integer(7)
-    b = f.compute("mul", a, 3)
-    f.compute("floordiv", b, 4)
-    f.require_range(b, 0, 100, "b")
-
-
-def _tensors(f: FunctionBuilder, _: KernelIndex) -> None:
-    (t,) = f.parameters
-    n = f.extent(t, 0)
-    view = f.view(t, 0, "int32", [n, 1])
-    f.move(view)
-    f.element(t, 3)
-
-
-def _storages(f: FunctionBuilder, _: KernelIndex) -> None:
-    storage = f.storage(256)
-    tensor = f.tensor(storage, 0, "float32", [8, 8])
-    f.release(storage)
-    f.drop(tensor)
-
-
-def _kernels(f: FunctionBuilder, empty: KernelIndex) -> None:
-    (t,) = f.parameters
-    place = f.storage(64, 0)
-    for _ in range(3):
-        f.invoke(empty, [t, t, place], [8])
-
-
-_LOOPS: dict[str, Write] = {
-    "integer, compute, require_range": _integers,
-    "extent, view, move, element": _tensors,
-    "storage, tensor, release, drop": _storages,
-    "invoke of an empty kernel": _kernels,
-}
-_IN_BODY = 4
-
-
-def program(write: Write, turns: int) -> Executable:
-    """Return a loop whose body has the instructions that `write` writes, several times."""
-    builder = ExecutableBuilder("bench")
-    empty = builder.kernel("empty", 3, 2, 1)
-    builder.input("x", "int32", (64,))
-    main = builder.function("main", 1, 0)
-    count = main.integer(0)
-    loop, done = main.label(), main.label()
-    main.place(loop)
-    main.branch(main.compute("lt", count, turns), done)
-    for _ in range(REPEATED):
-        write(main, empty)
-    main.compute("add", count, 1, count)
-    main.jump(loop)
-    main.place(done)
-    main.return_([])
-    return builder.build(64)
-
-
-def _nanoseconds(executable: Executable, library: LibraryModule, interpreter: str, turns: int) -> float:
-    """Return the best of several runs, per instruction, in time of the thread: other work on the machine has none."""
-    model: VmModel = VmModule(executable).model_with(library, interpreter=interpreter, turn_limit=None)
-    given = np.zeros(64, np.int32)
+def _nanoseconds(call: Callable[[], object]) -> float:
+    """Return the best of several measurements, in time of the thread, which does not pass while others run."""
     best = float("inf")
-    for _ in range(5):
-        start = time.thread_time()
-        model.call(0, [given])
-        best = min(best, time.thread_time() - start)
-    return best / turns / (REPEATED * _IN_BODY + 4) * 1e9
+    for _ in range(_RUNS):
+        count, start, passed = 0, time.thread_time(), 0.0
+        while passed < _SECONDS:
+            call()
+            count, passed = count + 1, time.thread_time() - start
+        best = min(best, passed / count)
+    return best * 1e9
+
+
+def _of_call(target: str) -> float:
+    model, x = _model(chain(1, 8), target), np.ones((1, 2), np.float32)
+    return _nanoseconds(lambda: model.run(x))
+
+
+def _of_bound_call(target: str) -> float:
+    model = _model(chain(1, 8), target)
+    return _nanoseconds(model.bind([np.ones((1, 2), np.float32)], [np.empty((1, 2), np.float32)]))
+
+
+def _of_kernel(high: int | None) -> Callable[[str], float]:
+    """Return what measures how much longer a model runs for another kernel, what that computes included."""
+
+    def measured(target: str) -> float:
+        x, y = np.ones((1, 2), np.float32), np.empty((1, 2), np.float32)
+        short, long = (
+            _nanoseconds(_model(chain(length, high), target).bind({"x": x}, {"y": y})) for length in (1, KERNELS + 1)
+        )
+        return (long - short) / KERNELS
+
+    return measured
+
+
+def _of_iteration(target: str) -> float:
+    """Measure a loop of three kernels with values that trade places."""
+    call = _model(swapping(), target).bind([np.int64(ITERATIONS)])
+    return _nanoseconds(call) / ITERATIONS
+
+
+def _of_item(target: str) -> float:
+    """Measure a loop that adds a tensor of 2 x 2 to a list, and the copy of all at its end."""
+    call = _model(collecting(), target).bind([np.int64(1000), np.ones((2, 2), np.float32)])
+    return _nanoseconds(call) / 1000
+
+
+_ROWS: dict[str, Callable[[str], float]] = {
+    "call of `run`, with one kernel": _of_call,
+    "call that is bound, with one kernel": _of_bound_call,
+    "kernel of a static model": _of_kernel(None),
+    "kernel of a model with bounds": _of_kernel(8),
+    "kernel of a model without bounds": _of_kernel(LARGEST),
+    "iteration with three kernels": _of_iteration,
+    "iteration that extends a list": _of_item,
+}

@@ -1,4 +1,4 @@
-"""The C runtime's readers of graphs, parameter files, host requests and bytecode under libFuzzer and sanitizers."""
+"""The C runtime's readers of graphs, parameter files and host requests under libFuzzer and sanitizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from fuzz import bytecode
 from mlfc.crt import crt_files
 from mlfc.micro.rpc import minrpc
 from mlfc.micro.rpc.framing import frame
@@ -28,7 +27,7 @@ _SERVER = (
     *_EXECUTOR, "crt/graph_executor_module", "crt/aot_executor", "crt/aot_executor_module", "crt/microtvm_rpc_common",
     "crt/microtvm_rpc_server",
 )  # fmt: skip
-_PARTS = {"crt_graph_json": _EXECUTOR, "crt_params": _EXECUTOR, "crt_rpc_server": _SERVER, "crt_vm": ("crt/vm",)}
+_PARTS = {"crt_graph_json": _EXECUTOR, "crt_params": _EXECUTOR, "crt_rpc_server": _SERVER}
 TARGETS = tuple(_PARTS)
 MAX_LENGTH = 16384
 _COMPILER = "clang"
@@ -76,8 +75,6 @@ def seeds(target: str) -> dict[str, bytes]:
         }
     if target == "crt_rpc_server":
         return _sessions()
-    if target == "crt_vm":
-        return {f"program-{number}": data for number, data in enumerate(bytecode.seeds())}
     arrays = {
         "p0": np.float32([1, 2]),
         "p1": np.arange(12, dtype=np.int8).reshape(3, 4),

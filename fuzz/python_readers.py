@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fuzz import bytecode
 from fuzz.mutation import BLIND, Mutator, json_changed
 from mlfc.errors import InternalError, MlfcError
 from mlfc.runtime import Module
@@ -137,6 +136,7 @@ def targets() -> tuple[Target, ...]:
     from mlfc.relay.text import from_text
     from mlfc.runtime.executors.graph_json import parse_graph
     from mlfc.support.content import to_bytes
+    from mlfc.support.executable import decode
     from mlfc.support.params import load_params, save_params
 
     aot, graph = _archive("aot"), _archive("graph")
@@ -162,7 +162,7 @@ def targets() -> tuple[Target, ...]:
         Target("C header", lambda data: parse_header(data.decode("latin-1")), [_header(aot)], BLIND),
         Target("module blob", _blob_reader("classic"), [_blob("classic")], (*BLIND, _blob_changed)),
         Target("tvm-ffi blob", _blob_reader("ffi"), [_blob("ffi")], (*BLIND, _blob_changed)),
-        Target("bytecode", bytecode.read, bytecode.seeds(), bytecode.MUTATORS),
+        Target("dynamic model", lambda data: decode(data, "fuzz"), descriptions(), text),
         Target("ELF object", lambda data: defined_functions(data, "fuzz"), [elf_object(32), elf_object(64)], BLIND),
     )
 
@@ -181,6 +181,30 @@ def @main(%x: Tensor[(n, 4), float32], %go: bool, defines=[k], symbols="n=1..32,
 }
 def @turn(%x: Tensor[(m, 4), float32]) -> Tensor[(?, 4), float32] { concatenate((%x, %x)) }
 """
+
+
+def descriptions() -> list[bytes]:
+    """Return the descriptions of a dynamic model with state, and of one that maps a sequence to an optional."""
+    from mlfc.support.containers import BYTES, EXTENTS, GIVEN
+    from mlfc.support.executable import Executable, PartInfo, VmValue, encode
+    from mlfc.support.module_info import SymbolInfo
+
+    x, y = (VmValue(name, "float32", ("rows", 4, None)) for name in "xy")
+    symbols = (SymbolInfo("rows", 1, 8), SymbolInfo("items", 0, None))
+    state = VmValue("h", "int8", (4,))
+    parts = (
+        VmValue("s.extents", "int64", ("items", 2), PartInfo(EXTENTS, "sequence")),
+        VmValue("s.bytes", "uint8", (None,), PartInfo(BYTES, "float32")),
+    )
+    optional = (
+        VmValue("o.given", "bool", (), PartInfo(GIVEN)),
+        VmValue("o.extents", "int64", (None, 2), PartInfo(EXTENTS, "optional sequence")),
+        VmValue("o.bytes", "uint8", (None,), PartInfo(BYTES, "float32")),
+    )
+    return [
+        encode(Executable("net", (x,), (y,), symbols[:1], (state,), ("h2",), 4096, 3)),
+        encode(Executable("lists", parts, optional, symbols[1:], devices=("opencl",))),
+    ]
 
 
 class _Library(Module):

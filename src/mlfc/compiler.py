@@ -147,7 +147,8 @@ def _unit(
             ram=options.ram if executor == "aot" else None,
             tile_for_ram=partial(transform.tile_for_ram, fused, lower),
         )
-        executable = codegen.assemble(program, plan, name, mod.containers) if dynamic else None
+        arena = plan.size if plan.is_bounded else None
+        executable = codegen.executable_of(program, arena, name, mod.containers) if dynamic else None
     if program.tiling is not None:
         memory_options = replace(memory_options, ram=options.ram)
     small = options.optimize == "size"

@@ -27,10 +27,10 @@ from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
-from mlfc.support.bytecode import encode, state_offsets
 from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most
 from mlfc.support.dims import bounds
+from mlfc.support.executable import state_offsets
 from mlfc.support.module_info import (
     MemoryInfo,
     ModuleInterface,
@@ -248,7 +248,7 @@ class Factory(Displayed):
         executable = self.unit.executable
         if executable is None:
             return None
-        info = vm_info(executable, len(encode(executable)))
+        info = vm_info(executable)
         sizes = [most(value.nbytes) for value in self.program.inputs]
         known = [size for size in sizes if size is not None]
         return replace(info, input_bytes=sum(known) if len(known) == len(sizes) else None)

@@ -112,19 +112,18 @@ class SpecializingModel(Displayed):
 
     def _key(self, arrays: Sequence[Any]) -> Extents | None:
         """Return the values of the open dimensions, None where the inputs do not fit: then the general code says so."""
-        found: dict[int, int] = {}
+        found: dict[str, int] = {}
         for value, array in zip(self._general.executable.inputs, arrays, strict=True):
             shape = np.shape(array)
             if len(shape) != len(value.extents):
                 return None
             for extent, actual in zip(value.extents, shape, strict=True):
-                number = getattr(extent, "symbol", None)
-                wanted = extent if number is None else found.setdefault(number, actual)
+                wanted = found.setdefault(extent, actual) if isinstance(extent, str) else extent
                 if wanted not in (actual, None):
                     return None
-        # the bytecode reads a dimension that is only part of an extent itself
+        # a dimension that is only part of another one is found in the code
         is_complete = len(found) == len(self._symbols) > 0
-        return tuple(found[number] for number in range(len(self._symbols))) if is_complete else None
+        return tuple(found[name] for name in self._symbols) if is_complete else None
 
     def _start(self, key: Extents) -> None:
         if self._working is not None:

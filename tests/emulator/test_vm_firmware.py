@@ -83,7 +83,7 @@ def test_projects_refuse_what_they_cannot_run(
 
 def test_a_project_of_its_self_test_is_made(archive: Path, tmp_path: Path) -> None:
     folder = generate_project("makefile", archive, tmp_path / "project", {"board": BOARD, "project_type": "selftest"})
-    assert (folder / "crt/src/runtime/crt/vm/run.c").is_file()
+    assert (folder / "crt/include/mlfc_vm.h").is_file()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_project_of_its_self_test_is_made(archive: Path, tmp_path: Path) -> No
         ("package", "host"),
     ],
 )
-def test_templates_without_the_interpreter_say_so(template: str, board: str, archive: Path, tmp_path: Path) -> None:
+def test_templates_for_static_models_alone_say_so(template: str, board: str, archive: Path, tmp_path: Path) -> None:
     for project_type in ("standalone", "selftest"):
         with pytest.raises(OptionError, match=f"template {template} does not support.*template makefile or cmake"):
             generate_project(template, archive, tmp_path / "p", {"board": board, "project_type": project_type})

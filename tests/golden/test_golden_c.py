@@ -73,7 +73,6 @@ def texts() -> dict[str, str]:
         found |= {f"{variant}_{Path(name).name}": to_bytes(data).decode() for name, data in code.files.items()}
     module, params = two_layers(4)
     factory = mlfc.build(module, "c -mcpu=cortex-m4", params, executor="vm", module_name="net")
-    # the array of the bytecode says nothing to readers
     members = archive_members([factory], ExportOptions(source_params=False), 0).files
     for path in ("codegen/host/include/tvmgen_net.h", "codegen/host/src/net_lib1.c", "demo/demo.c"):
         found[f"vm_{Path(path).name}"] = to_bytes(members[path]).decode()

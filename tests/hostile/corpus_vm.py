@@ -1,9 +1,8 @@
-"""Archives with bytecode that is damaged, of another module, or not what the metadata say of it."""
+"""Archives whose description of a dynamic model is damaged, of another module, or contradicts the metadata."""
 
 from __future__ import annotations
 
 import json
-import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,8 +16,6 @@ from tests.hostile.good_archives import members_of
 PATH = "executor-config/vm/net.vm"
 _NET = "modules/net"
 _VM = f"{_NET}/mlfc/vm"
-_HEADER = 24
-_FUNCTIONS = 7  # the section, among those whose size the header has
 
 
 @cache
@@ -34,7 +31,7 @@ def vm_files() -> Files:
 
 
 def _archive(data: bytes | None, document: Any = None) -> bytes:
-    """Return the archive with other bytecode, or none, whose list of files is right."""
+    """Return the archive with another description, or none, whose list of files is right."""
     files = {name: content for name, content in vm_files().items() if name != PATH}
     if data is not None:
         files[PATH] = data
@@ -42,43 +39,52 @@ def _archive(data: bytes | None, document: Any = None) -> bytes:
 
 
 def _changed(**changes: Any) -> Callable[[], bytes]:
-    """Return sound bytecode that differs from the archive's."""
+    """Return a sound description that differs from the archive's."""
 
     def build() -> bytes:
-        from mlfc.support.bytecode import decode, encode
+        from mlfc.support.executable import decode, encode
 
-        return _archive(encode(replace(decode(vm_files()[PATH]), **changes)))
+        return _archive(encode(replace(decode(vm_files()[PATH], PATH), **changes)))
 
     return build
 
 
-def _patched(at: int, data: bytes) -> Callable[[], bytes]:
-    return lambda: _archive(vm_files()[PATH][:at] + data + vm_files()[PATH][at + len(data) :])
+def _edited(path: str, value: Any) -> Callable[[], bytes]:
+    """Return the archive with a description of which one part is another."""
+    return lambda: _archive(json.dumps(set_at(json.loads(vm_files()[PATH]), path, value)).encode())
 
 
 def _told(path: str, value: Any) -> Callable[[], bytes]:
     return lambda: _archive(vm_files()[PATH], set_at(json.loads(vm_files()["metadata.json"]), path, value))
 
 
-_SECTION = _HEADER + 8 * _FUNCTIONS
+_OLD = b"MLFC-VM\n\x02" + bytes(300)
 DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
-    "vm_bytecode_missing": (lambda: _archive(None), r"net\.vm: the file is missing"),
-    "vm_bytecode_empty": (lambda: _archive(b""), r"net\.vm"),
-    "vm_bytecode_truncated": (lambda: _archive(vm_files()[PATH][:-16]), r"net\.vm"),
-    "vm_bytecode_of_another_format": (lambda: _archive(b"\x7fELF" + bytes(4096)), r"net\.vm"),
-    "vm_bytecode_of_another_version": (_patched(8, struct.pack("<I", 99)), r"net\.vm.*version"),
-    "vm_bytecode_of_a_billion_functions": (_patched(_SECTION, struct.pack("<II", 2**30, 2**30)), r"net\.vm"),
-    "vm_bytecode_whose_code_is_noise": (
-        lambda: _archive(vm_files()[PATH][:-64] + b"\xff" * 56 + vm_files()[PATH][-8:]),
-        r"net\.vm.*main",
+    "vm_description_missing": (lambda: _archive(None), r"net\.vm: the file is missing"),
+    "vm_description_empty": (lambda: _archive(b""), r"net\.vm: expected JSON"),
+    "vm_description_truncated": (lambda: _archive(vm_files()[PATH][:-16]), r"net\.vm: expected JSON"),
+    "vm_description_of_another_format": (lambda: _archive(b"\x7fELF" + bytes(4096)), r"net\.vm: expected JSON"),
+    "vm_description_nested": (lambda: _archive(b"[" * 100_000), r"net\.vm: expected JSON"),
+    "vm_description_of_long_numbers": (_edited("arena_bytes", 10**4000), r"net\.vm"),
+    "vm_bytecode_of_an_earlier_version": (lambda: _archive(_OLD), r"net\.vm: .* bytecode of an earlier version"),
+    "vm_description_of_no_bytes": (_edited("arena_bytes", -1), r"net\.vm.*arena_bytes"),
+    "vm_description_of_nine_dimensions": (_edited("inputs/0/extents", [1] * 9), r"net\.vm.*extents"),
+    "vm_description_of_an_unknown_dtype": (_edited("inputs/0/dtype", "int3"), r"net\.vm.*dtype"),
+    "vm_description_of_an_unknown_symbol": (_edited("inputs/0/extents/0", "rows"), "unknown symbol 'rows'"),
+    "vm_description_of_a_state_without_a_next": (
+        _edited("states", [{"name": "h", "dtype": "int8", "extents": [4]}]),
+        "expected 1 next states, got 0",
     ),
-    "vm_bytecode_of_another_module": (_changed(name="other"), "bytecode of the module 'other', not of 'net'"),
-    "vm_bytecode_with_a_larger_arena": (_changed(arena_bytes=2**31), "2,147,483,648 bytes of arena"),
+    "vm_description_of_half_a_sequence": (
+        _edited("outputs/0/part", {"name": "bytes", "detail": "int8", "is_mixed": False}),
+        "expected the parts of a sequence or optional",
+    ),
+    "vm_description_of_another_module": (_changed(name="other"), "describes the module 'other', not of 'net'"),
+    "vm_description_with_a_larger_arena": (_changed(arena_bytes=2**31), "2,147,483,648 bytes of arena"),
 }
 LIES: dict[str, tuple[str, Any, str]] = {
     "vm_lie_arena": (f"{_VM}/arena_bytes", None, "bytes of arena, the metadata say no bound"),
     "vm_lie_work_area": (f"{_VM}/work_bytes", 64, "bytes of work area, the metadata say 64"),
-    "vm_lie_bytes_of_bytecode": (f"{_VM}/bytecode", 1, "bytes, the metadata say 1"),
     "vm_lie_least_extent": (f"{_VM}/symbols/0/low", 2, "open extents and their bounds"),
     "vm_lie_function": (f"{_NET}/mlfc/operators/0/function", "tvmgen_net_other", "tvmgen_net_other"),
 }

@@ -14,7 +14,7 @@ from mlfc.support.params import load_params
 
 NAMES = (
     "tar", "archive", "parameters", "parameters as JSON", "parameters as BSON", "BSON", "graph JSON", "Relay text",
-    "C code", "C header", "module blob", "tvm-ffi blob", "bytecode", "ELF object",
+    "C code", "C header", "module blob", "tvm-ffi blob", "dynamic model", "ELF object",
 )  # fmt: skip
 FILES = 30
 

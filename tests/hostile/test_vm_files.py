@@ -1,254 +1,130 @@
-"""Damaged and malicious bytecode: one error with its place, in Python and in C alike, at little cost."""
+"""Descriptions of dynamic models that are damaged or malicious: one error that names the place, at little cost."""
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
-import random
-import re
+import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fuzz.bytecode import MUTATORS, seeds
-from mlfc.errors import ArchiveError, InternalError, OptionError
-from mlfc.runtime import LibraryModule, VmModule
-from mlfc.support.bytecode import (
-    INSTRUCTIONS,
-    Executable,
-    Function,
-    OpenExtent,
-    StorageRegister,
-    Symbol,
-    TensorRegister,
-    Value,
-    decode,
-    disassemble,
-    encode,
-    verify,
-)
-from mlfc.support.bytecode.file import HEADER, SECTIONS
+import mlfc
+from fuzz.python_readers import descriptions
+from mlfc.archive.describe.inspect_library import inspect_library
+from mlfc.errors import ArchiveError
+from mlfc.runtime import VmModule
+from mlfc.support.executable import MAX_BYTES, Executable, VmValue, decode, encode
+from mlfc.support.module_info import SymbolInfo
 from tests.counting import counted_calls
-from tests.vm_programs import Program, RandomProgram, built_library
+from tests.vm_models import two_layers
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "vm.md"
+OLD = b"MLFC-VM\n" + struct.pack("<II", 2, 0) + bytes(500)
+RECOMPILE = r"bytecode of an earlier version\. Compile the model again; .*mlfc compile OLD\.tar -o NEW\.tar"
+_LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "rows", "int8", "\x00", "x" * 300])
+)
+_JSON = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=4), inner))
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> LibraryModule:
-    return LibraryModule(built_library(tmp_path_factory.mktemp("vm")))
-
-
-def loads_in_c(library: LibraryModule, data: bytes) -> bool:
-    """Tell whether the C interpreter takes a file, which ends where its memory ends for sanitizers alone."""
-    opened, error = ctypes.c_void_p(), ctypes.create_string_buffer(64)
-    native = library.library
-    native.mlfc_vm_host_open.argtypes = (
-        ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p,
-    )  # fmt: skip
-    table = library.address("tvmgen_vmtest_vm_code")
-    status = native.mlfc_vm_host_open(data, len(data), table, 4, ctypes.byref(opened), error)
-    if status == 0:
-        native.mlfc_vm_host_close(opened)
-    return bool(status == 0)
+def read(data: bytes) -> Executable | None:
+    """Return what a file describes; None if it is refused, with the error that is expected."""
+    try:
+        return decode(data, "x.vm")
+    except ArchiveError as error:
+        said = str(error)
+    assert said.startswith("x.vm")
+    assert "Compile the model again" in said
+    return None
 
 
 def test_files_are_read_as_written() -> None:
-    for seed in range(20):
-        executable = RandomProgram(random.Random(seed)).executable
-        data = encode(executable)
-        found = decode(data)
-        # names are among the strings of a file
-        assert dataclasses.replace(found, strings=()) == dataclasses.replace(executable, strings=())
-        assert found.strings[: len(executable.strings)] == executable.strings
-        assert encode(found) == data
+    for data in descriptions():
+        assert encode(decode(data, "x.vm")) == data
+        for length in range(len(data) - 1):
+            assert read(data[:length]) is None
 
 
-def test_every_truncation_is_refused(library: LibraryModule) -> None:
-    data = seeds()[1]
-    for length in range(len(data)):
-        with pytest.raises(ArchiveError, match=r"fuzz, (byte \d+|function)|fuzz"):
-            decode(data[:length], place="fuzz")
-        assert not loads_in_c(library, data[:length])
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@given(st.data())
+def test_parts_may_be_anything(data: Any) -> None:
+    document = json.loads(data.draw(st.sampled_from(descriptions())))
+    place, keys = document, []
+    while isinstance(place, (dict, list)) and place:
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        keys.append((place, key))
+        place = place[key]
+    holder, key = data.draw(st.sampled_from(keys))
+    holder[key] = data.draw(_JSON)
+    found = read(json.dumps(document).encode())
+    if found is not None:
+        assert decode(encode(found), "again") == found
 
 
-def test_c_takes_what_python_takes_and_refuses_the_rest(library: LibraryModule) -> None:
-    chance = random.Random(11)
-    taken, refused = 0, []
-    for _ in range(1500):
-        data = chance.choice(MUTATORS)(chance.choice(seeds()), chance)
-        try:
-            executable = decode(data)
-        except ArchiveError as error:
-            # what the file does not say is where registers are written
-            if "may be read before" not in error.cause and "nested too deeply" not in error.cause:
-                refused.append(data)
-            continue
-        try:
-            VmModule(executable).model_with(library, interpreter="python")
-        except OptionError:
-            continue  # the name is damaged: no library has code of it
-        except ArchiveError:
-            assert not loads_in_c(library, data)
-            continue
-        assert loads_in_c(library, data)
-        taken += 1
-    assert taken > 100
-    assert len(refused) > 500
-    assert not any(loads_in_c(library, data) for data in refused)
+@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@given(_JSON.map(lambda item: json.dumps(item).encode()) | st.binary(max_size=60))
+def test_what_describes_no_model_is_refused(data: bytes) -> None:
+    assert read(data) is None
 
 
-def test_forged_counts_cost_nothing(library: LibraryModule) -> None:
-    for number, section in enumerate(SECTIONS):
-        for count in (2**31, 2**32 - 1, 1 << 20):
-            for offset in (0, 4):
-                forged = bytearray(seeds()[2])
-                struct.pack_into("<I", forged, HEADER.size - 8 * len(SECTIONS) + 8 * number + offset, count)
-                with counted_calls() as calls, pytest.raises(ArchiveError, match="byte"):
-                    decode(bytes(forged))
-                assert calls.number < 2000, section
-                assert not loads_in_c(library, bytes(forged))
-
-
-def broken(**changes: Any) -> Executable:
-    """Return a small executable with some fields changed."""
-    program = Program(1, 1)
-    program.input("x", "int32", (4,))
-    program.output("y", "int32", (4,))
-    program.main.return_([program.main.parameters[0]])
-    return dataclasses.replace(program.build(), **changes)
-
-
-MAIN = broken().functions[0]
+VALUE = VmValue("x", "float32", ("n", 4))
+GOOD = Executable("net", (VALUE,), (VALUE,), (SymbolInfo("n", 1, 8),))
 
 
 @pytest.mark.parametrize(
-    ("executable", "message"),
+    ("changes", "message"),
     [
-        (broken(name=""), "header: the module has no name"),
-        (broken(functions=()), "there is no function"),
-        (broken(arena_bytes=-2), "the size of the arena"),
-        (broken(states=(None, None)), "2 states exceed the inputs"),
-        (broken(states=(9,)), "state 'x': constant 9 is not known"),
-        (broken(states=(None,), outputs=(Value("y", "int32", (5,)),)), "its next value has another type"),
-        (broken(states=(None,), inputs=(Value("x", "int32", (None,)),)), "its shape is not fixed"),
-        (broken(states=(None,), inputs=(Value("x", "int32", (2**30,)),)), "its size is not possible"),
-        (broken(inputs=()), "1 parameters and 1 results, but the model has 0 inputs"),
-        (broken(inputs=(Value("x", "int3", (4,)),)), "input 'x': unknown dtype 'int3'"),
-        (broken(inputs=(Value("x", "int32", (OpenExtent(0),)),)), "symbol 0 is not known"),
-        (broken(inputs=(Value("x", "int32", (1,) * 9),)), "9 dimensions exceed 8"),
-        (broken(symbols=(Symbol("n", 5, 4),)), "symbol 'n': bounds 5 to 4"),
-        (broken(integers=(2**63,)), "does not fit in 64 bits"),
-        (broken(functions=(dataclasses.replace(MAIN, tensors=9),)), "9 tensor registers exceed"),
-        (broken(functions=(dataclasses.replace(MAIN, integers=2**31),)), "integer registers exceed"),
-        (broken(functions=(dataclasses.replace(MAIN, labels=(1,)),)), "label 0 is not at an instruction"),
-        (broken(functions=(dataclasses.replace(MAIN, code=()),)), "control passes the end"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x115, 0)),)), "takes 1 operands, got 0"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x215, 1)),)), "tensor register 1 is out of range"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x215, 2**31 + 9)),)), "constant 9 is out of range"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x2FF, 0)),)), "instruction 0: opcode 255 is unknown"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x15, 0)),)), "'return' cannot have 0 words"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x915, 0)),)), "'return' cannot have 9 words"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x212, 0)),)), "label 0 is out of range"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x214, 7)),)), "function 7 is out of range"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x210, 7)),)), "kernel 7 is out of range"),
-        (broken(functions=(dataclasses.replace(MAIN, code=(0x216, 7)),)), "string 7 is out of range"),
+        ({"name": ""}, "name"),
+        ({"name": "a b"}, "name"),
+        ({"name": "n" * 256}, "name"),
+        ({"symbols": ()}, "'x': unknown symbol 'n'"),
+        ({"symbols": (SymbolInfo("n", 1, 8),) * 2}, "symbols of different names"),
+        ({"symbols": (SymbolInfo("n", 5, 4),)}, "symbol 'n': expected at least 5, got 4"),
+        ({"symbols": (SymbolInfo("n", -1, 4),)}, "low"),
+        ({"inputs": (replace(VALUE, dtype="int3"),)}, "dtype"),
+        ({"inputs": (replace(VALUE, extents=(1,) * 9),)}, "extents"),
+        ({"inputs": (replace(VALUE, extents=(-1,)),)}, "extents"),
+        ({"inputs": (replace(VALUE, extents=(1 << 31,)),)}, "extents"),
+        ({"states": (VALUE,), "next_states": ("y",)}, "state 'x': expected numbers as its shape"),
+        ({"next_states": ("y",)}, "expected 0 next states, got 1"),
+        ({"arena_bytes": -1}, "arena_bytes"),
     ],
 )
-def test_broken_tables_are_named(executable: Executable, message: str) -> None:
-    with pytest.raises(ArchiveError, match=re.escape(message)):
-        verify(executable)
+def test_faults_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArchiveError, match=message):
+        decode(encode(replace(GOOD, **changes)), "x.vm")
 
 
-def test_registers_are_written_before_they_are_read() -> None:
-    program = Program(0, 0)
-    main = program.main
-    condition, other = main.integer(0), main.integer_register()
-    skip = main.label()
-    main.branch(condition, skip)
-    main.integer(1, other)
-    main.place(skip)
-    main.compute("add", other, 1)
-    main.return_([])
-    with pytest.raises(ArchiveError, match="instruction 3: integer register 1 may be read before it is written"):
-        program.build()
-    for end in ("drop", "release"):
-        program = Program(0, 0)
-        main = program.main
-        storage = main.storage(64)
-        tensor = main.tensor(storage, 0, "int8", [1])
-        loop = main.label()
-        main.place(loop)
-        main.tensor(storage, 0, "int8", [1])
-        main.move(tensor)
-        main.drop(tensor) if end == "drop" else main.release(storage)
-        main.jump(loop)
-        kind = "tensor" if end == "drop" else "storage"
-        with pytest.raises(ArchiveError, match=f"{kind} register 0 may be read before"):
-            program.build()
+def test_many_parts_cost_no_more_than_reading_them() -> None:
+    count = 1000
+    names = [f"n{number}" for number in range(count)]
+    values = tuple(replace(VALUE, name=f"x{number}", extents=tuple(names[-8:])) for number in range(count))
+    many = replace(GOOD, inputs=values, outputs=(), symbols=tuple(SymbolInfo(name, 0, None) for name in names))
+    with counted_calls() as calls:
+        assert decode(encode(many), "x.vm") == many
+    assert calls.number < 500 * count
+    with pytest.raises(ArchiveError, match="expected at most 67,108,864 bytes"):
+        decode(b" " * (MAX_BYTES + 1), "x.vm")
+    with pytest.raises(ArchiveError, match="expected JSON"):
+        decode(b"[" * 200_000, "x.vm")
 
 
-def test_loops_entered_anywhere_end_the_analysis() -> None:
-    # each pass over the blocks finds one more register unset: as many as there are blocks in reverse
-    program = Program(0, 0)
-    main = program.main
-    labels = [main.label() for _ in range(120)]
-    registers = [main.integer(0) for _ in labels]
-    tensors = [main.move(program.flags) for _ in labels]
-    main.jump(labels[-1])
-    for number, label in enumerate(labels):
-        main.place(label)
-        if number:
-            main.drop(tensors[number])
-            main.branch(registers[number], labels[number - 1])
-        main.branch(registers[number], labels[0])
-        main.fail("end")
-    with counted_calls() as calls, pytest.raises(ArchiveError, match="nested too deeply"):
-        program.build()
-    assert calls.number < 100_000
-
-
-def test_builders_refuse_what_compilers_get_wrong() -> None:
-    program = Program(0, 0)
-    label = program.main.label()
-    program.main.jump(label)
-    with pytest.raises(InternalError, match="never placed"):
-        program.build()
-    program.main.place(label)
-    with pytest.raises(InternalError, match="placed twice"):
-        program.main.place(label)
-    with pytest.raises(InternalError, match="expected 3 buffers and 1 numbers, got 1 buffers and 0 numbers"):
-        program.main.invoke(program.add, [TensorRegister(0)])
-    program = Program(0, 0)
-    program.main.release(StorageRegister(3))
-    program.main.return_([])
-    with pytest.raises(ArchiveError, match="storage register 3 is out of range: there are 0"):
-        program.build()
-
-
-def test_an_arena_has_all_places() -> None:
-    for size, offset, message in ((64, 64, "64 bytes at 64"), (1, 8, "1 bytes at 8"), (0, -64, "0 bytes at -64")):
-        program = Program(0, 0)
-        program.main.storage(size, offset)
-        program.main.return_([])
-        with pytest.raises(ArchiveError, match=re.escape(f"{message} are not within the 64 bytes of the arena")):
-            program.build(64)
-
-
-def test_the_page_has_every_instruction_with_its_operands() -> None:
-    rows = dict(re.findall(r"^\| \d+ \| `(\w+)` \| ([^|]*) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
-    assert list(rows) == [instruction.name for instruction in INSTRUCTIONS]
-    for instruction in INSTRUCTIONS:
-        named = [name for name in rows[instruction.name].split(", ") if "..." not in name and name]
-        assert named == list(instruction.fields), instruction.name
-
-
-def test_text_shows_the_whole_program() -> None:
-    text = disassemble(decode(seeds()[1]))
-    assert "module vmtest" in text
-    assert "symbol rows: 1 to 8" in text
-    assert "input x: int32[rows, 16]" in text
-    assert "kernel add: reads 2, writes 1, numbers 1" in text
-    assert isinstance(decode(seeds()[1]).functions[0], Function)
+def test_bytecode_of_earlier_versions_is_refused_in_modules(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match=RECOMPILE):
+        mlfc.runtime.load_from_bytes("mlfc.vm", OLD)
+    with pytest.raises(ArchiveError, match=RECOMPILE):
+        VmModule(OLD)
+    # a library, of which the description is replaced by bytecode of the same size
+    module, params = two_layers(4)
+    path = mlfc.build(module, "llvm", params, executor="vm").export_library(tmp_path / "old.so")
+    data = path.read_bytes()
+    description = next(item.save_to_bytes() for item in mlfc.load_module(path).walk() if isinstance(item, VmModule))
+    assert data.count(description) == 1
+    old = tmp_path / "bytecode.so"
+    old.write_bytes(data.replace(description, OLD[:8] + bytes(len(description) - 8)))
+    for read_library in (mlfc.load_module, mlfc.load, inspect_library):
+        with pytest.raises(ArchiveError, match=RECOMPILE):
+            read_library(old)

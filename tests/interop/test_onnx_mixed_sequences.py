@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from onnxruntime import InferenceSession
 import mlfc
 from mlfc.errors import InputError, MlfcError, UnsupportedError
 from mlfc.relay.text import from_text, to_text
-from mlfc.support.bytecode import decode, encode
 from tests.relay_dynamic import run_dynamic
 from tests.verify_relay import verify
 
@@ -45,10 +43,8 @@ def same(found: Any, wanted: Any) -> None:
 
 def machines(model: onnx.ModelProto, folder: Path) -> list[Any]:
     library = mlfc.compile(model, "c").export_library(folder / "model.so")
-    return [
-        mlfc.runtime.VirtualMachine(mlfc.load_module(library), mlfc.cpu(0), interpreter=kind)
-        for kind in ("c", "python")
-    ]
+    modules = mlfc.load_module(library), mlfc.compile(model, "llvm").factory.runtime
+    return [mlfc.runtime.VirtualMachine(lib, mlfc.cpu(0)) for lib in modules]
 
 
 def test_tensors_of_several_ranks_are_kept_in_loops_and_taken_out(tmp_path: Path) -> None:
@@ -110,17 +106,3 @@ def test_what_needs_one_rank_says_so() -> None:
     )
     with pytest.raises(MlfcError, match="float16"):
         mlfc.import_model(halves, dynamic=True)
-
-
-def test_files_without_such_a_list_have_the_first_version(tmp_path: Path) -> None:
-    mixed = parsed("float[5] x, int64 turns", "seq(float) t", GROWN)
-    plain = parsed("float[n] x", "seq(float) s", "s = SequenceConstruct (x, x)")
-    versions = []
-    for model in (mixed, plain):
-        archive = mlfc.compile(model, "c").export(tmp_path / "model.tar")
-        with tarfile.open(archive) as opened:
-            (member,) = [item for item in opened.getmembers() if item.name.endswith(".vm")]
-            data = opened.extractfile(member).read()  # type: ignore[union-attr]  # a file
-        versions.append(data[8])
-        assert encode(decode(data)) == data
-    assert versions == [2, 1]

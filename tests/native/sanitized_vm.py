@@ -1,4 +1,4 @@
-"""Running whole models of open extents in one program under the sanitizers: kernels, launchers and the interpreter."""
+"""Run dynamic models in one program under the sanitizers, also where memory runs out."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy.typing as npt
 from mlfc import archive
 from mlfc.factory import Factory
 from mlfc.support import dtypes
-from mlfc.support.bytecode.instructions import DTYPES, MAX_RANK, NUMBERED_DTYPES
 from mlfc.support.content import Data, chunks_of
+from mlfc.support.executable import DTYPES, MAX_RANK, NUMBERED_DTYPES, release_symbol, run_symbol
 from tests.native.sanitized import CHECKS
 
 Array = npt.NDArray[Any]
@@ -25,14 +25,13 @@ _MAIN = """
 #include <stdlib.h>
 #include <string.h>
 
-#include "machine.h"
-#include "mlfc_vm.h"
 %(includes)s
 
 struct model {
-  const uint8_t *file;
-  size_t bytes;
-  const mlfc_vm_code *code;
+  int32_t (*run)(const mlfc_vm_host *, const mlfc_vm_tensor *, mlfc_vm_tensor *, void *, int64_t, mlfc_vm_error *);
+  int32_t (*release)(const mlfc_vm_host *, mlfc_vm_tensor *, int32_t);
+  int64_t work_bytes;
+  int32_t outputs;
 };
 
 static const struct model models[] = {
@@ -41,29 +40,40 @@ static const struct model models[] = {
 
 static const size_t widths[] = {%(widths)s};
 
+#ifndef MEMORY_LIMIT
+#define MEMORY_LIMIT (INT64_C(1) << 28)
+#endif
+
+enum { HEADER = 32, MOST_FAILURES = 40 };
+
+/* Memory of the run, and how many allocations succeed; -1 for all. */
+static int64_t live, left = -1;
+
 static void *block(size_t size) {
   void *found = NULL;
   if (posix_memalign(&found, 64, size) != 0) {
     exit(3);
   }
+  memset(found, 0xa5, size);
   return found;
 }
 
-/* Data of the interpreter's blocks begins where its address allows: here so late that 7 bytes are left at the end.
- * Those are cut off. Lists need all they ask for, which is a multiple of 8. */
-static size_t front(void) { return (64 + 8 - sizeof(struct vm_block) %% 64) %% 64; }
-
-static void *allocate(void *context, size_t bytes) {
-  const size_t size = front() + bytes - (bytes %% 8 == 0 ? 0 : 7);
-  uint8_t *found = block(size);
-  (void)context;
-  memset(found, 0, size);
-  return found + front();
+/* Of a tensor's memory, everything behind its bytes is cut off: its block begins where the bytes behind the header are
+ * aligned. Lists of 4, 12, 28, ... tensors get what they ask for. */
+static void *allocate(int64_t bytes) {
+  const int64_t list = bytes + 512;
+  const size_t size = (size_t)(bytes - (bytes >= 512 && (list & (list - 1)) == 0 ? 0 : 64));
+  if (left == 0) {
+    return NULL;
+  }
+  left -= left > 0;
+  live++;
+  return (uint8_t *)block(HEADER + size) + HEADER;
 }
 
-static void release(void *context, void *memory) {
-  (void)context;
-  free((uint8_t *)memory - front());
+static void release(void *memory) {
+  live--;
+  free((uint8_t *)memory - HEADER);
 }
 
 static void get(void *to, size_t bytes, FILE *data) {
@@ -81,36 +91,49 @@ static size_t size_of(const mlfc_vm_tensor *tensor) {
   return size;
 }
 
-/* Runs a model on the inputs that follow, and writes its status and what it gives. */
+/* Runs a model on the inputs that follow, and writes its status and outputs. */
 static void run(const struct model *model, uint32_t count, FILE *data, FILE *results) {
-  static const mlfc_vm_host host = {allocate, release, NULL, NULL, INT64_C(1) << 28, 100000, 64, NULL};
+  mlfc_vm_host host = {0};
   mlfc_vm_tensor inputs[16], outputs[64];
-  uint8_t *file = block(model->bytes);
-  void *work;
-  size_t work_bytes;
-  uint32_t position, produced = 0;
-  int32_t status;
-  mlfc_vm vm;
   mlfc_vm_error error;
-  memcpy(file, model->file, model->bytes);
+  int64_t allowed;
+  int32_t position, produced, status;
+  uint8_t *work = NULL;
+  host.allocate = allocate;
+  host.release = release;
+  host.memory_limit = MEMORY_LIMIT;
+  host.turn_limit = 100000;
   memset(inputs, 0, sizeof inputs);
-  for (position = 0; position < count; position++) {
+  memset(outputs, 0xa5, sizeof outputs);
+  for (position = 0; position < (int32_t)count; position++) {
     mlfc_vm_tensor *input = &inputs[position];
     get(&input->dtype, 1, data);
     get(&input->rank, 1, data);
     get(input->extents, sizeof input->extents, data);
+    input->device = MLFC_VM_CPU;
     input->data = block(size_of(input));
     get(input->data, size_of(input), data);
   }
-  if (mlfc_vm_load(&vm, file, model->bytes, model->code, &error) != MLFC_VM_OK) {
-    exit(5);
+  if (model->work_bytes > 0) { /* at the address that leaves the fewest bytes behind the arena */
+    work = block((size_t)model->work_bytes + 1);
   }
-  work_bytes = mlfc_vm_work_bytes(&vm, 64);
-  work = block(work_bytes);
-  memset(work, 0xa5, work_bytes);
-  produced = mlfc_vm_result_count(&vm, 0);
-  status = mlfc_vm_run(&vm, 0, inputs, count, outputs, produced, work, work_bytes, &host, &error);
-  produced = status == MLFC_VM_OK ? produced : 0;
+  for (allowed = 0; model->release != NULL && allowed < MOST_FAILURES; allowed++) {
+    left = allowed;
+    status = model->run(&host, inputs, outputs, NULL, 0, &error);
+    if (status != MLFC_VM_ALLOCATE) {
+      if (status == MLFC_VM_OK) {
+        model->release(&host, outputs, model->outputs);
+      }
+      allowed = MOST_FAILURES;
+    }
+    if (live != 0 || error.code != status) {
+      fprintf(stderr, "%%d allocations are left after status %%d, %%d\\n", (int)live, (int)status, (int)error.code);
+      exit(6);
+    }
+  }
+  left = -1;
+  status = model->run(&host, inputs, outputs, work == NULL ? NULL : work + 1, model->work_bytes, &error);
+  produced = status == MLFC_VM_OK ? model->outputs : 0;
   fwrite(&status, sizeof status, 1, results);
   fwrite(&produced, sizeof produced, 1, results);
   for (position = 0; position < produced; position++) {
@@ -121,14 +144,17 @@ static void run(const struct model *model, uint32_t count, FILE *data, FILE *res
     fwrite(output->data, 1, size_of(output), results);
   }
   fflush(results); /* the runs that are written tell which one ended the program */
-  if (produced > 0) {
-    mlfc_vm_release(&host, outputs, produced);
+  if (produced > 0 && model->release != NULL) {
+    model->release(&host, outputs, produced);
   }
-  for (position = 0; position < count; position++) {
+  if (live != 0) {
+    fprintf(stderr, "%%d allocations are left after status %%d\\n", (int)live, (int)status);
+    exit(7);
+  }
+  for (position = 0; position < (int32_t)count; position++) {
     free(inputs[position].data);
   }
   free(work);
-  free(file);
 }
 
 int main(int argc, char **argv) {
@@ -147,7 +173,7 @@ int main(int argc, char **argv) {
 
 @dataclass(frozen=True, eq=False)
 class VmJob:
-    """A model built for the virtual machine under a name of its own, and the inputs of each of its runs."""
+    """A dynamic model under a name of its own, and the inputs of each of its runs."""
 
     label: str
     factory: Factory
@@ -156,14 +182,14 @@ class VmJob:
 
 @dataclass(frozen=True, eq=False)
 class Ran:
-    """What a run gave: the interpreter's status, 0 where it succeeded, and the outputs."""
+    """The result of a run: its status, 0 on success, and the outputs."""
 
     status: int
     outputs: tuple[Array, ...]
 
 
 def run_models(jobs: Sequence[VmJob], folder: Path, compiler: Sequence[str]) -> tuple[list[list[Ran]], str]:
-    """Return what every run of every job gave, and what the sanitizers said, with the job that it was said of."""
+    """Return the results of every job's runs, and the sanitizers' report with the label of the job."""
     program = _built(jobs, folder, compiler)
     with (folder / "data.bin").open("wb") as data:
         for number, job in enumerate(jobs):
@@ -211,10 +237,7 @@ def _built(jobs: Sequence[VmJob], folder: Path, compiler: Sequence[str]) -> Path
     names = [job.factory.module_name for job in jobs]
     texts = {
         "includes": "\n".join(f'#include "tvmgen_{name}.h"' for name in names),
-        "models": "\n".join(
-            f"  {{tvmgen_{name}_vm_bytecode, sizeof tvmgen_{name}_vm_bytecode, &tvmgen_{name}_vm_code}},"
-            for name in names
-        ),
+        "models": "\n".join(f"  {_entry(job.factory)}," for job in jobs),
         "widths": ", ".join(str(dtypes.nbytes(dtype)) for dtype in DTYPES),
     }
     for name, content in files.items():
@@ -224,9 +247,15 @@ def _built(jobs: Sequence[VmJob], folder: Path, compiler: Sequence[str]) -> Path
             file.writelines(chunks_of(content))
     main = folder / "main.c"
     main.write_text("#define _POSIX_C_SOURCE 200112L\n" + _MAIN % texts)
-    vm = folder / "runtime/src/runtime/crt/vm"
-    sources = [main, *sorted((folder / "src").glob("*.[cS]")), *sorted(vm.glob("*.c"))]
-    includes = [f"-I{place}" for place in (folder / "include", folder / "runtime/include", vm)]
+    sources = [main, *sorted((folder / "src").glob("*.[cS]"))]
+    includes = [f"-I{place}" for place in (folder / "include", folder / "runtime/include")]
     program = folder / "models"
     subprocess.run([*compiler, *CHECKS, *includes, *map(str, sources), "-o", str(program), "-lm"], check=True)
     return program
+
+
+def _entry(factory: Factory) -> str:
+    executable = factory.unit.executable
+    assert executable is not None
+    release = "NULL" if executable.is_bounded else release_symbol(executable.name)
+    return f"{{{run_symbol(executable.name)}, {release}, {executable.work_bytes or 0}, {len(executable.outputs)}}}"

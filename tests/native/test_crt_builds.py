@@ -55,15 +55,6 @@ def test_templates_build_for_boards(tree: Path, cpu: str) -> None:
     check_c(tree, [*sources(tree), tree / "board/platform.c"], flags, "arm-none-eabi-gcc", host=False)
 
 
-def test_virtual_machine_builds_where_int_has_16_bits(tree: Path) -> None:
-    files = sorted((tree / "runtime/src/runtime/crt/vm").glob("*.c"))
-    flags = [*STRICT, "-mmcu=atmega2560", "-fsyntax-only", "-I", str(tree / "runtime/include")]
-    command = [need("avr-gcc", "gcc-avr"), *flags, *map(str, files)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert len(files) > 4
-
-
 @pytest.mark.parametrize(("language", "standard"), [("c", "c99"), ("c++", "c++98"), ("c++", "c++17")])
 def test_each_header_stands_alone(tree: Path, tmp_path: Path, language: str, standard: str) -> None:
     file = tmp_path / "header.c"

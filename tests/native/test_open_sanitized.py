@@ -14,6 +14,7 @@ import mlfc
 from fuzz import open_sanitized
 from mlfc import archive
 from mlfc.factory import Factory
+from mlfc.support.executable import RunCode
 from tests.conftest import need
 from tests.native.sanitized_vm import VmJob, run_models
 
@@ -54,3 +55,15 @@ def test_the_edge_of_nothing_is_not_read(tmp_path: Path) -> None:
     assert not said
     assert not empty.outputs  # refused, as ONNX Runtime refuses it
     assert two.outputs[0].tolist() == [3, 3, 4, 4, 4]
+
+
+def test_blocks_that_exceed_the_address_space_are_not_allocated(tmp_path: Path) -> None:
+    need("gcc", "gcc-multilib")
+    made = mlfc.compile(model("(int64[2] s) => (float[a,b] y) { y = ConstantOfShape (s) }"), "c", module_name="filled")
+    runs = [[np.array([20000, 60000])], [np.array([2, 3])]]  # the first is 2^32 bytes and some
+    ((large, small),), said = run_models(
+        [VmJob("filled", made.factory, runs)], tmp_path, ["gcc", "-m32", "-DMEMORY_LIMIT=0"]
+    )
+    assert not said
+    assert large.status == RunCode.ALLOCATE
+    assert small.outputs[0].shape == (2, 3)

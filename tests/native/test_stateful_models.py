@@ -93,13 +93,13 @@ def test_bound_calls_and_executors_continue_the_state_of_their_model(form: str) 
     np.testing.assert_array_equal(call.outputs["y"], expected[0])
 
 
-@pytest.mark.parametrize("interpreter", ["python", "c"])
-def test_rows_of_any_number_continue_one_state(interpreter: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["c", "llvm"])
+def test_rows_of_any_number_continue_one_state(target: str, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
     session = runtime.InferenceSession(open_frames().SerializeToString())
     first = {"h": np.zeros((1, 3), np.float32), "before": np.float32([[1, 2, 3]])}
     options = {"states": OPEN_FRAMES, "state_init": {"before": first["before"]}, "specialize": [{"n": 2}]}
-    compiled = mlfc.compile(open_frames(), **options, module_name="rows")
+    compiled = mlfc.compile(open_frames(), target, **options, module_name="rows")
     path = compiled.export(tmp_path / "rows.tar")
     assert mlfc.validate(path) == []
     (tmp_path / "rows.onnx").write_bytes(open_frames().SerializeToString())
@@ -113,7 +113,7 @@ def test_rows_of_any_number_continue_one_state(interpreter: str, tmp_path: Path)
         assert [item.nanoseconds > 0 for item in measured.operators] == [True, True, True, False, False, False]
         assert measured.outputs["y"].shape == (2, 3)
     assert [item.nodes[-1:] for item in measured.operators[:3]] == [("Add #2",), ("Add #5",), ()]
-    model = mlfc.runtime.VirtualMachine(mlfc.load_module(library), mlfc.cpu(), interpreter=interpreter).model
+    model = mlfc.runtime.VirtualMachine(mlfc.load_module(library), mlfc.cpu()).model
     rng = np.random.default_rng(0)
     for _ in range(2):
         wanted = dict(first)

@@ -1,11 +1,10 @@
-"""Archives with modules of the virtual machine: written, checked, compared, and run as C without a heap."""
+"""Archives of dynamic models: written, checked, compared, and run as C without a heap."""
 
 from __future__ import annotations
 
 import json
 import re
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from mlfc import archive
 from mlfc.archive.write.budget import check_budget
 from mlfc.errors import ArchiveError, BudgetError, OptionError
 from mlfc.factory import Factory
-from mlfc.support.bytecode import decode, encode
+from mlfc.support.executable import decode, encode
 from tests.native.extracted import WARNINGS, extracted, make, sum_factory
 from tests.open_models import looping
 from tests.unit.test_archive import rewritten
 from tests.vm_models import expected, two_layers
 
-BYTECODE = "executor-config/vm/net.vm"
+DESCRIPTION = "executor-config/vm/net.vm"
 
 
 def built(high: int | None = 4, target: str = "c", name: str = "net") -> Factory:
@@ -54,13 +53,13 @@ def test_bound_too_large_for_memory_is_none(high: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("high", "target"), [(4, "c"), (None, "c"), (4, "llvm"), (None, "llvm")])
-def test_archive_says_what_its_bytecode_does(high: int | None, target: str, tmp_path: Path) -> None:
+def test_archive_describes_its_model(high: int | None, target: str, tmp_path: Path) -> None:
     factory = built(high, target)
     path = exported(factory, tmp_path)
     assert archive.validate(path) == []
     files = members(path)
-    executable = decode(files[BYTECODE])
-    assert encode(executable) == files[BYTECODE]
+    executable = decode(files[DESCRIPTION], DESCRIPTION)
+    assert encode(executable) == files[DESCRIPTION]
     module = json.loads(files["metadata.json"])["modules"]["net"]
     assert module["executors"] == ["vm"]
     assert module["mlfc"]["vm"]["symbols"] == [{"name": "batch", "low": 1, "high": high}]
@@ -73,7 +72,6 @@ def test_archive_says_what_its_bytecode_does(high: int | None, target: str, tmp_
     assert ("--shape x=batch:1..8,8" in readme) is (high is None)
     found = archive.inspect(path)["modules"]["net"]
     assert found["executor"] == "vm"
-    assert found["vm"]["functions"][0]["instructions"] == sum(1 for _ in executable.functions[0].instructions())
     assert (found["memory"]["workspace_bytes"] is None) is (high is None)
     again = tmp_path / "again.tar"
     archive.migrate(path, again)
@@ -94,8 +92,9 @@ def test_metadata_have_what_is_live_in_each_call(tmp_path: Path) -> None:
     assert found["peak"]["call"] == live.index(max(live))
     assert sorted(item["bytes"] for item in found["peak"]["tensors"]) == sorted([sizes[0], sizes[1]])
     files = members(path)
-    executable, module = decode(files[BYTECODE]), json.loads(files["metadata.json"])["modules"]["net"]["mlfc"]
-    assert {block["offset"] for block in module["plan"]} <= {0, *executable.integers}
+    module = json.loads(files["metadata.json"])["modules"]["net"]["mlfc"]
+    executable = decode(files[DESCRIPTION], DESCRIPTION)
+    assert max(block["offset"] + block["bytes"] for block in module["plan"]) == executable.arena_bytes
     assert "which tensors live when" not in str(archive.inspect(path)["modules"]["net"]["untold"])
     assert mlfc.memory_map(path).svg().count("<rect") > len(sizes)
     unbounded = archive.inspect(exported(built(None), tmp_path, "unbounded.tar"))["modules"]["net"]
@@ -157,9 +156,8 @@ def test_c_gives_what_its_test_vectors_say(tmp_path: Path, quick_builds: None) -
 
 def test_objects_and_sources_have_what_a_program_needs() -> None:
     code = set(archive.source_folder([built()]))
-    assert {"src/net_lib0.c", "src/net_lib1.c", "include/tvmgen_net.h", BYTECODE} <= code
-    assert "runtime/src/runtime/crt/vm/run.c" in code
-    assert {"include/tvmgen_net.h", "lib/net_lib1.o", BYTECODE} <= set(archive.object_files([built(4, "llvm")]))
+    assert {"src/net_lib1.c", "include/tvmgen_net.h", "runtime/include/mlfc_vm.h", DESCRIPTION} <= code
+    assert {"include/tvmgen_net.h", "lib/net_lib1.o", DESCRIPTION} <= set(archive.object_files([built(4, "llvm")]))
 
 
 def test_bounds_are_part_of_the_interface(tmp_path: Path) -> None:
@@ -193,9 +191,9 @@ def test_what_archives_of_the_virtual_machine_cannot_have(options: dict[str, Any
     assert list(tmp_path.iterdir()) == []
 
 
-def test_loading_refuses_bytecode_of_another_module(tmp_path: Path) -> None:
+def test_loading_refuses_the_description_of_another_module(tmp_path: Path) -> None:
     path, other = exported(built(), tmp_path), built(None)
-    files = {**members(path), BYTECODE: encode(other.unit.executable)}  # type: ignore[arg-type]
+    files = {**members(path), DESCRIPTION: encode(other.unit.executable)}  # type: ignore[arg-type]
     document = json.loads(files["metadata.json"])
     del document["mlfc"]  # the list of files, which knows their hashes
     files["metadata.json"] = json.dumps(document).encode()
@@ -211,7 +209,7 @@ def test_loading_refuses_bytecode_of_another_module(tmp_path: Path) -> None:
 
 def test_interface_of_a_bounded_model_names_its_work_area() -> None:
     factory = built()
-    assert replace(factory.interface().vm, bytecode=0) == replace(built(4, "llvm").interface().vm, bytecode=0)  # type: ignore[type-var]
+    assert factory.interface().vm == built(4, "llvm").interface().vm
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import mlfc
 SHARED = {
     "the graph, loop and host IR, and the virtual machine's code, have the construct; code names its module or imports"
     " one of them": {
-        "Assign", "Body", "Buffer", "Call", "Cast", "Code", "Comment", "Constant", "Element", "For", "Function", "If",
+        "Assign", "Body", "Buffer", "Call", "Cast", "Comment", "Constant", "Element", "For", "Function", "If", "Jump",
         "Kernel", "Label", "Layout", "Limits", "Pool", "Return", "Storage", "Symbol", "Tail", "Tensor", "Value", "Var",
     },
     "TVM's names": {"GraphModule", "IoTimeoutError", "TransportClosedError"},

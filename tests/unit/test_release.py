@@ -128,7 +128,7 @@ def test_numbers_of_types_outside_numpy() -> None:
     import ml_dtypes
 
     from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, number_of
-    from mlfc.support.bytecode.instructions import DTYPES
+    from mlfc.support.executable import DTYPES
 
     for name in ("float8_e5m2", "bfloat16", "int4"):
         assert number_of(np.dtype(getattr(ml_dtypes, name))) == DTYPES.index(name)

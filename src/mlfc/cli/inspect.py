@@ -214,7 +214,7 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
 
 
 def _print_vm(vm: Mapping[str, Any]) -> None:
-    """Print open extents, sequences and optionals, and how much bytecode there is."""
+    """Print dynamic dimensions, sequences and optionals."""
     if vm["symbols"]:
         rows = [
             (item["name"], item["low"], "no bound" if item["high"] is None else item["high"]) for item in vm["symbols"]
@@ -234,9 +234,8 @@ def _print_vm(vm: Mapping[str, Any]) -> None:
                 for item in vm["containers"]
             ],
         )
-    instructions = sum(function["instructions"] for function in vm["functions"])
     typer.echo(
-        f"  bytecode: {instructions:,} instructions, {vm['kernels']:,} kernels, {vm['bytecode']:,} bytes"
+        f"  {vm['kernels']:,} kernels"
         + ("" if vm["arena_bytes"] is not None else "; memory is allocated while it runs")
     )
 

@@ -114,6 +114,10 @@ class _Printer:
             self._line(f"{_text(stmt.call)};")
         elif isinstance(stmt, host.Return):
             self._line(f"return {_text(stmt.value)};")
+        elif isinstance(stmt, host.Jump):
+            self._line(f"goto {stmt.label.name};")
+        elif isinstance(stmt, host.LabelPlace):
+            self._writer.line(f"{stmt.label.name}:;")
         elif isinstance(stmt, host.Unused):
             self._line(f"(void){stmt.var.name};")
         elif isinstance(stmt, host.Comment):
@@ -187,7 +191,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         return f"({expr.type.declared()}){_within(expr.of, _UNARY)}", _UNARY
     if isinstance(expr, host.Call):
         arguments = f",{_BREAK} ".join(map(c_expression, expr.arguments))
-        return f"{expr.function.name}({_ALIGN}{arguments})", _ATOM
+        called = expr.function.name if expr.pointer is None else _within(expr.pointer, _ATOM)
+        return f"{called}({_ALIGN}{arguments})", _ATOM
     if isinstance(expr, host.Choice):
         parts = (expr.condition, expr.then, expr.otherwise)
         condition, then, otherwise = (_within(part, _CHOICE + 1) for part in parts)

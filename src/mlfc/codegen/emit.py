@@ -23,8 +23,8 @@ from mlfc.codegen.writer import comment_text
 from mlfc.memory import Plan, assign_storages
 from mlfc.relay.op import kernel_note
 from mlfc.support import c_names
-from mlfc.support.bytecode import Executable
 from mlfc.support.content import Data, nbytes_of
+from mlfc.support.executable import Executable
 from mlfc.support.module_info import ConstantPoolInfo
 from mlfc.target.features import Level
 from mlfc.tir.ir import PrimFunc

@@ -146,6 +146,37 @@ typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
 #pragma GCC optimize ("fp-contract=off")
 #endif
 
+//: vm_trace
+/* what is done before and after each kernel, whose call has this number in the code; data is NULL before it */
+#if defined(MLFC_TRACE)
+#include "mlfc_trace.h"
+#ifndef MLFC_TRACE_RUN
+#define MLFC_TRACE_RUN() ((void)0)
+#define MLFC_TRACE_NUMBERS(numbers, count) ((void)(numbers))
+#endif
+#define MLFC_VM_TRACE(host, call, numbers, count, data, bytes) \
+  do {                                                         \
+    if ((data) == NULL) {                                      \
+      MLFC_TRACE_BEGIN(call);                                  \
+    } else {                                                   \
+      MLFC_TRACE_END(call, data, (size_t)(bytes));             \
+      MLFC_TRACE_NUMBERS(numbers, count);                      \
+    }                                                          \
+  } while (0)
+#else
+#define MLFC_TRACE_RUN() ((void)0)
+#if defined(MLFC_LIBRARY)
+#define MLFC_VM_TRACE(host, call, numbers, count, data, bytes)                        \
+  do {                                                                                \
+    if ((host)->trace != NULL) {                                                      \
+      (host)->trace((host)->context, call, numbers, count, (void *)(data), bytes);    \
+    }                                                                                 \
+  } while (0)
+#else
+#define MLFC_VM_TRACE(host, call, numbers, count, data, bytes) ((void)(numbers))
+#endif
+#endif
+
 //: trace
 /* with MLFC_TRACE defined, a header sees each operator begin, and end with its output; index is its place */
 #ifdef MLFC_TRACE

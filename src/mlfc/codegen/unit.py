@@ -9,7 +9,7 @@ from mlfc.errors import OptionError, unknown
 from mlfc.memory import ConstantPool, MemoryOptions, Plan
 from mlfc.relay.ir import Quantization
 from mlfc.support import c_names
-from mlfc.support.bytecode import Executable
+from mlfc.support.executable import Executable
 from mlfc.target.features import Levels
 from mlfc.target.target import Target, parse_target
 from mlfc.tir.ir import PrimFunc

@@ -30,16 +30,14 @@ PARALLEL = tuple(HEADERS)
 """The functions by which code shares work among threads."""
 _RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
 _PARALLEL_PARTS = ("parallel",)
-_VM_PARTS = ("include", "vm_host", "src/runtime/crt/vm")
+_VM_PARTS = ("include",)
 # the configuration of libraries comes before that of whole programs
 _RUNTIME_INCLUDES = (f"{RUNTIME}/include", f"{RUNTIME}/library")
 _PARALLEL_INCLUDES = (f"{RUNTIME}/parallel",)
 _RUNTIME_HEADERS = (b"tvm/runtime/",)
 _PARALLEL_HEADERS = tuple(f"<{header}>".encode() for header in HEADERS.values())
 _PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
-_VM_HEADERS = (b"<mlfc_vm_code.h>",)
-# the end of the name of the table that a model exports
-_VM_SYMBOLS = (b"_vm_code\0",)
+_VM_HEADERS = (b"<mlfc_vm.h>",)
 # names of symbols begin behind the zero of the name before, on some systems with an underscore; one that ends another
 # name, such as that of a variable for the function, is not written again
 _RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")
@@ -85,13 +83,13 @@ def buildable(files: Mapping[str, Data], machine: Platform | None = None) -> Bui
 
 
 def runtime_code(code: Iterable[Mapping[str, Data]]) -> Buildable:
-    """Return the runtime that code needs, in a folder of its own: for packed functions, for the virtual machine."""
+    """Return the runtime that code needs, in a folder of its own: for packed functions, for dynamic models."""
     needed: dict[str, bytes] = {}
     includes: tuple[str, ...] = ()
     for files in code:
         if needs_runtime(files):
             needed.update(runtime_files())
-        if _mentions(files, _VM_HEADERS, _VM_SYMBOLS):
+        if _mentions(files, _VM_HEADERS, ()):
             needed.update(vm_files())
         if mentions_parallel(files):
             needed.update(crt_files(*_PARALLEL_PARTS))
@@ -179,7 +177,7 @@ def runtime_files() -> Mapping[str, bytes]:
 
 @cache
 def vm_files() -> Mapping[str, bytes]:
-    """Return the virtual machine for hosts, by path, with which its modules are built."""
+    """Return the headers, by path, with which dynamic models are built."""
     return crt_files(*_VM_PARTS)
 
 

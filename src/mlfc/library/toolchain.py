@@ -52,6 +52,8 @@ FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fvisibility=default",
+    # dynamic models report their kernels' calls to callers that profile them
+    "-DMLFC_LIBRARY",
 )
 NATIVE = "-mcpu=native" if host_arch() == "aarch64" else "-march=native"
 """For libraries that run where they are built."""

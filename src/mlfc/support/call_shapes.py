@@ -9,9 +9,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 
 from mlfc.support.dim_walk import walked
 from mlfc.support.dims import Dim, Extent, Symbol, symbols_of
+from mlfc.support.dtypes import nbytes
 
 UNKNOWN = "?"
 _MOST_CHARACTERS = 2_000
@@ -70,6 +72,14 @@ def tensor_in_call(text: str, numbers: Sequence[int]) -> str:
         return text
     found = [counted(extent, numbers) for extent in parts[2].split(",")]
     return f"{parts[1]}[{','.join(UNKNOWN if extent is None else str(extent) for extent in found)}]"
+
+
+def nbytes_of_type(text: str) -> int:
+    """Return the bytes of a tensor of a type without unknown dimensions, 0 for others."""
+    parts = _TENSOR.fullmatch(text)
+    if parts is None or UNKNOWN in text:
+        return 0
+    return prod(int(extent) for extent in parts[2].split(",") if extent) * nbytes(parts[1])
 
 
 def dtype_of(text: str) -> str:

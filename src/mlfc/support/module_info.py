@@ -283,17 +283,18 @@ class SymbolInfo(Record):
 
 @dataclass(frozen=True)
 class VmInfo(Record):
-    """What the virtual machine needs for a module."""
+    """What a dynamic model needs."""
 
-    bytecode: Annotated[Bytes, Says("bytes of the bytecode")]
     arena_bytes: Annotated[
         Bytes | None,
-        Says("of all storage in the worst case; null where it is allocated when the module runs", "no heap is needed"),
+        Says(
+            "of all tensors in the worst case; null where memory is allocated when the module runs", "no heap is needed"
+        ),
     ]
     work_bytes: Annotated[
         Bytes | None,
         Says(
-            "of the interpreter's work area: arena, registers, arguments; null where there is no bound",
+            "of the work area of a run; null where there is no bound",
             "the one static array of firmware",
         ),
     ]

@@ -1,10 +1,10 @@
-"""What metadata say of an executable of the virtual machine."""
+"""The metadata of a dynamic model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlfc.support.bytecode import OPEN, Executable, work_bytes
+from mlfc.support.executable import Executable
 from mlfc.support.module_info import SymbolInfo, VmInfo
 from mlfc.support.tensor_info import TensorInfo
 
@@ -12,14 +12,9 @@ _SHOWN_EXTENTS = 8
 _SHOWN_NAME = 60
 
 
-def vm_info(executable: Executable, nbytes: int) -> VmInfo:
-    """Return what the virtual machine needs for an executable; `nbytes` are those of its bytecode."""
-    symbols = tuple(
-        SymbolInfo(symbol.name, symbol.low, symbol.high if symbol.high < OPEN else None)
-        for symbol in executable.symbols
-    )
-    arena = executable.arena_bytes if executable.is_bounded else None
-    return VmInfo(nbytes, arena, work_bytes(executable), symbols)
+def vm_info(executable: Executable) -> VmInfo:
+    """Return what a dynamic model needs."""
+    return VmInfo(executable.arena_bytes, executable.work_bytes, executable.symbols)
 
 
 def most_input_bytes(inputs: Sequence[TensorInfo], vm: VmInfo) -> int | None:

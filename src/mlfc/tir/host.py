@@ -7,7 +7,7 @@ between expressions are C's ``&&`` and ``||``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -26,10 +26,13 @@ class Type:
     fields: tuple[tuple[str, Type], ...] = ()  # of a struct or union
     is_union: bool = False
     is_const: bool = False
+    length: int = 0  # of an array in a struct, with `to` for its elements
 
     def declared(self, name: str = "") -> str:
         """Return the declaration of `name`, or the type alone."""
         const = "const " if self.is_const else ""
+        if self.to is not None and self.length:
+            return self.to.declared(f"{name}[{self.length}]")
         if self.to is not None:
             return self.to.declared(f"*{const}{name}")
         return f"{const}{self.name} {name}".rstrip()
@@ -47,6 +50,11 @@ def const(kind: Type) -> Type:
 def pointer(to: Type) -> Type:
     """Return the type of pointers to a type."""
     return Type(to=to)
+
+
+def array(of: Type, length: int) -> Type:
+    """Return the type of an array that is a field of a struct."""
+    return Type(to=of, length=length)
 
 
 def struct(name: str, *, is_union: bool = False, **fields: Type) -> Type:
@@ -201,6 +209,7 @@ class Call(Expr):
 
     function: Function
     arguments: tuple[Expr, ...]
+    pointer: Expr | None = None  # to the function, of which `function` is then the signature
 
 
 COMPARISONS = frozenset({"==", "!=", "<", ">", ">="})
@@ -225,7 +234,9 @@ def operands(expr: Expr) -> tuple[Expr, ...]:
         return (expr.a, expr.b)
     if isinstance(expr, Choice):
         return (expr.condition, expr.then, expr.otherwise)
-    return expr.arguments if isinstance(expr, Call) else ()
+    if isinstance(expr, Call):
+        return expr.arguments if expr.pointer is None else (expr.pointer, *expr.arguments)
+    return ()
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -308,6 +319,28 @@ class DoWhile:
 
 
 @dataclass(frozen=True, eq=False)
+class Label:
+    """A place in a function that jumps go to; `is_unlikely` where only errors do."""
+
+    name: str
+    is_unlikely: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LabelPlace:
+    """Where a label is, between the statements of a function."""
+
+    label: Label
+
+
+@dataclass(frozen=True, eq=False)
+class Jump:
+    """Continue at a label."""
+
+    label: Label
+
+
+@dataclass(frozen=True, eq=False)
 class Return:
     """Leave the function."""
 
@@ -328,7 +361,9 @@ class Comment:
     text: str
 
 
-Stmt: TypeAlias = "Declare | Table | Assign | Evaluate | If | For | DoWhile | Return | Unused | Comment"
+Stmt: TypeAlias = (
+    "Declare | Table | Assign | Evaluate | If | For | DoWhile | LabelPlace | Jump | Return | Unused | Comment"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,10 +384,18 @@ class Function:
         """Return a call of the function."""
         return Call(self.result, self, tuple(map(expr, arguments)))
 
+    def at(self, place: Expr, *arguments: Operand) -> Call:
+        """Return a call of the function that a pointer points to, which has this signature."""
+        return Call(self.result, self, tuple(map(expr, arguments)), place)
+
 
 def declaration(name: str, result: Type, *parameters: Type) -> Function:
     """Return a function that another file defines."""
     return Function(name, result, tuple(Name(kind, "") for kind in parameters))
+
+
+MEMMOVE = declaration("memmove", pointer(VOID), pointer(VOID), pointer(const(VOID)), SIZE)
+"""C's function; the printer of LLVM knows it."""
 
 
 def names(**parameters: Type) -> tuple[Name, ...]:
@@ -401,6 +444,14 @@ class Body:
         """Call a function for its effect."""
         self.add(Evaluate(call))
 
+    def jump(self, label: Label) -> None:
+        """Continue at a label."""
+        self.add(Jump(label))
+
+    def place(self, label: Label) -> None:
+        """Let a label be here."""
+        self.add(LabelPlace(label))
+
     def returns(self, value: Operand) -> None:
         """Leave the function."""
         self.add(Return(expr(value)))
@@ -447,3 +498,37 @@ class Body:
         self._blocks.append([])
         yield self._blocks[-1]
         self._blocks.pop()
+
+
+def expressions(stmts: Sequence[Stmt]) -> Iterator[Expr]:
+    """Yield the expressions of statements, and everything below them."""
+    for stmt in stmts:
+        if isinstance(stmt, (Declare, Return)):
+            roots: tuple[Expr | None, ...] = (stmt.value,)
+        elif isinstance(stmt, Assign):
+            roots = (stmt.place, stmt.value)
+        elif isinstance(stmt, Evaluate):
+            roots = (stmt.call,)
+        elif isinstance(stmt, For):
+            roots = (stmt.start, stmt.condition)
+        elif isinstance(stmt, (If, DoWhile)):
+            roots = (stmt.condition,)
+        else:
+            roots = ()
+        for root in roots:
+            if root is not None:
+                yield from walk(root)
+        if isinstance(stmt, (If, For, DoWhile)):
+            yield from expressions(stmt.body)
+
+
+def own_functions(functions: Iterable[Function]) -> list[Function]:
+    """Return the functions of the module's own that functions call, each behind those that it calls."""
+    found: dict[Function, None] = {}
+    for function in functions:
+        for expr in expressions(function.body or ()):
+            if not isinstance(expr, Call) or expr.function in found:
+                continue
+            if expr.function.is_static and expr.function.body and not expr.function.is_hook:
+                found.update(dict.fromkeys((*own_functions([expr.function]), expr.function)))
+    return list(found)

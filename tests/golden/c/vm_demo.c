@@ -18,21 +18,18 @@ void tensor_write(const char *text) { (void)fputs(text, stdout); }
 
 /* Runs module net */
 static void demo_net(struct tensor_checks *checks) {
-  /* the interpreter aligns its work area; inputs start at a multiple of 64 */
+  /* the model aligns its work area; inputs start at a multiple of 64 */
   static uint8_t work[TVMGEN_NET_VM_WORK_SIZE];
   static uint8_t in_x[TVMGEN_NET_X_SIZE + 63];
   static const int64_t extents[2][1][MLFC_VM_MAX_RANK] = {
     {{1, 8}},
     {{4, 8}},
   };
-  mlfc_vm vm;
+  mlfc_vm_host host;
   mlfc_vm_error error;
   mlfc_vm_tensor inputs[1];
   mlfc_vm_tensor outputs[1];
-  if (mlfc_vm_load(&vm, tvmgen_net_vm_bytecode, sizeof tvmgen_net_vm_bytecode, &tvmgen_net_vm_code, &error) != MLFC_VM_OK) {
-    tensor_failed(checks, "net");
-    return;
-  }
+  memset(&host, 0, sizeof host);
   memset(inputs, 0, sizeof inputs);
   inputs[0].data = in_x + (64 - (uintptr_t)in_x % 64) % 64;
   inputs[0].dtype = TVMGEN_NET_X_DTYPE;
@@ -48,7 +45,7 @@ static void demo_net(struct tensor_checks *checks) {
     for (size_t i = 0; i < 1; ++i) {
       memcpy(inputs[i].extents, extents[run][i], sizeof inputs[i].extents);
     }
-    if (mlfc_vm_run(&vm, 0, inputs, 1, outputs, 1, work, sizeof work, NULL, &error) != MLFC_VM_OK) {
+    if (tvmgen_net_vm_run(&host, inputs, outputs, work, sizeof work, &error) != MLFC_VM_OK) {
       tensor_failed(checks, "net");
       return;
     }

@@ -3,14 +3,14 @@
 #define TVMGEN_NET_H_
 #include <stdint.h>
 
-#include "mlfc_vm_code.h"
+#include "mlfc_vm.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /*
- * Open extents of module net:
+ * Dynamic dimensions of module net:
  * batch from 1 to 4
  */
 
@@ -24,15 +24,17 @@ extern "C" {
 #define TVMGEN_NET_PROBABILITIES_RANK 2
 #define TVMGEN_NET_PROBABILITIES_SIZE 64
 
-/*! \brief What module net does, as the interpreter of mlfc_vm.h takes it */
-#define TVMGEN_NET_VM_BYTECODE_SIZE 1176
-extern const uint8_t tvmgen_net_vm_bytecode[TVMGEN_NET_VM_BYTECODE_SIZE];
+/*!
+ * \brief Runs module net; see mlfc_vm.h
+ * \param inputs 1 tensors, in the order above
+ * \param outputs 1 tensors, which the run sets
+ * \return 0, or the code of the error
+ */
+int32_t tvmgen_net_vm_run(const mlfc_vm_host *host, const mlfc_vm_tensor *inputs,
+    mlfc_vm_tensor *outputs, void *work, int64_t work_bytes, mlfc_vm_error *error);
 
-/*! \brief The kernels and constants of module net */
-extern const mlfc_vm_code tvmgen_net_vm_code;
-
-/*! \brief Bytes that mlfc_vm_run needs to run module net, enough on every machine */
-#define TVMGEN_NET_VM_WORK_SIZE 1104
+/*! \brief Bytes of work that module net needs for a run */
+#define TVMGEN_NET_VM_WORK_SIZE 384
 
 #ifdef __cplusplus
 }

@@ -222,13 +222,12 @@ def _facts(a: Mapping[str, Any], b: Mapping[str, Any], keys: Iterable[str]) -> d
 
 
 def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with open extents and functions of the virtual machine as texts and numbers."""
+    """Return facts with dynamic dimensions as text."""
     found = dict(facts)
-    if "symbols" in facts and "bytecode" in facts:
+    if "symbols" in facts and "work_bytes" in facts:
         found["symbols"] = ", ".join(
             f"{item['name']}={bounds_text(item['low'], item['high'])}" for item in facts["symbols"]
         )
-        found["instructions"] = sum(item["instructions"] for item in found.pop("functions"))
     return found
 
 

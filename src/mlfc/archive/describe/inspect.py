@@ -8,9 +8,9 @@ from typing import Any
 
 from mlfc.archive.describe.operators import GraphMemorySummary, graph_memory, module_operators, module_peak
 from mlfc.archive.describe.vm import described_vm, unknown_memory
-from mlfc.archive.read.bytecode import bytecode_of
 from mlfc.archive.read.model import ArchiveRecord, GraphStorage, ModuleRecord, OperatorBuffer, TensorRecord
 from mlfc.archive.read.opening import Archive, open_archive
+from mlfc.archive.read.vm_file import executable_of
 from mlfc.relay.op import kernel_note
 from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
 from mlfc.support.content import ArrayContent, sha256_of, sha256_stream
@@ -112,12 +112,12 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
 
 
 def _vm(archive: Archive, module: ModuleRecord) -> dict[str, Any] | None:
-    """Return what a module of the virtual machine has: open extents, memory, and how much bytecode."""
+    """Return the dynamic dimensions and memory of a dynamic model."""
     path, told = module.files.vm, module.details.vm if module.details else None
     if path is None or module.executor != "vm":
         return None
-    data, executable = bytecode_of(archive, path)
-    return described_vm(executable, told or vm_info(executable, len(data)))
+    _, executable = executable_of(archive, path)
+    return described_vm(executable, told or vm_info(executable))
 
 
 def _graph(archive: Archive, module: ModuleRecord) -> GraphMemorySummary | None:

@@ -18,8 +18,8 @@ from mlfc.objfile.head import ARCHIVE, HEAD, OBJECT, read_head, static_members
 from mlfc.runtime.executors.vm.vm_module import KIND
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, VERSION_SYMBOL, read_description
 from mlfc.runtime.modules.blob import SYMBOLS, StoredTree, parse_tree
-from mlfc.support.bytecode import decode
 from mlfc.support.content import sha256_stream
+from mlfc.support.executable import decode
 from mlfc.support.former_name import current
 from mlfc.support.levels import LEVEL_SECTION
 from mlfc.support.module_info import ModuleInterface
@@ -119,7 +119,7 @@ def _machines(trees: Iterable[StoredTree], place: str) -> dict[str, dict[str, An
         for stored in tree.modules:
             if stored.kind == KIND and stored.data is not None:
                 executable = decode(bytes(stored.data), place=place)
-                found[executable.name] = described_vm(executable, vm_info(executable, len(stored.data)))
+                found[executable.name] = described_vm(executable, vm_info(executable))
     return found
 
 
@@ -128,7 +128,7 @@ def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, 
     found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm}
     if vm is not None:
         if interface.vm is not None and interface.vm.input_bytes is not None:
-            vm["input_bytes"] = interface.vm.input_bytes  # which the bytecode does not have
+            vm["input_bytes"] = interface.vm.input_bytes  # which the description does not have
         found["memory"] = {**found["memory"], **unknown_memory(found["memory"], vm["arena_bytes"])}
     return found
 

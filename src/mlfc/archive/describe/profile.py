@@ -78,9 +78,9 @@ def load_profiled(
     parts = read_parts(path, module)
     if lacks_compiler(parts):
         return profiled_factory(own_factory(path, parts.record.name), devices)
-    if parts.bytecode is not None:
+    if parts.executable is not None:
         known = parts.record.details.operators if parts.record.details is not None else ()
-        return VmModule(parts.bytecode, host_library(parts)).profiled(known)
+        return VmModule(parts.executable, host_library(parts)).profiled(known)
     if parts.executor == "graph":
         return load_graph(parts, host_library(parts), devices)
     details = parts.record.details

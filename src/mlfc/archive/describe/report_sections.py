@@ -96,10 +96,8 @@ def open_extents(vm: Mapping[str, Any]) -> Iterator[str]:
         ]
         yield sortable(("name", "at least", "at most"), ("name",), rows)
     worst = {
-        "storage in the worst case": byte_text(vm["arena_bytes"]) or f"{_UNKNOWN}: an extent has no bound",
-        "work area of the interpreter in C": byte_text(vm["work_bytes"]) or _UNKNOWN,
-        "bytecode": byte_text(vm["bytecode"]),
-        "functions": ", ".join(f"{item['name']} ({item['instructions']:,} instructions)" for item in vm["functions"]),
+        "tensors in the worst case": byte_text(vm["arena_bytes"]) or f"{_UNKNOWN}: a dimension has no bound",
+        "work area": byte_text(vm["work_bytes"]) or _UNKNOWN,
         "kernels": vm["kernels"],
     }
     yield "<h2>Virtual machine</h2>"

@@ -1,4 +1,4 @@
-"""What a module of the virtual machine says of itself."""
+"""The facts of dynamic models that `inspect` shows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mlfc.runtime.executors.vm.containers import Signature
-from mlfc.support.bytecode import Executable
 from mlfc.support.containers import Container, ContainerInfo
+from mlfc.support.executable import Executable
 from mlfc.support.module_info import VmInfo
 
 _UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
@@ -25,22 +25,14 @@ def unknown_memory(memory: Mapping[str, int | None], arena_bytes: int | None) ->
 
 
 def described_vm(executable: Executable, info: VmInfo) -> dict[str, Any]:
-    """Return open extents, memory, which tensors are sequences and optionals, and how much bytecode there is."""
-    return {
-        **info.to_json(),
-        "containers": list(_containers(executable)),
-        "functions": [
-            {"name": function.name, "instructions": sum(1 for _ in function.instructions())}
-            for function in executable.functions
-        ],
-        "kernels": len(executable.kernels),
-    }
+    """Return dynamic dimensions, memory, and which tensors are sequences and optionals."""
+    return {**info.to_json(), "containers": list(_containers(executable)), "kernels": executable.kernels}
 
 
 def _containers(executable: Executable) -> Iterator[dict[str, Any]]:
-    """Yield the inputs and outputs that are no tensors, with the names of the tensors in their place."""
-    for binding, values in (("input", executable.given), ("output", executable.returned)):
-        for info in Signature(executable, values).infos:
+    """Yield the inputs and outputs that are sequences or optionals, with the names of the tensors in their place."""
+    for binding, values in (("input", executable.inputs), ("output", executable.outputs)):
+        for info in Signature(values).infos:
             if isinstance(info, ContainerInfo):
                 yield {
                     "binding": binding,

@@ -113,7 +113,7 @@ def graph_path(module: str) -> str:
 
 
 def vm_path(module: str) -> str:
-    """Return the path of the virtual machine's bytecode."""
+    """Return the path of the description of a dynamic model, JSON as the graphs beside it."""
     return _VM_PATH.format(module=module)
 
 

@@ -172,17 +172,17 @@ def model_of_parts(parts: ModuleParts, devices: Sequence[Device] = ()) -> AotMod
             next_step=f"Take them with mlfc.load_module({parts.place!r})",
         )
     made = factory_module(parts, host_library(parts))
-    if parts.bytecode is not None:
+    if parts.executable is not None:
         return made.model  # type: ignore[return-value]  # as the next: what was made of these parts
     return made.model_on(devices)  # type: ignore[return-value,union-attr]
 
 
 def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule | VmModule:
-    """Return the factory of a module of an archive, or its bytecode."""
-    if parts.bytecode is not None:
+    """Return the factory of a module of an archive, or its dynamic model."""
+    if parts.executable is not None:
         from mlfc.runtime.executors.vm.vm_module import VmModule
 
-        return VmModule(parts.bytecode, lib)
+        return VmModule(parts.executable, lib)
     from mlfc.runtime.libraries.factory import FactoryModule
     from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 

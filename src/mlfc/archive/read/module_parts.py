@@ -37,7 +37,7 @@ class ModuleParts:
     code: Mapping[str, Data]
     digests: Mapping[str, str]  # the checked SHA-256 of `code`, where the archive lists them
     graph_json: str  # empty for other executors
-    bytecode: bytes | None  # of the virtual machine
+    executable: bytes | None  # the description of a dynamic model
     params: Mapping[str, Array]  # what the executor loads; where possible these lie in the archive's file
     imports: tuple[Module, ...]  # modules of other kinds, with what they import themselves
     header: str | None  # the text of the module's C interface
@@ -85,7 +85,7 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
             code=code,
             digests=digests,
             graph_json=_text(archive, files.graph, MAX_TEXT) or "" if is_graph else "",
-            bytecode=_bytecode(archive, record),
+            executable=_executable(archive, record),
             params=_params(archive, files.params) if is_graph and files.params else {},
             imports=imports,
             header=_text(archive, _header(record), MAX_TEXT),
@@ -119,12 +119,12 @@ def _text(archive: Archive, path: str | None, limit: int) -> str | None:
         raise ArchiveError("the file is not UTF-8 text", place=f"{archive.path}: {path}", next_step=_AGAIN) from error
 
 
-def _bytecode(archive: Archive, record: ModuleRecord) -> bytes | None:
+def _executable(archive: Archive, record: ModuleRecord) -> bytes | None:
     if record.executor != "vm" or record.files.vm is None:
         return None
-    from mlfc.archive.read.bytecode import require_own_bytecode
+    from mlfc.archive.read.vm_file import require_own_executable
 
-    return require_own_bytecode(archive, record, record.files.vm)
+    return require_own_executable(archive, record, record.files.vm)
 
 
 def _params(archive: Archive, path: str) -> Mapping[str, Array]:

@@ -19,7 +19,6 @@ _OBJECT = ".o"
 # names that CMake keeps for targets of its own
 _RESERVED = {"all", "clean", "depend", "edit_cache", "help", "install", "package", "rebuild_cache", "test"}
 _RUNTIME_PARTS = ("common", "graph_executor", "memory")
-_INTERPRETER = "src/runtime/crt/vm"
 _OBJECTS = "build"
 _SHOWN_DIGITS = 12
 _FILES = (
@@ -28,7 +27,7 @@ _FILES = (
     (HEADERS, "its headers: what your program includes"),
     ("codegen", "what devices and external code generators have, a folder each"),
     ("parameters", "weights that an executor loads; empty for modules compiled ahead of time"),
-    ("executor-config/vm", "the virtual machine's bytecode"),
+    ("executor-config/vm", "descriptions of dynamic models: inputs, outputs, dimensions, memory"),
     ("executor-config", "the graph executor's graphs"),
     ("runtime", "the C runtime: headers and sources that microTVM's firmware knows, and its graph executor"),
     ("templates", "a configuration and a platform of the runtime, to be filled in for a board"),
@@ -79,20 +78,16 @@ class BuildPlan:
         return f"{self.folder}/{'_'.join(PurePosixPath(path).parent.parts)}_{PurePosixPath(path).stem}.o"
 
 
-def build_plan(
-    name: str, paths: Iterable[str], runtime: str | None, digest: str, interpreter: str | None = None
-) -> BuildPlan:
+def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str) -> BuildPlan:
     """Sort an archive's files into what a library and a demo are made of.
 
-    `runtime`: the folder of the C runtime, for modules that call it; `interpreter`: the same for bytecode.
+    `runtime`: the folder of the C runtime, for modules that call it.
     """
     ordered = sorted(paths)
     library, demo = [f"{CODEGEN}/"], [f"{FOLDER}/"]
     if runtime is not None:
         library += [f"{runtime}/src/runtime/crt/{part}/" for part in _RUNTIME_PARTS]
         demo.append(f"{runtime}/host/")
-    if interpreter is not None:
-        library.append(f"{interpreter}/{_INTERPRETER}/")
 
     def sources(folders: Sequence[str]) -> tuple[str, ...]:
         return tuple(

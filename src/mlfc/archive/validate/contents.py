@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from mlfc.archive.read import bytecode
-from mlfc.archive.read.bytecode import bytecode_of
 from mlfc.archive.read.model import ModuleRecord, TensorRecord
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.read.params_forms import WRITERS, read_params
 from mlfc.archive.read.source import read_source
+from mlfc.archive.read.vm_file import executable_faults as faults_of
+from mlfc.archive.read.vm_file import executable_of
 from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles, fault_of_error
 from mlfc.codegen.host.graph_json import input_names
 from mlfc.errors import ArchiveError, MlfcError
@@ -91,20 +91,20 @@ def _tensor_faults(graph: Graph, entry: int, tensor: TensorRecord, shown: str) -
         yield f"{shown}: of shape {found.shape}, the metadata say {tensor.shape}"
 
 
-def bytecode_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
-    """Yield what is wrong with the bytecode of each module, and where it contradicts the metadata."""
+def executable_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
+    """Yield the faults in the description of each dynamic model, and where it contradicts the metadata."""
     archive = parsed.archive
     for module in archive.record.modules.values():
         path = module.files.vm
         if path is None or module.executor != "vm":
             continue
         try:
-            data, executable = bytecode_of(archive, path)
+            _, executable = executable_of(archive, path)
         except ArchiveError as error:
-            yield fault_of_error("bytecode", path, error)
+            yield fault_of_error("executable", path, error)
             continue
-        for cause in bytecode.bytecode_faults(executable, len(data), module):
-            yield ArchiveFault("bytecode", path, cause)
+        for cause in faults_of(executable, module):
+            yield ArchiveFault("executable", path, cause)
 
 
 def params_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:

@@ -101,7 +101,7 @@ def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
 class ArchiveFault:
     """One thing that is wrong with an archive."""
 
-    # what was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``bytecode``,
+    # what was looked at: ``metadata``, ``manifest``, ``layout``, ``code``, ``plan``, ``graph``, ``executable``,
     # ``parameters``, ``relay`` or ``modules``
     check: str
     place: str  # the file, and where in it

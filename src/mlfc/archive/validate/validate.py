@@ -8,7 +8,7 @@ from itertools import islice
 
 from mlfc.archive.read.opening import metadata_faults, read_archive
 from mlfc.archive.validate.code import code_faults, module_tree_faults
-from mlfc.archive.validate.contents import bytecode_faults, graph_faults, params_faults, relay_faults
+from mlfc.archive.validate.contents import executable_faults, graph_faults, params_faults, relay_faults
 from mlfc.archive.validate.layout import consistency_faults, layout_faults
 from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles, fault_of_text
 from mlfc.archive.validate.plan import plan_faults
@@ -29,7 +29,7 @@ CHECKS: tuple[Callable[[ParsedFiles], Iterator[ArchiveFault]], ...] = (
     plan_faults,
     code_faults,
     graph_faults,
-    bytecode_faults,
+    executable_faults,
     params_faults,
     relay_faults,
     module_tree_faults,

@@ -11,7 +11,6 @@ from mlfc.archive.write.members import linked_code
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.errors import BudgetError, OptionError
-from mlfc.support.bytecode import OPEN, work_bytes
 from mlfc.support.dim_estimates import most
 from mlfc.support.module_info import ConstantInfo, NamedBytes, PeakInfo
 from mlfc.support.text import shortened
@@ -61,7 +60,7 @@ class _ModuleRam:
         """The workspace; of the virtual machine the work area of its interpreter, which has the outputs."""
         if self.code.executable is None:
             return self.code.sizes.workspace
-        return work_bytes(self.code.executable) or 0
+        return self.code.executable.work_bytes or 0
 
 
 def check_budget(
@@ -103,9 +102,9 @@ def _require_bounds(factories: Sequence[Factory]) -> None:
     """Raise OptionError for modules of the virtual machine that allocate while they run."""
     for factory in factories:
         executable = factory.code.executable
-        if executable is None or work_bytes(executable) is not None:
+        if executable is None or executable.work_bytes is not None:
             continue
-        symbols = [symbol.name for symbol in executable.symbols if symbol.high >= OPEN]
+        symbols = [symbol.name for symbol in executable.symbols if symbol.high is None]
         what = f"open extents ({shortened(', '.join(symbols))})" if symbols else "memory"
         raise OptionError(
             f"a budget of RAM requires bounds, and module '{factory.module_name}' has {what} without one",

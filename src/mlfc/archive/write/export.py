@@ -22,8 +22,8 @@ from mlfc.library.build import needs_runtime
 from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_objects
 from mlfc.runtime.executors.graph_json import MAX_TEXT as MAX_GRAPH
 from mlfc.support.atomic import atomic_file, check_writable
-from mlfc.support.bytecode import encode
 from mlfc.support.content import Data, to_bytes
+from mlfc.support.executable import encode
 from mlfc.support.json_text import MAX_TOKENS, values_of
 from mlfc.support.params import params_content
 from mlfc.support.tar import source_date, write_tar
@@ -124,8 +124,8 @@ def object_files(
 ) -> dict[str, Data]:
     """Return the code of these modules compiled, by the C compiler at hand (``CC``) if none is given, and its headers.
 
-    With graphs, parameters and bytecode that executors take, and kernels of devices. The options say what the modules
-    share. What LLVM compiled is an object already.
+    With graphs, parameters and descriptions that executors take, and kernels of devices. The options choose what the
+    modules share. LLVM's code is in objects already.
 
     Raises ToolchainError if there is no C compiler or it refuses the code.
     """
@@ -137,7 +137,7 @@ def object_files(
         return files | beside
     runtime = {f"{_RUNTIME}/{path}": data for path, data in crt_files().items() if path.endswith(".h")}
     sources = {path: data for path, data in code.items() if path not in files or path.endswith(".h")}
-    sources |= runtime if needs_runtime(code) or _has_bytecode(factories) else {}
+    sources |= runtime if needs_runtime(code) or _has_dynamic(factories) else {}
     folders = sorted({*(str(PurePosixPath(path).parent) for path in code), f"{_RUNTIME}/include", f"{_RUNTIME}/host"})
     with TemporaryFolder() as folder:
         for built in compile_objects(sources, Path(folder), includes=folders, compiler=compiler):
@@ -181,7 +181,7 @@ def code_files(factories: Sequence[Factory], options: ExportOptions | None = Non
     return files
 
 
-def _has_bytecode(factories: Sequence[Factory]) -> bool:
+def _has_dynamic(factories: Sequence[Factory]) -> bool:
     return any(factory.code.executable is not None for factory in factories)
 
 
@@ -198,6 +198,6 @@ def source_folder(factories: Sequence[Factory], options: ExportOptions | None = 
                 place=path,
                 next_step="Compile for the target 'c', or emit objects: --emit o",
             )
-    if any(factory.graph_json for factory in factories) or _has_bytecode(factories):
+    if any(factory.graph_json for factory in factories) or _has_dynamic(factories):
         files.update({f"{_RUNTIME}/{path}": data for path, data in crt_files().items()})
     return files | _files_beside(factories)

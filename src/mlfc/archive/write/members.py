@@ -25,10 +25,10 @@ from mlfc.errors import OptionError
 from mlfc.factory import link
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import fill
-from mlfc.support.bytecode import encode, work_bytes
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data, sha256_of
 from mlfc.support.dims import symbols_of
+from mlfc.support.executable import encode
 from mlfc.support.module_info import ImportedModule
 from mlfc.support.params import params_content
 from mlfc.support.tensor_info import TensorInfo
@@ -126,7 +126,7 @@ def _are_programs(factories: Sequence[Factory]) -> bool:
     return not any(
         factory.code.device
         or any(part.is_module for part in factory.code.external)
-        or (factory.code.executable is not None and work_bytes(factory.code.executable) is None)
+        or (factory.code.executable is not None and factory.code.executable.work_bytes is None)
         for factory in factories
     )
 
@@ -162,7 +162,7 @@ def _documents(
         for factory, code in zip(factories, linked.modules, strict=True)
     ]
     name = bounded("_".join(factory.module_name for factory in factories))
-    graphs, interpreted = (any(getattr(item, kind) for item in subjects) for kind in ("is_graph", "is_vm"))
+    graphs = any(item.is_graph for item in subjects)
     documents: dict[str, Data] = {}
     # the C runtime has no devices and no ONNX Runtime, so a demo of what needs one could not run
     if (options.runtime or not _uses_runtime(factories)) and _are_programs(factories):
@@ -170,7 +170,7 @@ def _documents(
         digest = _digest(factories, {**files, **documents})
         built = [path for path in (*files, *documents) if options.runtime or path not in layout.REGISTRIES]
         runtime = places.runtime if graphs or (options.system_lib and options.runtime) else None
-        plan = build_plan(name, built, runtime, digest, places.runtime if interpreted else None)
+        plan = build_plan(name, built, runtime, digest)
         documents[_MAKEFILE] = makefile(plan).encode()
         documents[_CMAKE] = cmake_lists(plan).encode()
     library = f"lib{name}.a" if _MAKEFILE in documents else None

@@ -14,6 +14,7 @@ from mlfc.archive.read.model import FULL_MODEL
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.archive.read.params_forms import read_params
 from mlfc.archive.read.record import export_seconds
+from mlfc.archive.read.vm_file import executable_of
 from mlfc.archive.write.older import Document, manifest_of, relocated, with_manifest
 from mlfc.errors import ArchiveError
 from mlfc.support.atomic import atomic_file, check_writable
@@ -69,6 +70,9 @@ def migrate(old: str | os.PathLike[str], new: str | os.PathLike[str], timestamp:
     with open_archive(old) as archive:
         for fault in archive.file_faults():
             raise ArchiveError(fault, place=archive.path, next_step="mlfc validate lists every fault")
+        for module in archive.record.modules.values():
+            if module.files.vm is not None:
+                executable_of(archive, module.files.vm)  # raises for those of versions with bytecode
         files: dict[str, Data] = {
             path: ViewContent(archive.tar.view(path)) for path in archive.tar.sizes if path != archive.metadata_path
         }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llvmlite import ir
 
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, INT64, POINTER
+from mlfc.codegen.vm.runtime import TRACE_RUN
 from mlfc.errors import InternalError
 from mlfc.memory import PoolSpan
 from mlfc.memory.pools import POOL_ALIGNMENT, pool_section
@@ -82,7 +83,7 @@ class HostFunctions:
 def llvm_type(kind: Type) -> ir.Type:
     """Return the type of a C type."""
     if kind.to is not None:
-        return POINTER
+        return ir.ArrayType(llvm_type(kind.to), kind.length) if kind.length else POINTER
     if kind.is_union:  # TVM's has the size of its integer
         return INT64
     if kind.fields:
@@ -97,6 +98,7 @@ class _FunctionEmitter:
         self._made = made
         self._builder = ir.IRBuilder(made.append_basic_block("entry"))
         self._places: dict[host.Name, ir.Value] = {}
+        self._labels: dict[host.Label, ir.Block] = {}
 
     def run(self) -> None:
         given = self._made.args[len(self._made.args) - len(self._function.parameters) :]
@@ -124,11 +126,22 @@ class _FunctionEmitter:
 
     def _block(self, stmts: Sequence[Stmt]) -> None:
         for stmt in stmts:
+            if self._builder.block.is_terminated:  # only a label leads to what follows
+                self._builder.position_at_end(self._builder.append_basic_block("behind"))
             self._stmt(stmt)
+
+    def _label(self, label: host.Label) -> ir.Block:
+        if label not in self._labels:
+            self._labels[label] = self._builder.append_basic_block(label.name)
+        return self._labels[label]
 
     def _stmt(self, stmt: Stmt) -> None:
         builder = self._builder
-        if isinstance(stmt, host.Declare):
+        if isinstance(stmt, (host.Jump, host.LabelPlace)):
+            builder.branch(self._label(stmt.label))
+            if isinstance(stmt, host.LabelPlace):
+                builder.position_at_end(self._label(stmt.label))
+        elif isinstance(stmt, host.Declare):
             place = self._place(stmt.var, stmt.count)
             if stmt.value is not None:
                 builder.store(self._as(stmt.value, stmt.var.type), place)
@@ -157,7 +170,7 @@ class _FunctionEmitter:
         if isinstance(stmt, host.DoWhile):
             builder.branch(body)
         else:
-            leaves = isinstance(stmt, host.If) and isinstance(stmt.body[-1], host.Return)
+            leaves = isinstance(stmt, host.If) and _is_unlikely(stmt.body[-1])
             self._branch(stmt.condition, body, end, _UNLIKELY if leaves else None)
         builder.position_at_end(body)
         self._block(stmt.body)
@@ -187,9 +200,9 @@ class _FunctionEmitter:
     def _evaluate(self, call: host.Call) -> None:
         if not call.function.is_hook:
             self._value(call)
-        elif self._functions.traced:
+        elif self._functions.traced and call.function is not TRACE_RUN:
             hook = call.function
-            self._value(Function(hook.name.lower(), hook.result, hook.parameters)(*call.arguments))
+            self._value(replace(hook, name=hook.name.lower(), is_hook=False)(*call.arguments))
 
     def _return(self, value: Expr) -> None:
         struct = llvm_type(self._function.result)
@@ -238,7 +251,7 @@ class _FunctionEmitter:
         if isinstance(expr, host.Text):
             return self._functions.text(expr.text)
         if isinstance(expr, (host.Name, host.Field, host.Element)):
-            is_array = isinstance(expr, host.Name) and expr.is_array
+            is_array = expr.is_array if isinstance(expr, host.Name) else bool(expr.type.length)
             place = self._address(expr)
             return place if is_array else self._builder.load(place, typ=llvm_type(expr.type))
         if isinstance(expr, host.Address):
@@ -255,9 +268,18 @@ class _FunctionEmitter:
         raise InternalError(f"LLVM has no form of {type(expr).__name__}")
 
     def _call(self, call: host.Call) -> ir.Value:
-        function = self._functions.declared(call.function)
         given = zip(call.arguments, call.function.parameters, strict=True)
         arguments = [self._as(argument, parameter.type) for argument, parameter in given]
+        if call.function is host.MEMMOVE:  # the length of C's has a width of its own on each machine
+            moved = self._functions.module.declare_intrinsic("llvm.memmove", [POINTER, POINTER, INT64])
+            return self._builder.call(moved, [*arguments, ir.Constant(ir.IntType(1), 0)])
+        if call.pointer is None:
+            function: ir.Value = self._functions.declared(call.function)
+        else:
+            kinds = [llvm_type(parameter.type) for parameter in call.function.parameters]
+            signature = ir.FunctionType(llvm_type(call.function.result), kinds)
+            function = self._value(call.pointer)
+            function.type = signature.as_pointer()  # a call takes its signature from there
         extended = {index: ("signext",) for index, value in enumerate(arguments) if value.type == INT32}
         return self._builder.call(function, arguments, arg_attrs=extended)
 
@@ -298,6 +320,11 @@ class _FunctionEmitter:
             return start
         inside = isinstance(index, host.Number)
         return self._builder.gep(start, [self._as(index, host.INT64)], inbounds=inside, source_etype=llvm_type(kind))
+
+
+def _is_unlikely(stmt: Stmt) -> bool:
+    """Tell whether a statement that leaves what it is in is for errors."""
+    return isinstance(stmt, host.Return) or (isinstance(stmt, host.Jump) and stmt.label.is_unlikely)
 
 
 def c_function(module: ir.Module, name: str, parameters: Sequence[ir.Type], result: ir.Type = INT32) -> ir.Function:

@@ -1,12 +1,13 @@
-"""A module of the virtual machine in C: its kernels, what launches them, and the table that its bytecode refers to."""
+"""A dynamic model in C: its kernels, and the main function that calls them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mlfc.codegen import c_files
 from mlfc.codegen.c_host import WIDTH, c_function
+from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.emit import (
     CodeSizes,
@@ -24,83 +25,116 @@ from mlfc.codegen.host.launch import CALL, LAUNCH
 from mlfc.codegen.operators import OperatorsFile, kernel_functions
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.vm.device_launchers import device_launcher
-from mlfc.codegen.vm.interface import (
-    VmInterface,
-    bytecode_file,
-    code_symbol,
-    devices_symbol,
-    vm_header,
-    vm_interface,
-)
-from mlfc.codegen.vm.launchers import launcher
-from mlfc.codegen.writer import Writer
+from mlfc.codegen.vm.interface import VmInterface, vm_header, vm_interface
+from mlfc.codegen.vm.main_function import KernelCode, MainFunction
+from mlfc.codegen.vm.runtime import DROP_ALL, PARAMETERS, RUN, number
+from mlfc.codegen.writer import PIECES
 from mlfc.errors import InternalError
-from mlfc.support.bytecode import encode
 from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most
-from mlfc.support.platforms import TYPE_CODES
-from mlfc.tir.ir import PrimFunc
+from mlfc.support.executable import Executable, release_symbol, reset_symbol, state_offsets
+from mlfc.tir import host
+from mlfc.tir.host import INT32, INT64, MEMMOVE, SIZE, UINT8, VOID, Function, Name, Type, const, pointer
 
-INCLUDE = "#include <mlfc_vm_code.h>"
+INCLUDES = ("#include <mlfc_vm.h>", "#include <stddef.h>", "#include <string.h>")
 _LAUNCH = "_launch"
 
 
-def launch_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of the functions that launch kernels."""
-    return {kernel: name + _LAUNCH for kernel, name in names.items()}
-
-
-def kernel_devices(unit: Unit) -> list[int]:
-    """Return DLPack's type of the device of each kernel; none where all are the host's."""
-    kinds = [kernel.device for kernel in unit.kernels_in_code]
-    return [TYPE_CODES[kind or "cpu"] for kind in kinds] if any(kinds) else []
-
-
 def constants_of(unit: Unit) -> ConstantTable:
-    """Return the constants of a module, in the order of its bytecode."""
+    """Return the constants of a module."""
     return ConstantTable(list(unit.program.constants), unit.module, packed=False)
 
 
 def generate_vm_c(unit: Unit, shared: Shared) -> GeneratedCode:
-    """Print a module of the virtual machine in C."""
+    """Print a dynamic model in C."""
     constants, names = constants_of(unit), function_names(unit)
     functions = kernel_functions(unit, shared, names)
-    launching = launch_names(names)
-
-    def launched(kernel: PrimFunc) -> str:
-        return c_function(launcher(kernel, launching[kernel.name], functions.names[kernel.name]), WIDTH)
-
     on_device = launched_kernels(unit, names)
-    includes = (*c_files.INCLUDES, INCLUDE) if on_device else (INCLUDE,)
+    includes = (*c_files.INCLUDES, *INCLUDES) if on_device else INCLUDES
     operators = OperatorsFile(unit.contracts, includes, levels=unit.levels)
     if on_device:
         operators.declarations.append(c_files.launches((CALL, LAUNCH)))
     operators.needs.math = constants.uses_math
     operators.declarations += [*level_choice(unit), "\n".join(constants.declarations())]
-    functions.write(operators, static=True, after=launched)
-    for kernel, kernels in on_device.items():
-        operators.functions.append(c_function(device_launcher(kernel, launching[kernel.name], kernels), WIDTH))
-    operators.functions.append(_table(unit, constants, launching))
+    functions.write(operators, static=True)
+    main = host_functions(unit, constants, {**names, **functions.names}, functions.arguments)
+    own = [function for function in host.own_functions(main) if function not in (CALL, LAUNCH)]
+    operators.functions.append(PIECES["vm_trace"])
+    operators.functions += [c_function(function, WIDTH) for function in (*own, *main)]
     first, path = banner(unit.target_text), f"src/{unit.module}_lib1.c"
     files: dict[str, Data] = {
         path: (first + operators.text()).encode(),
         **operators.level_files(unit.module, first),
         **blob_files(constants, f"src/{unit.module}_lib2.S", first),
     }
-    code = vm_code(unit, constants, {**names, **functions.names}, files)
-    files = {f"src/{unit.module}_lib0.c": _bytecode(unit).encode(), **code.files}
-    return replace(code, files=files, levels=level_paths(unit))
+    return replace(vm_code(unit, constants, {**names, **functions.names}, files), levels=level_paths(unit))
+
+
+def host_functions(
+    unit: Unit, constants: ConstantTable, names: Mapping[str, str], last: Mapping[str, str]
+) -> list[Function]:
+    """Return the functions of a module that callers see, and the launchers of its kernels on a device.
+
+    `names`: of the functions of kernels.
+    `last`: of the variables whose addresses shared functions get behind the pointers.
+    """
+    if unit.executable is None:
+        raise InternalError("a dynamic model has no description")
+    launched = launched_kernels(unit, function_names(unit))
+    launchers = {
+        kernel.name: device_launcher(kernel, names[kernel.name] + _LAUNCH, found) for kernel, found in launched.items()
+    }
+    called = {**names, **{kernel: function.name for kernel, function in launchers.items()}}
+    code = KernelCode(called, last, names)
+    main = MainFunction(unit.program, unit.plan, unit.executable, constants, code).function()
+    return [*launchers.values(), main, *_states(unit, constants), *_release(unit.executable)]
+
+
+def _states(unit: Unit, constants: ConstantTable) -> Sequence[Function]:
+    """Return the function that sets states to what they begin with."""
+    if unit.executable is None or not unit.program.states:
+        return ()
+    state = Name(pointer(VOID), "state")
+    body = host.Body()
+    for offset, value in zip(state_offsets(unit.executable), unit.program.states, strict=False):
+        first = value.initial
+        place = state.cast(pointer(UINT8)) + offset if offset else state.cast(pointer(UINT8))
+        if first is None:
+            index = Name(INT64, "index")
+            with body.counting(index, number(0), index < number(value.before.nbytes)):
+                body.assign(place[index], 0)
+        elif value.before.nbytes:
+            kind = Type(scalar_type(first.dtype))
+            source = host.Global(pointer(const(kind)), constants.symbol(first), is_array=True)
+            body.evaluate(MEMMOVE(place, source, number(value.before.nbytes).cast(SIZE)))
+    body.returns(0)
+    return (Function(reset_symbol(unit.module), INT32, (state,), body.stmts),)
+
+
+def _release(executable: Executable) -> Sequence[Function]:
+    """Return the function that frees outputs, where these have memory of their own."""
+    if executable.is_bounded:
+        return ()
+    called, outputs, count = PARAMETERS[0], PARAMETERS[2], Name(INT32, "count")
+    body = host.Body()
+    run = body.declare("run", RUN)
+    body.assign(run["host"], called)
+    body.assign(run["error"], host.NULL)
+    body.assign(run["used"], number(0))
+    body.assign(run["turns"], number(0))
+    body.returns(DROP_ALL(run.address, outputs, count))
+    return (Function(release_symbol(executable.name), INT32, (called, outputs, count), body.stmts),)
 
 
 def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], files: Mapping[str, Data]) -> GeneratedCode:
-    """Return a module of the virtual machine: the printed code, and the parts that do not depend on its printer."""
+    """Return a dynamic model: the printed code, and the parts that do not depend on its printer."""
     interface = interface_of(unit)
     values = (*unit.program.inputs, *unit.program.outputs)
     # of extents without a bound nothing is known
     io = sum(most(value.nbytes) or 0 for value in values)
-    sizes = CodeSizes(max(0, interface.executable.arena_bytes), constants.nbytes, io)
-    header = {f"include/{interface.header_name}": vm_header(interface).encode()}
     executable = interface.executable
+    sizes = CodeSizes(executable.arena_bytes or 0, constants.nbytes, io)
+    header = {f"include/{interface.header_name}": vm_header(interface).encode()}
     device = device_code(unit, [kernel for group in launched_kernels(unit, names).values() for kernel in group])
     return GeneratedCode(
         {**header, **files},
@@ -118,32 +152,5 @@ def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], file
 def interface_of(unit: Unit) -> VmInterface:
     """Return the C interface of a module."""
     if unit.executable is None:
-        raise InternalError("a module of the virtual machine has no bytecode")
-    data = encode(unit.executable)
-    return vm_interface(unit.program, unit.executable, data, unit.module, unit.quantization)
-
-
-def _bytecode(unit: Unit) -> str:
-    return bytecode_file(interface_of(unit), banner(unit.target_text))
-
-
-def _table(unit: Unit, constants: ConstantTable, launching: Mapping[str, str]) -> str:
-    program, writer, in_code = unit.program, Writer(), unit.kernels_in_code
-    if in_code:
-        with writer.block(f"static const mlfc_vm_kernel_entry kernels[{len(in_code)}] =", "};"):
-            for kernel in in_code:
-                reads = len(kernel.inputs) + len(kernel.constants)
-                buffers = len(kernel.params) + len(kernel.workspaces)
-                writer.line(f"{{{launching[kernel.name]}, {buffers}, {reads}, {len(kernel.symbols)}}},")
-    if program.constants:
-        with writer.block(f"static const mlfc_vm_buffer constants[{len(program.constants)}] =", "};"):
-            for value in program.constants:
-                writer.line(f"{{(uint8_t *){constants.symbol(value)}, {value.nbytes}}},")
-    devices = kernel_devices(unit)
-    if devices:
-        declared = f"const uint32_t {devices_symbol(unit.module)}[{len(devices)}]"
-        writer.lines([f"extern {declared};", f"{declared} = {{{', '.join(map(str, devices))}}};"])
-    kernels = f"{len(in_code)}, {'kernels' if in_code else '0'}"
-    held = f"{len(program.constants)}, {'constants' if program.constants else '0'}"
-    writer.line(f"const mlfc_vm_code {code_symbol(unit.module)} = {{{kernels}, {held}}};")
-    return writer.text()
+        raise InternalError("a dynamic model has no description")
+    return vm_interface(unit.program, unit.executable, unit.module, unit.quantization)

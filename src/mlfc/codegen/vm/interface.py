@@ -1,4 +1,4 @@
-"""What C programs need of a module of the virtual machine: a header, and the bytecode as an array."""
+"""The header of a dynamic model."""
 
 from __future__ import annotations
 
@@ -6,31 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlfc.codegen.c_interface import InterfaceTensor, described, guarded
-from mlfc.codegen.writer import Writer, comment_text
+from mlfc.codegen.writer import comment_text
 from mlfc.relay.ir import Quantization
-from mlfc.support.bytecode import DTYPES, OPEN, Executable, state_offsets, work_bytes
 from mlfc.support.c_names import unique
 from mlfc.support.dim_estimates import most
+from mlfc.support.executable import (
+    DTYPES,
+    Executable,
+    release_symbol,
+    reset_symbol,
+    run_symbol,
+    state_offsets,
+)
 from mlfc.tir.program import Program
 
-_RESERVED = ("vm_work", "vm_bytecode", "vm_state", "extents")
+_RESERVED = ("vm_work", "vm_state", "extents")
 """Macros, and fields of test vectors, of these names have other meanings."""
-_PER_LINE = 16
-
-
-def code_symbol(module: str) -> str:
-    """Return the name of the table that a module exports."""
-    return f"tvmgen_{module}_vm_code"
-
-
-def devices_symbol(module: str) -> str:
-    """Return the name of the array with the device type of each kernel, which modules with a device's kernels have."""
-    return f"tvmgen_{module}_vm_devices"
-
-
-def bytecode_symbol(module: str) -> str:
-    """Return the name of the array with the bytecode."""
-    return f"tvmgen_{module}_vm_bytecode"
 
 
 def vm_field_names(names: Iterable[str]) -> list[str]:
@@ -54,7 +45,6 @@ class VmInterface:
     inputs: tuple[InterfaceTensor, ...]
     outputs: tuple[InterfaceTensor, ...]
     executable: Executable
-    bytecode: bytes
     quantization: Mapping[str, Quantization]
 
     @property
@@ -69,51 +59,47 @@ class VmInterface:
 
 
 def vm_interface(
-    program: Program, executable: Executable, bytecode: bytes, module: str, quantization: Mapping[str, Quantization]
+    program: Program, executable: Executable, module: str, quantization: Mapping[str, Quantization]
 ) -> VmInterface:
     """Return the C interface of a module, its tensors with names made from their own."""
     inputs, outputs = vm_tensors(program)
-    return VmInterface(module, inputs, outputs, executable, bytecode, quantization)
-
-
-def bytecode_file(interface: VmInterface, first: str) -> str:
-    """Return the C file with the bytecode; `first` are its first lines."""
-    writer = Writer()
-    writer.lines([f'{first}#include "{interface.header_name}"', ""])
-    data = interface.bytecode
-    with writer.block(f"const uint8_t {bytecode_symbol(interface.module)}[{len(data)}] =", "};"):
-        for at in range(0, len(data), _PER_LINE):
-            writer.line(", ".join(map(str, data[at : at + _PER_LINE])) + ",")
-    return writer.text()
+    return VmInterface(module, inputs, outputs, executable, quantization)
 
 
 def vm_header(interface: VmInterface) -> str:
     """Return the header's text."""
-    prefix, module = interface.macro_prefix, interface.module
-    size = len(interface.bytecode)
+    prefix, module, executable = interface.macro_prefix, interface.module, interface.executable
     lines = [
         *_extents(interface),
         *_tensors(interface, "Input", interface.inputs),
         *_tensors(interface, "Output", interface.outputs),
-        f"/*! \\brief What module {module} does, as the interpreter of mlfc_vm.h takes it */",
-        f"#define {prefix}_VM_BYTECODE_SIZE {size}",
-        f"extern const uint8_t {bytecode_symbol(module)}[{prefix}_VM_BYTECODE_SIZE];",
-        "",
-        f"/*! \\brief The kernels and constants of module {module} */",
-        f"extern const mlfc_vm_code {code_symbol(module)};",
+        "/*!",
+        f" * \\brief Runs module {module}; see mlfc_vm.h",
+        f" * \\param inputs {len(interface.inputs)} tensors, in the order above",
+        f" * \\param outputs {len(interface.outputs)} tensors, which the run sets",
+        " * \\return 0, or the code of the error",
+        " */",
+        f"int32_t {run_symbol(module)}(const mlfc_vm_host *host, const mlfc_vm_tensor *inputs,",
+        "    mlfc_vm_tensor *outputs, void *work, int64_t work_bytes, mlfc_vm_error *error);",
         *_work(interface),
         *_states(interface),
     ]
+    if not executable.is_bounded:
+        lines += [
+            "",
+            "/*! \\brief Frees the memory of outputs, which are no longer to be read */",
+            f"int32_t {release_symbol(module)}(const mlfc_vm_host *host, mlfc_vm_tensor *outputs, int32_t count);",
+        ]
     # of the C runtime's headers, wherever they are
-    return guarded(prefix, lines, ['#include "mlfc_vm_code.h"', ""])
+    return guarded(prefix, lines, ['#include "mlfc_vm.h"', ""])
 
 
 def _extents(interface: VmInterface) -> list[str]:
     if not interface.executable.symbols:
         return []
-    lines = ["/*", f" * Open extents of module {interface.module}:"]
+    lines = ["/*", f" * Dynamic dimensions of module {interface.module}:"]
     for symbol in interface.executable.symbols:
-        high = f"to {symbol.high}" if symbol.high < OPEN else "without a bound"
+        high = f"to {symbol.high}" if symbol.high is not None else "without a bound"
         lines.append(f" * {comment_text(symbol.name[:200])} from {symbol.low} {high}")
     return [*lines, " */", ""]
 
@@ -139,19 +125,26 @@ def _states(interface: VmInterface) -> list[str]:
     if not executable.states:
         return []
     *offsets, end = state_offsets(executable)
-    lines = ["", "/*", " * What the module keeps from run to run, in the state of mlfc_vm_host:"]
-    for value, offset in zip(executable.kept, offsets, strict=True):
+    lines = ["", "/*", " * Tensors that the module keeps from run to run, in the state of mlfc_vm_host:"]
+    for value, offset in zip(executable.states, offsets, strict=True):
         shape = ", ".join(map(str, value.extents))
         lines.append(f" * {comment_text(value.name[:200])}: {value.dtype}[{shape}] at byte {offset}")
-    return [*lines, " */", f"#define {interface.macro_prefix}_VM_STATE_SIZE {end}"]
+    return [
+        *lines,
+        " */",
+        f"#define {interface.macro_prefix}_VM_STATE_SIZE {end}",
+        "",
+        "/*! \\brief Sets these tensors to their first values: a new sequence begins */",
+        f"int32_t {reset_symbol(interface.module)}(void *state);",
+    ]
 
 
 def _work(interface: VmInterface) -> list[str]:
-    nbytes = work_bytes(interface.executable)
+    nbytes = interface.executable.work_bytes
     if nbytes is None:
         return []
     return [
         "",
-        f"/*! \\brief Bytes that mlfc_vm_run needs to run module {interface.module}, enough on every machine */",
+        f"/*! \\brief Bytes of work that module {interface.module} needs for a run */",
         f"#define {interface.macro_prefix}_VM_WORK_SIZE {nbytes}",
     ]

@@ -1,206 +1,390 @@
-"""Operators on lists of tensors, as bytecode."""
+"""Operators on lists of tensors, as host code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from mlfc.support import bytecode as bc
+from mlfc.codegen.c_types import scalar_type
+from mlfc.codegen.vm.dimension_code import Dimensions
+from mlfc.codegen.vm.runtime import (
+    CLEAR,
+    CPU,
+    ERASE,
+    FIND,
+    INSERT,
+    SHARE,
+    TENSOR,
+    TO_DEVICE,
+    RunBody,
+    number,
+)
+from mlfc.codegen.vm.tensors import BYTES, Tensors, item_bytes
+from mlfc.memory import Plan
+from mlfc.memory.liveness import is_last_use
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, Symbol
-from mlfc.tir.program import ListOperation, Value
+from mlfc.support.executable import ALIGNMENT, NUMBERED_DTYPES, RunCode
+from mlfc.tir import host
+from mlfc.tir.host import INT64, MEMMOVE, NULL, SIZE, Choice, Expr, Name, Number, Type, const, pointer
+from mlfc.tir.program import Instruction, ListOperation, Value
+
+_MOST = (1 << 63) - 1
 
 
-class ListAssembler:
-    """Writes operators on lists; `register` gives the register of a symbol.
+class ListCode:
+    """Writes operators on lists."""
 
-    With `is_elsewhere`, tensors of lists may be on a device.
-    """
+    def __init__(self, body: RunBody, dimensions: Dimensions, tensors: Tensors, plan: Plan) -> None:
+        self._body = body
+        self._dimensions = dimensions
+        self._tensors = tensors
+        self._plan = plan
 
-    def __init__(
-        self, main: bc.FunctionBuilder, register: Callable[[Symbol], bc.IntegerRegister], *, is_elsewhere: bool
+    def write(self, step: ListOperation, steps: Sequence[Instruction], at: int) -> None:
+        """Write an operator."""
+        output = step.output
+        write: dict[str, Callable[[ListOperation], None]] = {
+            "list_new": self._new, "list_from": self._unpack, "list_split": self._split, "list_length": self._length,
+            "list_get": self._get,
+        }  # fmt: skip
+        if step.operator in write:
+            write[step.operator](step)
+        elif output.kind == "list":
+            self._change(step, steps, at)
+        else:
+            self._join(step)
+
+    @property
+    def names(self) -> list[Name]:
+        """The variables of lists: a list that replaces another one has its variable."""
+        return list(dict.fromkeys(self._tensors.lists.values()))
+
+    def move(self, source: Value, target: Value) -> None:
+        """Let a list have the tensors of another one."""
+        if self._tensors.list_of(source) is not self._tensors.list_of(target):
+            run = self._body.run.address
+            self._body.needs(SHARE(run, self._tensors.list_of(target).address, self._tensors.list_of(source).address))
+
+    def element(self, value: Value, index: Expr) -> Expr:
+        """Return an element of a tensor of integers or bool, as a variable; the tensor must have that many."""
+        data = self._tensors.here(value, None)
+        kind = Type(scalar_type(value.dtype), dtypes.bits(value.dtype), not value.dtype.startswith(("uint", "bool")))
+        if value.dtype == "bool":
+            kind = Type("uint8_t", 8, signed=False)
+        place = data.cast(pointer(const(kind)))[index]
+        if value.dtype == "bool":
+            return Choice(INT64, place.ne(0), number(1), number(0))
+        if value.dtype == "uint64":
+            most = Number(host.UINT64, _MOST, f"UINT64_C({_MOST})")
+            self._body.refuse(place > most, RunCode.OVERFLOW, number(_MOST))
+        return place.cast(INT64)
+
+    # lists ----------------------------------------------------------------------------------------------------
+
+    def _new(self, step: ListOperation) -> None:
+        self._body.evaluate(CLEAR(self._body.run.address, self._tensors.list_of(step.output).address))
+
+    def _change(self, step: ListOperation, steps: Sequence[Instruction], at: int) -> None:
+        """Write a list that differs from another one, in the other's place where nothing reads that any more."""
+        source, output = step.inputs[0], step.output
+        body, run = self._body, self._body.run.address
+        if is_last_use(steps, at, source):
+            self._tensors.lists[output] = self._tensors.list_of(source)
+        else:
+            self.move(source, output)
+        items = self._tensors.list_of(output)
+        if step.operator == "list_as":
+            return
+        if step.operator == "list_require":
+            body.refuse(self.element(step.inputs[1], number(0)).eq(0), RunCode.FAILED, text=step.attrs["message"])
+        elif step.operator == "list_append":
+            body.needs(INSERT(run, items.address, items["length"], self._item(step.inputs[1])))
+        elif step.operator == "list_insert":
+            place = self._place(items, step.inputs[1], past=1)
+            body.needs(INSERT(run, items.address, place, self._item(step.inputs[2])))
+        else:
+            body.evaluate(ERASE(run, items.address, self._place(items, step.inputs[1])))
+
+    def _item(self, value: Value) -> Expr:
+        return self._tensors.described(value).address
+
+    def _place(self, items: Name, index: Value, past: int = 0) -> Name:
+        """Write what finds a place in a list."""
+        place = self._body.declare(self._dimensions.fresh("place"), INT64, number(0))
+        wanted = self.element(index, number(0))
+        self._body.needs(FIND(self._body.run.address, items.address, wanted, number(past), place.address))
+        return place
+
+    def _unpack(self, step: ListOperation) -> None:
+        """Write a list of views of bytes."""
+        body, output, run = self._body, step.output, self._body.run.address
+        shapes, bytes_of_all = step.inputs
+        items = self._tensors.list_of(output)
+        body.evaluate(CLEAR(run, items.address))
+        rows, data = self._tensors.here(shapes, None), self._tensors.described(bytes_of_all)
+        start = body.declare(self._dimensions.fresh("start"), INT64, number(0))
+        count, total = self._dimensions.named(shapes.shape[0]), self._dimensions.named(bytes_of_all.nbytes)
+        where = self._tensors.here(bytes_of_all, None)
+        item = body.declare(self._dimensions.fresh("item"), TENSOR)
+        nbytes = body.declare(self._dimensions.fresh("bytes"), INT64, number(0))
+        at = Name(INT64, self._dimensions.fresh("index"))
+        rank = len(output.shape)
+        with body.counting(at, number(0), at < count):
+            body.assign(item, data)
+            body.assign(nbytes, item_bytes(output))
+            for axis, extent in enumerate(output.shape):
+                found = item["extents"][axis]
+                body.assign(found, rows.cast(pointer(const(INT64)))[at * rank + axis])
+                if isinstance(extent, int):
+                    text = f"an extent of the tensors of {output.name}"
+                    body.refuse(found.ne(number(extent)), RunCode.EQUAL, found, number(extent), text=text)
+                self._grow(nbytes, found)
+            body.refuse(nbytes > total - start, RunCode.ELEMENT, start + nbytes, total)
+            body.assign(item["data"], (where.cast(BYTES) + start).cast(host.pointer(host.VOID)))
+            body.assign(item["device"], CPU)
+            body.assign(item["dtype"], NUMBERED_DTYPES[output.dtype])
+            body.assign(item["rank"], rank)
+            body.needs(INSERT(run, items.address, items["length"], item.address))
+            body.assign(start, _padded(nbytes), "+")
+
+    def _grow(self, nbytes: Name, extent: Expr) -> None:
+        """Write a product of bytes and a dimension that no check has seen yet."""
+        most = number(1 << 62)
+        self._body.refuse(extent < number(0), RunCode.NEGATIVE, extent)
+        self._body.refuse(extent.ne(0) & (nbytes > most // extent), RunCode.SIZE, extent)
+        self._body.assign(nbytes, nbytes * extent)
+
+    def _split(self, step: ListOperation) -> None:
+        """Write a list of parts of a tensor along an axis."""
+        body, output, along, run = self._body, step.output, step.attrs["axis"], self._body.run.address
+        tensor, sizes = step.inputs
+        items, dimensions = self._tensors.list_of(output), self._dimensions
+        body.evaluate(CLEAR(run, items.address))
+        source = self._tensors.here(tensor, None)
+        self._tensors.here(sizes, None)  # a copy of it is made before the loop
+        extents = [dimensions.named(extent) for extent in tensor.shape]
+        inner = dimensions.named(_product(tensor.shape[along + 1 :], dtypes.nbytes(tensor.dtype)))
+        outer = dimensions.named(_product(tensor.shape[:along]))
+        count = dimensions.named(sizes.shape[0])
+        begin, part = (body.declare(dimensions.fresh(name), INT64, number(0)) for name in ("begin", "size"))
+        item = Name(TENSOR, dimensions.fresh("part"))
+        self._tensors.copies.append(item)
+        at = Name(INT64, dimensions.fresh("index"))
+        text = f"sizes of the parts in '{output.name}'"
+        with body.counting(at, number(0), at < count):
+            body.assign(part, self.element(sizes, at))
+            left = extents[along] - begin
+            body.refuse((part < number(0)) | (part > left), RunCode.RANGE, part, number(0), left, text=text)
+            if not step.attrs["keepdims"]:
+                body.refuse(part.ne(1), RunCode.EQUAL, part, number(1), text=text)
+            self._tensors.allocate(item, outer * inner * part, None, output.name)
+            kept = [(axis, part if axis == along else extent) for axis, extent in enumerate(extents)]
+            if not step.attrs["keepdims"]:
+                del kept[along]
+            for axis, (_, extent) in enumerate(kept):
+                body.assign(item["extents"][axis], extent)
+            body.assign(item["dtype"], NUMBERED_DTYPES[output.dtype])
+            body.assign(item["rank"], len(kept))
+            self._blocks(item["data"], number(0), part * inner, source, begin * inner, extents[along] * inner,
+                         part * inner, outer)  # fmt: skip
+            body.needs(INSERT(run, items.address, items["length"], item.address))
+            body.assign(begin, part, "+")
+        body.refuse(begin.ne(extents[along]), RunCode.EQUAL, begin, extents[along], text=text)
+
+    def _blocks(
+        self, to: Expr, start: Expr, step: Expr, source: Expr, origin: Expr, stride: Expr, nbytes: Expr, count: Expr
     ) -> None:
-        self._main = main
-        self._is_elsewhere = is_elsewhere
-        self._register = register
+        """Write a copy of `count` blocks of bytes."""
+        body, block = self._body, Name(INT64, self._dimensions.fresh("block"))
+        with body.where(nbytes > number(0)), body.counting(block, number(0), block < count):
+            target = to.cast(BYTES) + (start + block * step)
+            found = source.cast(pointer(const(host.UINT8))) + (origin + block * stride)
+            body.evaluate(MEMMOVE(target, found, nbytes.cast(SIZE)))
 
-    # tensors of lists
+    # tensors of lists -----------------------------------------------------------------------------------------
 
-    def joined_extents(self, step: ListOperation, items: bc.ListRegister) -> None:
-        """Write what finds the extents of a list's tensors put together, those that are not known: symbols."""
-        along = step.attrs.get("axis", 0)
+    def _length(self, step: ListOperation) -> None:
+        self._tensors.make(step.output)
+        self._set(step.output, number(0), self._tensors.list_of(step.inputs[0])["length"])
+
+    def _set(self, output: Value, index: Expr, value: Expr) -> None:
+        kind = Type(scalar_type(output.dtype), dtypes.bits(output.dtype))
+        self._body.assign(self._tensors.data(output).cast(pointer(kind))[index], value.cast(kind))
+
+    def _get(self, step: ListOperation) -> None:
+        body, output = self._body, step.output
+        register = self._tensors.tensor_of(output)
+        items = self._tensors.list_of(step.inputs[0])
+        self._tensors.forget_copies(output)
+        place = self._place(items, step.inputs[1])
+        self._tensors.hold(register, items["items"][place])
+        if len(step.ranks) > 1:
+            wanted = len(output.shape)
+            text = f"dimensions of '{output.name}'"
+            given = (register["rank"], number(wanted), number(wanted))
+            body.refuse(register["rank"].ne(wanted), RunCode.RANGE, *given, text=text)
+        for axis, extent in enumerate(output.shape):
+            found, symbol = register["extents"][axis], _symbol(extent)
+            if symbol is not None and symbol in step.fresh:
+                body.assign(self._dimensions.symbol(symbol), found)
+                self._check(symbol)
+            else:
+                wanted_here = self._dimensions.of(extent)
+                text = f"{output.name}, axis {axis}"
+                body.refuse(found.ne(wanted_here), RunCode.EQUAL, found, wanted_here, text=text)
+        self._dimensions.count(_product(output.shape))
+
+    def _check(self, symbol: Symbol) -> None:
+        variable = self._dimensions.symbol(symbol)
+        self._dimensions.changed(symbol)
+        low, high = number(symbol.low), number(symbol.high)
+        outside = (variable < low) | (variable > high)
+        self._body.refuse(outside, RunCode.RANGE, variable, low, high, text=str(symbol))
+
+    def _join(self, step: ListOperation) -> None:
+        """Write a tensor of a list's tensors put together, or of what describes them."""
+        self._tensors.forget_copies()
+        items, output = self._tensors.list_of(step.inputs[0]), step.output
+        self._joined_extents(step, items)
+        for symbol in step.fresh:
+            self._check(symbol)
+        self._tensors.make(output)
+        if step.operator == "list_extents":
+            self._describe(step, items)
+        elif step.operator == "list_bytes":
+            self._bytes(step, items)
+        elif step.operator == "list_stack":
+            self._stack(step, items)
+        else:
+            self._concatenate(step, items)
+
+    def _joined_extents(self, step: ListOperation, items: Name) -> None:
+        """Write what finds the dimensions of a list's tensors put together, those that are not known: symbols."""
+        body, along = self._body, step.attrs.get("axis", 0)
         is_stack = step.operator == "list_stack"
         for axis, extent in enumerate(step.output.shape):
             symbol = _symbol(extent)
             if symbol is None or symbol not in step.fresh:
                 continue
-            register = self._register(symbol)
+            variable = self._dimensions.symbol(symbol)
             if step.operator == "list_bytes":
-                self._main.integer(0, register)
-                with self._each(items) as (_, item):
-                    self._main.compute("add", register, self._padded(self._item_bytes(step, item)), register)
+                body.assign(variable, 0)
+                with self._each(items) as item:
+                    body.assign(variable, _padded(self._item_bytes(step, item)), "+")
+                    self._bounded_sum(variable)
             elif axis == along and step.operator != "list_concat":
-                self._main.length(items, register)
+                body.assign(variable, items["length"])
             elif axis == along:
-                self._main.integer(0, register)
-                with self._each(items) as (_, item):
-                    self._main.compute("add", register, self._main.extent(item, axis), register)
+                body.assign(variable, 0)
+                with self._each(items) as item:
+                    body.assign(variable, item["extents"][axis], "+")
+                    self._bounded_sum(variable)
             else:
-                self._main.extent(self._main.get(items, 0), axis - is_stack, register)
+                body.refuse(items["length"].eq(0), RunCode.INDEX, 0, 0)
+                body.assign(variable, items["items"][0]["extents"][axis - is_stack])
 
-    def put_together(self, step: ListOperation, items: bc.ListRegister, target: bc.TensorRegister) -> None:
-        """Write the copies of a list's tensors, or of what describes them, into the tensor that they make."""
-        if step.operator == "list_extents":
-            self._extents(step, items, target)
-        elif step.operator == "list_bytes":
-            self._bytes(step, items, target)
-        elif step.operator == "list_stack":
-            self._stacked(items, step.output, target)
-        else:
-            self._concatenated(items, step.output, target, step.attrs["axis"])
+    def _bounded_sum(self, variable: Name) -> None:
+        self._body.refuse(variable > number(1 << 62), RunCode.OVERFLOW, variable, number(1 << 62))
 
-    def _stacked(self, items: bc.ListRegister, output: Value, target: bc.TensorRegister) -> None:
-        main = self._main
-        place, rows = main.integer(0), main.integer(0)
-        with self._each(items) as (_, item):
-            for axis in range(1, len(output.shape)):
-                main.require_equal(main.extent(item, axis - 1), main.extent(target, axis), output.name)
-            main.paste(target, place, self._here(item))
-            nbytes = self._product(item, range(len(output.shape) - 1), dtypes.nbytes(output.dtype))
-            main.compute("add", place, nbytes, place)
-            main.compute("add", rows, 1, rows)
-        main.require_equal(rows, main.extent(target, 0), output.name)
+    def _stack(self, step: ListOperation, items: Name) -> None:
+        body, output = self._body, step.output
+        extents = [self._dimensions.named(extent) for extent in output.shape]
+        size = self._dimensions.named(_product(output.shape[1:], dtypes.nbytes(output.dtype)))
+        body.refuse(items["length"].ne(extents[0]), RunCode.EQUAL, items["length"], extents[0], text=output.name)
+        place = body.declare(self._dimensions.fresh("start"), INT64, number(0))
+        with self._each(items) as item:
+            for axis, extent in enumerate(extents[1:]):
+                found = item["extents"][axis]
+                body.refuse(found.ne(extent), RunCode.EQUAL, found, extent, text=output.name)
+            self._paste(output, place, self._here(item, size), size)
+            body.assign(place, size, "+")
 
-    def _concatenated(self, items: bc.ListRegister, output: Value, target: bc.TensorRegister, along: int) -> None:
-        main = self._main
-        rows, row = main.integer(0), self._nbytes(output, target, first=along)
-        inner, count = self._nbytes(output, target, first=along + 1), self._product(target, range(along))
-        with self._each(items) as (_, item):
-            for axis in range(len(output.shape)):
+    def _concatenate(self, step: ListOperation, items: Name) -> None:
+        body, output, along = self._body, step.output, step.attrs["axis"]
+        extents = [self._dimensions.named(extent) for extent in output.shape]
+        inner = self._dimensions.named(_product(output.shape[along + 1 :], dtypes.nbytes(output.dtype)))
+        count = self._dimensions.named(_product(output.shape[:along]))
+        rows = body.declare(self._dimensions.fresh("rows"), INT64, number(0))
+        with self._each(items) as item:
+            for axis, extent in enumerate(extents):
                 if axis != along:
-                    main.require_equal(main.extent(item, axis), main.extent(target, axis), output.name)
-            own = main.extent(item, along)
-            part, start = main.compute("mul", own, inner), main.compute("mul", rows, inner)
-            main.blocks(target, self._here(item), part, count, start=start, step=row, stride=part)
-            main.compute("add", rows, own, rows)
-        main.require_equal(rows, main.extent(target, along), output.name)
+                    found = item["extents"][axis]
+                    body.refuse(found.ne(extent), RunCode.EQUAL, found, extent, text=output.name)
+            own = item["extents"][along]
+            left = extents[along] - rows
+            body.refuse(own > left, RunCode.EQUAL, rows + own, extents[along], text=output.name)
+            part = own * inner
+            source = self._here(item, part * count)
+            target = self._tensors.data(output)
+            self._blocks(target, rows * inner, extents[along] * inner, source, number(0), part, part, count)
+            body.assign(rows, own, "+")
+        body.refuse(rows.ne(extents[along]), RunCode.EQUAL, rows, extents[along], text=output.name)
 
-    def _extents(self, step: ListOperation, items: bc.ListRegister, target: bc.TensorRegister) -> None:
-        main, place = self._main, self._main.integer(0)
-        with self._each(items) as (_, item):
+    def _describe(self, step: ListOperation, items: Name) -> None:
+        body, place = self._body, self._body.declare(self._dimensions.fresh("place"), INT64, number(0))
+        with self._each(items) as item:
             for extent in self._item_extents(step, item, missing=-1):
-                main.set_element(target, place, extent)
-                main.compute("add", place, 1, place)
+                self._set(step.output, place, extent)
+                body.assign(place, number(1), "+")
 
-    def _bytes(self, step: ListOperation, items: bc.ListRegister, target: bc.TensorRegister) -> None:
-        main, place = self._main, self._main.integer(0)
-        with self._each(items) as (_, item):
-            main.paste(target, place, self._here(item))
-            main.compute("add", place, self._padded(self._item_bytes(step, item)), place)
+    def _bytes(self, step: ListOperation, items: Name) -> None:
+        body, place = self._body, self._body.declare(self._dimensions.fresh("place"), INT64, number(0))
+        with self._each(items) as item:
+            nbytes = self._item_bytes(step, item)
+            self._paste(step.output, place, self._here(item, nbytes), nbytes)
+            body.assign(place, _padded(nbytes), "+")
 
-    # lists of tensors
+    # parts of these -------------------------------------------------------------------------------------------
 
-    def unpacked(self, step: ListOperation, items: bc.ListRegister, extents: bc.Tensor, data: bc.Tensor) -> None:
-        """Write a list of views of bytes."""
-        main, output = self._main, step.output
-        main.list(items)
-        index, place, start = main.integer(0), main.integer(0), main.integer(0)
-        with self._while_below(index, main.extent(extents, 0)):
-            shape = []
-            for extent in output.shape:
-                shape.append(main.element(extents, place))
-                main.compute("add", place, 1, place)
-                if isinstance(extent, int):
-                    main.require_equal(shape[-1], extent, f"an extent of the tensors of {output.name}")
-            item = main.view(data, start, output.dtype, shape)
-            main.append(items, item)
-            main.compute("add", start, self._padded(self._nbytes(output, item)), start)
+    def _paste(self, output: Value, place: Expr, source: Expr, nbytes: Expr) -> None:
+        with self._body.where(nbytes > number(0)):
+            target = self._tensors.data(output).cast(BYTES) + place
+            self._body.evaluate(MEMMOVE(target, source, nbytes.cast(SIZE)))
 
-    def split(self, step: ListOperation, items: bc.ListRegister, source: bc.Tensor, sizes: bc.Tensor) -> None:
-        """Write a list of parts of a tensor along an axis."""
-        main, output, along = self._main, step.output, step.attrs["axis"]
-        tensor = step.inputs[0]
-        main.list(items)
-        whole, inner = self._nbytes(tensor, source, first=along), self._nbytes(tensor, source, first=along + 1)
-        count = self._product(source, range(along))
-        outer = main.compute("mul", inner, count)
-        begin, index = main.integer(0), main.integer(0)
-        with self._while_below(index, main.extent(sizes, 0)):
-            size = main.element(sizes, index)
-            main.require_range(size, 0, main.compute("sub", main.extent(source, along), begin), _sizes(output))
-            shape: list[bc.Integer] = [main.extent(source, axis) for axis in range(len(tensor.shape))]
-            if step.attrs["keepdims"]:
-                shape[along] = size
-            else:
-                del shape[along]
-                main.require_equal(size, 1, _sizes(output))
-            part = main.tensor(main.storage(main.compute("mul", outer, size)), 0, output.dtype, shape)
-            nbytes, origin = main.compute("mul", inner, size), main.compute("mul", inner, begin)
-            main.blocks(part, source, nbytes, count, step=nbytes, origin=origin, stride=whole)
-            main.append(items, part)
-            main.compute("add", begin, size, begin)
-        main.require_equal(begin, main.extent(source, along), _sizes(output))
-
-    # parts of these
-
-    def _product(self, tensor: bc.Tensor, axes: Iterable[int], first: int = 1) -> bc.Integer:
-        found: bc.Integer = first
-        for axis in axes:
-            found = self._main.compute("mul", found, self._main.extent(tensor, axis))
-        return found
-
-    def _nbytes(self, value: Value, tensor: bc.Tensor, first: int = 0) -> bc.Integer:
-        """Return the bytes that the axes of a tensor from `first` on take; `value` has its rank and dtype."""
-        return self._product(tensor, range(first, len(value.shape)), dtypes.nbytes(value.dtype))
-
-    def _item_bytes(self, step: ListOperation, item: bc.TensorRegister) -> bc.Integer:
-        """Return the bytes of a tensor of the list that an operator reads."""
-        found: bc.Integer = dtypes.nbytes(step.inputs[0].dtype)
+    def _item_bytes(self, step: ListOperation, item: Expr) -> Expr:
+        """Return the bytes of a tensor of the list that an operator reads: no check of its own, it exists."""
+        nbytes = self._body.declare(self._dimensions.fresh("bytes"), INT64, item_bytes(step.inputs[0]))
         for extent in self._item_extents(step, item, missing=1):
-            found = self._main.compute("mul", found, extent)
-        return found
+            self._body.assign(nbytes, nbytes * extent)
+        return nbytes
 
-    def _item_extents(self, step: ListOperation, item: bc.TensorRegister, missing: int) -> Iterator[bc.Integer]:
-        """Write what reads the extents of a tensor of the list; `missing` are those of axes that others alone have."""
-        main, fewest = self._main, step.ranks[0]
-        rank = main.rank(item) if len(step.ranks) > 1 else None
+    def _item_extents(self, step: ListOperation, item: Expr, missing: int) -> Iterator[Expr]:
+        """Yield the dimensions of a tensor of the list; `missing` are those of axes that others alone have."""
+        fewest = step.ranks[0]
         for axis in range(step.ranks[-1]):
-            if rank is None or axis < fewest:
-                yield main.extent(item, axis)
-                continue
-            found, behind = main.integer(missing), main.label()
-            main.branch(main.compute("lt", axis, rank), behind)
-            main.extent(item, axis, found)
-            main.place(behind)
-            yield found
+            found = item["extents"][axis]
+            if len(step.ranks) == 1 or axis < fewest:
+                yield found
+            else:
+                yield Choice(INT64, item["rank"] > axis, found, number(missing))
 
-    def _padded(self, nbytes: bc.Integer) -> bc.Integer:
-        up = self._main.compute("floordiv", self._main.compute("add", nbytes, bc.ALIGNMENT - 1), bc.ALIGNMENT)
-        return self._main.compute("mul", up, bc.ALIGNMENT)
-
-    def _here(self, item: bc.TensorRegister) -> bc.TensorRegister:
-        return self._main.to_device(item, bc.CPU) if self._is_elsewhere else item
+    def _here(self, item: Expr, nbytes: Expr) -> Expr:
+        """Return the address of a tensor of a list on the host."""
+        if not self._tensors.has_device:
+            return item["data"]
+        copy = Name(TENSOR, self._dimensions.fresh("item_on_host"))
+        self._tensors.copies.append(copy)
+        self._body.needs(TO_DEVICE(self._body.run.address, item.address, CPU, nbytes, 0, NULL, copy.address))
+        return copy["data"]
 
     @contextmanager
-    def _each(self, items: bc.ListRegister) -> Iterator[tuple[bc.IntegerRegister, bc.TensorRegister]]:
+    def _each(self, items: Name) -> Iterator[Expr]:
         """Write a loop over the tensors of a list."""
-        index = self._main.integer(0)
-        with self._while_below(index, self._main.length(items)):
-            yield index, self._main.get(items, index)
-
-    @contextmanager
-    def _while_below(self, index: bc.IntegerRegister, count: bc.Integer) -> Iterator[None]:
-        main, again, end = self._main, self._main.label(), self._main.label()
-        main.place(again)
-        main.branch(main.compute("lt", index, count), end)
-        yield
-        main.compute("add", index, 1, index)
-        main.jump(again)
-        main.place(end)
+        at = Name(INT64, self._dimensions.fresh("index"))
+        with self._body.counting(at, number(0), at < items["length"]):
+            yield items["items"][at]
 
 
-def _sizes(output: Value) -> str:
-    return f"sizes of the parts in '{output.name}'"
+def _padded(nbytes: Expr) -> Expr:
+    return (nbytes + number(ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
+
+
+def _product(extents: Iterable[Extent], first: int = 1) -> Extent:
+    found: Extent = first
+    for extent in extents:
+        found = found * extent
+    return found
 
 
 def _symbol(extent: Extent) -> Symbol | None:

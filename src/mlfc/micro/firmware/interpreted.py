@@ -1,4 +1,4 @@
-"""Firmware that runs a module of the virtual machine once: inputs with their extents from the host, outputs to it."""
+"""Firmware that runs a dynamic model once: inputs with their dimensions from the host, outputs to it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,14 @@ from mlfc.memory.pools import STATE_SECTION
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.standalone import ERROR, INPUTS, OUTPUTS, REPORT
 from mlfc.micro.render import render
-from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
-from mlfc.runtime.executors.vm.interpreter import check_values
-from mlfc.runtime.executors.vm.memory import of_array
+from mlfc.runtime.executors.vm.failures import require_fitting, run_error
 from mlfc.support.arrays import Array
-from mlfc.support.bytecode import Executable
-from mlfc.support.bytecode.instructions import NUMBERED_DTYPES
+from mlfc.support.executable import Executable, RunCode
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.vm_info import bounding_option
 
-INTERPRETER_FOLDER = "src/runtime/crt/vm"
-"""Of the C runtime: the interpreter of the virtual machine."""
-_ERROR = struct.Struct("<6q")
+_ERROR = struct.Struct("<4q")
 _EXTENT = np.dtype("<i8")
 
 
@@ -44,21 +39,20 @@ def unbounded(details: ModuleInterface | None, name: str | None = None, place: s
     )
 
 
-def interpreter_files() -> dict[str, bytes]:
-    """Return the interpreter of the virtual machine, and the headers of the C runtime."""
-    return crt_files("include", INTERPRETER_FOLDER)
+def runtime_headers() -> dict[str, bytes]:
+    """Return the headers of the C runtime, which the code of dynamic models includes."""
+    return crt_files("include")
 
 
-def interpreter_part() -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the interpreter as files of a project, and the folders of its headers."""
+def headers_part() -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return these headers as files of a project, and the folders of headers."""
     # firmware has a header of its own for what a trace does
-    found = {name: data for name, data in interpreter_files().items() if Path(name).name != TRACE_HEADER}
-    files = {f"crt/{name}": data for name, data in found.items()}
-    return files, ("crt/include", f"crt/{INTERPRETER_FOLDER}")
+    found = {name: data for name, data in runtime_headers().items() if Path(name).name != TRACE_HEADER}
+    return {f"crt/{name}": data for name, data in found.items()}, ("crt/include",)
 
 
-def interpreted_firmware(name: str, details: ModuleInterface) -> Firmware:
-    """Return a main that runs a module once, and the interpreter; OptionError where its memory has no bound."""
+def dynamic_firmware(name: str, details: ModuleInterface) -> Firmware:
+    """Return a main that runs a module once; OptionError where its memory has no bound."""
     if details.vm is None or details.vm.work_bytes is None:
         raise unbounded(details, name)
     subject = described_subject(name, details)
@@ -72,19 +66,14 @@ def interpreted_firmware(name: str, details: ModuleInterface) -> Firmware:
         paths=(INPUTS, OUTPUTS, REPORT),
         error_path=ERROR,
     )
-    files, folders = interpreter_part()
+    files, folders = headers_part()
     return Firmware(main.decode(), files, folders)
 
 
 def write_inputs(folder: Path, executable: Executable, arrays: Sequence[Array]) -> None:
     """Write the inputs for a run; raise InputError unless their extents are what the model declares."""
     given = [np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"]) for array in arrays]
-    pairs = zip(executable.given, given, strict=True)
-    tensors = [of_array(array, NUMBERED_DTYPES[value.dtype]) for value, array in pairs]
-    try:
-        check_values(executable, executable.given, tensors, Code.BAD_INPUT, {})
-    except Fault as fault:
-        raise run_error(executable, fault, None) from None
+    require_fitting(executable, given)
     parts = (part for array in given for part in (np.array(array.shape, _EXTENT).tobytes(), array.tobytes()))
     (folder / INPUTS).write_bytes(b"".join(parts))
 
@@ -109,14 +98,13 @@ def read_outputs(folder: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
 
 
 def recorded_error(folder: Path, executable: Executable) -> MlfcError | None:
-    """Return the error of the virtual machine that firmware left; None where it left none."""
+    """Return the error that firmware left; None where it left none."""
     path = folder / ERROR
     data = path.read_bytes() if path.is_file() else b""
     if len(data) < _ERROR.size:
         return None
-    code, function, instruction, *values = _ERROR.unpack_from(data)
-    if code not in set(Code) or not code >= 0:
+    code, a, b, c = _ERROR.unpack_from(data)
+    if code not in set(RunCode):
         return None
     text = data[_ERROR.size :].decode(errors="replace") or None
-    outside = function >= len(executable.functions)
-    return run_error(executable, Fault(Code(code), *values, text=text), None if outside else (function, instruction))
+    return run_error(executable, code, (a, b, c), text)

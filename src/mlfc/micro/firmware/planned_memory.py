@@ -16,16 +16,14 @@ from mlfc.micro.board.object_code import core_flags, object_paths
 from mlfc.micro.board.programs import first_lines, need, run
 from mlfc.micro.firmware import kept_trials
 from mlfc.micro.firmware.bare_metal import write_files
-from mlfc.micro.firmware.interpreted import interpreter_files, unbounded
+from mlfc.micro.firmware.interpreted import runtime_headers, unbounded
 from mlfc.micro.firmware.linker_script import has_linker_script, lays_out
 from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
-from mlfc.micro.memory.interpreter_calls import ENTRIES
 from mlfc.micro.memory.linked_memory import LinkedProgram
 from mlfc.micro.memory.memory_table import (
     CODE,
     CONSTANTS,
     INITIAL,
-    INTERPRETER,
     INTERRUPT,
     IO,
     REST,
@@ -41,6 +39,7 @@ from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrup
 from mlfc.micro.memory.trial import CodeTrial
 from mlfc.micro.render import render
 from mlfc.support.content import Data
+from mlfc.support.executable import run_symbol
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import shortened
@@ -91,7 +90,7 @@ def planned_table(
     rows.append(MemoryRow(STACK, ram, stack.nbytes, deepest or _UNKNOWN))
     frame = interrupt_bytes(board)
     rows.append(MemoryRow(INTERRUPT, ram, frame, "the core's own" if frame is not None else "what its handler saves"))
-    for what in (what for owner, what in CODE.items() if details.vm or owner != INTERPRETER):
+    for what in CODE.values():
         rows.append(MemoryRow(what, flash, sizes.get(what), _MEASURED if sizes else _UNKNOWN))
     rows += [MemoryRow(REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
     reserve = board.stack_bytes if has_linker_script(board) else None
@@ -102,7 +101,6 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[MemoryRow]
     memory = details.memory
     if details.vm is not None and details.vm.work_bytes is None:
         raise unbounded(details)
-    # the interpreter's registers are beside the arena
     workspace = memory.workspace_bytes if details.vm is None else details.vm.work_bytes or 0
     ram, flash = region_name(board, "ram"), region_name(board, "flash")
     pools: list[tuple[str | None, int]] = [(pool.name, pool.nbytes) for pool in details.pools]
@@ -153,7 +151,7 @@ def tried(
     flags = (optimization_level(details),) if cflags is None else tuple(cflags)
     entries: tuple[str, ...] = (f"tvmgen_{name}_run",)
     if details.vm:
-        code, entries = {**code, **interpreter_files()}, (*ENTRIES, f"tvmgen_{name}_vm_code")
+        code, entries = {**code, **runtime_headers()}, (run_symbol(name),)
     try:
         compiler = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
         said = (name, board.arch, *core_flags(board, code), *board.toolchain.link_flags, *COMPILE_FLAGS, *flags)
@@ -175,9 +173,7 @@ def _measured(entries: Sequence[str], code: Mapping[str, Data], board: Board, cf
         program = LinkedProgram(folder / TRIAL_ELF, folder / _MAP, sources)
         for piece in program.pieces:
             sizes.update(dict(program.parts(piece)))
-        calls = program.interpreter_calls()
-        called = ENTRIES if calls else entries
-        stack = stack_bound(program.elf, called, board, program.is_library, folder, calls, program.is_data)
+        stack = stack_bound(program.elf, entries, board, program.is_library, folder, program.is_data)
         return CodeTrial({what: sizes[what] for what in CODE.values()}, stack)
 
 
@@ -190,8 +186,8 @@ def trial_build(
     The folder lives as long as the context. It has ``TRIAL_ELF``, the linker's map, and ``.o`` and ``.su`` files beside
     the sources.
 
-    `code`: the generated code of a module: ``src/...``, ``include/...`` and ``lib/...``; and, of the virtual machine,
-        `interpreter_files`.
+    `code`: the generated code of a module: ``src/...``, ``include/...`` and ``lib/...``; and, of a dynamic model,
+        `runtime_headers`.
     `entries`: the functions and tables that the program is for, a function first.
     `cflags`: flags beside the board's.
 

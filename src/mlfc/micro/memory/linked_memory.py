@@ -15,13 +15,11 @@ from pathlib import Path, PurePosixPath
 from mlfc.errors import MlfcError, ToolchainError
 from mlfc.memory.pools import STATE_SECTION
 from mlfc.micro.board.board import Board
-from mlfc.micro.memory.interpreter_calls import ENTRIES, FOLDER, InterpreterCalls, interpreter_calls
 from mlfc.micro.memory.memory_table import (
     CODE,
     CONSTANTS,
     FIRMWARE,
     INITIAL,
-    INTERPRETER,
     IO,
     LIBRARIES,
     MODEL,
@@ -35,7 +33,7 @@ from mlfc.micro.memory.memory_table import (
     by_region,
     region_name,
 )
-from mlfc.micro.memory.stack_bound import INTERPRETED, THROUGH_POINTERS, StackBound, stack_bound
+from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, stack_bound
 from mlfc.objfile.elf import NOTYPE, OBJECT, ElfSymbol, read_symbols
 from mlfc.support.c_names import unique
 from mlfc.support.module_info import ConstantInfo, ModuleInfo, ModuleInterface
@@ -47,6 +45,7 @@ _INPUT = re.compile(rf" ([.\w]\S*)(?:\s+({_NUMBER})\s+({_NUMBER})\s+(\S.*))?")
 _NOT_LOADED = (".debug", ".comment", ".note", ".stab", ".gnu.", ".ARM.attributes", ".riscv.attributes")
 _ZEROED = (".bss", ".sbss", ".noinit", ".scommon", "COMMON")
 _LARGEST_MAP = 64 << 20
+_RUN = re.compile(r"tvmgen_\w+_vm_run")
 _CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
 _TENSOR, _WORKSPACE = "tensor_", "workspace"
 _POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
@@ -55,7 +54,6 @@ _READ_ONLY = "rodata"  # in .rodata, and .srodata of small constants on RISC-V
 _STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
 _DATA = {
     MODEL: "data of the model",
-    INTERPRETER: "data of the interpreter",
     LIBRARIES: "data of libraries",
     FIRMWARE: "data of start-up and main",
 }
@@ -87,8 +85,6 @@ class LinkedPart:
     def owner(self, model_sources: Collection[str]) -> str:
         """Return whose it is: of one of `model_sources` or an object made from it, of a library, or of the firmware."""
         name = PurePosixPath((self.file or "").rpartition("(")[2].rstrip(")")).name
-        if FOLDER in (self.file or ""):
-            return INTERPRETER
         if name in model_sources or any(name in (f"{source}.o", f"{source}.obj") for source in model_sources):
             return MODEL
         return LIBRARIES if (self.file or "").endswith(")") else FIRMWARE
@@ -218,10 +214,6 @@ class LinkedProgram:
         """Return the object file that what lies at an address comes from; None where none does."""
         return next((item.file for item in self.pieces if item.address <= address < item.end), None)
 
-    def interpreter_calls(self) -> InterpreterCalls | None:
-        """Return whom the interpreter of the virtual machine calls through pointers; None where that is not known."""
-        return interpreter_calls(self.elf.read_bytes(), self.named, self.file_at)
-
     def folded(self, constants: Sequence[ConstantInfo]) -> tuple[tuple[str, int], ...]:
         """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
 
@@ -298,14 +290,11 @@ def _region(address: int, board: Board) -> str | None:
 
 def _linked_stack(program: LinkedProgram, details: ModuleInterface, board: Board) -> StackBound:
     """Return what an inference takes of the stack by the program's instructions, or why that is not known."""
-    calls = program.interpreter_calls() if details.vm else None
-    if details.vm and calls is None:
-        return StackBound(None, untold=(INTERPRETED,))
-    if not details.vm and details.entry is None:
+    name = next((name for name in program.named if _RUN.fullmatch(name)), None) if details.vm else details.entry
+    if name is None:
         return StackBound(None, untold=(THROUGH_POINTERS,))
-    entries = ENTRIES if details.entry is None else (details.entry,)
     try:
-        return stack_bound(program.elf, entries, board, program.is_library, calls=calls, is_data=program.is_data)
+        return stack_bound(program.elf, (name,), board, program.is_library, is_data=program.is_data)
     except MlfcError as error:
         return StackBound(None, untold=(str(error).splitlines()[0],))
 

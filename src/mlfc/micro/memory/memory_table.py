@@ -13,7 +13,7 @@ from mlfc.micro.board.board import Board, MemoryRegion
 from mlfc.micro.memory.stack_bound import StackBound
 from mlfc.support.text import Displayed, html_table
 
-MODEL, INTERPRETER, LIBRARIES, FIRMWARE = "model", "interpreter", "libraries", "start-up and main"
+MODEL, LIBRARIES, FIRMWARE = "model", "libraries", "start-up and main"
 """Whose a part of a program is."""
 
 WORKSPACE, IO, CONSTANTS = "workspace", "inputs and outputs", "constants"
@@ -22,7 +22,7 @@ PROMISED = (WORKSPACE, IO, CONSTANTS)
 
 STATE, STACK, INTERRUPT = "state", "stack of an inference", "frame of an interrupt"
 INITIAL, RESERVE, PADDING = "initial data", "stack reserve", "padding"
-CODE = {MODEL: "code of the model", INTERPRETER: "code of the interpreter", LIBRARIES: "code of libraries"}
+CODE = {MODEL: "code of the model", LIBRARIES: "code of libraries"}
 REST = "start-up and main"
 
 

@@ -16,7 +16,6 @@ from mlfc.errors import ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import need, run
 from mlfc.micro.memory.disassembly import RULES, MachineFunction, Rules, read_functions
-from mlfc.micro.memory.interpreter_calls import InterpreterCalls
 
 _LISTED = 5
 _SECONDS = 60
@@ -25,7 +24,6 @@ _CORTEX_M_FRAME, _CORTEX_M_FLOAT_FRAME = 36, 108
 
 
 THROUGH_POINTERS = "the graph executor calls operators through pointers"
-INTERPRETED = "the program does not have one table of kernels for the virtual machine"
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,12 @@ def stack_bound(
     board: Board,
     is_library: Callable[[int], bool],
     statements: Path | None = None,
-    calls: InterpreterCalls | None = None,
     is_data: Callable[[int], bool] = lambda _: False,
 ) -> StackBound:
     """Return how much stack a linked model takes at most from its entry functions on: that of the deepest.
 
     `is_library` (address): whether the code there comes from a library.
     `statements`: a folder with the compiler's ``.su`` files.
-    `calls`: of the virtual machine, whom its interpreter calls through pointers.
     `is_data` (address): whether constants lie there, among the code.
 
     Raises ToolchainError if the board's objdump is missing, or does not read the program.
@@ -79,23 +75,10 @@ def stack_bound(
         return StackBound(None, untold=(f"no stack rules for the instructions of {board.core}",))
     machine = read_functions(disassembled(elf, board), rules, is_data)
     stated = frame_sizes(statements) if statements else {}
-    functions = _functions(machine, stated, rules, is_library, _resolved(machine, calls))
+    functions = _functions(machine, stated, rules, is_library)
     found = [deepest(entry, functions) for entry in entries]
     unknown = [item for item in found if item.nbytes is None]
     return max(unknown or found, key=lambda item: item.nbytes or 0)
-
-
-def _resolved(machine: Mapping[str, MachineFunction], calls: InterpreterCalls | None) -> dict[str, set[str]]:
-    """Return what functions call through pointers, by name, where that is known."""
-    if calls is None:
-        return {}
-    names = {item.address: name for name, item in machine.items()}
-    called = {name: calls.called_by(item.address) for name, item in machine.items()}
-    return {
-        name: {names.get(address, f"{address:#x}") for address in addresses}
-        for name, addresses in called.items()
-        if addresses is not None
-    }
 
 
 def disassembled(elf: Path, board: Board) -> str:
@@ -147,15 +130,13 @@ def _functions(
     stated: Mapping[str, Stated],
     rules: Rules,
     is_library: Callable[[int], bool],
-    resolved: Mapping[str, set[str]],
 ) -> dict[str, _CallGraphNode]:
     found = {}
     for name, item in machine.items():
         said = stated.get(re.split("[.@]", name, maxsplit=1)[0])
-        pointed = resolved.get(name, set()) if item.untold_calls else set()
-        unknown = [*([] if name in resolved else item.untold_calls), *item.missing, *sorted(pointed - machine.keys())]
+        unknown = [*item.untold_calls, *item.missing]
         untold = [f"{name} has an unknown call target: {call}" for call in unknown]
-        callees = item.callees | (pointed & machine.keys())
+        callees = item.callees
         # what a compiler made ends itself, whatever data lie behind its last instruction
         if item.runs_on is not None and is_library(item.address):
             callees.add(item.runs_on)

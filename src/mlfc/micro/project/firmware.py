@@ -9,7 +9,7 @@ from mlfc.archive.templates.subject import described_subject
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.host_driven import host_driven_aot_firmware, host_driven_firmware
-from mlfc.micro.firmware.interpreted import interpreted_firmware, interpreter_part
+from mlfc.micro.firmware.interpreted import dynamic_firmware, headers_part
 from mlfc.micro.firmware.runtime_firmware import graph_firmware, tvm_firmware
 from mlfc.micro.firmware.standalone import INPUTS, standalone_main
 from mlfc.micro.project.model_interface import interface_of
@@ -100,7 +100,7 @@ def _standalone(model: ProjectModel, board: Board) -> Firmware:
     if not model.is_ours:
         return tvm_firmware(model.name, model.details)
     if model.executor == "vm":
-        return interpreted_firmware(model.name, model.details)
+        return dynamic_firmware(model.name, model.details)
     return Firmware(standalone_main(model.name, model.details))
 
 
@@ -108,8 +108,8 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
     files = {f"{SELFTEST}/{name}": data for name, data in selftest_files(model).items()}
     folders: tuple[str, ...] = (SELFTEST,)
     if model.executor == "vm":
-        interpreter, headers = interpreter_part()
-        files |= interpreter
+        runtime, headers = headers_part()
+        files |= runtime
         folders = (SELFTEST, *headers)
     if board.arch == "avr":
         files[INPUTS] = bytes(1)  # its simulator starts with some

@@ -28,9 +28,10 @@ from mlfc.micro.run.firmware_build import build, section_sizes
 from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_command
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support.arrays import Array
-from mlfc.support.bytecode import Executable, decode
 from mlfc.support.call_shapes import counted
 from mlfc.support.content import Data
+from mlfc.support.dims import LARGEST
+from mlfc.support.executable import Executable, decode
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, OperatorInfo
 from mlfc.support.temporary import TemporaryFolder
 
@@ -100,7 +101,7 @@ class BuiltFirmware:
     def extents(self) -> Mapping[str, tuple[int, int]]:
         """The least and the largest value of each open extent."""
         symbols = self._executable.symbols if self._executable else ()
-        return {symbol.name: (symbol.low, symbol.high) for symbol in symbols}
+        return {symbol.name: (symbol.low, symbol.high or LARGEST) for symbol in symbols}
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""
@@ -206,7 +207,7 @@ class EmulatedModule(BuiltFirmware):
             )
         if firmware is None:
             check_fit(plan_table(details, board), details)
-            firmware = interpreted.interpreted_firmware(name, details) if executable else None
+            firmware = interpreted.dynamic_firmware(name, details) if executable else None
         is_traced = profile or trace
         if is_traced and executable is None:  # the virtual machine calls the hook itself
             check_traceable(name, code)
@@ -268,10 +269,10 @@ def emulated_archive(
         _refuse_operators(parts.record.name, "was not compiled by mlfc", options)
         details = aot_details(parts)
         options |= {"firmware": tvm_firmware(parts.record.name, details)}
-    if parts.bytecode is not None:
+    if parts.executable is not None:
         _refuse_outputs(parts.record.name, options)
         require_code_alone(parts.record.name, parts.imports)
-        options |= {"executable": decode(parts.bytecode, place=parts.place)}
+        options |= {"executable": decode(parts.executable, place=parts.place)}
     if parts.executor is None or details is None:
         raise OptionError(
             f"module '{parts.record.name}' has no executor, which firmware requires",

@@ -31,7 +31,7 @@ from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
 from mlfc.micro.run.emulator import BuiltFirmware
 from mlfc.micro.run.firmware_build import build
 from mlfc.micro.run.firmware_run import execute, failure, run_command
-from mlfc.support.bytecode import decode
+from mlfc.support.executable import decode
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.temporary import TemporaryFolder
 
@@ -63,8 +63,8 @@ class BuiltProject:
 
     def firmware(self, timeout: float) -> BuiltFirmware:
         """Return firmware of the type standalone; raise OptionError if nothing here runs the board's."""
-        bytecode = self.parts.bytecode
-        executable = None if bytecode is None else decode(bytecode, place=self.parts.place)
+        described = self.parts.executable
+        executable = None if described is None else decode(described, place=self.parts.place)
         elf = self.record.firmware
         return BuiltFirmware(self.folder, self.details, self.board, elf=elf, timeout=timeout, executable=executable)
 

@@ -10,10 +10,9 @@ import numpy as np
 from mlfc.errors import InputError
 from mlfc.runtime.executors.vm.memory import aligned_zeros
 from mlfc.support.arrays import Array
-from mlfc.support.bytecode.executable import Executable, Value, container_of
-from mlfc.support.bytecode.instructions import ALIGNMENT
-from mlfc.support.containers import ANY_RANK, GIVEN, OPTIONAL_SEQUENCE, ContainerInfo
+from mlfc.support.containers import ANY_RANK, OPTIONAL_SEQUENCE, ContainerInfo
 from mlfc.support.dtypes import to_numpy
+from mlfc.support.executable import ALIGNMENT, VmValue, container_of, parts_at
 from mlfc.support.tensor_info import TensorInfo
 
 
@@ -28,18 +27,16 @@ class Signature:
         Whether some are sequences or optionals.
     """
 
-    def __init__(self, executable: Executable, values: Sequence[Value]) -> None:
-        names = [symbol.name for symbol in executable.symbols]
+    def __init__(self, values: Sequence[VmValue]) -> None:
         self.infos: tuple[TensorInfo, ...] = ()
         # symbols that count tensors and bytes of sequences, which no caller chooses
         self.counts: set[str] = set()
         at = 0
         while at < len(values):
-            part = values[at].part
-            count = 1 if part is None else 3 if part.name == GIVEN else 2
-            self.infos += (_info(values[at : at + count], names),)
-            if part is not None:
-                shapes = [_shape(value, names) for value in values[at : at + count]]
+            count = parts_at(values, at)
+            self.infos += (_info(values[at : at + count]),)
+            if count > 1:
+                shapes = [_shape(value) for value in values[at : at + count]]
                 self.counts |= {extent for shape in shapes for extent in shape if isinstance(extent, str)}
             at += count
         self.has_containers = any(isinstance(info, ContainerInfo) for info in self.infos)
@@ -54,24 +51,21 @@ class Signature:
             found += _packed(info, value, as_array) if isinstance(info, ContainerInfo) else [value]
         return found
 
-    def values(self, parts: Sequence[Array]) -> list[Any]:
+    def values(self, parts: Sequence[Any]) -> list[Any]:
         """Return the values that results of the model are."""
         rest = iter(parts)
         return [_unpacked(info, rest) if isinstance(info, ContainerInfo) else next(rest) for info in self.infos]
 
 
-def _shape(value: Value, names: Sequence[str]) -> tuple[int | str, ...]:
-    return tuple(
-        extent if isinstance(extent, int) else "?" if extent is None else names[extent.symbol]
-        for extent in value.extents
-    )
+def _shape(value: VmValue) -> tuple[int | str, ...]:
+    return tuple("?" if extent is None else extent for extent in value.extents)
 
 
-def _info(values: Sequence[Value], names: Sequence[str]) -> TensorInfo:
+def _info(values: Sequence[VmValue]) -> TensorInfo:
     container = container_of(values) if len(values) > 1 else None
     if container is None:
         (value,) = values
-        return TensorInfo(value.name, _shape(value, names), value.dtype)
+        return TensorInfo(value.name, _shape(value), value.dtype)
     rank = values[-2].extents[1]
     assert isinstance(rank, int)
     shape = ANY_RANK if container.is_mixed else ("?",) * rank

@@ -1,167 +1,121 @@
-"""Why runs of bytecode fail: the codes of the C interpreter (``mlfc_vm.h``), and their messages."""
+"""The errors of runs of dynamic models."""
 
 from __future__ import annotations
 
-from enum import IntEnum
+from collections.abc import Sequence
 
-from mlfc.errors import ArchiveError, DeviceError, InputError, LimitError, MlfcError, RunError
-from mlfc.support.bytecode.executable import Executable
-from mlfc.support.bytecode.instructions import DTYPES, OPEN
+from mlfc.errors import DeviceError, InputError, LimitError, MlfcError, RunError
+from mlfc.support.arrays import Array
 from mlfc.support.dims import LARGEST
+from mlfc.support.dtypes import to_numpy
+from mlfc.support.executable import DTYPES, NUMBERED_DTYPES, Executable, RunCode
 from mlfc.support.text import printable, shortened
 
-
-class Code(IntEnum):
-    """The values of C's ``MLFC_VM_`` constants."""
-
-    BAD_FILE = 1
-    BAD_CODE = 2
-    BAD_NATIVE = 3
-    BAD_CALL = 4
-    BAD_INPUT = 5
-    BAD_OUTPUT = 6
-    WORK = 7
-    UNSET = 8
-    OVERFLOW = 9
-    DIVISION = 10
-    AXIS = 11
-    ELEMENT = 12
-    DTYPE = 13
-    RANGE = 14
-    EQUAL = 15
-    NEGATIVE = 16
-    SIZE = 17
-    OUTSIDE = 18
-    MISALIGNED = 19
-    READ_ONLY = 20
-    SIZES = 21
-    KERNEL = 22
-    PACKED = 23
-    DEVICE = 24
-    MEMORY = 25
-    ALLOCATE = 26
-    TURNS = 27
-    DEPTH = 28
-    FAILED = 29
-    INDEX = 30
-
-
-# {0} to {2} are values, {text} what the instruction names
+# {0} to {2} are the values of an error
 _MESSAGES = {
-    Code.BAD_FILE: "the file is damaged at byte {0}",
-    Code.BAD_CODE: "the instruction is damaged",
-    Code.BAD_NATIVE: "the native code is that of another executable (kernel {0}, constant {1})",
-    Code.BAD_CALL: "function {0} does not take {1} tensors and return {2}",
-    Code.WORK: "the work area is too small",
-    Code.UNSET: "a register is read before it is written",
-    Code.OVERFLOW: "the result of an operation on {0} and {1} does not fit in an integer",
-    Code.DIVISION: "{0} is divided by zero",
-    Code.AXIS: "expected an axis of a tensor of {1} dimensions, got {0}",
-    Code.ELEMENT: "expected one of {1} elements, got number {0}",
-    Code.DTYPE: "expected a tensor of integers or bool, got {dtype}",
-    Code.RANGE: "expected {1} to {2}, got {0}",
-    Code.EQUAL: "expected two equal numbers, got {0} and {1}",
-    Code.NEGATIVE: "expected an extent or size, got {0}",
-    Code.SIZE: "the bytes of a tensor do not fit in 63 bits: its extent is {0}",
-    Code.OUTSIDE: "{0:,} bytes exceed the {1:,} that its memory has",
-    Code.MISALIGNED: "byte {0} is not a multiple of 64, where tensors begin",
-    Code.READ_ONLY: "a tensor that is only to be read would be written",
-    Code.SIZES: "{1:,} bytes cannot be copied into a tensor of {0:,}",
-    Code.KERNEL: "the kernel refused its buffers or numbers with status {0}",
-    Code.PACKED: "the packed function failed with status {0}",
-    Code.DEVICE: "there is no device of type {0} for this run",
-    Code.MEMORY: "{0:,} bytes more exceed the memory limit of {1:,} bytes",
-    Code.ALLOCATE: "there is no memory for {0:,} bytes",
-    Code.TURNS: "the run exceeds {0:,} backward jumps and calls",
-    Code.DEPTH: "calls are nested more than {0:,} deep",
-    Code.FAILED: "the model ended the run",
-    Code.INDEX: "expected a position in a list of {1} tensors, got {0}",
+    RunCode.STATE: "the model keeps {0:,} bytes of state, and has no memory for them",
+    RunCode.WORK: "the work area is too small: it must have {0:,} bytes",
+    RunCode.OVERFLOW: "the result of an operation on {0} and {1} does not fit in an integer",
+    RunCode.DIVISION: "{0} is divided by zero",
+    RunCode.ELEMENT: "{0:,} bytes exceed the {1:,} that the tensor has",
+    RunCode.RANGE: "expected {1} to {2}, got {0}",
+    RunCode.EQUAL: "expected two equal numbers, got {0} and {1}",
+    RunCode.NEGATIVE: "expected an extent or size, got {0}",
+    RunCode.SIZE: "a tensor is too large: its size or one of its dimensions is {0}",
+    RunCode.KERNEL: "the kernel refused its buffers or numbers with status {0}",
+    RunCode.PACKED: "the packed function failed with status {0}",
+    RunCode.DEVICE: "there is no device of type {0} for this run",
+    RunCode.MEMORY: "{0:,} bytes more exceed the memory limit of {1:,} bytes",
+    RunCode.ALLOCATE: "there is no memory for {0:,} bytes",
+    RunCode.TURNS: "the run exceeds {0:,} iterations",
+    RunCode.FAILED: "the model ended the run",
+    RunCode.INDEX: "expected a position in a list of {1} tensors, got {0}",
 }
+_CHECK_INPUTS = "Check the shapes of the inputs, and the values that decide shapes"
 _NEXT_STEPS = {
-    Code.MEMORY: "Raise memory_limit (mlfc run: --memory-limit), or give smaller extents or bounds",
-    Code.TURNS: "Raise turn_limit (mlfc run: --turn-limit) if the model is to run this long",
-    Code.DEPTH: "Raise depth_limit if the model is to call this deep",
-    Code.RANGE: "Check the shapes of the inputs, and the values that decide shapes",
-    Code.EQUAL: "Check the shapes of the inputs, and the values that decide shapes",
-    Code.NEGATIVE: "Check the shapes of the inputs, and the values that decide shapes",
+    RunCode.MEMORY: "Raise memory_limit (mlfc run: --memory-limit), or give smaller extents or bounds",
+    RunCode.TURNS: "Raise turn_limit (mlfc run: --turn-limit) if the model is to run this long",
+    RunCode.RANGE: _CHECK_INPUTS,
+    RunCode.EQUAL: _CHECK_INPUTS,
+    RunCode.NEGATIVE: _CHECK_INPUTS,
 }
-_ERRORS: dict[Code, type[MlfcError]] = {
-    Code.BAD_FILE: ArchiveError, Code.BAD_CODE: ArchiveError, Code.BAD_NATIVE: ArchiveError,
-    Code.BAD_CALL: InputError, Code.BAD_INPUT: InputError, Code.RANGE: InputError, Code.EQUAL: InputError,
-    Code.MEMORY: LimitError, Code.TURNS: LimitError, Code.DEPTH: LimitError, Code.DEVICE: DeviceError,
+_ERRORS: dict[RunCode, type[MlfcError]] = {
+    RunCode.BAD_INPUT: InputError, RunCode.RANGE: InputError, RunCode.EQUAL: InputError, RunCode.MEMORY: LimitError,
+    RunCode.TURNS: LimitError, RunCode.DEVICE: DeviceError,
 }  # fmt: skip
-_AXIS_DTYPE, _AXIS_RANK, _AXIS_ALIGNMENT = -1, -2, -3
-NO_VALUES = (0, 0, 0)
+AXIS_DTYPE, AXIS_RANK, AXIS_ALIGNMENT = -1, -2, -3
 _SHOWN = 6  # bounds of an arena
+_PART_OF_CAUSE = (RunCode.RANGE, RunCode.EQUAL, RunCode.FAILED)
 
 
-class Fault(Exception):  # noqa: N818  (not an error of its own: the interpreter adds the place)
-    """What is wrong with the current instruction."""
-
-    def __init__(self, code: Code, *values: int, text: str | None = None) -> None:
-        super().__init__(code)
-        self.code = code
-        self.values = (*values, *NO_VALUES)[:3]
-        self.text = text
-
-
-def run_error(executable: Executable, fault: Fault, place: tuple[int, int] | None) -> MlfcError:
-    """Return the error of a fault at a function and an instruction of it; None for a place outside the code.
-
-    The error has `fault` and `place` as attributes, for callers that compare interpreters.
-    """
-    code = fault.code
-    text = None if fault.text is None else printable(shortened(fault.text))
-    if code in (Code.BAD_INPUT, Code.BAD_OUTPUT):
-        cause = _value_cause(executable, fault)
+def run_error(
+    executable: Executable, code: int, values: tuple[int, int, int], text: str | None, cause: MlfcError | None = None
+) -> MlfcError:
+    """Return the error of a run; `cause` is that of a packed function which is Python here."""
+    known = RunCode(code) if code in set(RunCode) else None
+    if known is None:
+        return RunError(f"the run failed with the unknown status {code}", place=executable.name)
+    shown = None if text is None else printable(shortened(text))
+    if known in (RunCode.BAD_INPUT, RunCode.BAD_OUTPUT):
+        message = _value_cause(executable, known, values)
     else:
-        dtype = DTYPES[fault.values[0]] if code is Code.DTYPE else ""
-        is_one = code is Code.RANGE and fault.values[1] == fault.values[2]
-        cause = ("expected {1}, got {0}" if is_one else _MESSAGES[code]).format(*fault.values, dtype=dtype)
-    cause = f"{text}: {cause}" if text and code in (Code.RANGE, Code.EQUAL, Code.FAILED) else cause
-    where = text if text and code not in (Code.RANGE, Code.EQUAL, Code.FAILED) else None
-    if place is None and code is Code.MEMORY:  # before the first instruction
-        where = f"registers of function '{text}'" if text else _arena(executable)
-    if place is not None and code not in (Code.BAD_INPUT, Code.BAD_CALL):
-        name = printable(shortened(executable.functions[place[0]].name))
-        where = f"function '{name}', instruction {place[1]}" + (f", '{where}'" if where else "")
-    next_step = _NEXT_STEPS.get(code)
-    if isinstance(fault.__cause__, MlfcError):  # of a function that is Python here
-        cause, next_step = f"the packed function failed: {fault.__cause__.cause}", fault.__cause__.next_step
-    error = _ERRORS.get(code, RunError)(cause, place=where, next_step=next_step)
-    error.__dict__.update(fault=fault, where=place)
+        is_one = known is RunCode.RANGE and values[1] == values[2]
+        message = ("expected {1}, got {0}" if is_one else _MESSAGES[known]).format(*values)
+    if shown and known in _PART_OF_CAUSE:
+        message, shown = f"{shown}: {message}", None
+    place = shown or (_arena(executable) if known is RunCode.MEMORY else None)
+    next_step = _NEXT_STEPS.get(known)
+    if cause is not None:
+        message, next_step = f"the packed function failed: {cause.cause}", cause.next_step
+    error = _ERRORS.get(known, RunError)(message, place=place, next_step=next_step)
+    error.__dict__["code_of_run"] = known
     return error
 
 
+def require_fitting(executable: Executable, arrays: Sequence[Array]) -> None:
+    """Raise the error of a run unless arrays are what a model takes."""
+    known: dict[str, int] = {}
+    bounds = {symbol.name: (symbol.low, symbol.high or LARGEST) for symbol in executable.symbols}
+    for number, (value, array) in enumerate(zip(executable.inputs, arrays, strict=True)):
+        fault: tuple[int, int] | None = None
+        if array.dtype != to_numpy(value.dtype):
+            fault = (AXIS_DTYPE, NUMBERED_DTYPES.get(array.dtype.name, len(DTYPES)))
+        elif array.ndim != len(value.extents):
+            fault = (AXIS_RANK, array.ndim)
+        else:
+            for axis, (wanted, has) in enumerate(zip(value.extents, array.shape, strict=True)):
+                low, high = bounds[wanted] if isinstance(wanted, str) else (0, LARGEST)
+                same = known.setdefault(wanted, has) if isinstance(wanted, str) else has if wanted is None else wanted
+                if same != has or not low <= has <= high:
+                    fault = fault or (axis, has)
+        if fault:
+            raise run_error(executable, RunCode.BAD_INPUT, (number, *fault), value.name)
+
+
 def _arena(executable: Executable) -> str:
-    """Return what takes the memory of all storages at once, with the bounds that decide how much that is."""
-    bounded = [f"{symbol.name} up to {symbol.high}" for symbol in executable.symbols if symbol.high < OPEN]
+    """Return what takes the memory of a run, with the bounds that decide how much that is."""
+    bounded = [f"{symbol.name} up to {symbol.high}" for symbol in executable.symbols if symbol.high is not None]
     shown = [printable(shortened(text)) for text in bounded[:_SHOWN]] + ["..."] * (len(bounded) > _SHOWN)
     name = printable(shortened(executable.name))
     return f"arena of module '{name}'" + (f" for {', '.join(shown)}" if shown else "")
 
 
-def _value_cause(executable: Executable, fault: Fault) -> str:
-    number, axis, has = fault.values
-    kind, values = ("input", executable.inputs) if fault.code is Code.BAD_INPUT else ("output", executable.outputs)
-    if axis == _AXIS_ALIGNMENT:
+def _value_cause(executable: Executable, code: RunCode, fault: tuple[int, int, int]) -> str:
+    number, axis, has = fault
+    kind, values = ("input", executable.inputs) if code is RunCode.BAD_INPUT else ("output", executable.outputs)
+    if axis == AXIS_ALIGNMENT:
         return f"{kind} {number} does not begin at a multiple of 64 bytes"
-    # of another function than the model
-    if number >= len(values):
-        return f"{kind} {number} has a dtype or an extent that is not possible: {has}"
     value = values[number]
-    if axis == _AXIS_DTYPE:
+    if axis == AXIS_DTYPE:
         return f"expected {kind} of dtype {value.dtype}, got {DTYPES[has] if has < len(DTYPES) else has}"
-    if axis == _AXIS_RANK:
+    if axis == AXIS_RANK:
         return f"expected {kind} of {len(value.extents)} dimensions, got {has}"
-    if axis >= len(value.extents):
-        return f"{kind} {number} has an extent that is not possible: {has}"
     extent = value.extents[axis]
     if isinstance(extent, int):
         return f"expected {kind} with extent {extent} on axis {axis}, got {has}"
-    if extent is None:
+    symbol = next((item for item in executable.symbols if item.name == extent), None)
+    if symbol is None:
         return f"expected {kind} with an extent of at least 0 on axis {axis}, got {has}"
-    symbol = executable.symbols[extent.symbol]
-    most = "or more" if symbol.high >= LARGEST else f"to {symbol.high}"
+    most = "or more" if symbol.high is None or symbol.high >= LARGEST else f"to {symbol.high}"
     named = f"'{printable(shortened(symbol.name))}' ({symbol.low} {most}, the same wherever it is)"
     return f"expected {kind} with extent {named} on axis {axis}, got {has}"

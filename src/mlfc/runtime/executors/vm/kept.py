@@ -1,17 +1,15 @@
-"""The states of a model as bytecode: tensors that each run reads, and replaces when it succeeds."""
+"""The states of a dynamic model: tensors that each run reads, and replaces when it succeeds."""
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
-
 import numpy as np
 
+from mlfc.errors import ToolchainError
 from mlfc.runtime.executors.vm.memory import aligned_zeros
-from mlfc.runtime.executors.vm.native_tables import NativeTables
+from mlfc.runtime.executors.vm.native import RESET, HasSymbols
 from mlfc.support.arrays import Array
-from mlfc.support.bytecode.executable import Executable
 from mlfc.support.dtypes import to_numpy
+from mlfc.support.executable import Executable, reset_symbol, state_offsets
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.module_info import StateInfo
 
@@ -22,60 +20,57 @@ class VmStates:
     Parameters
     ----------
     executable : Executable
-    tables : NativeTables
-        Has what states begin with.
+    code : HasSymbols
+        Has the function that sets them first.
 
     Attributes
     ----------
     infos : tuple of StateInfo
-    arrays : list of ndarray
-        The states, which runs take as their last inputs.
+    address : int
+        Of their memory; 0 without states.
     lock : ForkSafeLock
-        Held by a run, and by whoever reads or sets states meanwhile.
+        Held by a run, and while states are read or set.
     """
 
-    def __init__(self, executable: Executable, tables: NativeTables) -> None:
-        following = executable.outputs[len(executable.returned) :]
+    def __init__(self, executable: Executable, code: HasSymbols) -> None:
         self.infos = tuple(
-            StateInfo(value.name, tuple(extent for extent in value.extents if isinstance(extent, int)), value.dtype,
-                      next=after.name)
-            for value, after in zip(executable.kept, following, strict=True)
-        )  # fmt: skip
-        self._first = [None if number is None else tables.constants[number] for number in executable.states]
-        self.arrays = [_aligned(info) for info in self.infos]
+            StateInfo(
+                value.name, tuple(item for item in value.extents if isinstance(item, int)), value.dtype, next=after
+            )
+            for value, after in zip(executable.states, executable.next_states, strict=True)
+        )
+        *offsets, end = state_offsets(executable)
+        self._memory: Array = aligned_zeros(end)
+        self._arrays = [_placed(self._memory, offset, info) for offset, info in zip(offsets, self.infos, strict=True)]
+        self.address = self._memory.ctypes.data if self.infos else 0
         self.lock = ForkSafeLock()
-        self._set_first(is_new=True)
-
-    def replace(self, following: Sequence[Array]) -> None:
-        """Set all states to the next values that a run returned."""
-        for array, value in zip(self.arrays, following, strict=True):
-            np.copyto(array, value)
+        self._keep = code
+        if self.infos:
+            symbol = reset_symbol(executable.name)
+            address = code.address(symbol)
+            if address is None:
+                raise ToolchainError(f"the code does not export '{symbol}'", place=executable.name)
+            self._reset = RESET(address)
+            self._reset(self.address)
 
     def read(self, info: StateInfo) -> Array:
         """Return a copy of a state."""
         with self.lock:
-            return self.arrays[self.infos.index(info)].copy()
+            return self._arrays[self.infos.index(info)].copy()
 
     def write(self, info: StateInfo, array: Array) -> None:
         """Set a state."""
         with self.lock:
-            np.copyto(self.arrays[self.infos.index(info)], array)
+            np.copyto(self._arrays[self.infos.index(info)], array)
 
     def reset(self) -> None:
         """Set all states to what they begin with."""
         with self.lock:
-            self._set_first(is_new=False)
-
-    def _set_first(self, *, is_new: bool) -> None:
-        for array, first in zip(self.arrays, self._first, strict=True):
-            if first is None and not is_new:  # new memory is zeros
-                array[...] = np.zeros((), array.dtype)
-            elif first is not None and array.nbytes:
-                address, nbytes = first
-                ctypes.memmove(array.ctypes.data, address, nbytes)
+            if self.infos:
+                self._reset(self.address)
 
 
-def _aligned(info: StateInfo) -> Array:
-    dtype = to_numpy(info.dtype)
-    array: Array = aligned_zeros(info.nbytes).view(dtype).reshape(tuple(map(int, info.shape)))
-    return array
+def _placed(memory: Array, offset: int, info: StateInfo) -> Array:
+    part = memory[offset : offset + info.nbytes].view(to_numpy(info.dtype))
+    placed: Array = part.reshape(tuple(map(int, info.shape)))
+    return placed

@@ -1,4 +1,4 @@
-"""A model as bytecode behind the functions of TVM's virtual machine."""
+"""A dynamic model behind the functions of TVM's virtual machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from mlfc.runtime.executors.vm.vm_model import TURN_LIMIT, VmModel
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.ndarray import NDArray
 from mlfc.support.arrays import Array
-from mlfc.support.bytecode.executable import Executable
 from mlfc.support.dtypes import to_numpy
+from mlfc.support.executable import Executable
 from mlfc.support.text import Displayed
+
+_MAIN = "main"
+"""TVM's name of the function that is the model."""
 
 
 class HoldsExecutable(Module):
@@ -30,7 +33,6 @@ class HoldsExecutable(Module):
         devices: Sequence[Device] = (),
         memory_limit: int | None = None,
         turn_limit: int | None = TURN_LIMIT,
-        interpreter: str | None = None,
     ) -> VmModel:
         """Return the model with the native code in a tree of modules; raise OptionError if it is missing."""
 
@@ -48,7 +50,7 @@ def executable_in(lib: Module) -> HoldsExecutable:
 
 
 class VirtualMachine(Displayed):
-    """Runs the functions of an executable.
+    """Runs a dynamic model.
 
     Parameters
     ----------
@@ -57,11 +59,9 @@ class VirtualMachine(Displayed):
     device : Device or sequence of Device
         What the model was compiled for.
     memory_limit : int, optional
-        Bytes of the arena, storages, frames and lists at one time.
+        Bytes of a run at one time.
     turn_limit : int, optional
-        Backward jumps and calls in a run; None for no limit.
-    interpreter : {"python", "c"}, optional
-        By default C where the library has it.
+        Iterations of all loops of a run; None for no limit.
     device_outputs : bool
         Leave results that end on a device there, as `NDArray`, as TVM does; by default all are arrays of the host.
 
@@ -80,7 +80,6 @@ class VirtualMachine(Displayed):
         memory_limit: int | None = None,
         turn_limit: int | None = TURN_LIMIT,
         *,
-        interpreter: str | None = None,
         device_outputs: bool = False,
     ) -> None:
         devices = [device] if isinstance(device, Device) else list(device)
@@ -92,18 +91,17 @@ class VirtualMachine(Displayed):
             devices=tuple(map(require_device, devices)),
             memory_limit=memory_limit,
             turn_limit=turn_limit,
-            interpreter=interpreter,
         )
-        self._inputs: dict[int, dict[int, Any]] = {}
+        self._inputs: dict[int, Any] = {}
         self._results: list[Any] | None = None
         self._device_outputs = device_outputs
 
     def _facts(self) -> Mapping[str, object]:
-        return {"functions": [function.name for function in self.executable.functions]}
+        return {"functions": [_MAIN]}
 
     @property
     def executable(self) -> Executable:
-        """The bytecode."""
+        """The description of the model."""
         return self.model.executable
 
     def set_input(self, func_name: str, *args: Any, **kwargs: Any) -> None:
@@ -111,29 +109,27 @@ class VirtualMachine(Displayed):
 
         A sequence is a list of arrays, an optional an array or a list, or None.
         """
-        function = self._function(func_name)
-        names = self._names(function)
+        names = self._names(func_name)
         given: dict[int, Any] = dict(enumerate(args))
         for name, value in kwargs.items():
-            number = self._index(function, name)
+            number = _index(names, name)
             if number in given:
                 raise InputError("the input is given twice", place=name)
             given[number] = value
-        count = self.model.parameters(function)
-        if sorted(given) != list(range(count)):
+        if sorted(given) != list(range(len(names))):
             raise InputError(
-                f"expected {count} inputs, got {len(given)}", place=func_name, next_step=f"They are: {names}"
+                f"expected {len(names)} inputs, got {len(given)}", place=func_name, next_step=f"They are: {names}"
             )
-        self._inputs[function] = given
+        self._inputs = given
 
     def set_one_input(self, func_name: str, *args: Any, **kwargs: Any) -> None:
         """Set one argument of a function: ``set_one_input("main", 0, x)``, ``("main", "x", x)`` or ``x=x``."""
-        function = self._function(func_name)
+        names = self._names(func_name)
         pairs = [*kwargs.items()] if kwargs else [args]
         if len(pairs) != 1 or len(pairs[0]) != 2 or (kwargs and args):
             raise InputError("expected one input, by name or number, and its value", place=func_name)
         ((tag, value),) = pairs
-        self._inputs.setdefault(function, {})[self._index(function, tag)] = value
+        self._inputs[_index(names, tag)] = value
 
     def invoke(self, func_name: str, *args: Any, **kwargs: Any) -> Any:
         """Run a function; return its result, or a list of several.
@@ -146,19 +142,18 @@ class VirtualMachine(Displayed):
 
     def invoke_stateful(self, func_name: str, *args: Any, **kwargs: Any) -> None:
         """Run a function and keep its results for `get_outputs`."""
-        function = self._function(func_name)
+        names = self._names(func_name)
         if args or kwargs:
             self.set_input(func_name, *args, **kwargs)
-        given = self._inputs.get(function, {})
-        count = self.model.parameters(function)
-        missing = [name for number, name in enumerate(self._names(function)) if number not in given]
+        missing = [name for number, name in enumerate(names) if number not in self._inputs]
         if missing:
-            raise InputError(f"expected {count} inputs, got {len(given)}", place=func_name, next_step=f"Set: {missing}")
-        arguments = [given[number] for number in range(count)]
-        if self._device_outputs:
-            self._results = self.model.call_on_device(function, arguments)
-        else:
-            self._results = [*self.model.call(function, arguments)]
+            raise InputError(
+                f"expected {len(names)} inputs, got {len(self._inputs)}",
+                place=func_name,
+                next_step=f"Set: {missing}",
+            )
+        arguments = [self._inputs[number] for number in range(len(names))]
+        self._results = self.model.call_on_device(arguments) if self._device_outputs else self.model.call(arguments)
 
     def invoke_with_outputs(self, func_name: str, input_args: Mapping[str, Any], output_args: Sequence[Array]) -> None:
         """Run a function and copy its results into arrays of their shapes."""
@@ -176,7 +171,7 @@ class VirtualMachine(Displayed):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; as `invoke` with its function."""
-        return self.invoke(self.executable.functions[0].name, *args, **kwargs)
+        return self.invoke(_MAIN, *args, **kwargs)
 
     def get_outputs(self) -> list[Any]:
         """Return the results of the last run, a sequence as a list of arrays; raise InputError if there was none."""
@@ -186,29 +181,19 @@ class VirtualMachine(Displayed):
 
     def get_input_index(self, input_name: str, func_name: str | None = None) -> int:
         """Return the number of an argument by its name, -1 if there is none."""
-        function = 0 if func_name is None else self._function(func_name)
-        names = self._names(function)
+        names = self._names(_MAIN if func_name is None else func_name)
         return names.index(input_name) if input_name in names else -1
 
-    def _function(self, name: str) -> int:
-        names = [function.name for function in self.executable.functions]
-        # TVM's name of what is the first function here
-        if name == "main" and name not in names:
-            return 0
-        if name not in names:
-            raise OptionError(unknown("function", str(name), names), place=self.executable.name)
-        return names.index(name)
+    def _names(self, function: str) -> list[str]:
+        """Return the names of a function's arguments; raise OptionError unless it is the model's."""
+        if function != _MAIN:
+            raise OptionError(unknown("function", str(function), [_MAIN]), place=self.executable.name)
+        return [info.name for info in self.model.inputs]
 
-    def _names(self, function: int) -> list[str]:
-        """Return the names of a function's arguments; only the model's have some of their own."""
-        if function == 0:
-            return [info.name for info in self.model.inputs]
-        return [str(number) for number in range(self.executable.functions[function].parameters)]
 
-    def _index(self, function: int, tag: str | int) -> int:
-        names = self._names(function)
-        if isinstance(tag, str) and tag in names:
-            return names.index(tag)
-        if isinstance(tag, int) and 0 <= tag < len(names):
-            return tag
-        raise InputError(unknown("input", str(tag), names))
+def _index(names: Sequence[str], tag: str | int) -> int:
+    if isinstance(tag, str) and tag in names:
+        return names.index(tag)
+    if isinstance(tag, int) and 0 <= tag < len(names):
+        return tag
+    raise InputError(unknown("input", str(tag), names))

@@ -1,4 +1,4 @@
-"""A model as bytecode and its native code: what runs it, and the model like any other."""
+"""A dynamic model: its native code as a model like any other."""
 
 from __future__ import annotations
 
@@ -8,31 +8,25 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import InputError, OptionError, ProblemsError, unknown
-from mlfc.runtime.devices.device import Device, device_of_code
+from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.states import ModelState
-from mlfc.runtime.executors.vm.c_interpreter import CInterpreter, PreparedCall, serves
 from mlfc.runtime.executors.vm.containers import Signature
-from mlfc.runtime.executors.vm.failures import Code, Fault, run_error
-from mlfc.runtime.executors.vm.interpreter import Find, Interpreter, Limits
+from mlfc.runtime.executors.vm.engine import Engine, Find, Limits, PreparedCall, devices_of
 from mlfc.runtime.executors.vm.kept import VmStates
 from mlfc.runtime.executors.vm.memory import number_of
-from mlfc.runtime.executors.vm.native_tables import HasSymbols, NativeTables
+from mlfc.runtime.executors.vm.native import HasSymbols
 from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.tensor.arrays import is_readable, only, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.arrays import Array
-from mlfc.support.bytecode.executable import Executable
-from mlfc.support.bytecode.instructions import CPU
+from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import to_numpy
+from mlfc.support.executable import Executable
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
 TURN_LIMIT = 100_000_000
-"""Of backward jumps and calls in a run, unless the caller says otherwise: minutes of a loop that does nothing else."""
-DEPTH_LIMIT = 256
-"""Of calls within calls."""
-PYTHON, C = "python", "c"
-"""The interpreters."""
+"""Of iterations in a run, unless the caller chooses another one: minutes of a loop that does nothing else."""
 
 
 class VmModel(Restorable, Displayed):
@@ -41,75 +35,48 @@ class VmModel(Restorable, Displayed):
     Parameters
     ----------
     executable : Executable
-    data : bytes
-        Its file.
     code : HasSymbols
-        The library with its kernels; with the C interpreter in it, that runs the model.
+        The library with its main function.
     find : callable
-        Returns packed functions that the bytecode names.
+        Returns packed functions that the code calls by name.
     devices : sequence of Device
-        For bytecode that names devices.
+        For models that run in part on devices.
     memory_limit : int, optional
-        Bytes of the arena, storages, frames and lists at one time.
+        Bytes of a run at one time.
     turn_limit : int, optional
-        Backward jumps and calls in a run; None for no limit.
-    interpreter : {"python", "c"}, optional
-        By default C where the library has it, and the executable needs no devices or packed functions.
+        Iterations of all loops of a run; None for no limit.
 
     Attributes
     ----------
     inputs, outputs : tuple of TensorInfo
-        Open extents are the names of their symbols, or ``?``. Sequences and optionals are `ContainerInfo`.
-    interpreter : str
-        Which one runs it.
+        Dynamic dimensions are the names of their symbols, or ``?``. Sequences and optionals are `ContainerInfo`.
     """
 
     def __init__(
         self,
         executable: Executable,
-        data: bytes,
         code: HasSymbols,
         find: Find,
         *,
         devices: Sequence[Device] = (),
         memory_limit: int | None = None,
         turn_limit: int | None = TURN_LIMIT,
-        interpreter: str | None = None,
     ) -> None:
         self.executable = executable
-        self._taken, self._given = (Signature(executable, each) for each in (executable.given, executable.returned))
+        self._taken, self._given = (Signature(each) for each in (executable.inputs, executable.outputs))
         self.inputs, self.outputs = self._taken.infos, self._given.infos
         self._names, self._result_names = ([info.name for info in infos] for infos in (self.inputs, self.outputs))
-        self._parts = [value.name for value in executable.given]
+        self._parts = [value.name for value in executable.inputs]
         self.set_limits(memory_limit, turn_limit)
-        tables = self._native(executable, code)
-        self._states = VmStates(executable, tables)
+        by_code = devices_of(executable, devices)
+        self._devices = frozenset(by_code.values())
+        self._engine = Engine(executable, code, find, by_code)
+        self._states = VmStates(executable, code)
         self._is_plain = not (self._states.infos or self.has_containers)
-        if interpreter not in (None, PYTHON, C):
-            raise OptionError(unknown("interpreter", str(interpreter), (PYTHON, C)))
-        can = serves(executable, code)
-        if interpreter == C and not can:
-            raise OptionError(
-                "the C interpreter is not in this library, or the bytecode uses devices or packed functions",
-                place=executable.name,
-                next_step="Use interpreter='python'",
-            )
-        self.interpreter = interpreter or (C if can else PYTHON)
-        by_code = {code: device_of_code(code) for code in tables.devices if code != CPU}
-        by_code |= {device.type_code: device for device in devices}
-        self._devices = frozenset(by_code.values() if self.interpreter == PYTHON else ())
-        self._engine: Interpreter | CInterpreter
-        if self.interpreter == C:
-            self._engine = CInterpreter(executable, data, tables, code, DEPTH_LIMIT)
-        else:
-            self._engine = Interpreter(executable, tables, find, by_code)
-
-    def _native(self, executable: Executable, code: HasSymbols) -> NativeTables:
-        return NativeTables(executable, code)
 
     def set_limits(self, memory_limit: int | None = None, turn_limit: int | None = TURN_LIMIT) -> None:
         """Set the limits of later runs, and of calls that are bound later; None for no limit."""
-        self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit), DEPTH_LIMIT)
+        self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit))
 
     @property
     def limits(self) -> dict[str, int | None]:
@@ -120,7 +87,7 @@ class VmModel(Restorable, Displayed):
     def extents(self) -> dict[str, tuple[int, int]]:
         """The least and the largest value of each open extent of the inputs."""
         symbols = [symbol for symbol in self.executable.symbols if symbol.name not in self._taken.counts]
-        return {symbol.name: (symbol.low, symbol.high) for symbol in symbols}
+        return {symbol.name: (symbol.low, LARGEST if symbol.high is None else symbol.high) for symbol in symbols}
 
     @property
     def has_containers(self) -> bool:
@@ -128,7 +95,7 @@ class VmModel(Restorable, Displayed):
         return self._taken.has_containers or self._given.has_containers
 
     def _facts(self) -> Mapping[str, object]:
-        return {"inputs": self.inputs, "outputs": self.outputs, "interpreter": self.interpreter}
+        return {"inputs": self.inputs, "outputs": self.outputs}
 
     @property
     def state(self) -> ModelState:
@@ -139,57 +106,39 @@ class VmModel(Restorable, Displayed):
         """Set all states to what they begin with."""
         self._states.reset()
 
-    def call(self, function: int, values: Sequence[Any]) -> list[Any]:
-        """Run a function, by number, on arrays in order; return fresh arrays.
+    def call(self, values: Sequence[Any]) -> list[Any]:
+        """Run the model on arrays in order; return fresh arrays.
 
-        What is a sequence or optional of the model is a list of arrays, or None.
+        A sequence or optional of the model is a list of arrays, or None.
 
         Raises
         ------
         InputError
-            If they do not fit, or a number that the model requires is not there.
+            If they do not fit, or a number that the model requires is another one.
         LimitError
             If the run exceeds a limit.
         RunError
-            If it fails otherwise; the place has the function and the instruction.
+            If it fails otherwise.
         """
-        return [
-            found.numpy() if isinstance(found, NDArray) else found for found in self.call_on_device(function, values)
-        ]
+        return [found.numpy() if isinstance(found, NDArray) else found for found in self.call_on_device(values)]
 
-    def call_on_device(self, function: int, values: Sequence[Any]) -> list[Any]:
-        """Run a function as `call` does; return tensors that end on a device where they are."""
-        expected = self.parameters(function)
-        if len(values) != expected:
-            results = self.executable.functions[function].results
-            raise run_error(self.executable, Fault(Code.BAD_CALL, function, len(values), results), None)
-        arrays = self._taken.parts(values, _readable) if function == 0 else values
-        names = self._parts if function == 0 else [str(number) for number in range(expected)]
+    def call_on_device(self, values: Sequence[Any]) -> list[Any]:
+        """Run the model as `call` does; return tensors that end on a device where they are."""
+        if len(values) != len(self._names):
+            raise InputError(f"expected {len(self._names)} inputs, got {len(values)}")
+        arrays = self._taken.parts(values, _readable)
         given = [
-            array if self._is_there(array) else _given(array, name) for array, name in zip(arrays, names, strict=True)
+            array if self._is_there(array) else _given(array, name)
+            for array, name in zip(arrays, self._parts, strict=True)
         ]
-        if function:
-            return self._results(function, given)
         if not self._states.infos:
-            return self._given.values(self._results(function, given))
-        count = len(self.executable.returned)
+            return self._given.values(self._engine.run(given, self._limits))
         with self._states.lock:
-            found = self._results(function, [*given, *self._states.arrays])
-            self._states.replace([item.numpy() if isinstance(item, NDArray) else item for item in found[count:]])
-        return self._given.values(found[:count])
-
-    def _results(self, function: int, given: Sequence[Any]) -> list[Any]:
-        if isinstance(self._engine, CInterpreter):
-            return [*self._engine.run(function, given, self._limits)]
-        return self._engine.results(function, given, self._limits)
+            return self._given.values(self._engine.run(given, self._limits, self._states.address))
 
     def _is_there(self, array: Any) -> bool:
         """Tell whether an input is a tensor on a device of the model, from its memory's first byte on."""
         return isinstance(array, NDArray) and array.device in self._devices and array.byte_offset == 0
-
-    def parameters(self, function: int) -> int:
-        """Return how many arrays a function takes; the states of the model are none of them."""
-        return len(self.inputs) if function == 0 else self.executable.functions[function].parameters
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name.
@@ -197,11 +146,10 @@ class VmModel(Restorable, Displayed):
         What is a sequence or optional of the model is a list of arrays, or None.
         """
         given = self.in_order(only(inputs))
-        engine = self._engine
-        if isinstance(engine, CInterpreter) and self._is_plain and all(map(is_readable, given)):
-            results: Sequence[Any] = engine.run(0, given, self._limits)
+        if self._is_plain and not self._devices and all(map(is_readable, given)):
+            results: Sequence[Any] = self._engine.run(given, self._limits)
         else:
-            results = self.call(0, given)
+            results = self.call(given)
         return dict(zip(self._result_names, results, strict=True))
 
     def in_order(self, given: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
@@ -245,23 +193,23 @@ class VmModel(Restorable, Displayed):
 
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs; of extents that are open the least one."""
-        lows = [symbol.low for symbol in self.executable.symbols]
+        lows = {symbol.name: symbol.low for symbol in self.executable.symbols}
         if self._given.has_containers:
             raise InputError("outputs that are sequences or optionals are new at each run", next_step="Call run")
         return {
             value.name: np.zeros(
-                [extent if isinstance(extent, int) else 0 if extent is None else lows[extent.symbol]
+                [extent if isinstance(extent, int) else 0 if extent is None else lows[extent]
                  for extent in value.extents],
                 to_numpy(value.dtype),
             )
-            for value in self.executable.returned
+            for value in self.executable.outputs
         }  # fmt: skip
 
 
 class BoundVm(Displayed):
     """A model on fixed inputs; ``call()`` runs it on what they hold then, and returns 0.
 
-    In C a call is little more than the run: inputs that begin at a multiple of the alignment are read where they are,
+    A call is little more than the run: inputs that begin at a multiple of the alignment are read where they are,
     others are copied to memory that is kept; results go straight to outputs that are contiguous.
 
     Attributes
@@ -274,7 +222,7 @@ class BoundVm(Displayed):
     def __init__(
         self,
         model: VmModel,
-        engine: Interpreter | CInterpreter,
+        engine: Engine,
         limits: Limits,
         states: VmStates,
         inputs: dict[str, Any],
@@ -312,28 +260,21 @@ class BoundVm(Displayed):
         """Return a run that returns its results, or none if it has written them where they go."""
         targets = None if self._fixed is None else list(self._fixed.values())
         are_contiguous = targets is None or all(target.flags.c_contiguous for target in targets)
-        if not isinstance(self._engine, CInterpreter) or not are_contiguous or self._model.has_containers:
+        if self._engine.devices or not are_contiguous or self._model.has_containers:
             return self._run
         states = self._states
+        run = _BoundRun(PreparedCall(self._engine, self._limits, targets), self.inputs, targets is None, states.address)
         if not states.infos:
-            return _BoundRun(PreparedCall(self._engine, 0, self._limits, targets), self.inputs, targets is None)
-        into = None if targets is None else [*targets, *states.arrays]
-        kept = {info.name: array for info, array in zip(states.infos, states.arrays, strict=True)}
-        call = PreparedCall(self._engine, 0, self._limits, into)
-        run = _BoundRun(call, {**self.inputs, **kept}, into is None)
-        count = len(self._names)
+            return run
 
         def continued() -> list[Array]:
             with states.lock:
-                results = run()
-                if into is None:
-                    states.replace(results[count:])
-            return results[:count]
+                return run()
 
         return continued
 
     def _run(self) -> list[Array]:
-        results = self._model.call(0, list(self.inputs.values()))
+        results = self._model.call(list(self.inputs.values()))
         if self._fixed is None:
             return results
         for (name, target), array in zip(self._fixed.items(), results, strict=True):
@@ -348,10 +289,11 @@ class BoundVm(Displayed):
 
 
 class _BoundRun:
-    """A run in C on fixed inputs."""
+    """A run on fixed inputs."""
 
-    def __init__(self, call: PreparedCall, inputs: Mapping[str, Any], has_results: bool) -> None:
+    def __init__(self, call: PreparedCall, inputs: Mapping[str, Any], has_results: bool, state: int) -> None:
         self._call = call
+        self._state = state
         self._has_results = has_results
         self._copies: list[tuple[Array, Array]] = []
         self._converted: list[tuple[int, str, Any]] = []
@@ -370,7 +312,7 @@ class _BoundRun:
         for array, value in self._copies:
             np.copyto(array, value)
         kept = [self._call.set_input(number, _given(value, name)) for number, name, value in self._converted]
-        self._call()
+        self._call(self._state)
         del kept
         return self._call.results() if self._has_results else []
 

@@ -1,7 +1,7 @@
-"""Executables of the virtual machine as modules.
+"""Dynamic models as modules.
 
-The stored form of the kind ``mlfc.vm`` is the bytecode file itself. The module imports the library with the native
-code, as a factory does; an executable that is an import itself is run with the code of the tree that it is in.
+The stored form of the kind ``mlfc.vm`` is the description of the model. The module imports the library with the native
+code, as a factory does; one that is an import itself is run with the code of the tree that it is in.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from typing import cast
 
 from mlfc.errors import OptionError
 from mlfc.runtime.devices.device import Device, require_device
-from mlfc.runtime.executors.vm.native_tables import HasSymbols, symbol_of
+from mlfc.runtime.executors.vm.native import HasSymbols
 from mlfc.runtime.executors.vm.profiled import ProfiledVm
 from mlfc.runtime.executors.vm.virtual_machine import HoldsExecutable, VirtualMachine
 from mlfc.runtime.executors.vm.vm_model import TURN_LIMIT, VmModel
 from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import HasModel
-from mlfc.support.bytecode.executable import Executable
-from mlfc.support.bytecode.file import decode, encode
-from mlfc.support.bytecode.text import disassemble
+from mlfc.support.executable import Executable, decode, encode, run_symbol
 from mlfc.support.module_info import OperatorInfo
 
 KIND = "mlfc.vm"
@@ -30,10 +28,9 @@ _EXECUTABLE = "vm"
 
 
 class VmModule(HoldsExecutable, HasModel):
-    """A model as bytecode.
+    """A dynamic model.
 
-    Its functions: ``vm``, ``default`` and the model's name take devices and return a `VirtualMachine`; ``get_bytecode``
-    returns the code as text.
+    Its functions ``vm``, ``default`` and that of the model's name take devices and return a `VirtualMachine`.
 
     Parameters
     ----------
@@ -64,18 +61,18 @@ class VmModule(HoldsExecutable, HasModel):
         return self.executable.name
 
     def save_to_bytes(self) -> bytes:
-        """Return the bytecode file."""
+        """Return the description of the model."""
         return self._data
 
     def get_source(self) -> str:
-        """Return the bytecode as text."""
-        return disassemble(self.executable)
+        """Return the description of the model, as JSON."""
+        return self._data.decode()
 
     def find_function(self, name: str) -> Function | None:
         """Return a function of the module."""
         if name in (_EXECUTABLE, DEFAULT, self.name):
             return self.create
-        return self.get_source if name == "get_bytecode" else None
+        return None
 
     def create(self, *devices: Device) -> VirtualMachine:
         """Return a new `VirtualMachine` on these devices."""
@@ -93,28 +90,25 @@ class VmModule(HoldsExecutable, HasModel):
         devices: Sequence[Device] = (),
         memory_limit: int | None = None,
         turn_limit: int | None = TURN_LIMIT,
-        interpreter: str | None = None,
     ) -> VmModel:
         """Return the model with the native code in a tree of modules; raise OptionError if it is not there."""
         return VmModel(
             self.executable,
-            self._data,
             self._code(tree),
             lambda name: _packed(tree, name),
             devices=devices,
             memory_limit=memory_limit,
             turn_limit=turn_limit,
-            interpreter=interpreter,
         )
 
     def profiled(self, operators: Sequence[OperatorInfo] = ()) -> ProfiledVm:
         """Return the model with a clock around its kernels; `operators` as for `ProfiledVm`."""
-        return ProfiledVm(self.executable, self._data, self._code(self), lambda name: _packed(self, name), operators)
+        return ProfiledVm(self.executable, self._code(self), lambda name: _packed(self, name), operators)
 
     def _code(self, tree: Module) -> HasSymbols:
         for module in (*self.walk(), *tree.walk()):
             address = getattr(module, "address", None)
-            if callable(address) and address(symbol_of(self.name)) is not None:
+            if callable(address) and address(run_symbol(self.name)) is not None:
                 return cast("HasSymbols", module)
         raise OptionError(
             f"there is no native code of '{self.name}' in the tree of modules",

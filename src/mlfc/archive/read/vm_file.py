@@ -1,4 +1,4 @@
-"""The virtual machine's bytecode in archives: decoded, verified, and compared with what the metadata say of it."""
+"""Descriptions of dynamic models in archives, compared with the metadata."""
 
 from __future__ import annotations
 
@@ -7,48 +7,44 @@ from collections.abc import Iterator, Sequence
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive
 from mlfc.errors import ArchiveError
-from mlfc.support.bytecode import Executable, Extent, OpenExtent, Value, decode, state_offsets
-from mlfc.support.bytecode.file import MAX_BYTES
+from mlfc.support.executable import MAX_BYTES, Dimension, Executable, VmValue, decode, state_offsets
 from mlfc.support.module_info import ModuleInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.vm_info import vm_info
 
 
-def bytecode_of(archive: Archive, path: str) -> tuple[bytes, Executable]:
-    """Return a member as it is, and what it holds; raise ArchiveError unless an interpreter may run it."""
+def executable_of(archive: Archive, path: str) -> tuple[bytes, Executable]:
+    """Return a member as it is, and the description that it holds; raise ArchiveError unless it is one."""
     data = archive.tar.read(path, MAX_BYTES)
     return data, decode(data, place=f"{archive.path}: {path}")
 
 
-def require_own_bytecode(archive: Archive, record: ModuleRecord, path: str) -> bytes:
-    """Return the bytecode of a module; raise ArchiveError if it contradicts the metadata."""
-    data, executable = bytecode_of(archive, path)
-    for fault in bytecode_faults(executable, len(data), record):
+def require_own_executable(archive: Archive, record: ModuleRecord, path: str) -> bytes:
+    """Return the description of a module; raise ArchiveError if it contradicts the metadata."""
+    data, executable = executable_of(archive, path)
+    for fault in executable_faults(executable, record):
         raise ArchiveError(fault, place=f"{archive.path}: {path}", next_step="Export the archive again")
     return data
 
 
-def bytecode_faults(executable: Executable, nbytes: int, record: ModuleRecord) -> Iterator[str]:
-    """Yield each place where the metadata of a module say something else than its bytecode.
-
-    `nbytes`: of the bytecode.
-    """
+def executable_faults(executable: Executable, record: ModuleRecord) -> Iterator[str]:
+    """Yield each place where the metadata of a module contradict its description."""
     if executable.name != record.name:
-        yield f"this is the bytecode of the module '{executable.name[:80]}', not of '{record.name}'"
+        yield f"this describes the module '{executable.name[:80]}', not of '{record.name}'"
     details = record.details
     if details is None:
         return
-    yield from _vm_faults(executable, nbytes, details)
+    yield from _vm_faults(executable, details)
     for kind, values, infos in (
-        ("input", executable.given, details.inputs),
-        ("output", executable.returned, details.outputs),
-        ("state", executable.kept, details.states),
+        ("input", executable.inputs, details.inputs),
+        ("output", executable.outputs, details.outputs),
+        ("state", executable.states, details.states),
     ):
         if len(values) != len(infos):
             yield f"it has {len(values)} {kind}s, the metadata {len(infos)}"
             continue
         for value, info in zip(values, infos, strict=True):
-            yield from _tensor_faults(executable, f"{kind} '{value.name[:80]}'", value, info)
+            yield from _tensor_faults(f"{kind} '{value.name[:80]}'", value, info)
     offsets = [state.offset for state in details.states]
     *own, end = state_offsets(executable)
     if len(own) == len(offsets) and offsets != own:
@@ -57,14 +53,13 @@ def bytecode_faults(executable: Executable, nbytes: int, record: ModuleRecord) -
         yield f"it has {end:,} bytes of state, mlfc.memory.state_bytes is {details.memory.state_bytes:,}"
 
 
-def _vm_faults(executable: Executable, nbytes: int, details: ModuleInfo) -> Iterator[str]:
+def _vm_faults(executable: Executable, details: ModuleInfo) -> Iterator[str]:
     told = details.vm
     if told is None:
         yield "the metadata have no object vm for it"
         return
-    own = vm_info(executable, nbytes)
+    own = vm_info(executable)
     for name, ours, theirs in (
-        ("bytes", own.bytecode, told.bytecode),
         ("bytes of arena", own.arena_bytes, told.arena_bytes),
         ("bytes of work area", own.work_bytes, told.work_bytes),
     ):
@@ -81,23 +76,19 @@ def _shown(count: int | None) -> str:
     return "no bound of" if count is None else f"{count:,}"
 
 
-def _tensor_faults(executable: Executable, shown: str, value: Value, info: TensorInfo) -> Iterator[str]:
+def _tensor_faults(shown: str, value: VmValue, info: TensorInfo) -> Iterator[str]:
     if value.name != info.name:
         yield f"{shown} is '{info.name[:80]}' in the metadata"
     if value.dtype != info.dtype:
         yield f"{shown}: of {value.dtype}, the metadata say {info.dtype}"
-    shape = [_extent(executable, extent) for extent in value.extents]
+    shape = value.extents
     if not _fits(shape, info.shape):
         said = ", ".join("?" if extent is None else str(extent)[:80] for extent in shape)
         yield f"{shown}: of shape ({said}), the metadata say ({', '.join(str(item)[:80] for item in info.shape)})"
 
 
-def _extent(executable: Executable, extent: Extent) -> int | str | None:
-    return executable.symbols[extent.symbol].name if isinstance(extent, OpenExtent) else extent
-
-
-def _fits(shape: Sequence[int | str | None], told: Sequence[int | str]) -> bool:
-    """Tell whether extents are those of the metadata; where the bytecode has none, those have an expression."""
+def _fits(shape: Sequence[Dimension], told: Sequence[int | str]) -> bool:
+    """Tell whether extents are those of the metadata; where the description has none, those have an expression."""
     if len(shape) != len(told):
         return False
     return all(

@@ -1,0 +1,375 @@
+"""The main function of a dynamic model, called from Python."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mlfc.errors import DeviceError, InputError, MlfcError, OptionError
+from mlfc.runtime.devices.device import Device, set_device
+from mlfc.runtime.executors.vm.device_callbacks import CPU, DeviceCallbacks
+from mlfc.runtime.executors.vm.failures import run_error
+from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, aligned_like, number_of
+from mlfc.runtime.executors.vm.native import (
+    PACKED,
+    RELEASE,
+    RUN,
+    ErrorStruct,
+    HasSymbols,
+    HostStruct,
+    TensorStruct,
+    heap,
+    pointer_to,
+)
+from mlfc.runtime.modules.module import Function as PackedFunction
+from mlfc.runtime.tensor import c_abi
+from mlfc.runtime.tensor.arrays import address_of
+from mlfc.runtime.tensor.ndarray import NDArray
+from mlfc.support.arrays import Array
+from mlfc.support.dtypes import bits, is_numpys_own, to_numpy
+from mlfc.support.executable import (
+    ALIGNMENT,
+    DTYPES,
+    MAX_RANK,
+    Executable,
+    RunCode,
+    release_symbol,
+    run_symbol,
+)
+from mlfc.support.platforms import TYPE_CODES
+
+Find = Callable[[str], PackedFunction]
+"""Returns a packed function of the library by its name."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may take; 0 is no limit.
+
+    Attributes
+    ----------
+    memory : int
+        Bytes at one time.
+    turns : int
+        Iterations of all loops.
+    """
+
+    memory: int = 0
+    turns: int = 0
+
+
+class Engine:
+    """The native code of a model, and what it needs of this process.
+
+    Parameters
+    ----------
+    executable : Executable
+    code : HasSymbols
+        The library of the model.
+    find : callable
+    devices : mapping of int to Device
+        By DLPack's device type.
+
+    Raises
+    ------
+    OptionError
+        If the code does not have the main function.
+    """
+
+    def __init__(self, executable: Executable, code: HasSymbols, find: Find, devices: dict[int, Device]) -> None:
+        self.executable = executable
+        self.devices = devices
+        self._keep = code
+        self._find = find
+        address = code.address(run_symbol(executable.name))
+        if address is None:
+            raise OptionError(
+                f"the code does not export '{run_symbol(executable.name)}'",
+                place=executable.name,
+                next_step="Load the library that was built of this model",
+            )
+        self.call = RUN(address)
+        release = code.address(release_symbol(executable.name))
+        self._release = None if release is None else RELEASE(release)
+        allocate, free, self.free = heap()
+        self._packed = PACKED(self._call_packed)
+        self._memory = DeviceCallbacks(devices) if executable.devices else None
+        self._host = (pointer_to(allocate), pointer_to(free), pointer_to(self._packed))
+        self._failed = threading.local()
+        self._idle: list[tuple[Limits, PreparedCall]] = []
+        self.trace: int = 0  # the address of the function that is told of each kernel's call
+
+    def host(self, limits: Limits, state: int) -> HostStruct:
+        """Return what a run is given."""
+        devices = 0 if self._memory is None else ctypes.addressof(self._memory.struct)
+        return HostStruct(*self._host, self.trace, devices, 0, 0, state, limits.memory, limits.turns)
+
+    def run(self, inputs: Sequence[Array | NDArray], limits: Limits, state: int = 0) -> list[Any]:
+        """Run the model on contiguous arrays and tensors on devices; return results where they are.
+
+        Raises MlfcError; see `run_error`.
+        """
+        call = self._take(limits)
+        read = [call.set_input(number, array) for number, array in enumerate(inputs)]
+        call(state)
+        del read
+        results = call.results()
+        self._idle.append((limits, call))
+        return results
+
+    def _take(self, limits: Limits) -> PreparedCall:
+        """Return the call of an earlier run that has ended, or a new one; several may go on at once."""
+        try:
+            under, call = self._idle.pop()
+        except IndexError:
+            return PreparedCall(self, limits)
+        return call if under is limits else PreparedCall(self, limits)
+
+    def failure(self, error: ErrorStruct) -> MlfcError:
+        """Return the error of a run."""
+        text = None if error.text is None else error.text.decode(errors="replace")
+        cause, self._failed.cause = getattr(self._failed, "cause", None), None
+        made = run_error(self.executable, error.code, tuple(error.values), text, cause)
+        made.__cause__ = cause
+        return made
+
+    def enter_devices(self) -> None:
+        """Make the devices of the model those of the launches that follow."""
+        for device in self.devices.values():
+            if device.type_code != CPU:
+                set_device(device.type_code, device.index)
+
+    def release(self, tensor: TensorStruct) -> None:
+        """Free an output on a device."""
+        if self._release is not None:
+            host = self.host(Limits(), 0)
+            self._release(ctypes.byref(host), ctypes.byref(tensor), 1)
+
+    def _call_packed(self, _context: Any, name: bytes, tensors: Any, count: int) -> int:
+        try:
+            self._find(name.decode())(*(_view(tensors[index]) for index in range(count)))
+        except MlfcError as error:
+            self._failed.cause = error
+            return -1
+        return 0
+
+
+class PreparedCall:
+    """The arguments of a run, for runs one after another.
+
+    Parameters
+    ----------
+    engine : Engine
+    limits : Limits
+    targets : sequence of ndarray, optional
+        Where results go instead: contiguous and writeable arrays, which stay alive.
+    """
+
+    def __init__(self, engine: Engine, limits: Limits, targets: Sequence[Array] | None = None) -> None:
+        executable = engine.executable
+        self._engine = engine
+        self._targets = targets
+        count = len(executable.inputs)
+        self._inputs = (TensorStruct * count)()
+        self._outputs = (TensorStruct * len(executable.outputs))()
+        # of each input, what was described last, and where it is copied to
+        self._described: list[object] = [None] * count
+        self._copies: list[tuple[Array | None, int]] = [(None, 0)] * count
+        self._error = ErrorStruct()
+        self._needed = ctypes.c_int64.from_buffer(self._error, ErrorStruct.values.offset)
+        self._host = engine.host(limits, 0)
+        if targets is not None:
+            self._into = (TensorStruct * len(targets))()
+            for tensor, array in zip(self._into, targets, strict=True):
+                _describe(tensor, address_of(array), array.shape, number_of(array.dtype), CPU)
+            self._host.targets = ctypes.addressof(self._into)
+        self._work: Array = np.empty(executable.work_bytes or 0, np.uint8)
+        self._small_runs = 0  # that needed less than half of it
+        self._prepare()
+
+    def _prepare(self) -> None:
+        pointers = [ctypes.c_void_p(ctypes.addressof(item)) for item in (self._host, self._inputs, self._outputs)]
+        work = self._work.nbytes
+        # bytes that runs need unless the work area is to be another one: that of bounded models always fits
+        is_bounded = self._engine.executable.is_bounded
+        self._least, self._most = (0, _MOST_BYTES) if is_bounded else (max(0, work - _KEPT_BYTES) // 2, work)
+        place = ctypes.c_void_p(address_of(self._work) if work else None)
+        error = ctypes.c_void_p(ctypes.addressof(self._error))
+        self._run = partial(self._engine.call, *pointers, place, ctypes.c_int64(work), error)
+
+    def set_input(self, number: int, array: Array | NDArray) -> Any:
+        """Set an input to a contiguous array, or to a copy if it is not aligned; return what runs read.
+
+        That has to stay alive. A small copy serves later inputs, too, while their shape and dtype are its own.
+        """
+        tensor = self._inputs[number]
+        if isinstance(array, NDArray):
+            self._described[number] = None
+            _describe(tensor, array.handle, array.shape, number_of(to_numpy(array.dtype)), array.device.type_code)
+            return array
+        address, kind = address_of(array), (array.shape, array.dtype)
+        is_known = self._described[number] == kind
+        if address % ALIGNMENT and array.nbytes:
+            copied, place = self._copies[number] if is_known else (None, 0)
+            if copied is None:
+                copied = aligned_like(array)
+                place = address_of(copied)
+                self._copies[number] = (copied, place) if copied.nbytes <= _KEPT_BYTES else (None, 0)
+            copied[...] = array
+            array, address = copied, place
+        elif not is_known:
+            self._copies[number] = (None, 0)
+        if not is_known:
+            dtype = number_of(array.dtype)
+            if dtype is None:
+                raise run_error(self._engine.executable, RunCode.BAD_INPUT, (number, -1, _NO_DTYPE), None)
+            _describe(tensor, address, array.shape, dtype, CPU)
+            self._described[number] = kind
+        # memory without elements may be anywhere
+        tensor.data = address if array.nbytes else None
+        return array
+
+    def __call__(self, state: int = 0) -> None:
+        """Run the model; raise as `Engine.run`, or InputError for a target that does not fit its result."""
+        engine, error = self._engine, self._error
+        if engine.devices:
+            engine.enter_devices()
+        if state or engine.trace:
+            self._host.state, self._host.trace = state, engine.trace
+        if self._run():
+            raise self._unfitting() or engine.failure(error)
+        if not self._least <= self._needed.value <= self._most:
+            self._adapt(self._needed.value)
+
+    def _unfitting(self) -> InputError | None:
+        """Return the error of a target that does not fit its result; None for another one."""
+        error = self._error
+        if self._targets is None or error.code != RunCode.BAD_OUTPUT or error.text is not None:
+            return None
+        result, target = self._outputs[error.values[0]], self._targets[error.values[0]]
+        shape = list(result.extents[: result.rank])
+        return InputError(
+            f"expected an output of {NUMPY_DTYPES[result.dtype]}{shape}, got {target.dtype}{list(target.shape)}",
+            place=self._engine.executable.outputs[error.values[0]].name,
+        )
+
+    def _adapt(self, needed: int) -> None:
+        """Keep a work area about as large as runs need: fresh memory of the system costs a fault for each page."""
+        self._small_runs = 0 if needed > self._most else self._small_runs + 1
+        if needed > self._most or self._small_runs >= _SMALL_RUNS:
+            self._small_runs = 0
+            self._work = np.empty(needed, np.uint8)
+            self._prepare()
+
+    def results(self) -> list[Any]:
+        """Return the results of the last run, in memory of their own; only once for a run."""
+        engine = self._engine
+        found: list[Array | NDArray] = []
+        for number, (data, block, *extents, device, dtype, rank) in enumerate(_TENSOR.iter_unpack(self._outputs)):
+            shape = tuple(extents[:rank])
+            if device != CPU:
+                found.append(_on_device(engine, self._outputs[number], shape))
+                continue
+            owner = _Owner(engine if block else None, block, data, shape, dtype)
+            found.append(owner.array())
+        return found
+
+
+class _Owner:
+    """A result for numpy, whose array keeps it: when the last array is gone, its memory is freed."""
+
+    __slots__ = ("__array_interface__", "_block", "_engine", "_number")
+
+    def __init__(self, engine: Engine | None, block: int, data: int, shape: tuple[int, ...], number: int) -> None:
+        self._engine = engine
+        self._block = block
+        self._number = number
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3, "typestr": _TYPES[number], "shape": shape, "data": (data, False),
+        }  # fmt: skip
+
+    def array(self) -> Array:
+        shape = self.__array_interface__["shape"]
+        if 0 in shape:
+            return np.empty(shape, NUMPY_DTYPES[self._number])
+        array = np.asarray(self)
+        if self._engine is None:  # in the work area, which the next run uses
+            array = array.copy()
+        return array if self._number in _NAMED else array.view(NUMPY_DTYPES[self._number])
+
+    def __del__(self) -> None:
+        if self._engine is not None:
+            self._engine.free(self._block)
+
+
+class _DeviceOwner:
+    """Memory of a device that a result has."""
+
+    def __init__(self, engine: Engine, tensor: TensorStruct) -> None:
+        self._engine = engine
+        self._tensor = TensorStruct.from_buffer_copy(tensor)
+
+    def __del__(self) -> None:
+        self._engine.release(self._tensor)
+
+
+def _on_device(engine: Engine, tensor: TensorStruct, shape: tuple[int, ...]) -> NDArray:
+    device = engine.devices[tensor.device]
+    owner = _DeviceOwner(engine, tensor)
+    found = _ndarray(tensor, shape, device, owner)
+    return found if tensor.block else found.copyto(device)
+
+
+def _ndarray(tensor: TensorStruct, shape: tuple[int, ...], device: Device, owner: object) -> NDArray:
+    name = DTYPES[tensor.dtype]
+    code = c_abi.DLDevice(device.type_code, device.index)
+    return NDArray(
+        c_abi.Described(tensor.data or 0, code, shape, c_abi.entry_type(name), None, 0, False, owner), device, name
+    )
+
+
+def _view(tensor: TensorStruct) -> Array:
+    """Return a tensor of the host as an array on its memory."""
+    shape = tuple(tensor.extents[: tensor.rank])
+    owner = _Owner(None, 0, tensor.data or 0, shape, tensor.dtype)
+    if 0 in shape:
+        return np.empty(shape, NUMPY_DTYPES[tensor.dtype])
+    array = np.asarray(owner)
+    return array if tensor.dtype in _NAMED else array.view(NUMPY_DTYPES[tensor.dtype])
+
+
+def _describe(tensor: TensorStruct, data: int, shape: Sequence[int], dtype: int | None, device: int) -> None:
+    tensor.data, tensor.block, tensor.device = data, None, device
+    tensor.dtype, tensor.rank = _NO_DTYPE if dtype is None else dtype, len(shape)
+    if len(shape) <= MAX_RANK:
+        tensor.extents[: len(shape)] = shape
+
+
+def devices_of(executable: Executable, given: Sequence[Device]) -> dict[int, Device]:
+    """Return the devices of a model by DLPack's device type: those that were given, else the first of each kind."""
+    from mlfc.runtime.devices.device import device_of_code
+
+    found = {}
+    for kind in executable.devices:
+        if kind not in TYPE_CODES:
+            raise DeviceError(f"unknown device '{kind}'", place=executable.name)
+        found[TYPE_CODES[kind]] = device_of_code(TYPE_CODES[kind])
+    return {**found, **{device.type_code: device for device in given if device.type_code != CPU}} if found else {}
+
+
+_TENSOR = struct.Struct(f"@PP{MAX_RANK}qiBB0q")  # a `TensorStruct`: reading it at once is cheaper than by its fields
+_NO_DTYPE = 255
+# Copies of inputs above this are made anew: that costs little of their time, and memory would stay with the model.
+_KEPT_BYTES = 1 << 16
+_SMALL_RUNS = 16
+_MOST_BYTES = (1 << 63) - 1
+# dtypes that are not numpy's own have no name there: their elements come as unsigned ones of the size
+_NAMED = frozenset(number for number, name in enumerate(DTYPES) if is_numpys_own(name))
+_TYPES = tuple(to_numpy(name).str if is_numpys_own(name) else f"=u{-(-bits(name) // 8)}" for name in DTYPES)

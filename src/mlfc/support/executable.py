@@ -1,0 +1,213 @@
+"""The description of a dynamic model for its callers: inputs, outputs, dimensions and memory.
+
+The model itself is the function `run_symbol` of its code. The file is JSON, in ``executor-config/vm`` of archives and
+in libraries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+from typing import Annotated, TypeAlias
+
+from mlfc.errors import ArchiveError
+from mlfc.support.containers import BYTES, EXTENTS, GIVEN, KINDS, Container, parts_of
+from mlfc.support.dtypes import nbytes
+from mlfc.support.module_info import Bytes, SymbolInfo
+from mlfc.support.records import Limits, Record, Says
+from mlfc.support.tensor_info import Dtype, Text
+
+MAX_RANK = 8
+"""Of inputs, outputs and tensors in lists."""
+ALIGNMENT = 64
+"""Of all tensor data, in bytes."""
+MAX_BYTES = 1 << 26
+"""Of the file."""
+DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "bfloat16",
+    "int4", "uint4", "int2", "uint2",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
+)  # fmt: skip
+"""A dtype's place in this table is its number in `mlfc_vm_tensor`."""
+NUMBERED_DTYPES = {dtype: number for number, dtype in enumerate(DTYPES)}
+_OLD_MAGIC = b"MLFC-VM\n"
+_INT32 = (1 << 31) - 1
+
+Dimension: TypeAlias = (
+    Annotated[int, Limits(minimum=0, maximum=_INT32)] | Annotated[str, Limits(max_length=65536)] | None
+)
+"""A number, the name of a symbol, or None where nothing is known before the run."""
+
+
+class RunCode(IntEnum):
+    """Why runs fail: the values of C's ``MLFC_VM_`` constants."""
+
+    STATE = 4
+    BAD_INPUT = 5
+    BAD_OUTPUT = 6
+    WORK = 7
+    OVERFLOW = 9
+    DIVISION = 10
+    ELEMENT = 12
+    RANGE = 14
+    EQUAL = 15
+    NEGATIVE = 16
+    SIZE = 17
+    KERNEL = 22
+    PACKED = 23
+    DEVICE = 24
+    MEMORY = 25
+    ALLOCATE = 26
+    TURNS = 27
+    FAILED = 29
+    INDEX = 30
+
+
+@dataclass(frozen=True)
+class PartInfo(Record):
+    """Which part of a sequence or optional an input or output is: see `mlfc.support.containers`."""
+
+    name: Annotated[str, Limits(enum=(GIVEN, EXTENTS, BYTES))]
+    detail: Annotated[str | None, Says("of the extents the kind, of the bytes the dtype of its tensors")] = None
+    is_mixed: Annotated[bool, Says("of the extents whether its tensors differ in how many dimensions they have")] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class VmValue(Record):
+    """An input, output or state."""
+
+    name: Text
+    dtype: Dtype
+    extents: Annotated[tuple[Dimension, ...], Limits(max_items=MAX_RANK)]
+    part: Annotated[PartInfo | None, Says(omitted=True)] = None
+
+
+@dataclass(frozen=True)
+class Executable(Record):
+    """A dynamic model: what its main function takes, returns and needs."""
+
+    name: Annotated[str, Limits(pattern="^[A-Za-z0-9_]{1,255}$"), Says("the module's: its code exports `run_symbol`")]
+    inputs: Annotated[tuple[VmValue, ...], Limits(max_items=65536)]
+    outputs: Annotated[tuple[VmValue, ...], Limits(max_items=65536)]
+    symbols: Annotated[tuple[SymbolInfo, ...], Limits(max_items=65536), Says("the dynamic dimensions of inputs")] = ()
+    states: Annotated[tuple[VmValue, ...], Limits(max_items=65536), Says("kept from run to run")] = ()
+    next_states: Annotated[tuple[Text, ...], Limits(max_items=65536), Says("names of their next values")] = ()
+    arena_bytes: Annotated[Bytes | None, Says("that a run needs; null where that follows from its inputs")] = None
+    kernels: Bytes = 0
+    devices: Annotated[tuple[Text, ...], Limits(max_items=16), Says("kinds of devices that compute parts of it")] = ()
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a run takes all its memory from one work area of known size."""
+        return self.arena_bytes is not None
+
+    @property
+    def work_bytes(self) -> int | None:
+        """The bytes of a work area that is large enough for every run, at any address; None without a bound."""
+        return None if self.arena_bytes is None else self.arena_bytes + ALIGNMENT
+
+
+def run_symbol(name: str) -> str:
+    """Return the name of the main function of a module."""
+    return f"tvmgen_{name}_vm_run"
+
+
+def reset_symbol(name: str) -> str:
+    """Return the name of the function that sets the states of a module to what they begin with."""
+    return f"tvmgen_{name}_vm_state_reset"
+
+
+def release_symbol(name: str) -> str:
+    """Return the name of the function that frees outputs of a module whose memory is not bounded."""
+    return f"tvmgen_{name}_vm_release"
+
+
+def state_offsets(executable: Executable) -> tuple[int, ...]:
+    """Return where the states begin in the memory of the caller, and where the last one ends."""
+    offsets, end = [], 0
+    for value in executable.states:
+        offsets.append(-(-end // ALIGNMENT) * ALIGNMENT)
+        end = offsets[-1] + nbytes(value.dtype) * prod(item for item in value.extents if isinstance(item, int))
+    return (*offsets, end)
+
+
+def encode(executable: Executable) -> bytes:
+    """Return the file of an executable."""
+    return (json.dumps(executable.to_json(), indent=1) + "\n").encode()
+
+
+def decode(data: bytes, place: str) -> Executable:
+    """Return the executable of a file, which is untrusted; raise ArchiveError unless it is one."""
+    again = "Compile the model again; an archive has all that takes: mlfc compile OLD.tar -o NEW.tar"
+    if data.startswith(_OLD_MAGIC):
+        raise ArchiveError(
+            "expected a dynamic model as code, got bytecode of an earlier version", place=place, next_step=again
+        )
+    if len(data) > MAX_BYTES:
+        raise ArchiveError(f"expected at most {MAX_BYTES:,} bytes, got {len(data):,}", place=place, next_step=again)
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(f"expected JSON: {error}", place=place, next_step=again) from None
+    executable = Executable.read(found, place, again)
+    fault = _fault(executable)
+    if fault:
+        raise ArchiveError(fault, place=place, next_step=again)
+    return executable
+
+
+def _fault(executable: Executable) -> str | None:
+    """Return what contradicts itself in an executable."""
+    names = {symbol.name for symbol in executable.symbols}
+    if len(names) < len(executable.symbols):
+        return "expected symbols of different names"
+    for symbol in executable.symbols:
+        if symbol.high is not None and symbol.high < symbol.low:
+            return f"symbol '{symbol.name}': expected at least {symbol.low}, got {symbol.high}"
+    for value in (*executable.inputs, *executable.outputs):
+        for extent in value.extents:
+            if isinstance(extent, str) and extent not in names:
+                return f"'{value.name}': unknown symbol '{extent}'"
+    for value in executable.states:
+        if not all(isinstance(extent, int) for extent in value.extents):
+            return f"state '{value.name}': expected numbers as its shape"
+    if len(executable.next_states) != len(executable.states):
+        return f"expected {len(executable.states)} next states, got {len(executable.next_states)}"
+    for values in (executable.inputs, executable.outputs):
+        at = 0
+        while at < len(values):
+            count = parts_at(values, at)
+            if count > 1 and container_of(values[at : at + count]) is None:
+                return f"'{values[at].name}': expected the parts of a sequence or optional"
+            at += count
+    return None
+
+
+def parts_at(values: Sequence[VmValue], at: int) -> int:
+    """Return how many values from one on are the parts of one input or output: 1 for a tensor."""
+    part = values[at].part
+    return 1 if part is None else 3 if part.name == GIVEN else 2
+
+
+def container_of(values: Sequence[VmValue]) -> Container | None:
+    """Return the sequence or optional of which values are the parts; None if they are not."""
+    *_, extents, data = (None, None, *values)
+    if extents is None or extents.part is None or data is None or data.part is None:
+        return None
+    kind, dtype, (name, _, _) = extents.part.detail, data.part.detail, data.name.rpartition(".")
+    if kind not in KINDS or dtype not in DTYPES:
+        return None
+    container = Container(name, kind, dtype, is_mixed=extents.part.is_mixed)
+    forms = {GIVEN: ("bool", 0), EXTENTS: ("int64", 2), BYTES: ("uint8", 1)}
+    fits = len(values) == len(parts_of(kind)) and all(
+        value.part is not None and value.part.name == part and (value.dtype, len(value.extents)) == forms[part]
+        for value, part in zip(values, parts_of(kind), strict=True)
+    )
+    fits = fits and tuple(value.name for value in values) == container.parts and isinstance(extents.extents[1], int)
+    return container if fits else None

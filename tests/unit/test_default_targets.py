@@ -151,7 +151,7 @@ def test_run_compiles_for_this_processor(level: str, profile: bool, monkeypatch:
 @pytest.mark.parametrize(
     ("command", "place"),
     [
-        (partial(verify, fixed=Inputs()), "mlfc.verify.compare"),
+        (partial(verify, fixed=Inputs(), settings={}, code={}), "mlfc.verify.compare"),
         (partial(inspect, fixed=Inputs()), "mlfc.compiler"),
         (partial(report, fixed=Inputs(), profile=True, show_boards=False), "mlfc.compiler"),
     ],

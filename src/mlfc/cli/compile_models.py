@@ -11,31 +11,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mlfc.archive.write.options import ExportOptions
 from mlfc.cli.compile_options import (
     LIBRARIES,
-    ArchiveOptions,
     LibraryOptions,
     PlacementOptions,
-    SharingOptions,
+    export_options,
     form_of,
 )
 from mlfc.cli.compiling import board_asks, compile_archive, compile_files, is_archive
 from mlfc.cli.matrix import compile_rows, refuse_scheduler
 from mlfc.cli.memory import fitting_memory, print_memory
-from mlfc.cli.options import CodeOptions, Inputs, chosen_board, parse_models
+from mlfc.cli.options import Fields, Inputs, chosen_board, parse_models
 from mlfc.cli.tables import LEVELS_TITLE, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError
+from mlfc.options import CompileOptions
 from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.archive.write.options import ExportOptions
     from mlfc.factory import Factory
     from mlfc.library.toolchain import Compiler
     from mlfc.micro.board.board import Board
     from mlfc.micro.memory.memory_table import MemoryTable
     from mlfc.support.module_info import ModuleInfo
 
+_CODE = ("target_host", "optimize", "numerics", "byoc", "limit_factor", "tuned")
+_ARCHIVED = ("test_vectors", "seed", "source_params", "runtime", "system_lib", "format_version", "rfc")
 _SUFFIXES = {"a": ".a", "tar": ".tar"}
 EXAMPLES = (
     "mlfc compile kws.tflite",
@@ -111,7 +113,9 @@ def compile_models(
     board: str | None = None,
     trust_board: bool = False,
     inputs: _InputsOfModels,
-    code: CodeOptions,
+    executor: list[str] | None = None,
+    code: Annotated[dict[str, Any], Fields(CompileOptions, _CODE, optional=True)],
+    specialize: list[str] | None = None,
     module_name: str | None = None,
     emit: str | None = None,
     ram: int | None = None,
@@ -119,9 +123,10 @@ def compile_models(
     config: Path | None = None,
     as_json: bool = False,
     placement: PlacementOptions,
-    sharing: SharingOptions,
+    sharing: Annotated[dict[str, Any], Fields(ExportOptions, ("share_workspace", "share_weights"), optional=True)],
     library: LibraryOptions,
-    archived: ArchiveOptions,
+    archived: Annotated[dict[str, Any], Fields(ExportOptions, _ARCHIVED, optional=True)],
+    params_form: list[str] | None = None,
 ) -> None:
     """Compile models to an archive, C, objects or a library."""
     from mlfc.support.atomic import check_writable
@@ -137,9 +142,9 @@ def compile_models(
     named = _named(models, module_name)
     archives = _archives(named, module_name)
     form = form_of(emit, output)
-    export = archived.export_options(sharing, form, archives[0] if archives else None)
+    export = export_options(archived, params_form, sharing, form, archives[0] if archives else None)
     linking = library.arguments(form, board)
-    suffixes = {"mlf": ".model-lib" if archived.rfc else ".tar", "so": library.suffix}
+    suffixes = {"mlf": ".model-lib" if archived.get("rfc") else ".tar", "so": library.suffix}
     place = _output(output, named, form, bool(archives), suffixes)
     if form not in ("c", "o"):
         check_writable(place)
@@ -152,10 +157,10 @@ def compile_models(
         limit = None  # pools have limits of their own
     choices = {"target": chosen, "ram": limit, "parallel": library.parallel}
     if archives:
-        factories = compile_archive(archives[0], inputs, code, {**placing, **choices})
+        factories = compile_archive(archives[0], inputs, executor, specialize, {**code, **placing, **choices})
     else:
-        factories = compile_files(named, inputs, code, placing, choices)
-    _check_host(code.target_host, factories)
+        factories = compile_files(named, inputs, (executor, specialize), placing, {**code, **choices})
+    _check_host(code.get("target_host"), factories)
     table = fitting_memory(factories, on_board, ram, flash, export)
     with stage(f"writing {place}"):
         if form in LIBRARIES:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from mlfc.cli.options import given_options
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
@@ -99,51 +97,34 @@ class LibraryOptions:
         return ".so" if self.triple is None else parse_platform(self.triple).suffix
 
 
-@dataclass(frozen=True)
-class SharingOptions:
-    """Options of several modules together; None for what the user did not give."""
+def export_options(
+    archived: Mapping[str, Any],
+    forms: Sequence[str] | None,
+    sharing: Mapping[str, Any],
+    emit: str,
+    archive: Path | None,
+) -> ExportOptions:
+    """Return the options of an export.
 
-    share_workspace: bool | None = None
-    share_weights: bool | None = None
+    `archived`: those of archives. `forms`: of parameters. `sharing`: those of several modules together.
+    `archive`: the archive to compile again; its own options are the defaults.
 
+    Raises OptionError for options of archives where something else is made.
+    """
+    from mlfc.archive.write.options import ExportOptions
+    from mlfc.archive.write.rebuild import recorded_options
 
-@dataclass(frozen=True)
-class ArchiveOptions:
-    """Options of archives; None for what the user did not give."""
-
-    test_vectors: int | None = None
-    seed: Annotated[int | None, typer.Option(help="Seed of these inputs. Default: 0.", rich_help_panel="Archive")] = (
-        None
-    )
-    source_params: bool | None = None
-    runtime: bool | None = None
-    system_lib: bool | None = None
-    format_version: int | None = None
-    rfc: bool | None = None
-    params_form: list[str] | None = None
-
-    def export_options(self, sharing: SharingOptions, emit: str, archive: Path | None) -> ExportOptions:
-        """Return the options of an export.
-
-        `archive`: the archive to compile again; its own options are the defaults.
-
-        Raises OptionError for options of archives where something else is made.
-        """
-        from mlfc.archive.write.options import ExportOptions
-        from mlfc.archive.write.rebuild import recorded_options
-
-        asked = given_options(vars(self))
-        if emit != "mlf" and asked:
-            raise OptionError(
-                "this option requires --emit mlf",
-                place=", ".join(f"--{name.replace('_', '-')}" for name in asked),
-                next_step=f"Remove it, or remove --emit {emit}",
-            )
-        if "params_form" in asked:
-            asked["params_forms"] = tuple(dict.fromkeys(("params", *asked.pop("params_form"))))
-        return replace(
-            recorded_options(archive) if archive else ExportOptions(), **asked, **given_options(vars(sharing))
+    asked = {**archived, **({"params_form": forms} if forms else {})}
+    if emit != "mlf" and asked:
+        raise OptionError(
+            "this option requires --emit mlf",
+            place=", ".join(f"--{name.replace('_', '-')}" for name in asked),
+            next_step=f"Remove it, or remove --emit {emit}",
         )
+    if asked.pop("params_form", None) and forms:
+        asked["params_forms"] = tuple(dict.fromkeys(("params", *forms)))
+    recorded = recorded_options(archive) if archive else ExportOptions()
+    return replace(recorded, **asked, **sharing)
 
 
 @dataclass(frozen=True)

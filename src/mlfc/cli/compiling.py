@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlfc.cli.options import CodeOptions, Inputs
+from mlfc.cli.options import Inputs
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 
@@ -26,7 +26,13 @@ def is_archive(path: Path) -> bool:
     return path.is_file() and artifact_kind(path) == "archive"
 
 
-def compile_archive(path: Path, inputs: Inputs, code: CodeOptions, changes: Mapping[str, Any]) -> list[Factory]:
+def compile_archive(
+    path: Path,
+    inputs: Inputs,
+    executor: Sequence[str] | None,
+    specialize: Sequence[str] | None,
+    changes: Mapping[str, Any],
+) -> list[Factory]:
     """Compile every module of an archive again; options that the user did not give are as they were.
 
     `changes`: other options of `build`.
@@ -34,37 +40,41 @@ def compile_archive(path: Path, inputs: Inputs, code: CodeOptions, changes: Mapp
     from mlfc.archive.write.rebuild import rebuild
 
     step = "Compile the model itself"
-    if code.numerics:
+    if "numerics" in changes:
         raise OptionError(f"option --numerics {_IMPORTED}", next_step=step)
     inputs.refuse(_IMPORTED, step)
-    executors = parse_executors(code.executor or (), None)
+    executors = parse_executors(executor or (), None)
     if set(executors) - {""}:
         raise OptionError("an archive needs the same executor for all modules", place="--executor")
-    specialize = parse_extents(code.specialize, None)[""] if code.specialize else None
+    special = parse_extents(specialize, None)[""] if specialize else None
     with stage(f"compiling {path}"):
-        return rebuild(path, executor=executors.get(""), specialize=specialize, **code.keywords(), **changes)
+        return rebuild(path, executor=executors.get(""), specialize=special, **changes)
 
 
 def compile_files(
-    named: Mapping[str, Path], inputs: Inputs, code: CodeOptions, placing: Mapping[str, Any], chosen: Mapping[str, Any]
+    named: Mapping[str, Path],
+    inputs: Inputs,
+    by_name: tuple[Sequence[str] | None, Sequence[str] | None],
+    placing: Mapping[str, Any],
+    common: Mapping[str, Any],
 ) -> list[Factory]:
     """Compile model files by module name.
 
+    `by_name`: executors and specializations, which may name a module.
     `placing`: options of `build` about memory, which modules for the graph executor beside others do not have.
-    `chosen`: others.
+    `common`: others.
     """
     from mlfc.compiler import build_module
     from mlfc.frontend import import_for_run
     from mlfc.target.tuning_log import opened_log
 
     by_model = inputs.by_model(list(named))
-    executors = parse_executors(code.executor or (), list(named))
-    special = parse_extents(code.specialize or (), list(named))
-    common = {**code.keywords(), "numerics": code.numerics, **chosen}
-    if code.tuned is not None:
-        common["tuned"] = opened_log(code.tuned)
+    executors = parse_executors(by_name[0] or (), list(named))
+    special = parse_extents(by_name[1] or (), list(named))
+    if "tuned" in common:
+        common = {**common, "tuned": opened_log(common["tuned"])}
     if len(named) > 1:
-        common["ram"] = None
+        common = {**common, "ram": None}
     factories = []
     for name, path in named.items():
         with stage(f"compiling {path}"):

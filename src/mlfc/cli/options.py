@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from mlfc.cli.build_file import read_options
 from mlfc.errors import OptionError
 from mlfc.options import CompileOptions
-from mlfc.support.keywords import doc_of, keywords_of
+from mlfc.support.keywords import doc_of
 from mlfc.support.text import byte_count
 from mlfc.target.defaults import PORTABLE
 
@@ -29,7 +29,7 @@ _FEW = 30
 _ZEROS = "zeros"
 
 
-def _option(text: str, metavar: str | None = None, flags: str = "", panel: str | None = None, **more: Any) -> Any:
+def _option(text: str = "", metavar: str | None = None, flags: str = "", panel: str | None = None, **more: Any) -> Any:
     return flags.split(), {"help": text, "metavar": metavar, "rich_help_panel": panel, **more}
 
 
@@ -53,20 +53,25 @@ _code = partial(_option, panel="Code generation")
 _memory = partial(_option, panel="Memory")
 _library = partial(_option, panel="Library")
 _archive = partial(_option, panel="Archive")
-# By parameter, whose name is the flag unless flags are given. A command whose option means something else annotates
-# its own parameter.
+# of options classes, by the annotations of their fields
+_KINDS: dict[str, Any] = {
+    "bool": bool, "int": int, "float": float, "str": str, "Log": Path, "str | os.PathLike[str]": Path,
+    "Sequence[str]": list[str],
+}  # fmt: skip
+# By parameter, whose name is the flag unless flags are given. Without a text, that of `CompileOptions` is shown. A
+# command whose option means something else annotates its own parameter.
 OPTIONS = {
     "abi": _library(
         "How others call a library's functions: TVM's packed functions, those of tvm-ffi, or both (default).",
         "classic,ffi",
     ),
     "as_json": _option("Print JSON.", flags="--json"),
-    "atol": _option("Absolute tolerance; with --rtol the only criterion."),
     "board": _option(
         "A board of mlfc boards, or a .toml file that describes one.", "NAME", autocompletion=_board_names
     ),
     "board_pools": _memory("Spread the workspace over the board's memories."),
-    "byoc": _code(f"{doc_of(CompileOptions, 'byoc')} Repeatable.", "NAME"),
+    "budget": _option(metavar="SECONDS"),
+    "byoc": _code(metavar="NAME"),
     "cc": _library("The C compiler of a library. Default: $CC, or what is on the PATH.", "COMMAND"),
     "compile_code": _option("Compile the code of both for this machine and compare its size.", flags="--compile"),
     "config": _option(
@@ -88,22 +93,19 @@ OPTIONS = {
     "executor": _option(
         f"{doc_of(CompileOptions, 'executor')} NAME=graph for one of several modules.", "[NAME=]aot|graph|vm"
     ),
-    "external_workspace": _memory(
-        doc_of(CompileOptions, "external_workspace"), flags="--external-workspace/--static-workspace"
-    ),
+    "external_workspace": _memory(flags="--external-workspace/--static-workspace"),
     "files": _option("Each file of the archive."),
     "fill": _option("Without --inputs: random, zeros or ones."),
     "flash": _size("Fail if the constants, with --board also the model's code, exceed so many bytes."),
     "force": _option("Overwrite existing files.", flags="--force -f"),
-    "format_version": _archive("7 (default), or 5 or 6 for older readers."),
+    "format_version": _archive(),
     "host_driven": _option("Run the graph on this machine and every operator on the board."),
     "inputs": _option(
         ".npz with the inputs by name, or arr_0, arr_1, ... by position. Of a model with state, several sets along a"
         " leading axis are steps."
     ),
-    "labels": _option("The class of each set of --inputs, .npy or one a line: counts how many are right."),
     "layers": _option("Each operator: live memory, bytes moved, MACs."),
-    "limit_factor": _code(doc_of(CompileOptions, "limit_factor"), "N"),
+    "limit_factor": _code(metavar="N"),
     "load_constants": _memory(
         "A memory that the caller loads with constants, from a file beside the code; comes after --constants.",
         "NAME[=BYTES]",
@@ -118,8 +120,8 @@ OPTIONS = {
     "turn_limit": _option("Of a run of the virtual machine: turns of loops, and calls. Default: 100,000,000.", "N"),
     "module": _option("The module, if there are several.", "NAME"),
     "module_name": _option("Default: from the file name."),
-    "numerics": _option(doc_of(CompileOptions, "numerics")),
-    "optimize": _option(doc_of(CompileOptions, "optimize")),
+    "numerics": _option(),
+    "optimize": _option(),
     "option": _option("An option of the project; repeatable.", "NAME=VALUE"),
     "output": _option("Default: <name>.tar.", flags="--output -o"),
     "outputs": _option("Write the outputs to this .npz file."),
@@ -136,10 +138,8 @@ OPTIONS = {
         "Tile layers by rows to keep workspace, inputs and outputs within so many bytes; fail if the workspace,"
         " with --board everything in RAM, exceeds them."
     ),
-    "rfc": _archive("The layout of the format's first proposal.", flags="--rfc/--tvm"),
-    "rtol": _option("Tolerance relative to each reference value; with --atol the only criterion."),
-    "runtime": _archive("Include the C runtime (default).", flags="--runtime/--no-runtime"),
-    "samples": _option("Sets of random inputs."),
+    "rfc": _archive(flags="--rfc/--tvm"),
+    "runtime": _archive(flags="--runtime/--no-runtime"),
     "seed": _option("Seed of the random inputs."),
     "selftest": _option("Check the archive's test vectors on the board, or on this machine."),
     "shape": _option(
@@ -151,15 +151,10 @@ OPTIONS = {
         "Make an input a constant: a number that fills it, or its elements in order; or a .npy file. Repeatable.",
         "NAME=16000",
     ),
-    "share_weights": _memory("Keep equal constants of several modules once.", flags="--share-weights/--own-weights"),
-    "share_workspace": _memory(
-        "One workspace for several modules that never run together.", flags="--share-workspace/--own-workspace"
-    ),
-    "source_params": _archive(
-        "Keep the model's own weights (default), so that the archive can be compiled again.",
-        flags="--source-params/--no-source-params",
-    ),
-    "parallel": _library(doc_of(CompileOptions, "parallel"), flags="--parallel/--no-parallel"),
+    "share_weights": _memory(flags="--share-weights/--own-weights"),
+    "share_workspace": _memory(flags="--share-workspace/--own-workspace"),
+    "source_params": _archive(flags="--source-params/--no-source-params"),
+    "parallel": _library(flags="--parallel/--no-parallel"),
     "specialize": _code(
         "Code of its own for values of open dimensions, which is faster and gives the same bits; repeatable. For"
         " several models: MODEL:batch=8.",
@@ -176,17 +171,14 @@ OPTIONS = {
         " model says, else zeros.",
         "zeros|FILE",
     ),
-    "signature": _code(doc_of(CompileOptions, "signature"), "NAME"),
-    "system_lib": _archive(
-        "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
-        flags="--system-lib/--no-system-lib",
-    ),
+    "signature": _code(metavar="NAME"),
+    "system_lib": _archive(flags="--system-lib/--no-system-lib"),
     "target": _option(
         "Compile for: c, 'c -mcpu=cortex-m4', opencl, ... Default: c; for libraries 'c -mcpu=auto', which is fast on"
         " every processor, as is 'llvm -mcpu=auto'.",
         autocompletion=_target_names,
     ),
-    "target_host": _code(doc_of(CompileOptions, "target_host")),
+    "target_host": _code(),
     "scheduler": _option(
         "A dask scheduler: workers with the resource BUILD build, those with MEASURE measure.",
         "tcp://HOST:PORT",
@@ -194,7 +186,7 @@ OPTIONS = {
     ),
     "template": _option("A template of mlfc project list.", "NAME"),
     "tensors": _option("With --host-driven: write every operator's output to this .npz file."),
-    "test_vectors": _archive("Random inputs with their outputs, for the demo to check. Default: none."),
+    "test_vectors": _archive(),
     "timeout": _option("Stop firmware that has not ended after so many seconds."),
     "threads": _option(
         "Threads that a kernel of a model or library runs on at most. Default: TVM_NUM_THREADS, else the cores of a"
@@ -202,14 +194,15 @@ OPTIONS = {
         "N",
     ),
     "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),
-    "tuned": _code(doc_of(CompileOptions, "tuned"), "LOG"),
+    "tuned": _code(metavar="LOG"),
+    "trials": _option(metavar="N"),
     "triple": _library(
         "The machine of a library, such as aarch64-linux-gnu; the ziglang wheel compiles (mlfc[cross]). Default:"
         " this one."
     ),
     "trust_board": _code("Let the board's .toml file name any compiler, emulator, option and flash tool."),
     "weights": _option("Each constant, the largest first."),
-    "workspace_io": _memory(doc_of(CompileOptions, "workspace_io"), flags="--workspace-io/--own-io"),
+    "workspace_io": _memory(flags="--workspace-io/--own-io"),
 }
 
 
@@ -223,43 +216,75 @@ def target_option(text: str) -> Any:
     return typer.Option(help=text, autocompletion=_target_names)
 
 
+@dataclass(frozen=True)
+class Fields:
+    """Annotates a parameter of a command: options of a class that the command has, with their documentation.
+
+    The command gets a mapping of those that have a value. With `optional`, this is none that the user did not give.
+    """
+
+    kind: type[Any]
+    names: tuple[str, ...]
+    optional: bool = False
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """Yield a parameter of the command for each option."""
+        known = {item.name: item for item in fields(self.kind)}
+        for name in self.names:
+            kind = _KINDS[str(known[name].type).removesuffix(" | None")]
+            has_default = not self.optional and kind in (bool, int, float, str)
+            default = known[name].default if has_default else None
+            hint = kind if default is not None else kind | None
+            param = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            yield _declared(param, doc_of(self.kind, name))
+
+
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Declare a command's parameters to typer by `OPTIONS`, except those with a declaration of their own.
 
-    A parameter whose type is a dataclass stands for its fields: each is an option of the command.
+    A parameter whose type is a dataclass stands for its fields: each is an option of the command. So does one that is
+    annotated with `Fields`.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-
-    def called(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{item.name: given.pop(item.name) for item in fields(group)})
-        command(**given)
-
+    groups: dict[str, tuple[Callable[..., Any], list[inspect.Parameter]]] = {}
     params: list[inspect.Parameter] = []
     for param in inspect.signature(command).parameters.values():
-        group = groups.get(param.name)
-        if group is None:
-            params.append(_declared(param.replace(annotation=hints[param.name])))
-            continue
-        own = get_type_hints(group, include_extras=True)
-        params += [
-            _declared(inspect.Parameter(item.name, param.kind, default=item.default, annotation=own[item.name]))
-            for item in fields(group)
-        ]
+        hint = hints[param.name]
+        chosen = next((item for item in get_args(hint)[1:] if isinstance(item, Fields)), None)
+        if chosen is not None:
+            groups[param.name] = _given, [*chosen.parameters()]
+        elif is_dataclass(hint):
+            own = get_type_hints(hint, include_extras=True)
+            groups[param.name] = (
+                cast("type[Any]", hint),
+                [
+                    _declared(inspect.Parameter(item.name, param.kind, default=item.default, annotation=own[item.name]))
+                    for item in fields(hint)
+                ],
+            )
+        params += groups[param.name][1] if param.name in groups else [_declared(param.replace(annotation=hint))]
+
+    def called(**given: Any) -> None:
+        for name, (make, parts) in groups.items():
+            given[name] = make(**{part.name: given.pop(part.name) for part in parts})
+        command(**given)
+
     called.__name__, called.__doc__, called.__module__ = command.__name__, command.__doc__, command.__module__
     called.__annotations__ = {param.name: param.annotation for param in params}
     called.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]  # typer reads it
     return called
 
 
-def _declared(param: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter with typer's declaration of the option, unless it has one."""
-    if param.name not in OPTIONS or get_origin(param.annotation) is Annotated:
+def _declared(param: inspect.Parameter, doc: str = "") -> inspect.Parameter:
+    """Return a parameter with typer's declaration of the option, unless it has one; `doc` is its documentation."""
+    if get_origin(param.annotation) is Annotated or not (doc or param.name in OPTIONS):
         return param
-    flags, settings = OPTIONS[param.name]
+    flags, settings = OPTIONS.get(param.name) or _option()
+    text = doc or settings["help"] or doc_of(CompileOptions, param.name)
+    if text != settings["help"] and list[str] in (param.annotation, *get_args(param.annotation)):
+        text = f"{text} Repeatable."
     given = flags or [f"--{param.name.replace('_', '-')}"]
-    return param.replace(annotation=Annotated[param.annotation, typer.Option(*given, **settings)])
+    return param.replace(annotation=Annotated[param.annotation, typer.Option(*given, **{**settings, "help": text})])
 
 
 class GroupedCommand(TyperCommand):
@@ -358,24 +383,6 @@ class Inputs:
         return {name: Inputs(shapes[name], values[name], states[name], self.state_init) for name in models}
 
 
-@dataclass(frozen=True)
-class CodeOptions:
-    """Options about the code of modules; None for what the user did not give."""
-
-    executor: list[str] | None = None
-    target_host: str | None = None
-    optimize: str | None = None
-    numerics: str | None = None
-    byoc: list[str] | None = None
-    limit_factor: float = 1.0
-    specialize: list[str] | None = None
-    tuned: Path | None = None
-
-    def keywords(self) -> dict[str, Any]:
-        """Return those that `import_model` and `build` have in the same form."""
-        return keywords_of(self, ("target_host", "optimize", "byoc", "limit_factor", "tuned"))
-
-
 def parse_states(texts: Sequence[str]) -> dict[str, str]:
     """Return the output that is the next value of each input, from texts like ``h_in=h_out``."""
     states: dict[str, str] = {}
@@ -464,6 +471,10 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
             raise OptionError(f"two models have the name '{name}'", next_step="Name them: NAME=FILE")
         models[name] = Path(path)
     return models
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return given_options(options)
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:

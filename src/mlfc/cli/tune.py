@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.options import Fields, Inputs, chosen_board
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
 from mlfc.support.text import printable
+from mlfc.target.defaults import EVERY_CPU
+from mlfc.tuning.options import TuneOptions
 
 if TYPE_CHECKING:
     from mlfc.tuning.tune import TuningResult
@@ -24,6 +26,7 @@ EXAMPLES = (
     "mlfc tune resnet18.onnx --scheduler tcp://10.0.0.5:8786",
     "mlfc compile resnet18.onnx --emit so --tuned tune.jsonl",
 )
+_SETTINGS = ("optimize", "numerics", "limit_factor", "trials", "budget", "seed", "scheduler")
 _SHOWN = 10
 
 
@@ -45,18 +48,10 @@ def tune(
     board: str | None = None,
     trust_board: bool = False,
     fixed: Inputs,
-    optimize: str | None = None,
-    numerics: str | None = None,
-    limit_factor: float = 1.0,
-    trials: Annotated[int, typer.Option(help="Most candidates of each kernel.", metavar="N")] = 24,
-    budget: Annotated[
-        float | None, typer.Option(help="Begin no measurement after so many seconds.", metavar="SECONDS")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of candidates that are drawn at random, and of inputs.")] = 0,
+    settings: Annotated[dict[str, Any], Fields(TuneOptions, _SETTINGS)],
     plot: Annotated[
         Path | None, typer.Option(help="Write a page with a plot of the search.", metavar="FILE.html")
     ] = None,
-    scheduler: str | None = None,
     as_json: bool = False,
 ) -> None:
     """Search kernel configurations by measuring, and write the log that compile --tuned reads.
@@ -67,34 +62,21 @@ def tune(
     """
     from mlfc.support.atomic import check_writable, write_bytes
     from mlfc.tuning.plot import page
-    from mlfc.tuning.tune import tune as search
+    from mlfc.tuning.tune import tune_model
 
     on_board = chosen_board(board, trust_board)
     if on_board is not None:
         target = board_asks(on_board, target, None)[0]
     if plot is not None:
         check_writable(plot)
-    given: dict[str, Any] = fixed.keywords()
-    if target is not None:
-        given["target"] = target
-    found = search(
-        model,
-        output=output,
-        board=on_board,
-        optimize=optimize or "speed",
-        numerics=numerics or "litert",
-        limit_factor=limit_factor,
-        trials=trials,
-        budget=budget,
-        seed=seed,
-        scheduler=scheduler,
-        progress=True,
-        **given,
+    options = TuneOptions(
+        target or EVERY_CPU, output=output, board=on_board, progress=True, **fixed.keywords(), **settings
     )
+    found = tune_model(model, options)
     if plot is not None:
         from mlfc.tuning.log import LogFile
 
-        entries = LogFile(output).current(found.target, optimize or "speed", found.measured)
+        entries = LogFile(output).current(found.target, options.optimize, found.measured)
         write_bytes(plot, page(f"{model.name} for {found.target}", entries).encode())
     _report(found, as_json)
 

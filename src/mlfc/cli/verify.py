@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Inputs, chosen_board, given_options, target_option
+from mlfc.cli.options import Fields, Inputs, chosen_board, given_options, target_option
 from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.text import shortened
+from mlfc.verify.options import VerifyOptions
 
 if TYPE_CHECKING:
     from mlfc.verify import Comparison, Difference
@@ -45,11 +46,7 @@ def verify(
             " leading axis."
         ),
     ] = None,
-    labels: Path | None = None,
-    samples: int = 10,
-    seed: int = 0,
-    rtol: float | None = None,
-    atol: float | None = None,
+    settings: Annotated[dict[str, Any], Fields(VerifyOptions, ("labels", "samples", "seed", "rtol", "atol"))],
     layers: Annotated[
         bool,
         typer.Option("--layers", help="Compare every layer, too; name the first layer or fused group that differs."),
@@ -64,11 +61,8 @@ def verify(
     ] = None,
     board: str | None = None,
     trust_board: bool = False,
-    optimize: str | None = None,
-    numerics: str | None = None,
     fixed: Inputs,
-    byoc: list[str] | None = None,
-    limit_factor: float = 1.0,
+    code: Annotated[dict[str, Any], Fields(VerifyOptions, ("optimize", "numerics", "byoc", "limit_factor"))],
     as_json: bool = False,
 ) -> None:
     """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
@@ -82,10 +76,11 @@ def verify(
     another way, so these may differ, and what follows from them too; that counts as different like anything else.
     """
     from mlfc.target.defaults import PORTABLE
-    from mlfc.verify.compare import VerifyOptions, verify_model
+    from mlfc.verify.compare import verify_model
 
-    settings = (target or PORTABLE, optimize or "speed", numerics or "litert")
-    if artifact is not None and (fixed.shape or byoc or settings != (PORTABLE, "speed", "litert")):
+    usual = {"target": PORTABLE, "optimize": "speed", "numerics": "litert", "byoc": None}
+    compiling = {**usual, **code, "target": target or PORTABLE}
+    if artifact is not None and (fixed.shape or any(compiling[name] != usual[name] for name in usual)):
         raise OptionError(
             "options --target, --optimize, --numerics, --shape and --byoc have no effect on a compiled artifact",
             next_step="Remove the artifact or these options",
@@ -97,17 +92,13 @@ def verify(
     wanted = VerifyOptions(
         artifact,
         **fixed.keywords(),
-        **given_options({"target": target, "optimize": optimize, "numerics": numerics, "byoc": byoc}),
-        limit_factor=limit_factor,
+        **given_options({"target": target}),
+        **code,
+        **settings,
         module=module,
-        samples=samples,
-        seed=seed,
         layers=layers,
         board=chosen,
         inputs=inputs,
-        labels=labels,
-        rtol=rtol,
-        atol=atol,
         progress=True,
     )
     result = verify_model(model, wanted)

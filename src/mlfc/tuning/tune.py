@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mlfc.cluster import BUILD, MEASURE, opened_workers
 from mlfc.compiler import build_module
 from mlfc.errors import OptionError
 from mlfc.frontend import Model, model_name, read_model
-from mlfc.options import BuildOptions, ImportOptions
-from mlfc.support.keywords import options_of
+from mlfc.options import BuildOptions
+from mlfc.support.keywords import with_keywords
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, shortened
-from mlfc.target.defaults import EVERY_CPU
 from mlfc.target.target import Target, parse_target
 from mlfc.target.tuned import TEMPLATES, Choices
 from mlfc.target.tuning_log import FORM, LogEntry, TuningLog, processor_of, values_key
@@ -35,12 +32,12 @@ from mlfc.tuning.kernels import (
     tunable_kernels,
 )
 from mlfc.tuning.log import LogFile, require_log_name
+from mlfc.tuning.options import TuneOptions
 from mlfc.tuning.search import LAST, KernelSearch, Trial
 
 if TYPE_CHECKING:
-    from mlfc.micro.board.board import Board
+    pass
 
-TRIALS = 24
 _LONGEST_REASON = 400
 
 
@@ -85,53 +82,14 @@ class TuningResult(Displayed):
         return {"target": self.target, "kernels": len(self.kernels), "faster": better, "ratio": round(self.ratio, 3)}
 
 
-def tune(
-    model: Model,
-    target: str = EVERY_CPU,
-    *,
-    output: str | os.PathLike[str],
-    board: Board | None = None,
-    optimize: str = "speed",
-    trials: int = TRIALS,
-    budget: float | None = None,
-    seed: int = 0,
-    scheduler: str | None = None,
-    progress: Callable[[Progress], None] | bool | None = None,
-    bench: Bench | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    **imported: Any,
-) -> TuningResult:
+@with_keywords(TuneOptions)
+def tune(model: Model, options: TuneOptions) -> TuningResult:
     """Measure kernels of a model with other values of their parameters, and write a log that `build` reads.
 
     Parameters
     ----------
     model : str, Path, bytes or onnx.ModelProto
         As for `compile`.
-    target : str
-        A target of this machine. ``c -mcpu=auto`` and ``native``: the processor that this runs on.
-    output : path
-        The log. An existing one goes on: what it has is not measured again.
-    board : Board, optional
-        Count the instructions or cycles of the board's emulator; the target is the board's.
-    optimize : str
-        ``speed`` or ``size``, as for `build`.
-    trials : int
-        Most candidates of each kernel.
-    budget : float, optional
-        Seconds after which no further measurements begin.
-    seed : int
-        Of the candidates that are drawn at random, and of the inputs.
-    scheduler : str, optional
-        The address of a dask scheduler, whose workers with the resource ``BUILD`` build and those with ``MEASURE``
-        measure; all of these must have one kind of processor.
-    progress : callable or bool, optional
-        Called with a `Progress` after each round. True: a bar, on a terminal or in a notebook.
-    bench : Bench, optional
-        What measures, instead of this machine or the board.
-    clock : callable
-        Seconds, for the budget.
-    **imported
-        Options of `import_model`: ``shapes``, ``values``, ``numerics``, ...
 
     Returns
     -------
@@ -147,48 +105,54 @@ def tune(
     >>> mlfc.tune("kws.tflite", output="tune.jsonl", budget=300)   # doctest: +SKIP
     >>> mlfc.compile("kws.tflite", tuned="tune.jsonl")             # doctest: +SKIP
     """
-    if trials < 1 or seed < 0 or (budget is not None and not budget > 0):
-        raise OptionError("expected at least 1 trial, a budget above 0 and a seed of at least 0")
-    require_log_name(output)
-    asked = parse_target(target if board is None else board.target, optimize)
+    return tune_model(model, options)
+
+
+def tune_model(model: Model, options: TuneOptions) -> TuningResult:
+    """Measure kernels of a model as `tune` does."""
+    require_log_name(options.output)
+    asked = parse_target(options.target if options.board is None else options.board.target, options.optimize)
     chosen = measured_target(asked)
-    if board is None and bench is None and chosen.features.is_microcontroller:
+    if options.board is None and options.bench is None and chosen.features.is_microcontroller:
         raise OptionError(
-            f"the target '{chosen}' does not run here", place="--target", next_step="Name a board: --board mps2-an386"
+            f"the target '{chosen}' does not run here",
+            place="--target",
+            next_step="Name a board: --board mps2-an386",
         )
-    importing = options_of(ImportOptions, "tune", imported)
-    for name, shape in (importing.shapes or {}).items():
+    for name, shape in (options.shapes or {}).items():
         if any(not isinstance(extent, int) for extent in shape):
             raise OptionError(f"tuning requires fixed shapes, got an open one for '{name}'", place="--shape")
-    module, params = read_model(model, replace(importing, target=str(chosen)))
-    kernels = tunable_kernels(module, params, chosen, importing.limit_factor)
+    module, params = read_model(model, replace(options, target=str(chosen)))
+    kernels = tunable_kernels(module, params, chosen, options.limit_factor)
     if asked.levels is not None and (served := serving(chosen, kernels)) != chosen:
-        chosen, kernels = served, tunable_kernels(module, params, served, importing.limit_factor)
-    limit = None if budget is None else clock() + budget
-    tags = (BUILD,) if board is not None else (BUILD, MEASURE)
-    with reported(progress, partial(_bar, f"tuning {model_name(model)}")) as report:
-        if bench is not None:
-            found = _Tuning(kernels, bench, LogFile(output), (chosen, optimize), trials, seed, report)
-            return found.run(lambda: limit is not None and clock() >= limit, None)
-        with opened_workers(scheduler, *tags) as workers:
-            host = None if board is not None else HostBench(workers, seed, level_to_build(chosen))
+        chosen, kernels = served, tunable_kernels(module, params, served, options.limit_factor)
+    limit = None if options.budget is None else options.clock() + options.budget
+    tags = (BUILD,) if options.board is not None else (BUILD, MEASURE)
+    with reported(options.progress, partial(_bar, f"tuning {model_name(model)}")) as report:
+        if options.bench is not None:
+            found = _Tuning(kernels, options.bench, chosen, options, report)
+            return found.run(lambda: limit is not None and options.clock() >= limit, None)
+        with opened_workers(options.scheduler, *tags) as workers:
+            board = options.board
             used: Bench = (
-                host if host is not None else BoardBench(workers, _required(board), _required(board).name, seed)
+                HostBench(workers, options.seed, level_to_build(chosen))
+                if board is None
+                else BoardBench(workers, board, board.name, options.seed)
             )
-            found = _Tuning(kernels, used, LogFile(output), (chosen, optimize), trials, seed, report)
-            options = BuildOptions(str(chosen), optimize=optimize, limit_factor=importing.limit_factor)
+            found = _Tuning(kernels, used, chosen, options, report)
+            building = BuildOptions(str(chosen), optimize=options.optimize, limit_factor=options.limit_factor)
 
             def whole(choices: Sequence[LogEntry]) -> float | None:
-                if host is None or not any(entry.values for entry in choices):
+                if not isinstance(used, HostBench) or not any(entry.values for entry in choices):
                     return None
                 made = [
-                    build_module(module, params, replace(options, tuned=log))
+                    build_module(module, params, replace(building, tuned=log))
                     for log in (TuningLog(()), TuningLog(tuple(choices)))
                 ]
                 codes = [plain_code(factory.code.built_files) for factory in made]
-                return host.compare(codes, [interface_of(factory) for factory in made])
+                return used.compare(codes, [interface_of(factory) for factory in made])
 
-            return found.run(lambda: limit is not None and clock() >= limit, whole)
+            return found.run(lambda: limit is not None and options.clock() >= limit, whole)
 
 
 @contextmanager
@@ -199,11 +163,6 @@ def _bar(text: str) -> Iterator[Callable[[Progress], None]]:
         )
 
 
-def _required(board: Board | None) -> Board:
-    assert board is not None  # the caller has one
-    return board
-
-
 class _Tuning:
     """One search over the kernels of a model."""
 
@@ -211,16 +170,14 @@ class _Tuning:
         self,
         kernels: Sequence[TunableKernel],
         bench: Bench,
-        log: LogFile,
-        target: tuple[Target, str],
-        trials: int,
-        seed: int,
+        target: Target,
+        options: TuneOptions,
         progress: Callable[[Progress], None],
     ) -> None:
-        self._kernels, self._bench, self._log, self._progress = kernels, bench, log, progress
-        self._target, self._optimize = processor_of(target[0]), target[1]
-        self._trials, self._seed = trials, seed
-        known = log.current(self._target, self._optimize, bench.name)
+        self._kernels, self._bench, self._log, self._progress = kernels, bench, LogFile(options.output), progress
+        self._target, self._optimize = processor_of(target), options.optimize
+        self._trials, self._seed = options.trials, options.seed
+        known = self._log.current(self._target, self._optimize, bench.name)
         self._known = {(entry.kernel.key, values_key(entry.values)): entry for entry in known if entry.kind == "trial"}
         self._choices = {entry.kernel.key: entry for entry in known if entry.kind == "choice"}
         self._costs: dict[str, float | None] = {entry.kernel.key: entry.cost for entry in known if entry.cost}

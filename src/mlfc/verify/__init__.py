@@ -1,8 +1,31 @@
-"""Compares compiled models with reference implementations, layer by layer where asked."""
+"""Compares compiled models with reference implementations, layer by layer where asked.
 
-from mlfc.verify.accuracy import Accuracy
-from mlfc.verify.compare import Comparison, verify
-from mlfc.verify.difference import Difference, Evidence, Tolerance
-from mlfc.verify.reference import with_all_tensors
+Names load on first use: the command line reads the options alone.
+"""
 
-__all__ = ["Accuracy", "Comparison", "Difference", "Evidence", "Tolerance", "verify", "with_all_tensors"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlfc.support.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from mlfc.verify.accuracy import Accuracy as Accuracy
+    from mlfc.verify.compare import Comparison as Comparison
+    from mlfc.verify.compare import verify as verify
+    from mlfc.verify.difference import Difference as Difference
+    from mlfc.verify.difference import Evidence as Evidence
+    from mlfc.verify.difference import Tolerance as Tolerance
+    from mlfc.verify.reference import with_all_tensors as with_all_tensors
+
+_HOMES = {
+    "Accuracy": "mlfc.verify.accuracy",
+    "Comparison": "mlfc.verify.compare",
+    "Difference": "mlfc.verify.difference",
+    "Evidence": "mlfc.verify.difference",
+    "Tolerance": "mlfc.verify.difference",
+    "verify": "mlfc.verify.compare",
+    "with_all_tensors": "mlfc.verify.reference",
+}
+
+make_lazy(__name__)

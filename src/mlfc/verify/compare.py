@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from mlfc.frontend import Model, import_for_run, model_file, model_name, read_mo
 from mlfc.micro.board.board import Board, find_board
 from mlfc.micro.firmware.trace import check_traces
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
-from mlfc.options import BuildOptions, ImportOptions
+from mlfc.options import BuildOptions
 from mlfc.relay.ir import Call, GlobalVar, If, IRModule
 from mlfc.relay.visitor import post_order
 from mlfc.runtime.executors.states import ModelState
@@ -31,11 +31,10 @@ from mlfc.runtime.modules.module import pick_module
 from mlfc.runtime.modules.runnable import Computes
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
-from mlfc.support.keywords import option, with_keywords
+from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import StateInfo
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, html_table
-from mlfc.target.defaults import PORTABLE
 from mlfc.verify.accuracy import Accuracy, Labels
 from mlfc.verify.board_layers import BesideHost, BoardLayers
 from mlfc.verify.contained import Asked, element_shapes, made_up_sets, pairs, unlike
@@ -43,10 +42,10 @@ from mlfc.verify.difference import Difference, Tolerance, difference
 from mlfc.verify.groups import differing_groups
 from mlfc.verify.inputs import DRAWS, read_sets, sample_inputs
 from mlfc.verify.judge import Judge, Subject
+from mlfc.verify.options import Say, VerifyOptions
 from mlfc.verify.reference import LITERT, Reference, WithFrozen, open_reference, with_all_tensors
 from mlfc.verify.stepping import Stepping
 
-Say = Callable[[int, int, str], object]
 Sets = Sequence[tuple[str, dict[str, Any]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
 _NO_TENSOR = "it has no tensor in any set of inputs"
@@ -109,115 +108,58 @@ class Comparison(Displayed):
         return next((item for item in (*self.layers, *self.groups, *self.outputs) if not item.is_within), None)
 
 
-@dataclass(frozen=True, eq=False)
-class VerifyOptions(ImportOptions):
-    """Options of `verify`, and those with which a model that it compiles is imported."""
+def _tolerance(options: VerifyOptions) -> Tolerance | None:
+    """Return the only criterion, if there is one."""
+    rtol, atol = options.rtol, options.atol
+    return None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
 
-    artifact: str | os.PathLike[str] | Computes | None = option(
-        None, "A path, or a loaded or compiled model: what the model was compiled to. Default: it is compiled here."
-    )
-    _: KW_ONLY
-    target: str = option(PORTABLE, "The target of a model that is compiled here.")
-    optimize: str = option("speed", "``speed`` (default) or ``size``, for a model that is compiled here.")
-    module: str | None = option(None, "The module of the artifact, if there are several.")
-    samples: int = option(10, "Random sets of inputs, besides the three special ones.")
-    seed: int = option(0, "Seed of the random inputs.")
-    layers: bool = option(
-        False,
-        "Compare every layer, too. For that the model is compiled here with every tensor as an output; if the code "
-        "that ships differs, its fused groups are looked at as well. For a board it is compiled as it ships, and its "
-        "operators are compared, by checksums (`board_layers`). Branches and loops with run-time conditions are one "
-        "layer each, and sequences inside the model are not compared.",
-    )
-    board: str | Board | None = option(
-        None,
-        "Compile for this board instead of `target`, and run as firmware under its emulator. `micro.board.find_board` "
-        "reads the file of a board whose author is trusted.",
-    )
-    inputs: str | os.PathLike[str] | None = option(
-        None, "Sets of inputs to compare on, instead of generated ones; see `mlfc.verify.inputs.read_sets`."
-    )
-    labels: str | os.PathLike[str] | None = option(
-        None, "The right class of each set of `inputs`; then the result has an accuracy."
-    )
-    rtol: float | None = option(
-        None,
-        "Tolerance relative to each reference value: ``atol + rtol * abs(reference)`` is then the only criterion. "
-        "Default: see `mlfc.verify.difference.difference` and `mlfc.verify.judge`.",
-    )
-    atol: float | None = option(None, "Absolute tolerance; with `rtol` the only criterion.")
-    progress: Say | bool | None = option(
-        None,
-        "Called with the number of sets of inputs that are done, their total, and the name of the next. True shows a "
-        "bar.",
-    )
 
-    def __post_init__(self) -> None:
-        if self.samples < 0:
-            raise OptionError(f"{self.samples} samples are too few", next_step="Use 0 or more")
-        if self.layers and self.artifact is not None:
-            raise OptionError(
-                "an artifact has no layers to look at",
-                next_step="Leave out the artifact or --layers, and compare again",
-            )
-        if self.labels is not None and self.inputs is None:
-            raise OptionError(
-                "option --labels requires --inputs", next_step="Give the inputs that the labels belong to"
-            )
-        for name, value in (("--rtol", self.rtol), ("--atol", self.atol)):
-            if value is not None and not value >= 0:  # NaN, too
-                raise OptionError(f"expected a number of 0 or more, got {value}", place=name)
+def _say(options: VerifyOptions) -> Say:
+    """Return the function that is called for each set of inputs."""
+    return options.progress if callable(options.progress) else lambda *_: None
 
-    @property
-    def tolerance(self) -> Tolerance | None:
-        """The only criterion, if there is one."""
-        return None if self.rtol is None and self.atol is None else Tolerance(self.rtol or 0.0, self.atol or 0.0)
 
-    @property
-    def say(self) -> Say:
-        """The function that is called for each set of inputs."""
-        return self.progress if callable(self.progress) else lambda *_: None
+def _sets(options: VerifyOptions, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
+    """Return the sets of inputs, and how many more the reference refuses."""
+    if options.inputs is not None:
+        return read_sets(Path(options.inputs), compiled.inputs), 0
+    # of models for the virtual machine, here or on a board
+    bounds: Mapping[str, tuple[int, int]] = getattr(compiled, "extents", {})
+    try:
+        module = imported()[0]
+    except MlfcError:  # an artifact may have been compiled with what is not known here
+        module = None
 
-    def sets(self, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
-        """Return the sets of inputs, and how many more the reference refuses."""
-        if self.inputs is not None:
-            return read_sets(Path(self.inputs), compiled.inputs), 0
-        # of models for the virtual machine, here or on a board
-        bounds: Mapping[str, tuple[int, int]] = getattr(compiled, "extents", {})
+    def accepts(inputs: Mapping[str, Any]) -> bool:
         try:
-            module = imported()[0]
-        except MlfcError:  # an artifact may have been compiled with what is not known here
-            module = None
+            reference.run(inputs)
+        except ModelError:
+            return False
+        finally:
+            reference.begin()
+        return True
 
-        def accepts(inputs: Mapping[str, Any]) -> bool:
-            try:
-                reference.run(inputs)
-            except ModelError:
-                return False
-            finally:
-                reference.begin()
-            return True
+    if not any(isinstance(info, ContainerInfo) for info in compiled.inputs):
+        best: Sets = []
+        most = -1
+        for draw in DRAWS:
+            sets = list(sample_inputs(compiled.inputs, options.samples, options.seed, bounds, module, draw))
+            if sets and accepts(sets[0][1]):
+                return sets, 0
+            accepted = sum(accepts(inputs) for _, inputs in sets)
+            if accepted > most:
+                best, most = sets, accepted
+        return best, 0
+    elements = element_shapes(module) if module else {}
+    return made_up_sets(Asked(compiled.inputs, bounds, elements, options.samples, options.seed), accepts)
 
-        if not any(isinstance(info, ContainerInfo) for info in compiled.inputs):
-            best: Sets = []
-            most = -1
-            for draw in DRAWS:
-                sets = list(sample_inputs(compiled.inputs, self.samples, self.seed, bounds, module, draw))
-                if sets and accepts(sets[0][1]):
-                    return sets, 0
-                accepted = sum(accepts(inputs) for _, inputs in sets)
-                if accepted > most:
-                    best, most = sets, accepted
-            return best, 0
-        elements = element_shapes(module) if module else {}
-        return made_up_sets(Asked(compiled.inputs, bounds, elements, self.samples, self.seed), accepts)
 
-    def built(self, module: IRModule, params: Mapping[str, Array]) -> Factory:
-        """Return the compiled model."""
-        options = BuildOptions(
-            self.target, optimize=self.optimize, module_name="verified", limit_factor=self.limit_factor
-        )
-        return build_module(module, params, options)
+def _built(options: VerifyOptions, module: IRModule, params: Mapping[str, Array]) -> Factory:
+    """Return the compiled model."""
+    built = BuildOptions(
+        options.target, optimize=options.optimize, module_name="verified", limit_factor=options.limit_factor
+    )
+    return build_module(module, params, built)
 
 
 @dataclass(eq=False)
@@ -403,7 +345,7 @@ def verify_model(model: Model, options: VerifyOptions) -> Comparison:
         imported = cache(lambda: import_for_run(path, options))
         if options.values:
             reference = WithFrozen(reference, imported()[0].frozen)
-        factory = options.built(*imported())
+        factory = _built(options, *imported())
         begin = {state.before.name: state.begin for state in factory.program.states}
         own = partial(read_model, path, as_it_is)
         reference = _stepping(reference, factory.interface().states, begin, chosen, own)
@@ -461,11 +403,11 @@ def _compared(
     asked: VerifyOptions, path: Path, title: str, reference: Reference, compiled: Computes, imported: Imported
 ) -> Comparison:
     """Compare the outputs of compiled code."""
-    sets, refused = asked.sets(compiled, reference, imported)
+    sets, refused = _sets(asked, compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(Path(asked.labels), len(sets), compiled.outputs)
     names = [info.name for info in compiled.outputs]
-    comparing = _Comparing(compiled, reference, sets, asked.tolerance, judge, labels, asked.say, names)
+    comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, labels, _say(asked), names)
     comparing.is_drawn = asked.inputs is None
     found = comparing.run()
     count, refused = len(sets) - comparing.refused, refused + comparing.refused
@@ -478,13 +420,13 @@ def _with_layers(
     """Compare every layer, compiled by itself; and if what ships differs, its fused groups."""
     module, params = imported()
     every = with_all_tensors(module)
-    compiled = load_factory(asked.built(every, params))
-    sets, _ = asked.sets(compiled, reference, imported)
+    compiled = load_factory(_built(asked, every, params))
+    sets, _ = _sets(asked, compiled, reference, imported)
     if isinstance(reference, Stepping):
         reference.begin()
     subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
     judge = _judge(asked, subject, reference)
-    comparing = _Comparing(compiled, reference, sets, asked.tolerance, judge, say=asked.say)
+    comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, say=_say(asked))
     comparing.is_drawn = asked.inputs is None
     layers = tuple(comparing.run())
     wrong = {item.sample for item in result.outputs if not item.is_within}
@@ -506,7 +448,7 @@ def _unseen(module: IRModule) -> tuple[str, ...]:
 
 def _judge(asked: VerifyOptions, subject: Subject, reference: Reference) -> Judge | None:
     """Return what looks at differences, if it can: of variables in the model it does not know the values."""
-    if asked.tolerance or (isinstance(reference, Stepping) and not reference.knows_all):
+    if _tolerance(asked) or (isinstance(reference, Stepping) and not reference.knows_all):
         return None
 
     def untied() -> tuple[IRModule, Mapping[str, Array]]:
@@ -531,10 +473,10 @@ def _compared_on_board(
     outputs = [info.name for info in compiled.outputs]
     # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
     known = None if title == LITERT else outputs
-    sets, _ = asked.sets(compiled, reference, imported)
+    sets, _ = _sets(asked, compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, True, asked.target, imported), reference)
     beside = BesideHost(reference, compiled, known)
-    found = _Comparing(compiled, beside, sets, asked.tolerance, judge, say=asked.say).run()
+    found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=_say(asked)).run()
     named = tuple(_with_nodes(item, compiled) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
 

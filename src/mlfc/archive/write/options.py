@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlfc.errors import OptionError
+from mlfc.support.keywords import option
 
 FORMAT_VERSIONS = (5, 6, 7)
 PARAMS_FORMS = ("params", "json", "bson")
@@ -14,21 +15,29 @@ PARAMS_FORMS = ("params", "json", "bson")
 class ExportOptions:
     """Options of an archive."""
 
-    # seconds since 1970 for the archive's times; default SOURCE_DATE_EPOCH of the environment, else 0
-    timestamp: int | None = None
-    # keep the model's own weights beside the Relay text: with both, the archive can be compiled again
-    source_params: bool = True
-    runtime: bool = True  # carry the C runtime and its templates
-    test_vectors: int = 0  # so many inputs of each module with the outputs that its code gives, for the demo to check
-    seed: int = 0  # of these inputs
-    format_version: int = 7  # 7, or 5 or 6 for readers of that age, which know one module an archive
-    rfc: bool = False  # the layout of the proposal of 2021 instead of TVM's
-    # of `PARAMS_FORMS`: the forms of parameters to write. ``params`` is always among them.
-    params_forms: tuple[str, ...] = ("params",)
-    share_workspace: bool = False  # modules that never run together: one workspace for all
-    share_weights: bool = False  # equal constants of several modules are kept once
-    # modules compiled ahead of time are in the C runtime's table of functions too, so that hosts can drive them
-    system_lib: bool = False
+    timestamp: int | None = option(
+        None,
+        "Seconds since 1970 for the times in the archive. Default: SOURCE_DATE_EPOCH of the environment, else 0.",
+    )
+    source_params: bool = option(
+        True, "Keep the model's own weights (default), so that the archive can be compiled again."
+    )
+    runtime: bool = option(True, "Include the C runtime and its templates (default).")
+    test_vectors: int = option(
+        0, "Random inputs of each module with their outputs, for the demo to check. Default: none."
+    )
+    seed: int = option(0, "Seed of these inputs. Default: 0.")
+    format_version: int = option(7, "7 (default), or 5 or 6 for older readers, which know one module an archive.")
+    rfc: bool = option(False, "The layout of the format's first proposal of 2021 instead of TVM's.")
+    params_forms: tuple[str, ...] = option(
+        ("params",), "The forms of parameters to write: ``params``, which is always written, ``json`` and ``bson``."
+    )
+    share_workspace: bool = option(False, "One workspace for several modules that never run together.")
+    share_weights: bool = option(False, "Keep equal constants of several modules once.")
+    system_lib: bool = option(
+        False,
+        "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
+    )
 
     def __post_init__(self) -> None:
         if self.format_version not in FORMAT_VERSIONS:

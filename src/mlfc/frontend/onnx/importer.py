@@ -66,7 +66,6 @@ from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
 from mlfc.support.dims import Dim, substituted
 
-import_module("mlfc.ops")
 for _family in (
     "activation", "attention", "containers", "conv", "detection", "draws", "elementwise", "encoders", "image", "index",
     "linear", "loops", "losses", "microsoft", "microsoft_attention", "microsoft_weights", "ml", "ngrams",

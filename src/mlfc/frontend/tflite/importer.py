@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -33,12 +32,6 @@ from mlfc.relay.visitor import with_span
 from mlfc.support import dtypes
 from mlfc.support.cost import apart, give_nodes, spend
 from mlfc.support.dims import Dim, Symbol, symbols_of
-
-for _family in (
-    "activation", "arithmetic", "batches", "control", "conv3d", "detection", "index", "layout", "linear", "recurrent",
-    "reduction", "signal", "svdf",
-):  # fmt: skip
-    import_module(f"mlfc.frontend.tflite.{_family}")
 
 _COMPLEX = "COMPLEX64"
 _OF_COMPLEX = ("COMPLEX_ABS", "REAL", "IMAG")

@@ -22,7 +22,7 @@ from mlfc.relay.ir import Constant, Expr, Span, Var, const
 from mlfc.support import cost
 
 Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
-CONVERTERS: Registry[Converter] = Registry("TFLite operator")
+CONVERTERS: Registry[Converter] = Registry("TFLite operator", "mlfc.frontend.tflite")
 CODES = ("int8", "uint8", "int16")
 """Dtypes whose elements may be codes of real numbers."""
 _SCALED: dict[str, tuple[str, ...]] = {}

@@ -202,13 +202,12 @@ def _assert_same_in_any_order(spec: Spec, shift: int) -> None:
     np.testing.assert_allclose(found, expected, 1e-5, 1e-6, err_msg=spec.operator)
 
 
-@pytest.mark.parametrize("shift", [1, 2])
-def test_operators_compute_the_same_from_operands_in_any_order_of_axes(shift: int) -> None:
+def test_operators_compute_the_same_from_operands_in_any_order_of_axes() -> None:
     checked = set()
-    for name, (spec, *_) in _smallest().items():
+    for turn, (name, (spec, *_)) in enumerate(_smallest().items()):
         if max((prod(arg.shape) for arg in spec.args if isinstance(arg, Given)), default=0) > _LARGE:
             continue
-        _assert_same_in_any_order(spec, shift)
+        _assert_same_in_any_order(spec, 1 + turn % 2)
         checked.add(name)
     assert len(checked) > 100
 

@@ -1,4 +1,4 @@
-"""A model with open extents on an emulated microcontroller: the C interpreter, without a heap, on test vectors."""
+"""Dynamic models on emulated microcontrollers, without a heap, on test vectors."""
 
 from __future__ import annotations
 
@@ -157,27 +157,25 @@ def test_open_models_equal_onnxruntime_and_keep_their_promises(board: str, kind:
         run = made.measure(inputs)
         for output, reference in zip(run.outputs.values(), session.run(None, inputs), strict=True):
             np.testing.assert_allclose(output, reference, rtol=1e-5, atol=1e-6)
-        # the deepest way is one of errors or lists, which these runs do not take
         painted = run.stack_bytes
         assert painted <= bound + (interrupt_bytes(find_board(board)) or 0)
-        assert bound <= painted + 160
+        assert bound <= painted + 48
 
 
-def test_a_kernel_that_is_deeper_than_the_interpreter_counts(tmp_path: Path) -> None:
-    """Launchers are found through the table of kernels, and the stack of what they call is that of the run."""
+def test_the_stack_of_a_deep_kernel_counts(tmp_path: Path) -> None:
     board = find_board(BOARD)
     module, params = two_layers(4)
     factory = mlfc.build(module, board.target, params, executor="vm", module_name="net")
     code = {path: bytes(data) for path, data in factory.code.built_files.items()}
-    path = next(path for path, text in code.items() if b"_launch(" in text)
+    path = next(path for path, text in code.items() if b"static int32_t tvmgen_net_fused_nn_softmax(" in text)
+    head, begin, rest = code[path].partition(b"static int32_t tvmgen_net_fused_nn_softmax(")
+    parameters, opening, body = rest.partition(b") {\n")
     deep = b"volatile uint8_t deep[3000]; deep[0] = 1; deep[2999] = deep[0];\n"
-    head, begin, rest = code[path].partition(b"_launch(const mlfc_vm_buffer *buffers, const int64_t *numbers) {\n")
-    assert begin
-    changed = {**code, path: head + begin + deep + rest}
+    changed = {**code, path: head + begin + parameters + opening + deep + body}
     details = factory.interface()
     stacks = [planned_table("net", files, details, board, ["-O1"]).stack for files in (code, changed)]
     assert stacks[1].nbytes > 3000 > stacks[0].nbytes
-    assert stacks[1].path[2].function.endswith("_launch")
+    assert stacks[1].path[0].function == "tvmgen_net_vm_run"
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +211,7 @@ def test_lines_that_name_no_call_are_an_error(text: str, tmp_path: Path) -> None
     assert read_calls(tmp_path, 2) == (CalledOperator((), 0), CalledOperator(((3, 4), ()), 11))
 
 
-def test_errors_before_a_run_and_of_a_run_are_those_of_the_virtual_machine(
+def test_errors_before_a_run_and_of_a_run_are_those_of_the_host(
     looping: EmulatedModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = looping
@@ -223,7 +221,7 @@ def test_errors_before_a_run_and_of_a_run_are_those_of_the_virtual_machine(
     with pytest.raises(InputError, match=f"{said}5"):
         made.run({"n": np.array(1), "x": np.zeros((5, 4), np.float32)})
     # what nobody has checked before the board finds out, and hands over
-    monkeypatch.setattr(interpreted, "check_values", lambda *_: None)
+    monkeypatch.setattr(interpreted, "require_fitting", lambda *_: None)
     with pytest.raises(InputError, match=f"{said}0"):
         made.run({"n": np.array(1), "x": np.zeros((0, 4), np.float32)})
 
@@ -242,7 +240,8 @@ def test_command_line_runs_an_open_model_on_a_board(archive: Path, tmp_path: Pat
     assert sorted(row["macs"] for row in rows) == [0, 3 * 16 * 4, 3 * 8 * 16]
     assert sum(row["share"] for row in rows) == pytest.approx(1)
     # what the hooks take beside reading the counter is not in it
-    assert sum(row["instructions"] for row in rows) < counted["instructions"] < 1.05 * told["instructions"]
+    assert sum(row["instructions"] for row in rows) < counted["instructions"]
+    assert counted["instructions"] < told["instructions"] + 100 * len(rows)
 
 
 def test_a_standalone_project_is_made_and_runs(archive: Path, tmp_path: Path) -> None:

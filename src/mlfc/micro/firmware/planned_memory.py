@@ -84,8 +84,9 @@ def planned_table(
     flash, ram = region_name(board, "flash"), region_name(board, "ram")
     known = tried(name, code, details, board, cflags) if trial is None else trial
     sizes, stack = known.sizes, known.stack
-    # the entry and the main function are in every path
-    path = [item.function for item in stack.path[2:] or stack.path]
+    # the main function is in every path; those of static models have an entry, too
+    shared = 2 if details.vm is None else 1
+    path = [item.function for item in stack.path[shared:] or stack.path]
     deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)
     rows.append(MemoryRow(STACK, ram, stack.nbytes, deepest or _UNKNOWN))
     frame = interrupt_bytes(board)

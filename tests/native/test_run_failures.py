@@ -239,3 +239,15 @@ def test_calls_from_python_raise_these_errors(target: str) -> None:
     ):
         with pytest.raises(InputError, match=f"y: expected an output of .*{message}"):
             load_factory(made("doubled", target)).bind([FITTING], [target_array])()
+
+
+def test_a_work_area_that_is_not_available_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> Any:
+        raise MemoryError
+
+    model = load_factory(made("doubled", "llvm"))
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", none)
+        with pytest.raises(RunError, match="no memory for 1,944 bytes"):
+            model.run(FITTING)
+    assert model.run(FITTING)["y"].shape == FITTING.shape

@@ -6,6 +6,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -190,7 +191,7 @@ class PreparedCall:
             for tensor, array in zip(self._into, targets, strict=True):
                 _describe(tensor, address_of(array), array.shape, number_of(array.dtype), CPU)
             self._host.targets = ctypes.addressof(self._into)
-        self._work: Array = np.empty(executable.work_bytes or 0, np.uint8)
+        self._work = _work_area(executable, limits)
         self._small_runs = 0  # that needed less than half of it
         self._prepare()
 
@@ -265,7 +266,8 @@ class PreparedCall:
         self._small_runs = 0 if needed > self._most else self._small_runs + 1
         if needed > self._most or self._small_runs >= _SMALL_RUNS:
             self._small_runs = 0
-            self._work = np.empty(needed, np.uint8)
+            with suppress(MemoryError):  # a smaller work area is enough
+                self._work = np.empty(needed, np.uint8)
             self._prepare()
 
     def results(self) -> list[Any]:
@@ -280,6 +282,17 @@ class PreparedCall:
             owner = _Owner(engine if block else None, block, data, shape, dtype)
             found.append(owner.array())
         return found
+
+
+def _work_area(executable: Executable, limits: Limits) -> Array:
+    """Return the memory of a bounded model; none where it exceeds the limit, which the run finds out."""
+    needed = executable.arena_bytes or 0
+    if not needed or 0 < limits.memory < needed:
+        return np.empty(0, np.uint8)
+    try:
+        return np.empty(needed + ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise run_error(executable, RunCode.ALLOCATE, (needed, 0, 0), None) from None
 
 
 class _Owner:

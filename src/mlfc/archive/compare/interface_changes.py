@@ -17,7 +17,6 @@ WARNING: Final = "warning"
 NOTE: Final = "note"
 _LEVELS = (BREAK, WARNING, NOTE)
 _POOL_SIZES = ("_WORKSPACE_POOL_SIZE", "_VM_WORK_SIZE")
-_BYTECODE_SIZE = "_VM_BYTECODE_SIZE"
 _POOL_CONSTANTS = ("_CONSTANT_POOL_SIZE", "_CONSTANT_POOL_DATA")
 
 
@@ -144,7 +143,7 @@ def _macro_changes(a: Face, header: Header, allocates: bool) -> Iterator[Change]
             elif name == workspace or name.endswith(_POOL_SIZES):
                 # memory that the caller gives: more than enough does no harm
                 yield Change(BREAK if _grows(value, other) else NOTE, name, value, other)
-            elif a.module["vm"] and name.endswith("_SIZE") and not name.endswith(_BYTECODE_SIZE):
+            elif a.module["vm"] and name.endswith("_SIZE"):
                 # the most bytes of a tensor: a caller that knows a smaller limit keeps it
                 yield Change(NOTE if _grows(value, other) else BREAK, name, value, other)
             else:

@@ -57,7 +57,7 @@ class _ModuleRam:
 
     @property
     def workspace(self) -> int:
-        """The workspace; of the virtual machine the work area of its interpreter, which has the outputs."""
+        """The workspace; of dynamic models the work area, which has the outputs."""
         if self.code.executable is None:
             return self.code.sizes.workspace
         return self.code.executable.work_bytes or 0

@@ -42,7 +42,7 @@ def library_files(
     beside: dict[str, Data] = {}
     shares = [code.workspace_peers != () for code in codes]
     for index, (unit, code) in enumerate(zip(units, codes, strict=True)):
-        if not abi or unit.executor == "vm":  # which bytecode calls, by a table
+        if not abi or unit.executor == "vm":  # its main function calls them
             continue
         if unit.executor == "graph":
             beside |= operator_entries(unit, code, abi)

@@ -1,1 +1,1 @@
-"""The virtual machine's side of a model: bytecode, and native code that it calls."""
+"""Main functions of dynamic models."""

@@ -3,8 +3,8 @@
  *
  *   trace <index> <checksum> <ticks>
  *
- * index     the operator's place in the order of execution, from 0, as in `mlfc inspect`. In the virtual machine, where
- *           an operator may run in each turn of a loop or not at all, the place of its call in the bytecode
+ * index     the operator's place in the order of execution, from 0, as in `mlfc inspect`. In a dynamic model, where an
+ *           operator may run in each iteration of a loop or not at all, the place of its call in the code
  * checksum  the CRC-32 of its output's bytes at the moment when it ended, eight hexadecimal digits
  * ticks     what it took, by the C library's clock(); printing and the checksum are not in it
  *

@@ -1,1 +1,1 @@
-"""The virtual machine: bytecode whose kernels are native code, run in Python or by the C interpreter in the library."""
+"""Dynamic models: their compiled main functions, called from Python."""

@@ -333,7 +333,7 @@ def _require_target(info: TensorInfo, target: Any) -> None:
 
 
 def _limit(name: str, value: int | None) -> int:
-    """Return a limit as interpreters take it, 0 for none."""
+    """Return a limit as the code requires it: 0 for none."""
     if value is None:
         return 0
     if not 0 < value < 2**63:

@@ -35,17 +35,12 @@ def allocated(program: Program) -> Plan:
 
 def with_storages(program: Program, plan: Plan) -> Plan:
     """Return the plan of a dynamic program with a storage for each value and scratch in its arena."""
-    starts, lives = _parts(program.instructions), lifetimes(program)
-    values = {
-        value: Storage(most_bytes(value), offset, part=_part_of(starts, lives[value][0]))
-        for value, offset in plan.offsets.items()
+    values = {value: Storage(most_bytes(value), offset) for value, offset in plan.offsets.items()}
+    scratch = {
+        call: (Storage(bounds(call.kernel.scratch_bytes)[1], offset),)
+        for call, offset in zip(program.calls, plan.scratch_offsets, strict=True)
+        if call.kernel.scratch
     }
-    scratch = {}
-    numbers = {call: number for number, call in enumerate(program.calls)}
-    for at, call in enumerate(program.instructions):
-        if isinstance(call, KernelCall) and call.kernel.scratch:
-            nbytes = bounds(call.kernel.scratch_bytes)[1]
-            scratch[call] = (Storage(nbytes, plan.scratch_offsets[numbers[call]], part=_part_of(starts, at)),)
     storages = (*values.values(), *(storage for group in scratch.values() for storage in group))
     return replace(plan, storages=storages, values=values, scratch=scratch)
 
@@ -76,7 +71,7 @@ class _Allocations:
                 self.values[item.output] = self._new(item.output.nbytes, self._lives[item.output][1])
             if not isinstance(item, KernelCall):
                 continue
-            part, kernel = _part_of(starts, at), item.kernel
+            part, kernel = max(start for start in starts if start <= at), item.kernel
             if kernel.scratch:
                 self.scratch[item] = tuple(
                     self._shared(nbytes, (at, at), kernel.device, part) for nbytes in kernel.workspaces
@@ -140,10 +135,6 @@ def _parts(instructions: Sequence[Instruction]) -> list[int]:
     """Return the first instructions of the parts of a run, each of which ends it: one for each special module."""
     others = {item.otherwise for item in instructions if isinstance(item, BranchOnSymbols)}
     return [0, *(at for at, item in enumerate(instructions) if isinstance(item, Label) and item in others)]
-
-
-def _part_of(starts: Sequence[int], at: int) -> int:
-    return max(start for start in starts if start <= at)
 
 
 def _covers(large: Extent, small: Extent) -> bool:

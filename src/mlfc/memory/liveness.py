@@ -92,20 +92,16 @@ def is_last_use(instructions: Sequence[Instruction], at: int, value: Value) -> b
 def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tuple[LiveRange, ...]:
     """Return the live range of each value that needs workspace, then of each call's scratch; see `lifetimes`.
 
-    The alignments are those of blocks that are large enough to need them; in a dynamic program, of all blocks.
+    The alignments are those of blocks that are large enough to need them.
     """
     lives, returned = lifetimes(program), {value.root for value in program.outputs}
-
-    def aligned(nbytes: int, most: int) -> int:
-        return most if program.is_dynamic else alignment_of(nbytes, most)
-
     ranges = [
-        LiveRange(value, *lives[value], nbytes, aligned(nbytes, alignment), value in returned)
+        LiveRange(value, *lives[value], nbytes, alignment_of(nbytes, alignment), value in returned)
         for value in program.intermediates()
         for nbytes in [most_bytes(value)]
     ]
     ranges += [
-        LiveRange(None, index, index, nbytes, aligned(nbytes, scratch_alignment))
+        LiveRange(None, index, index, nbytes, alignment_of(nbytes, scratch_alignment))
         for index, call in enumerate(program.instructions)
         if isinstance(call, KernelCall) and (nbytes := bounds(call.kernel.scratch_bytes)[1])
     ]

@@ -474,7 +474,7 @@ def test_states_that_no_iteration_changes_are_constants_of_the_loop() -> None:
     assert sum(str(param.type) == "Tensor[(3, 3), float32]" for param in turn.params) == 1
 
 
-RANGES = [("zero", "one"), ("zero", "half"), ("more", "one"), ("more", "half")]
+RANGES = [("zero", "one"), ("zero", "half"), ("zero", "more"), ("more", "one"), ("more", "half")]
 
 
 def test_ranges_between_fractions_and_dimension_sizes() -> None:
@@ -489,3 +489,21 @@ def test_ranges_between_fractions_and_dimension_sizes() -> None:
     _check(
         graph_model(nodes, {"x": (FLOAT, ["n"])}, outputs, numbers), *({"x": np.ones(n, np.float32)} for n in (1, 4))
     )
+
+
+def test_lists_of_a_dynamic_length_that_a_declared_shape_determines() -> None:
+    nodes = [
+        helper.make_node("Compress", ["numbers", "c"], ["list"]),
+        helper.make_node("Reshape", ["x", "list"], ["y"]),
+        helper.make_node("Sub", ["list", "numbers_of_y"], ["axes"]),
+        helper.make_node("Unsqueeze", ["y", "axes"], ["z"]),
+        helper.make_node("Squeeze", ["z", "axes"], ["w"]),
+    ]
+    inputs = {"x": (FLOAT, [12]), "c": (BOOL, [3])}
+    outputs = {"y": (FLOAT, [2, 6]), "z": (FLOAT, [1, 2, 1, 6]), "w": (FLOAT, [2, 6])}
+    constants = {"numbers": np.int64([2, 6, 1]), "numbers_of_y": np.int64([2, 4])}
+    model = graph_model(nodes, inputs, outputs, constants)
+    x = np.arange(12, dtype=np.float32)
+    _check(model, {"x": x, "c": np.array([True, True, False])})
+    with pytest.raises(RefusedError):
+        _imported(model)({"x": x, "c": np.array([True, True, True])})

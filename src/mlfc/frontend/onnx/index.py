@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -27,8 +28,9 @@ from mlfc.support.dims import LARGEST, Dim, Extent, UndecidedError, bounds, is_s
 
 @importer("Slice")
 def _slice_attributes(node: Node) -> Expr:
-    starts, ends = node.integers("starts"), node.integers("ends")
-    return _sliced(node, starts, ends, node.integers("axes", range(len(starts))), (1,) * len(starts))
+    starts = node.integers("starts")
+    lists = starts, node.integers("ends"), node.integers("axes", range(len(starts)))
+    return _slice(replace(node, inputs=[node.input(0), *(int64(node, values) for values in lists)]))
 
 
 _LISTS = "starts", "ends", "axes", "steps"
@@ -178,16 +180,15 @@ def _counted(at: Extent, extent: Extent) -> Any:
 def wrapped_indices(node: Node, indices: Expr, extent: Extent) -> Expr:
     """Return indices counted from the front: in ONNX negative ones count from the end."""
     if isinstance(indices, Constant) and isinstance(extent, Dim):
-        wrapped = [int(at) + extent if at < 0 else int(at) for at in indices.data.reshape(-1)]
-        if len(wrapped) <= _FEW_INDICES:
-            return node.reshape(node.constant(wrapped, dtype_of(indices)), indices.data.shape)
+        places = [int(at) + extent if at < 0 else int(at) for at in indices.data.reshape(-1)]
+        if len(places) <= _FEW_INDICES:
+            return node.reshape(node.constant(places, dtype_of(indices)), indices.data.shape)
     elif isinstance(indices, Constant):
         values = indices.data
         if values.size and (values.min() < -extent or values.max() >= extent):
             node.wrong(f"indices must be in [{-extent}, {extent - 1}]")
         return node.constant(np.where(values < 0, values + extent, values), dtype_of(indices))
-    negative = node.call("less", indices, node.like(0, indices))
-    return node.call("where", negative, node.call("add", indices, node.like(extent, indices)), indices)
+    return wrapped(node, indices, extent, low=False)
 
 
 @importer("Gather")
@@ -250,9 +251,7 @@ def _one_hot(node: Node) -> Expr:
         node.wrong(f"depth {depth} must be positive")
     if not node.has_shape(node.shape(2), (2,)):
         node.wrong(f"values must be the two numbers off and on, not a tensor of shape {node.shape(2)}")
-    indices = node.cast(node.input(0), "int64")
-    negative = node.call("less", indices, node.like(0, indices))
-    indices = node.call("where", negative, node.call("add", indices, node.like(depth, indices)), indices)
+    indices = wrapped(node, node.cast(node.input(0), "int64"), depth, low=False)
     off, on = (node.reshape(node.cut(node.input(2), 0, index, index + 1), ()) for index in (0, 1))
     return node.call("one_hot", indices, on, off, depth=depth, axis=axis, dtype=node.dtype(2))
 

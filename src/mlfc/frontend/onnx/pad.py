@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from mlfc.frontend.onnx.node import Node, int64, shape_of
@@ -19,7 +20,8 @@ _MODES = ("constant", "edge", "reflect", "wrap")
 @importer("Pad")
 def _pad_attributes(node: Node) -> Expr:
     x = node.input(0)
-    return pad(node, x, node.integers("pads"), node.like(node.real("value", 0.0), x), node.string("mode", "constant"))
+    value = node.like(node.real("value", 0.0), x)
+    return _pad(replace(node, inputs=[x, int64(node, node.integers("pads")), value]))
 
 
 @importer("Pad", since=11)

@@ -39,6 +39,19 @@ def _places(node: Node, flags: Expr, count: Extent) -> Expr:
     return node.cut(stored, 0, 0, count)
 
 
+def with_length(node: Node, index: int, what: str, length: int | None) -> Expr:
+    """Return a list of integers that is a runtime value; if its length is dynamic, runs check that it is `length`."""
+    size = prod(node.shape(index))
+    values = node.reshape(node.input(index), (size,))
+    if not isinstance(size, Dim):
+        return values
+    if length is None or length < 1:
+        raise node.unknown(index, what)
+    is_whole = node.call("equal", int64(node, size), int64(node, length))
+    node.require(is_whole, f"whether '{node.name}' has {length} numbers in '{what}'")
+    return node.call("take", values, within(node, node.counted(length), int64(node, size)), axis=0)
+
+
 def named_axes(node: Node, axes: Expr, rank: int) -> Expr:
     """Return [axes, rank] bools: whether an axis of a list is a dimension of a tensor."""
     axes = wrapped(node, node.cast(node.reshape(axes, (prod(shape_of(axes)), 1)), "int64"), rank, low=False)
@@ -104,7 +117,7 @@ def rounded_up(node: Node, dividend: Expr, divisor: Expr) -> Expr:
 
 def wrapped(node: Node, at: Expr, extent: Extent, *, low: bool = True) -> Expr:
     """Return positions counted from the front; none before it unless `low` is False."""
-    zero, size = int64(node, 0), int64(node, extent)
+    zero, size = node.like(0, at), node.like(extent, at)
     at = node.call("where", node.call("less", at, zero), node.call("add", at, size), at)
     return node.call("maximum", at, zero) if low else at
 

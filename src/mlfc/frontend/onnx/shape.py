@@ -19,6 +19,7 @@ from mlfc.frontend.onnx.positions import (
     has_known_axes,
     rounded_up,
     sizes_without,
+    with_length,
 )
 from mlfc.frontend.onnx.run_tables import as_expr, counted
 from mlfc.frontend.onnx.table import importer
@@ -92,10 +93,9 @@ def _wanted_shape(node: Node, given: Sequence[Extent]) -> list[Extent]:
 
 def _requested_sizes(node: Node) -> Expr:
     """Return the shape that a Reshape requests at run time, with 0 and -1 replaced by the sizes they stand for."""
-    shape, given = node.shape(0), node.shape(1)
-    if len(given) != 1 or isinstance(given[0], Dim):
-        raise node.unknown(1, "shape")
-    rank, wanted, minus = given[0], node.cast(node.input(1), "int64"), int64(node, -1)
+    shape, declared, minus = node.shape(0), node.declared_shape, int64(node, -1)
+    wanted = node.cast(with_length(node, 1, "shape", None if declared is None else len(declared)), "int64")
+    (rank,) = shape_of(wanted)
     if not node.integer("allowzero", 0):
         # a 0 beyond the rank of the tensor copies nothing: -2 equals no size
         old = int64(node, [*shape[:rank], *[-2] * (rank - len(shape))])
@@ -194,10 +194,12 @@ def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Exp
 
 def _sizes_without_axes(node: Node) -> Expr:
     """Return the sizes of the dimensions that axes computed at run time leave; these must be different, and of 1."""
-    shape, count = node.shape(0), prod(node.shape(1))
-    if isinstance(count, Dim) or not count <= len(shape):
+    shape, declared = node.shape(0), node.declared_shape
+    axes = with_length(node, 1, "axes", None if declared is None else len(shape) - len(declared))
+    (count,) = shape_of(axes)
+    if count > len(shape):
         raise node.unknown(1, "axes")
-    named = different_axes(node, node.input(1), len(shape))
+    named = different_axes(node, axes, len(shape))
     dropped = node.call("where", named, int64(node, shape), int64(node, 1))
     is_one = node.call("equal", node.call("prod", dropped, axis=(0,), keepdims=False), int64(node, 1))
     node.require(is_one, f"whether '{node.name}' drops dimensions of 1")
@@ -223,11 +225,10 @@ def _unsqueeze(node: Node) -> Expr:
 
 def _sizes_with_axes(node: Node) -> Expr:
     """Return the sizes of the input with 1 inserted at axes computed at run time, which must be different."""
-    shape = node.shape(0)
-    count = prod(node.shape(1))
-    if isinstance(count, Dim):
-        raise node.unknown(1, "axes")
-    named = different_axes(node, node.input(1), len(shape) + count)
+    shape, declared = node.shape(0), node.declared_shape
+    axes = with_length(node, 1, "axes", None if declared is None else len(declared) - len(shape))
+    (count,) = shape_of(axes)
+    named = different_axes(node, axes, len(shape) + count)
     if not shape:
         return int64(node, [1] * count)
     place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)

@@ -14,14 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlfc.frontend import common
 from mlfc.frontend.common import unique_name
 from mlfc.frontend.symbolic import Array, Noted, Quotient, elements, folded, known, symbolic_operands
 from mlfc.relay import ir
 from mlfc.relay.dynamic import extents_of
-from mlfc.relay.ir import Call, Expr, Function, GlobalVar, ListType, TensorType, Tuple, Type, Var
+from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, ListType, TensorType, Tuple, Type, Var
+from mlfc.relay.substitution import Substitution
 from mlfc.relay.visitor import children, with_children
 from mlfc.support import cost
-from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, symbols_of
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, substituted, symbols_of
 
 # an optional without a value; its type is nothing else's
 NOTHING = Tuple((Tuple(()),))
@@ -50,8 +52,8 @@ class Needs:
     defines: list[tuple[Symbol, Expr]]  # those that the body needs
 
 
-class SameExtents(Exception):  # noqa: N818  (not an error: the import restarts)
-    """Substitutions of input symbols that a node requires; the import restarts with them."""
+class Constrained(Exception):  # noqa: N818  (not an error: the node is imported again)
+    """Values of symbols that a node requires; it is imported again with these substituted."""
 
     def __init__(self, found: Mapping[Symbol, Extent]) -> None:
         super().__init__(str(found))
@@ -61,27 +63,20 @@ class SameExtents(Exception):  # noqa: N818  (not an error: the import restarts)
 class Dynamic:
     """Symbols and functions of the module that an import makes."""
 
-    def __init__(
-        self,
-        choose: Callable[[str], bool] = bool,
-        *,
-        mixes: bool = True,
-        replaced: Mapping[Symbol, Extent] | None = None,
-    ) -> None:
+    def __init__(self, choose: Callable[[str], bool] = bool, *, mixes: bool = True) -> None:
         self.choose = choose  # of two ways to import a node, which the run checks, whether it is the first
         self.mixes = mixes  # whether tensors of a list may differ in how many dimensions they have
         self.functions: dict[str, Function] = {}
-        self.replaced = replaced or {}  # substitutions that earlier imports found
         self.frames = [Frame()]
-        self.defined_symbols: set[Symbol] = set()
+        self.defined_symbols: dict[Symbol, None] = {}
         self.user_bounds: dict[str, Symbol] = {}  # symbols by name
         self.may_be_empty: AbstractSet[Symbol] = frozenset()  # input symbols whose lower bound 0 is a default
         self.patterns: dict[tuple[str, int], Any] = {}  # of states of loops, by the node's name and how many there are
-        self._names = {"main"}
-        self._symbols: set[str] = set()
-        self._varying: set[Symbol] = set()
-        self._states: set[Symbol] = set()
-        self._given: set[Symbol] = set()  # that inputs, definitions and results give
+        self._names: dict[str, None] = {"main": None}
+        self._symbols: dict[str, None] = {}
+        self._varying: dict[Symbol, None] = {}
+        self._states: dict[Symbol, None] = {}
+        self._given: dict[Symbol, None] = {}  # that inputs, definitions and results give
         self._carriers: dict[Symbol, Expr] = {}  # tensors that have them as an extent
         self._borders: dict[Expr, Frame] = {}  # expressions that other frames capture: whose they are
         self._noted: Noted = {}
@@ -101,19 +96,19 @@ class Dynamic:
         chosen = base = identifier(name)
         if base in self._symbols:
             chosen = unique_name(f"{base}_{len(self._symbols)}", self._symbols)
-        self._symbols.add(chosen)
+        self._symbols[chosen] = None
         return Symbol(chosen, min(low, LARGEST), min(high, LARGEST))  # bounds of products may be larger
 
     def take(self, symbol: Symbol) -> None:
         """Note that a symbol of the user's is in use."""
-        self._symbols.add(symbol.name)
+        self._symbols[symbol.name] = None
 
     def give(self, params: Iterable[Var]) -> None:
         """Note that symbols are extents of parameters."""
         for param in params:
             for extent in extents_of(param.type):
                 if isinstance(extent, Dim):
-                    self._given.update(extent.symbols)
+                    self._given.update(dict.fromkeys(extent.symbols))
                     if extent.symbol is not None:
                         self._carriers.setdefault(extent.symbol, param)
 
@@ -127,17 +122,14 @@ class Dynamic:
         if id(value) in self.frame.known:
             return self.frame.known[id(value)][1]
         symbol = self.symbol(name, low, max(low, high))
-        narrower = self.replaced.get(symbol)
-        if isinstance(narrower, Dim) and narrower.symbol is not None:
-            symbol = narrower.symbol
-        self.defined_symbols.add(symbol)
+        self.defined_symbols[symbol] = None
         number = value
         if ir.tensor_type(value).dtype != "int64":
             number = ir.call("cast", [number], dtype="int64", span=value.span)
         if ir.tensor_type(value).shape:
             number = ir.call("reshape", [number], newshape=(), span=value.span)
         self.frame.defines[symbol] = number
-        self._given.add(symbol)
+        self._given[symbol] = None
         self.frame.known[id(value)] = value, symbol.dim  # keeping the expression keeps its id its own
         return symbol.dim
 
@@ -148,13 +140,13 @@ class Dynamic:
         if ir.tensor_type(flag).shape:
             number = ir.call("reshape", [number], newshape=(), span=flag.span)
         name = unique_name(what, self._symbols)
-        self._symbols.add(name)
+        self._symbols[name] = None
         self.frame.required.append((Symbol(name, int(holds), int(holds)), number))
 
     def state(self, name: str, low: int) -> Any:
         """Return an extent of a loop's state that changes from turn to turn."""
         symbol = self.symbol(name, low)
-        self._states.add(symbol)
+        self._states[symbol] = None
         return symbol.dim
 
     def is_state(self, extent: Any) -> bool:
@@ -164,7 +156,7 @@ class Dynamic:
     def varying(self, name: str) -> Any:
         """Return an extent in which the elements of a list differ."""
         symbol = self.symbol(name)
-        self._varying.add(symbol)
+        self._varying[symbol] = None
         return symbol.dim
 
     def is_varying(self, extent: Any) -> bool:
@@ -184,7 +176,7 @@ class Dynamic:
         for axis, extent in enumerate(shape):
             symbol = extent.symbol if isinstance(extent, Dim) else None
             if symbol is not None and symbol not in self._given:
-                self._given.add(symbol)
+                self._given[symbol] = None
                 self.frame.sources[symbol] = expr, axis
 
     def moved(self, renamed: Mapping[Expr, Expr]) -> None:
@@ -202,19 +194,89 @@ class Dynamic:
         return {symbol: Symbol(symbol.name, 1, symbol.high).dim for symbol in found}
 
     def exclude_empty(self, extents: Iterable[Any], decides: Callable[[Mapping[Symbol, Extent]], bool]) -> None:
-        """Raise SameExtents if the lower bound 1 in place of 0 decides a comparison."""
+        """Raise Constrained if the lower bound 1 in place of 0 decides a comparison."""
         found = self.nonempty(extents)
         for narrower in [*({symbol: dim} for symbol, dim in found.items()), found]:
             if narrower and decides(narrower):
-                raise SameExtents(narrower)
+                raise Constrained(narrower)
 
     def exclude_empty_operands(self, expr: Expr) -> None:
-        """Raise SameExtents if the lower bound 1 in place of 0 decides the result of a call on dimension sizes."""
+        """Raise Constrained if the lower bound 1 in place of 0 decides the result of a call on dimension sizes."""
         arrays = symbolic_operands(expr, self._noted) if self.may_be_empty and isinstance(expr, Call) else None
         if arrays is not None and isinstance(expr, Call) and self.known(expr) is None:
             items = [item for array in arrays for item in array.reshape(-1)]
             extents = [item.extent if isinstance(item, Quotient) else item for item in items]
             self.exclude_empty(extents, lambda values: elements(expr, self._noted, values) is not None)
+
+    # Constraints
+
+    def mark(self) -> list[int]:
+        """Return a mark in what is known of the main function, which `undo` returns to."""
+        return [len(part) for part in self._parts()]
+
+    def undo(self, mark: list[int]) -> None:
+        """Forget what was added since a mark."""
+        for part, count in zip(self._parts(), mark, strict=True):
+            if isinstance(part, list):
+                del part[count:]
+            else:
+                for key in list(part)[count:]:
+                    del part[key]
+
+    def _parts(self) -> list[list[Any] | dict[Any, Any]]:
+        frame = self.frames[0]
+        return [
+            self.functions, self.patterns, self.defined_symbols, self._names, self._symbols, self._varying,
+            self._states, self._given, self._carriers, self._borders, self._noted, self._elements,
+            frame.defines, frame.sources, frame.known, frame.scaled, frame.required,
+        ]  # fmt: skip
+
+    def substitute(self, values: Mapping[Symbol, Extent]) -> Substitution:
+        """Substitute values for symbols of the main function; return what does so in other expressions.
+
+        Functions stay as they are, but for symbols that become other symbols or numbers: their other symbols are
+        parameters of their types. A defined symbol that becomes a number is required to be that.
+        """
+        plain = {symbol: value for symbol, value in values.items() if isinstance(value, int) or value.symbol}
+        self.functions = {name: Substitution(plain).function(body) for name, body in self.functions.items()}
+        changed = Substitution(values, plain, self._simplified)
+        frame = self.frames[0]
+        for symbol in symbols_of(values.values()):
+            self.take(symbol)
+            self._given[symbol] = None
+        for symbol, number in list(frame.defines.items()):
+            value = values.get(symbol, symbol.dim)
+            del frame.defines[symbol]
+            if isinstance(value, int):
+                frame.required.append((Symbol(symbol.name, value, value), number))
+            elif value.symbol is not None:
+                frame.defines[value.symbol] = number
+        frame.defines = {symbol: changed(number) for symbol, number in frame.defines.items()}
+        frame.required = [
+            (symbol, number)
+            for symbol, number in ((symbol, changed(number)) for symbol, number in frame.required)
+            if not isinstance(number, Constant) or int(number.data) != symbol.low
+        ]
+        frame.sources = {symbol: (changed(expr), axis) for symbol, (expr, axis) in frame.sources.items()}
+        known = [(changed(expr), substituted(dim, values)) for expr, dim in frame.known.values()]
+        frame.known = {id(expr): (expr, dim) for expr, dim in known}
+        frame.scaled = {
+            (substituted(size, values), scale): substituted(product, values)
+            for (size, scale), product in frame.scaled.items()
+        }
+        self._carriers = {symbol: changed(expr) for symbol, expr in self._carriers.items() if symbol not in values}
+        self._elements = {
+            name: tuple(substituted(size, values) for size in shape) for name, shape in self._elements.items()
+        }
+        self.may_be_empty = self.may_be_empty - values.keys()
+        self._borders = {changed(expr): border for expr, border in self._borders.items()}
+        return changed
+
+    def _simplified(self, call: Call) -> Expr:
+        """Return what a call with substituted symbols is known to be, or the call."""
+        found = _all_of(call)
+        found = self.folded(found) if isinstance(found, Call) else found
+        return common.folded(found) if isinstance(found, Call) else found
 
     # Tensors of dimension sizes
 
@@ -231,7 +293,7 @@ class Dynamic:
     def name(self, base: str) -> str:
         """Return a name for a function."""
         found = unique_name(identifier(base), self._names)
-        self._names.add(found)
+        self._names[found] = None
         return found
 
     @contextmanager
@@ -274,7 +336,7 @@ class Dynamic:
                 else:
                     continue
                 roots.append(found.defines[-1][1])
-        known = defined | set(frame.sources) | self._varying
+        known = defined | set(frame.sources) | set(self._varying)
         found.symbols = [symbol for symbol in mentioned if symbol not in known]
         return found
 
@@ -320,6 +382,29 @@ class Dynamic:
         function = Function(tuple(given), body, attrs)
         self.functions[name] = function
         return GlobalVar(name, function.type)
+
+
+def _all_of(call: Call) -> Expr:
+    """Return an operand instead of a call that selects all of its elements, or limits positions to those they are."""
+    name = ir.op_name(call)
+    if name not in ("take", "minimum"):
+        return call
+    first, second = call.args
+    numbers = second if name == "take" else first
+    if not isinstance(numbers, Call) or not _is_count(numbers):
+        return call
+    count = numbers.attrs
+    if name == "take":
+        axis = call.attrs["axis"]
+        return first if axis is not None and ir.tensor_type(first).shape[axis] == count["stop"] else call
+    limit = known(second)
+    is_all = limit is not None and limit.size == 1 and bounds(limit.reshape(-1)[0] - count["stop"] + 1)[0] >= 0
+    return first if is_all else call
+
+
+def _is_count(expr: Call) -> bool:
+    """Tell whether a call returns the numbers 0, 1, ..."""
+    return ir.op_name(expr) == "arange" and (expr.attrs["start"], expr.attrs["step"]) == (0, 1)
 
 
 def result_type(kinds: Sequence[Type]) -> Type:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from mlfc.errors import OptionError, unknown
-from mlfc.relay import ir
 from mlfc.relay.dynamic import input_symbols
-from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, Tuple, Var
-from mlfc.relay.op import OPERATORS, Operator, Trait
-from mlfc.relay.visitor import children, post_order, with_children
-from mlfc.support.dims import Dim, Symbol, dims_in, substituted
-from mlfc.support.dtypes import to_numpy
+from mlfc.relay.ir import IRModule
+from mlfc.relay.substitution import Substitution
+from mlfc.support.dims import Symbol
 
 
 def fixed_symbols(module: IRModule, values: Mapping[str, int]) -> dict[Symbol, int]:
@@ -40,52 +34,5 @@ def fixed_symbols(module: IRModule, values: Mapping[str, int]) -> dict[Symbol, i
 def specialized(module: IRModule, values: Mapping[str, int]) -> IRModule:
     """Return the module for certain extents, by the names of their symbols; raise as `fixed_symbols` does."""
     chosen = fixed_symbols(module, values)
-    functions = {name: _function(function, chosen) for name, function in module.functions.items()}
+    functions = {name: Substitution(chosen).function(function) for name, function in module.functions.items()}
     return replace(module, functions=functions)
-
-
-def _function(function: Function, values: Mapping[Symbol, int]) -> Function:
-    done: dict[Expr, Expr] = {}
-    params = tuple(_param(param, values) for param in function.params)
-    done.update(zip(function.params, params, strict=True))
-    for expr in post_order(function.body):
-        if expr not in done:
-            done[expr] = _rebuilt(expr, [done[child] for child in children(expr)], values)
-    return Function(params, done[function.body], function.attrs, function.span)
-
-
-def _param(param: Var, values: Mapping[Symbol, int]) -> Var:
-    kind = ir.substituted(param.type, values)
-    assert not isinstance(kind, ir.FuncType)
-    return param if kind == param.type else replace(param, type=kind)
-
-
-def _rebuilt(expr: Expr, args: list[Expr], values: Mapping[Symbol, int]) -> Expr:
-    if isinstance(expr, If):
-        then, otherwise = (_reference(item, values) for item in (expr.then, expr.otherwise))
-        kind = ir.substituted(expr.type, values)
-        return replace(expr, condition=args[0], args=tuple(args[1:]), then=then, otherwise=otherwise, type=kind)
-    if isinstance(expr, Call) and isinstance(expr.op, GlobalVar):
-        return ir.call_function(_reference(expr.op, values), args, span=expr.span)
-    if isinstance(expr, Call) and isinstance(expr.op, Operator):
-        return _called(expr.op.name, args, {name: _fixed(item, values) for name, item in expr.attrs.items()}, expr)
-    return with_children(expr, args) if not isinstance(expr, Tuple) else Tuple(tuple(args), expr.span)
-
-
-def _called(name: str, args: list[Expr], attrs: dict[str, Any], expr: Call) -> Expr:
-    if OPERATORS.get(name).traits & Trait.SHAPE and not any(True for _ in dims_in(attrs["values"])):
-        kind = ir.tensor_type(expr)
-        return Constant(np.asarray(attrs["values"], to_numpy(kind.dtype)).reshape(kind.shape), None, expr.span)
-    return ir.call(name, args, attrs, span=expr.span)
-
-
-def _reference(reference: GlobalVar, values: Mapping[Symbol, int]) -> GlobalVar:
-    kind = ir.substituted(reference.type, values)
-    assert isinstance(kind, ir.FuncType)
-    return replace(reference, type=kind)
-
-
-def _fixed(item: Any, values: Mapping[Symbol, int]) -> Any:
-    if isinstance(item, Dim):
-        return substituted(item, values)
-    return tuple(_fixed(part, values) for part in item) if isinstance(item, tuple) else item

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
-from mlfc.frontend.dynamic import Dynamic, SameExtents, mentions
+from mlfc.frontend.dynamic import Constrained, Dynamic, mentions
 from mlfc.frontend.onnx import older, table
 from mlfc.frontend.onnx.bodies import Bodies, graph_of
 from mlfc.frontend.onnx.choices import Choices, Chosen
@@ -43,8 +43,6 @@ from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
 from mlfc.frontend.onnx.open_loops import is_long_scan
 from mlfc.frontend.onnx.open_shapes import (
-    Replaced,
-    added,
     fitting_length,
     fitting_windows,
     making_equal,
@@ -64,7 +62,7 @@ from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
 from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
-from mlfc.support.dims import Dim, substituted
+from mlfc.support.dims import Dim, Extent, Symbol, substituted
 
 for _family in (
     "activation", "attention", "containers", "conv", "detection", "draws", "elementwise", "encoders", "image", "index",
@@ -74,7 +72,8 @@ for _family in (
 ):  # fmt: skip
     import_module(f"mlfc.frontend.onnx.{_family}")
 
-_RESTART_LIMIT = 128  # symbols that turn out to be something else: the import begins anew for each
+_RESTART_LIMIT = 128
+_CONSTRAINT_LIMIT = 128  # each substitutes values for symbols in all that is imported
 
 
 def import_onnx(
@@ -129,28 +128,18 @@ def _restarted(
     run: Callable[[_Importer], tuple[IRModule, Params]],
     dynamics: Callable[..., Dynamic] | None,
 ) -> tuple[IRModule, Params]:
-    """Run an import, and start it again each time that a node requires other symbols or branches."""
-    replaced: Replaced = {}
+    """Run an import, and start it again each time that a node requires other branches."""
     choices, restarts = Choices(), 0
     while True:
         may_restart = restarts < _RESTART_LIMIT
-        extents = dynamics and dynamics(partial(choices.chosen, may_restart), replaced=replaced)
-        importer = start(open_extents=extents, replaced=replaced, choices=choices, may_restart=may_restart)
+        dynamic = dynamics and dynamics(partial(choices.chosen, may_restart))
+        importer = start(dynamic=dynamic, choices=choices, may_restart=may_restart)
         restarts += 1
         try:
-            with undone(SameExtents), undone(Chosen):
+            with undone(Chosen):
                 return run(importer)
-        except SameExtents as restart:
-            replaced = added(replaced, restart.found)
         except Chosen:
-            replaced = {}
-        except MlfcError:
-            # with the lower bound 1 in place of the default 0, the import may succeed
-            narrower = extents.nonempty(symbol.dim for symbol in extents.may_be_empty) if extents else {}
-            if not narrower:
-                raise
-            replaced = added(replaced, narrower)
-        importer.census.nodes = importer.census.refused = importer.census.unchecked = 0
+            importer.census.nodes = importer.census.refused = importer.census.unchecked = 0
 
 
 def _parse(data: bytes, name: str) -> onnx.ModelProto:
@@ -188,15 +177,17 @@ class _Importer(Bodies):
         on_host: bool,
         census: Census,
         is_trial: bool = False,
-        open_extents: Dynamic | None = None,
-        replaced: Replaced | None = None,
+        dynamic: Dynamic | None = None,
         choices: Choices | None = None,
         may_restart: bool = True,
     ) -> None:
-        self.dynamic = open_extents
+        self.dynamic = dynamic
         self.choices = choices or Choices()
         self.may_restart = may_restart
-        self.replaced = replaced or {}
+        self.constraints = 0  # whose symbols were substituted
+        self.scope: Scope | None = None  # of the model's own nodes
+        self.inputs: dict[str, Var] = {}
+        self.input_symbols: frozenset[Symbol] = frozenset()
         self.external = external
         self.on_host = on_host
         self.census = census
@@ -223,23 +214,20 @@ class _Importer(Bodies):
         containers = self._containers(given, scope)
         for value in graph.input:
             scope.values.setdefault(value.name, given.get(value.name))
-        inputs = {name: expr for name, expr in given.items() if isinstance(expr, Var)}
-        self.input_symbols = frozenset(symbol for var in inputs.values() for symbol in mentions(var))
-        if self.dynamic is not None:
-            self.dynamic.give(inputs.values())
-            if self.may_restart:
-                bounded = self.dynamic.user_bounds
-                self.dynamic.may_be_empty = {
-                    each
-                    for each in self.input_symbols
-                    # sizes of sequences are not replaced, and are not tried twice
-                    if not each.low and each.name not in bounded and each not in self.replaced
-                }
+        self.scope = scope
+        self._set_inputs({name: expr for name, expr in given.items() if isinstance(expr, Var)})
+        if self.dynamic is not None and self.may_restart:
+            bounded = self.dynamic.user_bounds
+            self.dynamic.may_be_empty = {
+                each for each in self.input_symbols if not each.low and each.name not in bounded
+            }
         frozen = {name: expr.data for name, expr in given.items() if isinstance(expr, Constant)}
         outputs = [output.name for output in graph.output]
         self.body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
         self._check_ranks([scope.values[output] for output in outputs])
+        self._fit_windows(outputs, scope)
+        inputs = self.inputs
         results, titles = self._results(scope, outputs, containers)
         quantization = self._quantization(
             [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
@@ -253,8 +241,6 @@ class _Importer(Bodies):
         )
         if self.dynamic is None:
             return finish(variables, results, titles, quantization, source, frozen, runs.states)
-        if self.may_restart and (found := fitting_windows(results, self.input_symbols, self.dynamic.functions)):
-            raise SameExtents(found)
         needs = self.dynamic.needs(self.dynamic.frame, variables, results, frozenset())
         module, params = finish(
             variables, results, titles, quantization, source, frozen, runs.states, needs.defines, self.dynamic.functions
@@ -305,7 +291,7 @@ class _Importer(Bodies):
         graph, weights = self.model.graph, set(scope.values)
         try:
             if self.dynamic is not None:
-                return opened_inputs(graph, shapes, values, weights, self.replaced, self.dynamic, self.problems)
+                return opened_inputs(graph, shapes, values, weights, self.dynamic, self.problems)
             return input_variables(graph, shapes, values, weights, self.problems)
         except OpenShapesError as error:
             if self.is_trial or len(self.problems) or self.dynamic is not None:
@@ -401,7 +387,61 @@ class _Importer(Bodies):
             spend("operators", 1, f"node '{scope.prefix}{item.label}'")
             self._node(item, scope)
 
+    def _set_inputs(self, inputs: dict[str, Var]) -> None:
+        self.inputs = inputs
+        self.input_symbols = frozenset(symbol for var in inputs.values() for symbol in mentions(var))
+        if self.dynamic is not None:
+            self.dynamic.give(inputs.values())
+
+    def _fit_windows(self, outputs: Sequence[str], scope: Scope) -> None:
+        """Constrain symbols of the inputs to the bounds in which windows fit into their data."""
+        while self.dynamic is not None and self.may_restart and self.constraints < _CONSTRAINT_LIMIT:
+            results = [value for output in outputs if (value := scope.values[output]) is not None]
+            found = fitting_windows(results, self.input_symbols, self.dynamic.functions)
+            if not found:
+                break
+            self._constrain(found, scope)
+
+    def _constrain(self, found: Mapping[Symbol, Extent], scope: Scope) -> None:
+        """Substitute values for symbols in all that is imported so far."""
+        assert self.dynamic is not None
+        self.constraints += 1
+        changed = self.dynamic.substitute(found)
+        for name, value in scope.values.items():
+            scope.values[name] = None if value is None else changed(value)
+        for expr, quantization in list(self.noted.values()):
+            self._note(changed(expr), quantization)
+        self.stand_ins.replace(changed)
+        self._set_inputs({name: changed(var) for name, var in self.inputs.items()})  # type: ignore[misc]  # variables
+
     def _node(self, item: NodeProto, scope: Scope) -> None:
+        """Import a node; again with values substituted for symbols where it constrains these."""
+        while self.dynamic is not None and self.may_restart and scope is self.scope:
+            problems, census, draws = len(self.problems), replace(self.census), self.runs.readers
+            mark, stand_ins = self.dynamic.mark(), self.stand_ins.copy()
+            try:
+                with undone(Constrained):
+                    self._imported(item, scope)
+                if len(self.problems) == problems:
+                    return
+                # with the lower bound 1 in place of the default 0, the import may succeed
+                found = self.dynamic.nonempty(symbol.dim for symbol in self.dynamic.may_be_empty)
+            except Constrained as constraint:
+                found = dict(constraint.found)
+            if not found or self.constraints >= _CONSTRAINT_LIMIT:
+                return
+            if len(self.problems) > problems:
+                self.problems.taken_back(problems)
+            self.census.nodes, self.census.refused = census.nodes, census.refused
+            self.census.unchecked = census.unchecked
+            self.runs.readers, self.stand_ins = draws, stand_ins
+            self.dynamic.undo(mark)
+            for tensor in item.proto.output:
+                scope.values.pop(tensor, None)
+            self._constrain(found, scope)
+        self._imported(item, scope)
+
+    def _imported(self, item: NodeProto, scope: Scope) -> None:
         proto = item.proto
         domain = table.normal_domain(proto.domain)
         check_text(self.name, item.label, proto.op_type, domain, *proto.input, *proto.output)
@@ -430,7 +470,7 @@ class _Importer(Bodies):
         self.stand_ins.pass_on(proto, scope.values)
 
     def restart(self, problem: MlfcError) -> None:
-        """Begin the import anew where two extents of inputs turn out to be equal, or multiples, or never so small."""
+        """Raise Constrained where dimension sizes of inputs have to be equal, or multiples, or larger."""
         if not self.may_restart:
             return
         found = None
@@ -446,10 +486,10 @@ class _Importer(Bodies):
                 found = making_multiples(*problem.extents, self.input_symbols, by)
         elif isinstance(problem, TooSmallError):
             # runs check the bounds of symbols that nodes define, too
-            defined = self.dynamic.defined_symbols if self.dynamic is not None else set()
+            defined = frozenset(self.dynamic.defined_symbols if self.dynamic is not None else ())
             found = making_least(problem.extent, problem.least, self.input_symbols | defined)
         if found is not None:
-            raise SameExtents(found) from problem
+            raise Constrained(found) from problem
         self.choices.misfit(problem)
 
     def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
@@ -562,7 +602,7 @@ class _Importer(Bodies):
         if self.may_restart and proto.output and (declared := scope.declared.get(proto.output[0])) is not None:
             equal = fitting_length(node, declared_extents(declared), self.input_symbols)
             if equal:
-                raise SameExtents(equal)
+                raise Constrained(equal)
         try:
             results = converted(node, found, self.advisor, as_opset_7=is_old)
         except UnequalDimsError as problem:

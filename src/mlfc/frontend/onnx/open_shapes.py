@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from math import gcd, prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import onnx
 
@@ -38,10 +38,7 @@ from mlfc.support.dims import (
     maximum,
     minimum,
     substituted,
-    symbols_of,
 )
-
-Replaced: TypeAlias = "dict[Symbol, Extent]"
 
 _MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 _BY = "_by_"
@@ -53,7 +50,6 @@ def opened_inputs(
     shapes: Mapping[str, Sequence[Any]],
     values: Values,
     weights: AbstractSet[str],
-    replaced: Replaced,
     dynamic: Dynamic,
     problems: Problems,
 ) -> dict[str, Var | Constant]:
@@ -87,13 +83,9 @@ def opened_inputs(
                 size if isinstance(size, int) else _symbol(item.name, axis, size, named, dynamic)
                 for axis, size in enumerate(declared or ())
             ]
-            shape = [substituted(extent, replaced) for extent in shape]
             if bounds(prod(shape))[0] > SIZE_LIMIT:
                 raise ModelError(f"the shape {tuple(shape)} is too large", place=f"input '{item.name}'")
             found[item.name] = Var(item.name, TensorType(tuple(shape), dtype))
-    for symbol in symbols_of(replaced.values()):
-        if symbol.name not in {before.name for before in replaced}:  # else a node may define it
-            dynamic.take(symbol)
     if still_open:
         raise OpenShapesError(still_open, found)
     return found
@@ -357,8 +349,3 @@ def _replacing(symbol: Symbol, rest: Extent, own: AbstractSet[Symbol]) -> dict[S
         both = Symbol(first.name, max(first.low, second.low), min(first.high, second.high))
         return {first: both.dim, second: both.dim} if both != first else {second: both.dim}
     return None if isinstance(rest, Dim) and not rest.symbols <= own else {symbol: rest}
-
-
-def added(replaced: Replaced, found: Mapping[Symbol, Extent]) -> Replaced:
-    """Return substitutions with others made behind them."""
-    return {**{symbol: substituted(extent, found) for symbol, extent in replaced.items()}, **found}

@@ -34,16 +34,16 @@ class Runs:
         name = unique_name(_NAME, taken)
         self._number = Var(name, TensorType((1,), "int64"))
         self._next = unique_name(f"{name}_next", {*taken, name})
-        self._readers = 0
+        self.readers = 0
 
     def draw(self) -> tuple[Expr, int]:
         """Return the number of the run, and a number for the node that asks."""
-        self._readers += 1
-        return self._number, self._readers
+        self.readers += 1
+        return self._number, self.readers
 
     def counted(self, results: Sequence[Expr]) -> Counted:
         """Return what makes the number a state, if one of the results follows from it."""
-        if not self._readers or self._number not in post_order(Tuple(tuple(results))):
+        if not self.readers or self._number not in post_order(Tuple(tuple(results))):
             return Counted()
         step = ir.call("add", [self._number, ir.const(1, "int64")])
         return Counted((self._number,), (step,), (self._next,), (State(self._number.name, self._next),))

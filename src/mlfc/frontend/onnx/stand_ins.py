@@ -23,6 +23,17 @@ class StandIns:
     def __bool__(self) -> bool:
         return bool(self._known)
 
+    def copy(self) -> StandIns:
+        """Return the same stand-ins, to which others may be added."""
+        found = StandIns()
+        found._known = dict(self._known)
+        return found
+
+    def replace(self, changed: Callable[[Expr], Expr]) -> None:
+        """Note that other expressions take the place of these."""
+        for expr in list(self._known.values()):
+            self._keep(changed(expr))
+
     def of_inputs(
         self, graph: onnx.GraphProto, names: Sequence[str], shapes: Mapping[str, Sequence[int]]
     ) -> dict[str, Var]:

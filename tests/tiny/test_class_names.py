@@ -10,14 +10,14 @@ import mlfc
 
 # names of several classes, by the reason
 SHARED = {
-    "the graph, loop and host IR, and the virtual machine's code, have the construct; code names its module or imports"
-    " one of them": {
-        "Assign", "Body", "Buffer", "Call", "Cast", "Comment", "Constant", "Element", "For", "Function", "If", "Jump",
-        "Kernel", "Label", "Layout", "Limits", "Pool", "Return", "Storage", "Symbol", "Tail", "Tensor", "Value", "Var",
+    "the graph, loop and host IR and programs have the same construct; code names its module or imports one of them": {
+        "Assign", "Body", "Call", "Cast", "Comment", "Element", "For", "Function", "If", "Jump", "Label", "Return",
+        "Var",
     },
     "TVM's names": {"GraphModule", "IoTimeoutError", "TransportClosedError"},
     "the importers of ONNX and TFLite have the same interface": {"Importer", "Node"},
     "a function while it is imported, and while it is inlined": {"Frame"},
+    "constraints of JSON values, and of a run": {"Limits"},
 }  # fmt: skip
 
 

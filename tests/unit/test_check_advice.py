@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mlfc
 from mlfc import frontend
 from mlfc.cli.check import check as command
-from mlfc.cli.options import Inputs, parse_values
+from mlfc.cli.options import BoardOptions, Inputs, parse_values
 from mlfc.errors import LimitError, ProblemsError, Remedy
 from mlfc.frontend.shapes import parse_shapes
 from mlfc.problems import Examination, examine
@@ -271,9 +271,9 @@ def shown(capsys: pytest.CaptureFixture[str], *, problems: int = 0, value: Seque
     fixed = Inputs(value=[*value])
     if problems:
         with pytest.raises(ProblemsError, match=f"{problems} problems found"):
-            command(Path("detector.onnx"), fixed=fixed, **options)
+            command(Path("detector.onnx"), fixed=fixed, board=BoardOptions(), **options)
     else:
-        command(Path("detector.onnx"), fixed=fixed, **options)
+        command(Path("detector.onnx"), fixed=fixed, board=BoardOptions(), **options)
     return capsys.readouterr().out
 
 

@@ -16,7 +16,7 @@ import mlfc
 from mlfc import codegen
 from mlfc.archive.describe.profile import profiled_factory
 from mlfc.cli.inspect import inspect
-from mlfc.cli.options import Inputs
+from mlfc.cli.options import BoardOptions, Inputs
 from mlfc.cli.report import report
 from mlfc.cli.run_model import run_model
 from mlfc.cli.run_options import RunOptions
@@ -151,9 +151,9 @@ def test_run_compiles_for_this_processor(level: str, profile: bool, monkeypatch:
 @pytest.mark.parametrize(
     ("command", "place"),
     [
-        (partial(verify, fixed=Inputs(), settings={}, code={}), "mlfc.verify.compare"),
+        (partial(verify, fixed=Inputs(), board=BoardOptions(), settings={}, code={}), "mlfc.verify.compare"),
         (partial(inspect, fixed=Inputs()), "mlfc.compiler"),
-        (partial(report, fixed=Inputs(), profile=True, show_boards=False), "mlfc.compiler"),
+        (partial(report, fixed=Inputs(), board=BoardOptions(), profile=True, show_boards=False), "mlfc.compiler"),
     ],
     ids=["verify", "inspect", "report"],
 )

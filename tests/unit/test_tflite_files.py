@@ -11,7 +11,7 @@ import pytest
 import mlfc
 from mlfc.cli.check import check as command
 from mlfc.cli.inspect import inspect
-from mlfc.cli.options import Inputs
+from mlfc.cli.options import BoardOptions, Inputs
 from mlfc.errors import MlfcError
 from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Graph, Op, T, build, build_graphs
@@ -47,7 +47,7 @@ def test_a_signature_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [*map(str, remedies)] == ["--signature add"]
     path = tmp_path / "two.tflite"
     path.write_bytes(data)
-    command(path, fixed=Inputs(signature="scale"))
+    command(path, fixed=Inputs(signature="scale"), board=BoardOptions())
     assert "no problems found" in capsys.readouterr().out
     inspect(path, fixed=Inputs(signature="scale"))
     assert "scale/x" in capsys.readouterr().out

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Inputs, chosen_board
+from mlfc.cli.options import BoardOptions, Inputs
 from mlfc.cli.tables import print_json
 from mlfc.errors import MlfcError, ProblemsError, Remedy
 from mlfc.support.progress import stage
@@ -30,8 +29,7 @@ def check(
     model: Annotated[Path, typer.Argument(help="A TFLite or ONNX file.")],
     *,
     target: str | None = None,
-    board: str | None = None,
-    trust_board: bool = False,
+    board: BoardOptions,
     fixed: Inputs,
     byoc: list[str] | None = None,
     limit_factor: float = 1.0,
@@ -46,8 +44,8 @@ def check(
     from mlfc.problems import examine_model
 
     find_generators(byoc or ())
-    on_board = chosen_board(board, trust_board)
-    chosen = target if on_board is None else board_asks(on_board, target, None)[0]
+    on_board = board.chosen(target)
+    chosen = target if on_board is None else on_board.target
     with stage(f"checking {model}"):
         found = examine_model(model, fixed.options(chosen, byoc=byoc, limit_factor=limit_factor))
     if as_json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +21,7 @@ from mlfc.cli.compile_options import (
 from mlfc.cli.compiling import board_asks, compile_archive, compile_files, is_archive
 from mlfc.cli.matrix import compile_rows, refuse_scheduler
 from mlfc.cli.memory import fitting_memory, print_memory
-from mlfc.cli.options import Fields, Inputs, chosen_board, parse_models
+from mlfc.cli.options import BoardOptions, Fields, Inputs, parse_models
 from mlfc.cli.tables import LEVELS_TITLE, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError
 from mlfc.options import CompileOptions
@@ -66,36 +65,6 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True)
-class _InputsOfModels(Inputs):
-    """Of one model or several."""
-
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=1,3,224,224",
-            help="Fix the shape of an input; repeatable. For several models: MODEL:NAME=1,3,224,224.",
-        ),
-    ] = None
-    value: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=16000",
-            help="Make an input a constant: a number that fills it, its elements in order, or a .npy file; repeatable."
-            " For several models: MODEL:NAME=16000.",
-        ),
-    ] = None
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=OUTPUT",
-            rich_help_panel="Memory",
-            help="Keep an input: the output after = is its value in the next run, and neither is passed; repeatable."
-            " For several models: MODEL:NAME=OUTPUT.",
-        ),
-    ] = None
-
-
 def compile_models(
     ctx: typer.Context,
     models: Annotated[
@@ -110,9 +79,8 @@ def compile_models(
     matrix: Path | None = None,
     scheduler: str | None = None,
     target: str | None = None,
-    board: str | None = None,
-    trust_board: bool = False,
-    inputs: _InputsOfModels,
+    board: BoardOptions,
+    inputs: Inputs,
     executor: list[str] | None = None,
     code: Annotated[dict[str, Any], Fields(CompileOptions, _CODE, optional=True)],
     specialize: list[str] | None = None,
@@ -128,7 +96,10 @@ def compile_models(
     archived: Annotated[dict[str, Any], Fields(ExportOptions, _ARCHIVED, optional=True)],
     params_form: list[str] | None = None,
 ) -> None:
-    """Compile models to an archive, C, objects or a library."""
+    """Compile models to an archive, C, objects or a library.
+
+    With several models, --shape, --value, --state and --specialize start with the name of one: MODEL:NAME=1,3,224,224.
+    """
     from mlfc.support.atomic import check_writable
 
     if matrix is not None:
@@ -138,19 +109,19 @@ def compile_models(
     if not models:
         raise OptionError("expected a model", place="MODEL", next_step="Name a file: mlfc compile model.onnx")
     del config  # its callback has made the file's options the defaults
-    on_board = chosen_board(board, trust_board)
+    on_board = board.chosen(target)
     named = _named(models, module_name)
     archives = _archives(named, module_name)
     form = form_of(emit, output)
     export = export_options(archived, params_form, sharing, form, archives[0] if archives else None)
-    linking = library.arguments(form, board)
+    linking = library.arguments(form, board.board)
     suffixes = {"mlf": ".model-lib" if archived.get("rfc") else ".tar", "so": library.suffix}
     place = _output(output, named, form, bool(archives), suffixes)
     if form not in ("c", "o"):
         check_writable(place)
     replaces = output is None and _is_earlier_output(place, form)
     placing = placement.arguments(on_board)
-    chosen, limit = (target, ram) if on_board is None else board_asks(on_board, target, ram)
+    chosen, limit = (target, ram) if on_board is None else board_asks(on_board, ram)
     if chosen is None and not archives:
         chosen = library.target(form)
     if ram is None and placing.get("pools"):
@@ -171,7 +142,7 @@ def compile_models(
     levels = _levels(place) if has_levels else {}
     replaces = replaces and not as_json
     _report(factories, f"{place}, in place of the earlier one" if replaces else f"{place}", table, levels, as_json)
-    if ram is not None and board is None and not as_json:
+    if ram is not None and on_board is None and not as_json:
         _print_lent(factories, ram)
 
 

@@ -112,17 +112,8 @@ def parse_extents(texts: Sequence[str], names: Sequence[str] | None) -> dict[str
     return chosen
 
 
-def board_asks(board: Board, target: str | None, ram: int | None) -> tuple[str, int | None]:
-    """Return the target of a board, and the bytes for workspace, inputs and outputs that it has beside its stack.
-
-    Raises OptionError if the user named a target.
-    """
-    if target is not None:
-        raise OptionError(
-            "options --board and --target exclude each other: a board has its own target",
-            place="--target",
-            next_step="Remove one of them",
-        )
+def board_asks(board: Board, ram: int | None) -> tuple[str, int | None]:
+    """Return the target of a board, and the bytes for workspace, inputs and outputs that it has beside its stack."""
     if ram is None and board.memories:
         ram = max(0, board.ram.nbytes - board.stack_bytes)
     return board.target, ram

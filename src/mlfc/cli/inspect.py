@@ -10,7 +10,7 @@ import typer
 
 from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.memory import planned_memory, print_memory
-from mlfc.cli.options import OF_ITS_ARCHIVE, Inputs, chosen_board, target_option
+from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.tables import LEVELS_TITLE, bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
 from mlfc.support.progress import stage
@@ -68,9 +68,7 @@ def inspect(
     from mlfc.archive.read.load import artifact_kind
     from mlfc.target.defaults import PORTABLE
 
-    on_board = chosen_board(board, trust_board)
-    if on_board is not None and target is not None:
-        raise OptionError("a board has its own target", place="--target", next_step="Remove --target or --board")
+    on_board = BoardOptions(board, trust_board).chosen(target)
     if on_board is not None:
         if layers or weights or files or picture is not None:
             raise OptionError("option --board excludes the other views", next_step="Leave out the other options")

@@ -143,7 +143,7 @@ OPTIONS = {
     "seed": _option("Seed of the random inputs."),
     "selftest": _option("Check the archive's test vectors on the board, or on this machine."),
     "shape": _option(
-        "The shape of an input; repeatable. A name is a dimension that stays open, with bounds or without:"
+        "The shape of an input; repeatable. A name is a dynamic dimension, with bounds or without:"
         " NAME=batch:1..32,3,224,224.",
         "NAME=1,3,224,224",
     ),
@@ -156,8 +156,7 @@ OPTIONS = {
     "source_params": _archive(flags="--source-params/--no-source-params"),
     "parallel": _library(flags="--parallel/--no-parallel"),
     "specialize": _code(
-        "Code of its own for values of open dimensions, which is faster and gives the same bits; repeatable. For"
-        " several models: MODEL:batch=8.",
+        "Specialized code for values of dynamic dimensions, which is faster and gives the same bits; repeatable.",
         "batch=8[,...]",
     ),
     "state": _memory(
@@ -306,6 +305,25 @@ class GroupedCommand(TyperCommand):
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
+
+
+@dataclass(frozen=True)
+class BoardOptions:
+    """The board that a command is about, if it is about one."""
+
+    board: str | None = None
+    trust_board: bool = False
+
+    def chosen(self, target: str | None = None) -> Board | None:
+        """Return the board; None without one. Raise OptionError if the user names a target, too."""
+        found = chosen_board(self.board, self.trust_board)
+        if found is not None and target is not None:
+            raise OptionError(
+                "options --board and --target exclude each other: a board has its own target",
+                place="--target",
+                next_step="Remove one of them",
+            )
+        return found
 
 
 def chosen_board(name: str | None, trust: bool) -> Board | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,12 +40,25 @@ _Artifact = Annotated[Path, typer.Argument(help="An archive, or a library in any
 _Reference = Annotated[
     str, typer.Argument(metavar="REFERENCE", help="oci://HOST/NAME:TAG, or oci-layout:FOLDER:TAG for a folder.")
 ]
-_PlainHttp = Annotated[
-    bool, typer.Option("--plain-http", help="Use HTTP without TLS, as for registries of this machine.")
-]
-_Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.01, help="Give up after so long without a byte of the registry.")
-]
+
+
+@dataclass(frozen=True)
+class RegistryOptions:
+    """How a registry is reached."""
+
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="Use HTTP without TLS, as for registries of this machine.")
+    ] = False
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.01, help="Give up after so long without a byte of the registry.")
+    ] = 30.0
+
+    def store(self, reference: str) -> ArtifactStore:
+        """Return the store that a reference names."""
+        from mlfc.publish.opening import open_store
+        from mlfc.publish.reference import parse_reference
+
+        return open_store(parse_reference(reference), plain_http=self.plain_http, timeout=self.timeout)
 
 
 def push(
@@ -62,8 +76,8 @@ def push(
     sbom: Annotated[
         bool, typer.Option("--sbom/--no-sbom", help="Attach a bill of materials to each (default).")
     ] = True,
-    plain_http: _PlainHttp = False,
-    timeout: _Timeout = 30.0,
+    *,
+    registry: RegistryOptions,
     as_json: bool = False,
 ) -> None:
     """Push artifacts to an OCI registry, or to a folder with OCI's image layout.
@@ -74,7 +88,7 @@ def push(
     from mlfc.publish.push import push as pushed_to
 
     named = [_named(text) for text in artifacts]
-    store = _store(reference, plain_http, timeout)
+    store = registry.store(reference)
     with stage(f"pushing to {reference}"):
         document, done = pushed_to(store, named, annotations=_annotations(annotation or ()), add=add, sbom=sbom)
     if as_json:
@@ -105,8 +119,8 @@ def pull(
         str | None, typer.Option(metavar="NAME", help="Which one, if there are several: its target, or a word of it.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Without -o: replace a file of this name.")] = False,
-    plain_http: _PlainHttp = False,
-    timeout: _Timeout = 30.0,
+    *,
+    registry: RegistryOptions,
     as_json: bool = False,
 ) -> None:
     """Pull an artifact from an OCI registry or folder, with its signature beside it (FILE.sig), if it has one.
@@ -115,7 +129,7 @@ def pull(
     """
     from mlfc.publish.pull import pull as pulled_from
 
-    store = _store(reference, plain_http, timeout)
+    store = registry.store(reference)
     with stage(f"pulling {reference}"):
         found, file, signature = pulled_from(store, output, target, force=force)
     if as_json:
@@ -139,14 +153,14 @@ def list_artifacts(
     reference: Annotated[
         str, typer.Argument(metavar="REFERENCE", help="oci://HOST/NAME for its tags, with :TAG for its artifacts.")
     ],
-    plain_http: _PlainHttp = False,
-    timeout: _Timeout = 30.0,
+    *,
+    registry: RegistryOptions,
     as_json: bool = False,
 ) -> None:
     """List the tags of a repository or folder, or the artifacts under one of them."""
     from mlfc.publish.pull import entries, read_entry
 
-    store = _store(reference, plain_http, timeout)
+    store = registry.store(reference)
     place = store.reference
     if place.tag is None and place.digest is None:
         # those that hold what is attached to a manifest, in registries without a list of that
@@ -238,8 +252,8 @@ def sbom(
     target: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of a reference: which artifact, if there are several.")
     ] = None,
-    plain_http: _PlainHttp = False,
-    timeout: _Timeout = 30.0,
+    *,
+    registry: RegistryOptions,
 ) -> None:
     """Write the bill of materials of an artifact, CycloneDX 1.6 as JSON; push attaches it.
 
@@ -251,7 +265,7 @@ def sbom(
     if artifact.startswith(("oci://", "oci-layout:")):
         from mlfc.publish.pull import attached_bill
 
-        bill = attached_bill(_store(artifact, plain_http, timeout), target)
+        bill = attached_bill(registry.store(artifact), target)
     else:
         from mlfc.publish.sbom import bill_of_materials
         from mlfc.publish.subject import read_subject
@@ -263,13 +277,6 @@ def sbom(
         typer.echo(printable(bill.decode(errors="replace")), nl=False)
     else:
         write_bytes(output, bill)
-
-
-def _store(reference: str, plain_http: bool, timeout: float) -> ArtifactStore:
-    from mlfc.publish.opening import open_store
-    from mlfc.publish.reference import parse_reference
-
-    return open_store(parse_reference(reference), plain_http=plain_http, timeout=timeout)
 
 
 def _named(text: str) -> tuple[str, Path]:

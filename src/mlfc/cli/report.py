@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.options import OF_ITS_ARCHIVE, Inputs, chosen_board, target_option
+from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.reporting import compared, costs_of, differences, require_one_to_measure
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
@@ -53,8 +53,7 @@ def report(
     verify: Annotated[
         bool, typer.Option("--verify", help="Of a model: compare every layer with LiteRT or ONNX Runtime.")
     ] = False,
-    board: str | None = None,
-    trust_board: bool = False,
+    board: BoardOptions,
     fixed: Inputs,
 ) -> None:
     """Write a page that shows the graph, memory, operators with their C, boards, and where a model is from.
@@ -68,13 +67,7 @@ def report(
     from mlfc.target.defaults import PORTABLE
 
     kind = artifact_kind(artifact)
-    chosen = chosen_board(board, trust_board)
-    if chosen is not None and target is not None:
-        raise OptionError(
-            "options --board and --target exclude each other: a board has its own target",
-            place="--target",
-            next_step="Remove one of them",
-        )
+    chosen = board.chosen(target)
     asked = _Request(
         fixed,
         (chosen.target if chosen else target) or PORTABLE,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Fields, Inputs, chosen_board
+from mlfc.cli.options import BoardOptions, Fields, Inputs
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
 from mlfc.support.text import printable
@@ -45,8 +44,7 @@ def tune(
             help="A target of this machine. Default: this processor, as libraries for every processor use it."
         ),
     ] = None,
-    board: str | None = None,
-    trust_board: bool = False,
+    board: BoardOptions,
     fixed: Inputs,
     settings: Annotated[dict[str, Any], Fields(TuneOptions, _SETTINGS)],
     plot: Annotated[
@@ -64,9 +62,7 @@ def tune(
     from mlfc.tuning.plot import page
     from mlfc.tuning.tune import tune_model
 
-    on_board = chosen_board(board, trust_board)
-    if on_board is not None:
-        target = board_asks(on_board, target, None)[0]
+    on_board = board.chosen(target)
     if plot is not None:
         check_writable(plot)
     options = TuneOptions(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlfc.cli.artifacts import core_warnings
-from mlfc.cli.compiling import board_asks
-from mlfc.cli.options import Fields, Inputs, chosen_board, given_options, target_option
+from mlfc.cli.options import BoardOptions, Fields, Inputs, given_options, target_option
 from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.text import shortened
@@ -59,8 +58,7 @@ def verify(
             " library, name its file."
         ),
     ] = None,
-    board: str | None = None,
-    trust_board: bool = False,
+    board: BoardOptions,
     fixed: Inputs,
     code: Annotated[dict[str, Any], Fields(VerifyOptions, ("optimize", "numerics", "byoc", "limit_factor"))],
     as_json: bool = False,
@@ -85,10 +83,8 @@ def verify(
             "options --target, --optimize, --numerics, --shape and --byoc have no effect on a compiled artifact",
             next_step="Remove the artifact or these options",
         )
-    chosen = chosen_board(board, trust_board)
-    if chosen is not None:
-        board_asks(chosen, None if target == PORTABLE else target, None)
-    warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board), module)
+    chosen = board.chosen(None if target == PORTABLE else target)
+    warnings = {} if chosen is None or artifact is None else core_warnings(artifact, chosen, str(board.board), module)
     wanted = VerifyOptions(
         artifact,
         **fixed.keywords(),

@@ -126,3 +126,9 @@ def test_plans_of_models_are_proven(name: str) -> None:
         low = {**plan.offsets, value: plan.size}
         with pytest.raises(InternalError, match="outside"):
             memory.prove(program, replace(plan, offsets=low))
+
+
+def test_small_blocks_need_no_more_alignment_than_their_bytes() -> None:
+    plan = build(vm_control.swapping(), "llvm", {}, dry_run=True).plan
+    sizes = [storage.nbytes for storage in plan.storages]
+    assert plan.size <= sum(size + -size % 8 for size in sizes) < 64 * len(sizes)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +62,6 @@ from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, Tens
 from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
 from mlfc.support.dims import Dim, Extent, Symbol, substituted
-
-for _family in (
-    "activation", "attention", "containers", "conv", "detection", "draws", "elementwise", "encoders", "image", "index",
-    "linear", "loops", "losses", "microsoft", "microsoft_attention", "microsoft_weights", "ml", "ngrams",
-    "normalization", "optimizers", "pad",
-    "patches", "quantized", "recurrent", "reduce", "sampling", "sequences", "shape", "signal", "svm", "trees", "unique",
-):  # fmt: skip
-    import_module(f"mlfc.frontend.onnx.{_family}")
 
 _RESTART_LIMIT = 128
 _CONSTRAINT_LIMIT = 128  # each substitutes values for symbols in all that is imported

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from mlfc.errors import Remedy, nearest
+from mlfc.errors import InternalError, Remedy, nearest
 from mlfc.registry import Registry
 from mlfc.relay.ir import Expr
 
@@ -33,8 +33,8 @@ class Importer:
     sequences: bool = False  # whether an input may be a sequence of tensors
 
 
-IMPORTERS: Registry[Importer] = Registry("ONNX importer")
-_SINCE: dict[tuple[str, str], list[int]] = {}
+# by qualified name, the importers of an operator by the opset since which they hold
+IMPORTERS: Registry[dict[int, Importer]] = Registry("ONNX importer", "mlfc.frontend.onnx")
 
 
 def normal_domain(domain: str) -> str:
@@ -58,9 +58,11 @@ def add_importer(
     sequences: bool = False,
 ) -> None:
     """Add an importer to the table."""
-    found = Importer(convert, since, frozenset(ignores), folds, sequences)
-    IMPORTERS.add(f"{qualified(domain, operator)}@{since}", found)
-    _SINCE.setdefault((domain, operator), []).append(since)
+    name = qualified(domain, operator)
+    importers = IMPORTERS.setdefault(name, {})
+    if since in importers:
+        raise InternalError(f"the importer of {name} since opset {since} is registered twice")
+    importers[since] = Importer(convert, since, frozenset(ignores), folds, sequences)
 
 
 def importer(
@@ -85,18 +87,19 @@ def importer(
 
 def find(domain: str, operator: str, opset: int) -> Importer | None:
     """Return the importer that holds for `opset`, None if there is none."""
-    fitting = [since for since in _SINCE.get((domain, operator), ()) if since <= opset]
-    return IMPORTERS.get(f"{qualified(domain, operator)}@{max(fitting)}") if fitting else None
+    fitting = [first for first in since(domain, operator) if first <= opset]
+    return IMPORTERS.get(qualified(domain, operator))[fitting[-1]] if fitting else None
 
 
 def since(domain: str, operator: str) -> list[int]:
     """Return the opsets since which the importers of an operator hold."""
-    return sorted(_SINCE.get((domain, operator), ()))
+    name = qualified(domain, operator)
+    return sorted(IMPORTERS.get(name)) if name in IMPORTERS else []
 
 
 def supported(domain: str = "") -> list[str]:
     """Return the names of the supported operators of a domain, sorted."""
-    return sorted(name for known, name in _SINCE if known == domain)
+    return [name for known, _, name in (item.rpartition(".") for item in IMPORTERS) if known == domain]
 
 
 def runtime_advice(own: str | None) -> str:
@@ -106,19 +109,18 @@ def runtime_advice(own: str | None) -> str:
 
 def advice(domain: str, operator: str, opset: int = 0) -> str:
     """Return what a user can do about an unsupported operator: another opset, or the nearest supported form."""
-    newer = [since for since in _SINCE.get((domain, operator), ()) if since > opset > 0]
+    newer = [first for first in since(domain, operator) if first > opset > 0]
     if newer:
-        return f"Export the model with opset {min(newer)} or newer of the domain '{domain or 'ai.onnx'}'"
+        return f"Export the model with opset {newer[0]} or newer of the domain '{domain or 'ai.onnx'}'"
     if (domain, operator) in _ADVICE:
         return _ADVICE[domain, operator]
     kinds = [step for part, step in _ADVICE_BY_KIND.items() if part in operator]
     if kinds:
         return kinds[0]
-    names = {name.lower(): (known, name) for known, name in sorted(_SINCE)}
+    names = {item.rpartition(".")[2].lower(): item for item in IMPORTERS}
     near = [names[key] for key in nearest(operator.lower(), names)]
-    if (domain, operator) not in near and near:
-        forms = ", ".join(qualified(*item) for item in near)
-        return f"Supported operators with a similar name: {forms}"
+    if near and qualified(domain, operator) not in near:
+        return f"Supported operators with a similar name: {', '.join(near)}"
     return "Replace it by supported operators before the export"
 
 

@@ -16,7 +16,7 @@ from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.onnx import branches
 from mlfc.frontend.onnx import open_loops as loops
 from mlfc.frontend.onnx.choices import Choices
-from mlfc.frontend.onnx.inputs import stated_shapes
+from mlfc.frontend.onnx.inputs import declared_shapes
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.scope import Scope, given_attributes, renamed
 from mlfc.relay.ir import Constant, Expr, TensorType, Tuple, Type, has_trait
@@ -67,12 +67,12 @@ class Bodies(ABC):
         references = {item.name: item for item in function.attribute_proto} | given_attributes(proto, scope.references)
         opsets = {**scope.opsets, **self.opsets(function.opset_import)}
         known = {
-            formal: scope.stated[actual]
+            formal: scope.shapes[actual]
             for formal, actual in zip(function.output, proto.output, strict=False)
-            if actual in scope.stated
+            if actual in scope.shapes
         }
-        stated = stated_shapes(function.node, function.value_info, known)
-        inner = Scope(values, opsets, references, f"{name}/", scope.depth + 1, stated=stated)
+        shapes = declared_shapes(function.node, function.value_info, known)
+        inner = Scope(values, opsets, references, f"{name}/", scope.depth + 1, shapes=shapes)
         wanted = [formal for formal, actual in zip(function.output, proto.output, strict=False) if actual]
         self.body(function.node, inner, wanted)
         for formal, actual in zip(function.output, proto.output, strict=False):
@@ -151,7 +151,7 @@ class Bodies(ABC):
             raise ModelError(f"If needs a {which} with {len(proto.output)} outputs", place=f"node '{name}'")
         graph = graphs[0]
         prefix = f"{name}/" if isinstance(scope.values[proto.input[0]], Constant) else f"{name}/{which}/"
-        inner = replace(scope, values=dict(scope.values), prefix=prefix, depth=scope.depth + 1, declared={}, stated={})
+        inner = replace(scope, values=dict(scope.values), prefix=prefix, depth=scope.depth + 1, declared={}, shapes={})
         self.initializers(graph, inner)
         names = [output.name for output in graph.output]
         self.body(graph.node, inner, names)
@@ -166,7 +166,7 @@ class Bodies(ABC):
                 place=f"node '{name}'",
             )
         values = {**scope.values, **{item.name: value for item, value in zip(graph.input, arguments, strict=True)}}
-        inner = replace(scope, values=values, prefix=f"{name}/", depth=scope.depth + 1, declared={}, stated={})
+        inner = replace(scope, values=values, prefix=f"{name}/", depth=scope.depth + 1, declared={}, shapes={})
         self.initializers(graph, inner)
         self.body(graph.node, inner, [output.name for output in graph.output])
         results = [inner.values[output.name] for output in graph.output]

@@ -31,12 +31,12 @@ from mlfc.frontend.onnx.inputs import (
     check_names,
     check_text,
     declared_extents,
+    declared_shapes,
     guessed_shapes,
     input_variables,
     needed_nodes,
     open_dimensions,
     sorted_nodes,
-    stated_shapes,
 )
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
@@ -188,7 +188,7 @@ class _Importer(Bodies):
         self.is_trial = is_trial
         self.problems = Problems()
         self.stand_ins = StandIns()
-        self.advisor = Advisor(list(stated_shapes((), model.graph.output).values()))
+        self.advisor = Advisor(list(declared_shapes((), model.graph.output).values()))
         self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
         self.runs = Runs(model.graph)
         self.checks: list[Expr] = []
@@ -199,7 +199,7 @@ class _Importer(Bodies):
         opsets = self.opsets(self.model.opset_import)
         check_names(graph, self.name)
         declared = {value.name: value for value in (*graph.value_info, *graph.output)}
-        scope = Scope({}, opsets, declared=declared, stated=stated_shapes(graph.node, list(declared.values())))
+        scope = Scope({}, opsets, declared=declared, shapes=declared_shapes(graph.node, list(declared.values())))
         self.initializers(graph, scope)
         given = self._inputs(shapes, values, scope)
         containers = self._containers(given, scope)
@@ -583,10 +583,10 @@ class _Importer(Bodies):
         attributes = decoded_attributes(proto, scope.references, f"node '{name}'", self.folder)
         # weights that meet an input are left as they are in the model; what follows from constants alone is computed
         folds = found.folds and all(isinstance(value, Constant) for value in tensors_in(inputs))
-        stated = [scope.stated.get(tensor) for tensor in proto.output]
+        shapes = [scope.shapes.get(tensor) for tensor in proto.output]
         graphs = partial(self._graph, scope=scope, name=name)
         node = Node(
-            name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, stated, graphs,
+            name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, shapes, graphs,
             self.runs.draw, dynamic=self.dynamic, checks=self.checks,
         )  # fmt: skip
         check_schema(node, domain, proto.op_type)

@@ -128,7 +128,7 @@ def tensor_extents(tensor: onnx.TypeProto.Tensor) -> list[int | str] | None:
     return found
 
 
-def stated_shapes(
+def declared_shapes(
     nodes: Sequence[onnx.NodeProto], items: Sequence[onnx.ValueInfoProto] = (), known: Mapping[str, Shape] | None = None
 ) -> dict[str, Shape]:
     """Return the shapes that a graph states of its tensors, and those which follow for operands of the same shape.

@@ -57,8 +57,8 @@ def opened_inputs(
     inputs = named_inputs(graph, shapes, values, weights)
     sizes = named_sizes(inputs, shapes, values)
     named = {name: _extent(size) for name, size in sizes.items() if name not in _NO_NAMES}
-    stated = [_extent(value) for shape in shapes.values() for value in shape if value is not None]
-    _check_ranges([*named.values(), *stated], dynamic)
+    written = [_extent(value) for shape in shapes.values() for value in shape if value is not None]
+    _check_ranges([*named.values(), *written], dynamic)
     found: dict[str, Var | Constant] = {}
     still_open = []
     for item in inputs:

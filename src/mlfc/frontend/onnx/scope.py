@@ -26,8 +26,8 @@ class Scope:
     references: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
     prefix: str = ""  # of the names of nodes: tells calls of one function apart
     depth: int = 0
-    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)  # types that the graph states, by name
-    stated: Mapping[str, Shape] = field(default_factory=dict)  # shapes without open dimensions that follow from them
+    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)  # types that the graph declares, by name
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # static shapes that follow from them
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from mlfc.codegen.vm.runtime import (
 )
 from mlfc.codegen.vm.tensors import BYTES, Tensors
 from mlfc.memory import Plan
+from mlfc.memory.liveness import alignment_of, most_bytes
 from mlfc.memory.plan import Storage
 from mlfc.support.c_names import KEYWORDS
 from mlfc.support.dims import Dim, Extent, Symbol, bounds, maximum
@@ -211,10 +212,14 @@ class MainFunction:
                 ("rank", len(value.shape), AXIS_RANK),
             ):
                 body.refuse(tensor[item].ne(wanted), RunCode.BAD_INPUT, place, axis, tensor[item], text=value.name)
-            misaligned = (tensor["data"].cast(UINTPTR) % ALIGNMENT).ne(0)
+            # as the planner aligns values: wider loads than a whole tensor do not occur
+            alignment = max(1, alignment_of(most_bytes(value), ALIGNMENT))
+            if alignment == 1:
+                continue
+            misaligned = (tensor["data"].cast(UINTPTR) % alignment).ne(0)
             if self._has_device:
                 misaligned = tensor["device"].eq(CPU) & misaligned
-            body.refuse(misaligned, RunCode.BAD_INPUT, place, AXIS_ALIGNMENT, 0, text=value.name)
+            body.refuse(misaligned, RunCode.BAD_INPUT, place, AXIS_ALIGNMENT, alignment, text=value.name)
 
     def _find_work(self, part: int) -> None:
         """Write what finds the memory of a part of the run."""

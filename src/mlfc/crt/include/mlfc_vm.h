@@ -80,7 +80,10 @@ typedef struct {
 
 /*! \brief A tensor; elements are in row-major order, without gaps. */
 typedef struct {
-  /*! \brief At a multiple of MLFC_VM_ALIGNMENT; on a device the handle of its memory. */
+  /*!
+   * \brief On a device the handle of its memory. Inputs begin at a multiple of MLFC_VM_ALIGNMENT, those that never have
+   * so many bytes at a multiple of the largest power of two that fits; outputs of fewer bytes likewise.
+   */
   void* data;
   /*! \brief What holds the memory of an output; NULL for inputs. */
   void* block;

@@ -104,7 +104,7 @@ def _value_cause(executable: Executable, code: RunCode, fault: tuple[int, int, i
     number, axis, has = fault
     kind, values = ("input", executable.inputs) if code is RunCode.BAD_INPUT else ("output", executable.outputs)
     if axis == AXIS_ALIGNMENT:
-        return f"{kind} {number} does not begin at a multiple of 64 bytes"
+        return f"{kind} {number} does not begin at a multiple of {has} bytes"
     value = values[number]
     if axis == AXIS_DTYPE:
         return f"expected {kind} of dtype {value.dtype}, got {DTYPES[has] if has < len(DTYPES) else has}"

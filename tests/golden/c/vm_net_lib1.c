@@ -208,7 +208,7 @@ int32_t tvmgen_net_vm_run(const mlfc_vm_host *host, const mlfc_vm_tensor *inputs
     return mlf_fail(error, MLFC_VM_BAD_INPUT, "x", 0, MLFC_VM_AXIS_RANK, inputs[0].rank);
   }
   if ((uintptr_t)inputs[0].data % 64 != 0) {
-    return mlf_fail(error, MLFC_VM_BAD_INPUT, "x", 0, MLFC_VM_AXIS_ALIGNMENT, 0);
+    return mlf_fail(error, MLFC_VM_BAD_INPUT, "x", 0, MLFC_VM_AXIS_ALIGNMENT, 64);
   }
   batch = inputs[0].extents[0];
   if (batch < 1 || batch > 4) {

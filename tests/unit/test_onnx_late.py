@@ -125,6 +125,7 @@ def test_a_value_that_contradicts_the_stated_shape_reads_nothing_else(
         ("Slice", [X, whole(1), whole(2)], (1, 4, 2)),  # the last axis is not cut
         ("Reshape", [X, whole(6, 6)], (6, 5)),
         ("Pad", [X, whole(1, 1)], (3, 4)),
+        ("ReduceSum", [np.zeros((1,) * 30, np.float32), whole(*range(15))], (2,) * 15),  # too many sets to try
     ],
 )
 def test_where_the_stated_shape_says_not_enough_a_value_is_asked_for(

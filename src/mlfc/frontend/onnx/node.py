@@ -52,7 +52,7 @@ class Node:
     folds: bool  # whether `call` evaluates at once where all arguments are known
     # remembers how the integers of an expression stand for real numbers
     note_quantization: Callable[[Expr, Quantization], None] = field(repr=False)
-    # shapes that the model states of the outputs; None where it leaves dimensions open or says nothing
+    # static shapes that the model declares of the outputs; None for those without one
     declared: Sequence[tuple[int, ...] | None] = ()
     # imports a graph that is an attribute of the node, in whose scope it is, and returns its results
     import_graph: Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]] | None = field(default=None, repr=False)
@@ -159,8 +159,8 @@ class Node:
     ) -> tuple[Any, ...]:
         """Return the dimension sizes in an input of at most one dimension, or in `values` computed from it.
 
-        Sizes are integers or dimension expressions where they are known. At run time, they must be those which follow
-        from a `declared` shape (None where any size fits). Without it they are new symbols, at most `high`.
+        Sizes are integers or dimension expressions where they are known. Runtime values must equal the sizes that
+        follow from a `declared` shape (None where any size fits); without it they are new symbols, at most `high`.
         Raises UnknownValueError where shapes must be static, or the number of sizes is not known.
         """
         known = self.known_integers(index, what) if values is None else None
@@ -193,7 +193,7 @@ class Node:
         return tuple(1 if size is None else size for size in declared)
 
     def require_declared(self, flag: Expr) -> None:
-        """Let every run check a bool that is true where the value of an input gives the declared shape."""
+        """Check a bool in every run that is true if the value of an input gives the declared shape."""
         self.require(flag, f"whether '{self.name}' gives the shape that the model declares")
 
     def size(

@@ -20,9 +20,9 @@ from mlfc.support.dims import Dim, Extent, UndecidedError, bounds, is_static, ma
 
 Reduction: TypeAlias = "Callable[[Node], Expr]"
 
-
 _LARGEST_RANK = 64  # of a tensor whose axes are computed at run time
 _CHOICE_LIMIT = 8  # results of which one is selected at run time, and sets of axes that are compared
+_SEARCH_LIMIT = 1 << 12  # sets of axes, of which a declared shape selects some
 
 
 def _reduction(*operators: str) -> Callable[[Reduction], Reduction]:
@@ -57,8 +57,10 @@ def _reduced_at_run(node: Node, convert: Reduction) -> Expr:
     if axes is not None:
         return convert(replace(node, inputs=[x, int64(node, axes)]))
     rows = prod(shape)
-    columns = node.size(1, "axes", node.call("prod", gone, axis=(0,), keepdims=False)) if declared is None else 0
-    columns = prod(old) // rows if declared is not None else columns
+    if declared is None:
+        columns = node.size(1, "axes", node.call("prod", gone, axis=(0,), keepdims=False))
+    else:
+        columns = prod(old) // rows if rows else 1
     positions = node.call(
         "add",
         node.reshape(_positions(node, rows, kept), (rows, 1)),
@@ -89,7 +91,7 @@ def _only_axes(old: Sequence[int], shape: Sequence[int], count: int, *, keep: bo
 
 
 def _sets_of_axes(old: Sequence[int], shape: Sequence[int], count: int, *, keep: bool) -> Iterator[tuple[int, ...]]:
-    for axes in combinations(range(len(old)), count):
+    for axes in islice(combinations(range(len(old)), count), _SEARCH_LIMIT):
         sizes = [1 if axis in axes else size for axis, size in enumerate(old) if keep or axis not in axes]
         if sizes == [*shape]:
             yield axes

@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -55,6 +56,40 @@ def test_documentation_names_what_is_public_alone() -> None:
     attributes = {*re.findall(r"\bmlfc\.(runtime\.\w+|(?!runtime\b|tar\b)\w+)", page)} - {"byoc", "torch"}
     listed = {*mlfc.__all__, *(f"runtime.{name}" for name in mlfc.runtime.__all__)}
     assert attributes <= listed
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (mlfc.import_model, {"shapes", "values", "numerics", "byoc", "limit_factor"}),
+        (mlfc.check, {"shapes", "values", "byoc", "target"}),
+        (mlfc.build, {"target", "params", "executor", "pools", "parallel"}),
+        (mlfc.compile, {"target", "shapes", "numerics", "executor", "specialize"}),
+        (mlfc.verify, {"artifact", "shapes", "board", "samples", "rtol"}),
+        (mlfc.tune, {"target", "output", "trials", "shapes"}),
+    ],
+)
+def test_functions_list_and_document_their_options(function: Any, options: set[str]) -> None:
+    parameters = python_inspect.signature(function).parameters
+    assert options < set(parameters)
+    documented = re.findall(r"^(\w+) : ", python_inspect.getdoc(function).partition("\nReturns\n")[0], re.MULTILINE)
+    assert documented == list(parameters)
+    near = max(options, key=len)
+    with pytest.raises(OptionError, match=f"unknown option '{near}x' of {function.__name__}; nearest: '{near}'"):
+        function("model.onnx", **{f"{near}x": 1})
+
+
+def test_an_archive_is_compiled_again_with_known_options_alone() -> None:
+    with pytest.raises(OptionError, match="unknown option 'optimise' of rebuild; nearest: 'optimize'"):
+        mlfc.rebuild("model.tar", optimise="size")
+
+
+def test_modules_and_parameters_are_arguments_by_position_or_name() -> None:
+    module, params = mlfc.import_model(model=DIGITS / "digits_int8.tflite")
+    by_name = mlfc.build(mod=module, params=params, target="c", module_name="digits", dry_run=True)
+    assert by_name.target == mlfc.build(module, "c", params, module_name="digits", dry_run=True).target
+    with pytest.raises(OptionError, match=r"specialize='auto' requires mlfc\.compile"):
+        mlfc.build(module, "c", params, specialize="auto")
 
 
 def test_annotations_are_for_type_checkers() -> None:

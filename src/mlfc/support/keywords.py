@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import field, fields
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -48,12 +48,6 @@ def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> No
             raise OptionError(unknown("option", name, names, where=f" of {function}"))
 
 
-def options_of(kind: Callable[..., Options], function: str, given: Mapping[str, Any]) -> Options:
-    """Return options from keywords; raise OptionError for keywords that `function` does not have."""
-    check_names(function, given, inspect.signature(kind).parameters)
-    return kind(**given)
-
-
 def with_keywords(
     kind: Callable[Keywords, Options],
 ) -> Callable[[Callable[[First, Options], Result]], Callable[Concatenate[First, Keywords], Result]]:
@@ -85,9 +79,9 @@ def _documented(doc: str | None, kind: Any) -> str | None:
     if doc is None:  # python -OO
         return None
     start, returns, rest = inspect.cleandoc(doc).partition(_AFTER)
+    known = {item.name: item for item in fields(kind)}
     entries = [
-        f"{item.name} : {item.type}\n{textwrap.indent(textwrap.fill(item.metadata['doc'], _WIDTH), '    ')}"
-        for item in fields(kind)
-        if item.init and "doc" in item.metadata
+        f"{name} : {known[name].type}\n{textwrap.indent(textwrap.fill(known[name].metadata['doc'], _WIDTH), '    ')}"
+        for name in inspect.signature(kind).parameters
     ]
     return "\n".join([start, *entries]) + returns + rest

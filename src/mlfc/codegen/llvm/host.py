@@ -268,20 +268,25 @@ class _FunctionEmitter:
         raise InternalError(f"LLVM has no form of {type(expr).__name__}")
 
     def _call(self, call: host.Call) -> ir.Value:
+        function = self._called(call)
         given = zip(call.arguments, call.function.parameters, strict=True)
         arguments = [self._as(argument, parameter.type) for argument, parameter in given]
-        if call.function is host.MEMMOVE:  # the length of C's has a width of its own on each machine
-            moved = self._functions.module.declare_intrinsic("llvm.memmove", [POINTER, POINTER, INT64])
-            return self._builder.call(moved, [*arguments, ir.Constant(ir.IntType(1), 0)])
-        if call.pointer is None:
-            function: ir.Value = self._functions.declared(call.function)
-        else:
-            kinds = [llvm_type(parameter.type) for parameter in call.function.parameters]
-            signature = ir.FunctionType(llvm_type(call.function.result), kinds)
-            function = self._value(call.pointer)
-            function.type = signature.as_pointer()  # a call takes its signature from there
+        if call.function is host.MEMMOVE:
+            arguments.append(ir.Constant(ir.IntType(1), 0))
         extended = {index: ("signext",) for index, value in enumerate(arguments) if value.type == INT32}
         return self._builder.call(function, arguments, arg_attrs=extended)
+
+    def _called(self, call: host.Call) -> ir.Value:
+        """Return the function that a call is of."""
+        if call.function is host.MEMMOVE:  # the length of C's has a width of its own on each machine
+            return self._functions.module.declare_intrinsic("llvm.memmove", [POINTER, POINTER, INT64])
+        if call.pointer is None:
+            return self._functions.declared(call.function)
+        kinds = [llvm_type(parameter.type) for parameter in call.function.parameters]
+        found = self._value(call.pointer)
+        # a call takes its signature from there
+        found.type = ir.FunctionType(llvm_type(call.function.result), kinds).as_pointer()
+        return found
 
     def _operation(self, expr: host.Operation) -> ir.Value:
         builder, kind = self._builder, host.common(expr.a.type, expr.b.type)

@@ -14,7 +14,7 @@ from mlfc.frontend import control
 from mlfc.frontend.common import Census, Problems
 from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.onnx import branches
-from mlfc.frontend.onnx import open_loops as loops
+from mlfc.frontend.onnx import dynamic_loops as loops
 from mlfc.frontend.onnx.choices import Choices
 from mlfc.frontend.onnx.inputs import declared_shapes
 from mlfc.frontend.onnx.remedies import Advisor

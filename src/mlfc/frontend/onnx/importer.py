@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -16,39 +15,33 @@ from google.protobuf.message import DecodeError
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
-from mlfc.frontend.dynamic import Constrained, Dynamic, mentions
+from mlfc.frontend.dynamic import Constrained, Dynamic
 from mlfc.frontend.onnx import older, table
-from mlfc.frontend.onnx.bodies import Bodies, graph_of
+from mlfc.frontend.onnx.bodies import graph_of
 from mlfc.frontend.onnx.choices import Choices, Chosen
+from mlfc.frontend.onnx.constraining import Constraining
+from mlfc.frontend.onnx.constraints import (
+    fitting_length,
+)
 from mlfc.frontend.onnx.container_io import container_of, input_value, output_parts, with_ranks
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
 from mlfc.frontend.onnx.conversion import MALFORMED, converted
+from mlfc.frontend.onnx.dynamic_loops import is_long_scan
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
-    OpenShapesError,
     Shapes,
     check_names,
     check_text,
     declared_extents,
     declared_shapes,
     guessed_shapes,
-    input_variables,
     needed_nodes,
     open_dimensions,
     sorted_nodes,
 )
 from mlfc.frontend.onnx.naming import named_results
 from mlfc.frontend.onnx.node import Node, UnknownValueError
-from mlfc.frontend.onnx.open_loops import is_long_scan
-from mlfc.frontend.onnx.open_shapes import (
-    fitting_length,
-    fitting_windows,
-    making_equal,
-    making_least,
-    making_multiples,
-    opened_inputs,
-)
 from mlfc.frontend.onnx.remedies import Advisor
 from mlfc.frontend.onnx.runs import Runs, requiring
 from mlfc.frontend.onnx.runtime_broadcast import checked_at_run
@@ -56,15 +49,14 @@ from mlfc.frontend.onnx.schema import check_schema
 from mlfc.frontend.onnx.scope import Scope, check_captured, decoded_attributes, defining
 from mlfc.frontend.onnx.stand_ins import StandIns
 from mlfc.frontend.onnx.tensors import tensor_value
+from mlfc.frontend.onnx.variables import OpenShapesError, input_variables
 from mlfc.frontend.python_trace import located
-from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
+from mlfc.ops.rules import UnequalDimsError
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
 from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
-from mlfc.support.dims import Dim, Extent, Symbol, substituted
 
 _RESTART_LIMIT = 128
-_CONSTRAINT_LIMIT = 128  # each substitutes values for symbols in all that is imported
 
 
 def import_onnx(
@@ -155,7 +147,7 @@ def _tensor_count(model: onnx.ModelProto) -> int:
     return count
 
 
-class _Importer(Bodies):
+class _Importer(Constraining):
     """State of one import."""
 
     def __init__(
@@ -175,10 +167,6 @@ class _Importer(Bodies):
         self.dynamic = dynamic
         self.choices = choices or Choices()
         self.may_restart = may_restart
-        self.constraints = 0  # whose symbols were substituted
-        self.scope: Scope | None = None  # of the model's own nodes
-        self.inputs: dict[str, Var] = {}
-        self.input_symbols: frozenset[Symbol] = frozenset()
         self.external = external
         self.on_host = on_host
         self.census = census
@@ -206,7 +194,7 @@ class _Importer(Bodies):
         for value in graph.input:
             scope.values.setdefault(value.name, given.get(value.name))
         self.scope = scope
-        self._set_inputs({name: expr for name, expr in given.items() if isinstance(expr, Var)})
+        self.set_inputs({name: expr for name, expr in given.items() if isinstance(expr, Var)})
         if self.dynamic is not None and self.may_restart:
             bounded = self.dynamic.user_bounds
             self.dynamic.may_be_empty = {
@@ -217,7 +205,7 @@ class _Importer(Bodies):
         self.body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
         self._check_ranks([scope.values[output] for output in outputs])
-        self._fit_windows(outputs, scope)
+        self.fit_windows(outputs, scope)
         inputs = self.inputs
         results, titles = self._results(scope, outputs, containers)
         quantization = self._quantization(
@@ -281,9 +269,7 @@ class _Importer(Bodies):
     def _inputs(self, shapes: Shapes, values: Values, scope: Scope) -> dict[str, Var | Constant]:
         graph, weights = self.model.graph, set(scope.values)
         try:
-            if self.dynamic is not None:
-                return opened_inputs(graph, shapes, values, weights, self.dynamic, self.problems)
-            return input_variables(graph, shapes, values, weights, self.problems)
+            return input_variables(graph, shapes, values, weights, self.problems, self.dynamic)
         except OpenShapesError as error:
             if self.is_trial or len(self.problems) or self.dynamic is not None:
                 guessed = None
@@ -378,60 +364,6 @@ class _Importer(Bodies):
             spend("operators", 1, f"node '{scope.prefix}{item.label}'")
             self._node(item, scope)
 
-    def _set_inputs(self, inputs: dict[str, Var]) -> None:
-        self.inputs = inputs
-        self.input_symbols = frozenset(symbol for var in inputs.values() for symbol in mentions(var))
-        if self.dynamic is not None:
-            self.dynamic.give(inputs.values())
-
-    def _fit_windows(self, outputs: Sequence[str], scope: Scope) -> None:
-        """Constrain symbols of the inputs to the bounds in which windows fit into their data."""
-        while self.dynamic is not None and self.may_restart and self.constraints < _CONSTRAINT_LIMIT:
-            results = [value for output in outputs if (value := scope.values[output]) is not None]
-            found = fitting_windows(results, self.input_symbols, self.dynamic.functions)
-            if not found:
-                break
-            self._constrain(found, scope)
-
-    def _constrain(self, found: Mapping[Symbol, Extent], scope: Scope) -> None:
-        """Substitute values for symbols in all that is imported so far."""
-        assert self.dynamic is not None
-        self.constraints += 1
-        changed = self.dynamic.substitute(found)
-        for name, value in scope.values.items():
-            scope.values[name] = None if value is None else changed(value)
-        for expr, quantization in list(self.noted.values()):
-            self._note(changed(expr), quantization)
-        self.stand_ins.replace(changed)
-        self._set_inputs({name: changed(var) for name, var in self.inputs.items()})  # type: ignore[misc]  # variables
-
-    def _node(self, item: NodeProto, scope: Scope) -> None:
-        """Import a node; again with values substituted for symbols where it constrains these."""
-        while self.dynamic is not None and self.may_restart and scope is self.scope:
-            problems, census, draws = len(self.problems), replace(self.census), self.runs.readers
-            mark, stand_ins = self.dynamic.mark(), self.stand_ins.copy()
-            try:
-                with undone(Constrained):
-                    self._imported(item, scope)
-                if len(self.problems) == problems:
-                    return
-                # with the lower bound 1 in place of the default 0, the import may succeed
-                found = self.dynamic.nonempty(symbol.dim for symbol in self.dynamic.may_be_empty)
-            except Constrained as constraint:
-                found = dict(constraint.found)
-            if not found or self.constraints >= _CONSTRAINT_LIMIT:
-                return
-            if len(self.problems) > problems:
-                self.problems.taken_back(problems)
-            self.census.nodes, self.census.refused = census.nodes, census.refused
-            self.census.unchecked = census.unchecked
-            self.runs.readers, self.stand_ins = draws, stand_ins
-            self.dynamic.undo(mark)
-            for tensor in item.proto.output:
-                scope.values.pop(tensor, None)
-            self._constrain(found, scope)
-        self._imported(item, scope)
-
     def _imported(self, item: NodeProto, scope: Scope) -> None:
         proto = item.proto
         domain = table.normal_domain(proto.domain)
@@ -459,29 +391,6 @@ class _Importer(Bodies):
             self.restart(problem)
             self._refuse(problem, proto, scope, name)
         self.stand_ins.pass_on(proto, scope.values)
-
-    def restart(self, problem: MlfcError) -> None:
-        """Raise Constrained where dimension sizes of inputs have to be equal, or multiples, or larger."""
-        if not self.may_restart:
-            return
-        found = None
-        if isinstance(problem, UnequalDimsError):
-            if self.dynamic is not None:
-                self.dynamic.exclude_empty(problem.extents, lambda found: _is_simpler(problem.extents, found))
-            difference: Any = problem.extents[0] - problem.extents[1]
-            if isinstance(difference, Dim) and not difference.symbols <= self.input_symbols:
-                return
-            found = making_equal(*problem.extents, self.input_symbols)
-            if found is None:
-                by = problem.by if isinstance(problem, NotMultipleError) else None
-                found = making_multiples(*problem.extents, self.input_symbols, by)
-        elif isinstance(problem, TooSmallError):
-            # runs check the bounds of symbols that nodes define, too
-            defined = frozenset(self.dynamic.defined_symbols if self.dynamic is not None else ())
-            found = making_least(problem.extent, problem.least, self.input_symbols | defined)
-        if found is not None:
-            raise Constrained(found) from problem
-        self.choices.misfit(problem)
 
     def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
         """Remember why a node cannot be compiled; let its outputs be of their types, so that its readers are checked.
@@ -617,8 +526,3 @@ class _Importer(Bodies):
             return any(self._external(proto, scope, name))
         except MlfcError:
             return False
-
-
-def _is_simpler(extents: Sequence[Any], values: Mapping[Any, Any]) -> bool:
-    """Tell whether other bounds of symbols, whose names stay, give an extent another form."""
-    return any(str(substituted(extent, values)) != str(extent) for extent in extents)

@@ -1,4 +1,4 @@
-"""A graph before any node is understood: inputs as variables of fixed shape, names, the order of nodes."""
+"""A graph before its nodes are imported: shapes of its inputs, names, the order of nodes."""
 
 from __future__ import annotations
 
@@ -14,98 +14,21 @@ import numpy as np
 import onnx
 
 from mlfc.byoc.onnx_graphs import captured_names
-from mlfc.errors import ModelError, OptionError, Remedy, unknown
+from mlfc.errors import ModelError, Remedy
 from mlfc.frontend.common import (
     IMAGE_SIZES,
     SEQUENCE_SIZES,
     NoFittingShapesError,
-    NoTensorError,
-    Problems,
     Values,
-    frozen_input,
 )
-from mlfc.frontend.onnx.tensors import dtype_name
-from mlfc.relay.ir import Constant, TensorType, Var
-from mlfc.support.dims import Dim
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 SIZE_LIMIT = 1 << 32
 _USUAL_BOUND = 8
-_OF_KIND = {
-    "sequence_type": ": an input for each element of the sequence",
-    "optional_type": ": an input that is always given",
-}
 # whose result has the shape of the first operand
 _SAME_SHAPE = frozenset(("Abs", "Cast", "CastLike", "Exp", "Identity", "Log", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh"))
-
-
-class OpenShapesError(Exception):
-    """Inputs whose shapes are not fixed, and the others; caught by the importer, which looks for shapes that fit."""
-
-    def __init__(self, names: Sequence[str], found: dict[str, Var | Constant]) -> None:
-        super().__init__(*names)
-        self.names = tuple(names)
-        self.found = found
-
-
-def input_variables(
-    graph: onnx.GraphProto, shapes: Shapes, values: Values, weights: AbstractSet[str], problems: Problems
-) -> dict[str, Var | Constant]:
-    """Return every input of the model that is not a weight, in the model's order; as a constant if it has a value.
-
-    `shapes` and `values` are the user's. `weights` are the names of initializers, which are inputs too before IR
-    version 4. `problems` receives what is wrong with the inputs.
-    """
-    inputs = named_inputs(graph, shapes, values, weights)
-    symbols = named_sizes(inputs, shapes, values)
-    found: dict[str, Var | Constant] = {}
-    still_open = []
-    for item in inputs:
-        with problems.collecting():
-            place = f"input '{item.name}'"
-            dtype = checked_dtype(item)
-            shape = _shape(item, shapes.get(item.name), symbols)
-            if shape is not None and prod(shape) > SIZE_LIMIT:
-                raise ModelError(f"the shape {shape} is too large", place=place)
-            if item.name in values:
-                extents = shape or _extents(item, symbols)
-                found[item.name] = Constant(frozen_input(values[item.name], item.name, dtype, extents), item.name)
-            elif shape is None:
-                still_open.append(item)
-            else:
-                found[item.name] = Var(item.name, TensorType(shape, dtype))
-    if still_open:
-        raise OpenShapesError([item.name for item in still_open], found)
-    return found
-
-
-def named_inputs(
-    graph: onnx.GraphProto, shapes: Mapping[str, object], values: Values, weights: AbstractSet[str]
-) -> list[onnx.ValueInfoProto]:
-    """Return the inputs that are not weights; raise OptionError for a shape or value of an unknown one."""
-    inputs = [item for item in graph.input if item.name not in weights]
-    for what, names in (("shapes", shapes), ("values", values)):
-        missing = sorted(set(names) - {item.name for item in inputs})
-        if missing:
-            raise OptionError(unknown("input", missing[0], (item.name for item in inputs)), place=what)
-    return inputs
-
-
-def checked_dtype(item: onnx.ValueInfoProto) -> str:
-    """Return the dtype of an input; raise an error for one that is no tensor."""
-    place = f"input '{item.name}'"
-    kind = item.type.WhichOneof("value")
-    if kind is None:
-        raise ModelError("the input has no type", place=place)
-    if kind != "tensor_type":
-        raise NoTensorError(
-            f"an input of type {kind.removesuffix('_type')} is not supported",
-            place=place,
-            next_step=f"Export the model with tensors alone{_OF_KIND.get(kind, '')}",
-        )
-    return dtype_name(item.type.tensor_type.elem_type, place)
 
 
 def declared_extents(item: onnx.ValueInfoProto) -> list[int | str] | None:
@@ -160,44 +83,6 @@ def named_sizes(
             if isinstance(dimension, str) and dimension and size is not None:
                 sizes.setdefault(dimension, size)
     return sizes
-
-
-def _extents(item: onnx.ValueInfoProto, symbols: Mapping[str, int]) -> list[int | None] | None:
-    """Return the extents of an input, None for one that is open; None if even the rank is."""
-    declared = declared_extents(item)
-    if declared is None:
-        return None
-    return [symbols.get(size) if isinstance(size, str) else size for size in declared]
-
-
-def _shape(
-    item: onnx.ValueInfoProto, given: Sequence[int] | None, symbols: Mapping[str, int]
-) -> tuple[int, ...] | None:
-    """Return the static shape of an input, None if it has dynamic dimensions."""
-    if given is not None:
-        return checked_shape(item, given, symbols)
-    sizes = _extents(item, symbols)
-    return None if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
-
-
-def checked_shape(item: onnx.ValueInfoProto, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the shape that the user gives; raise OptionError if it is invalid, or if the model declares another."""
-    shape, declared = tuple(given), declared_extents(item)
-    if not all(isinstance(size, Dim) or (isinstance(size, int) and size > 0) for size in shape):
-        raise OptionError(f"the shape {shape} given for the input '{item.name}' must be positive integers")
-    if declared is None:
-        return shape
-    if len(shape) != len(declared):
-        raise OptionError(
-            f"the input '{item.name}' has {len(declared)} dimensions, the given shape {shape} has {len(shape)}"
-        )
-    for axis, (size, wanted) in enumerate(zip(shape, declared, strict=True)):
-        fixed = named.get(wanted, size) if isinstance(wanted, str) else wanted
-        if size != fixed:
-            raise OptionError(
-                f"dimension {axis} of the input '{item.name}' is {fixed}, the given shape {shape} says {size}"
-            )
-    return shape
 
 
 def guessed_shapes(

@@ -17,7 +17,7 @@ from mlfc.errors import MlfcError, ModelError, OptionError
 from mlfc.frontend.captured import Captured
 from mlfc.frontend.torch import naming
 from mlfc.frontend.torch.decompositions import decomposed
-from mlfc.frontend.torch.open_shapes import by_argument, open_shapes, program_shapes
+from mlfc.frontend.torch.dynamic_shapes import by_argument, input_shapes, program_shapes
 from mlfc.frontend.torch.refusal import check_effects, check_outputs, not_convertible, not_exportable
 
 # the first opset with an operator for attention, which keeps its parts together
@@ -71,7 +71,7 @@ def _module(
     arguments = by_argument(module, args, kwargs, dynamic_shapes) if dynamic_shapes is not None else {}
     with _inferring(module):
         exported = _exported(module, args, kwargs, module, dynamic_shapes)
-        shapes = open_shapes(exported, arguments) if arguments else {}
+        shapes = input_shapes(exported, arguments) if arguments else {}
         check_outputs(exported)
         program = _converted(exported)
         buffers = list(dict.fromkeys(program.exported_program.graph_signature.buffers_to_mutate.values()))

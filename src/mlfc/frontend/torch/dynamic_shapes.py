@@ -1,4 +1,4 @@
-"""Dimensions that a module's user leaves open: ``torch.export.Dim`` becomes a symbol of its name and bounds."""
+"""Dynamic dimensions of PyTorch modules: ``torch.export.Dim`` becomes a symbol of its name and bounds."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def by_argument(
     return {name: (given[name], said[name]) for name in order}
 
 
-def open_shapes(
+def input_shapes(
     exported: torch.export.ExportedProgram, arguments: Mapping[str, tuple[Any, Any]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the shapes of inputs with open dimensions, by the names of the inputs.
+    """Return the shapes of inputs with dynamic dimensions, by the names of the inputs.
 
     PyTorch renames dimensions, as in ``s31``; the names are found again by input and axis.
     """
@@ -67,7 +67,7 @@ def open_shapes(
 
 
 def program_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
-    """Return the shapes of a program's inputs with open dimensions, by the names of the inputs.
+    """Return the shapes of a program's inputs with dynamic dimensions, by the names of the inputs.
 
     Dimensions have the names of `torch.export.Dim` as long as the program knows them; files of programs do not. Others
     are named after the input and the axis.
@@ -81,7 +81,7 @@ def program_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[An
     own: dict[Any, str] = {}
     values = (node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder")
     extents = (extent for value in values if isinstance(value, torch.Tensor) for extent in value.shape)
-    for environment in {id(item.node.shape_env): item.node.shape_env for item in extents if _is_open(item)}.values():
+    for environment in {id(item.node.shape_env): item.node.shape_env for item in extents if _is_dynamic(item)}.values():
         # no part of torch's interface: where it is gone, names are those of inputs and axes
         places = getattr(environment, "source_to_var", {})
         for source, name in getattr(environment, "source_name_to_debug_name", {}).items():
@@ -92,7 +92,7 @@ def program_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[An
     return _with_symbols(shapes, titles, own, bounds)
 
 
-def _is_open(extent: Any) -> bool:
+def _is_dynamic(extent: Any) -> bool:
     return isinstance(extent, torch.SymInt)
 
 

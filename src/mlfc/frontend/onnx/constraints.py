@@ -1,156 +1,21 @@
-"""Inputs whose dimensions the run decides: a symbol for each open one, and symbols that turn out to be equal."""
+"""Constraints of symbols: what makes dimension sizes equal, multiples of numbers, or large enough."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from math import gcd, prod
+from math import gcd
 from typing import Any
 
-import onnx
-
-from mlfc.errors import ModelError, OptionError
-from mlfc.frontend.common import Problems, Values, frozen_input
-from mlfc.frontend.dynamic import Dynamic, identifier
-from mlfc.frontend.onnx.container_io import container_of, input_parts
-from mlfc.frontend.onnx.inputs import (
-    SIZE_LIMIT,
-    OpenShapesError,
-    checked_dtype,
-    checked_shape,
-    declared_extents,
-    named_inputs,
-    named_sizes,
-)
 from mlfc.frontend.onnx.node import Node
 from mlfc.relay.dynamic import unproven_extents
-from mlfc.relay.ir import Call, Constant, Expr, Function, If, TensorType, Tuple, Var
+from mlfc.relay.ir import Call, Expr, Function, If, Tuple
 from mlfc.relay.visitor import post_order
-from mlfc.support.dims import (
-    LARGEST,
-    Dim,
-    Extent,
-    Symbol,
-    UndecidedError,
-    bounds,
-    factors_of,
-    maximum,
-    minimum,
-    substituted,
-)
+from mlfc.support.dims import Dim, Extent, Symbol, UndecidedError, bounds, factors_of, maximum, minimum, substituted
 
 _MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 _BY = "_by_"
-_NO_NAMES = ("", "?", "None", "none", "unk", "-1")
-
-
-def opened_inputs(
-    graph: onnx.GraphProto,
-    shapes: Mapping[str, Sequence[Any]],
-    values: Values,
-    weights: AbstractSet[str],
-    dynamic: Dynamic,
-    problems: Problems,
-) -> dict[str, Var | Constant]:
-    """Return every input of the model that is not a weight, as `inputs.input_variables` does, with open dimensions."""
-    inputs = named_inputs(graph, shapes, values, weights)
-    sizes = named_sizes(inputs, shapes, values)
-    named = {name: _extent(size) for name, size in sizes.items() if name not in _NO_NAMES}
-    written = [_extent(value) for shape in shapes.values() for value in shape if value is not None]
-    _check_ranges([*named.values(), *written], dynamic)
-    found: dict[str, Var | Constant] = {}
-    still_open = []
-    for item in inputs:
-        with problems.collecting():
-            container = container_of(item)
-            if container is not None:
-                if item.name in values:
-                    raise OptionError(f"{container.kind} cannot have a value for good", place=f"input '{item.name}'")
-                parts = input_parts(item, container, shapes.get(item.name), dynamic)
-                found.update((part.name, part) for part in parts)
-                continue
-            dtype, declared = checked_dtype(item), declared_extents(item)
-            given = _given(item, declared, shapes, named, dynamic)
-            if item.name in values:
-                extents = None if declared is None else [size if isinstance(size, int) else None for size in declared]
-                found[item.name] = Constant(frozen_input(values[item.name], item.name, dtype, extents), item.name)
-                continue
-            if declared is None and given is None:
-                still_open.append(item.name)
-                continue
-            shape = given or [
-                size if isinstance(size, int) else _symbol(item.name, axis, size, named, dynamic)
-                for axis, size in enumerate(declared or ())
-            ]
-            if bounds(prod(shape))[0] > SIZE_LIMIT:
-                raise ModelError(f"the shape {tuple(shape)} is too large", place=f"input '{item.name}'")
-            found[item.name] = Var(item.name, TensorType(tuple(shape), dtype))
-    if still_open:
-        raise OpenShapesError(still_open, found)
-    return found
-
-
-def _given(
-    item: onnx.ValueInfoProto,
-    declared: Sequence[int | str] | None,
-    shapes: Mapping[str, Sequence[Any]],
-    named: dict[str, Extent],
-    dynamic: Dynamic,
-) -> tuple[Extent, ...] | None:
-    """Return the shape that the user gives, in which None is the dimension that the model declares."""
-    given = shapes.get(item.name)
-    if given is None:
-        return None
-    titles = declared if declared is not None and len(declared) == len(given) else [""] * len(given)
-    return checked_shape(
-        item,
-        [
-            size if value is None and isinstance(size, int)
-            else _symbol(item.name, axis, str(size), named, dynamic) if value is None
-            else _extent(value)
-            for axis, (value, size) in enumerate(zip(given, titles, strict=True))
-        ],
-        {},
-    )  # fmt: skip
-
-
-def _extent(value: Any) -> Extent:
-    """Return the extent that the user gives: a number, a symbol, or (name, low, high)."""
-    if isinstance(value, Symbol):
-        return value.dim
-    if isinstance(value, (tuple, list)) and len(value) == 3 and isinstance(value[0], str):
-        return Symbol(identifier(value[0]), int(value[1]), int(value[2])).dim
-    if isinstance(value, Dim) or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise OptionError(
-        f"expected an extent or a range of extents, got {value!r}",
-        place="shapes",
-        next_step="Write a number, or a name with its range: --shape x=batch:1..32,3,224,224",
-    )
-
-
-def _check_ranges(extents: Sequence[Extent], dynamic: Dynamic) -> None:
-    ranges = dynamic.user_bounds
-    for extent in extents:
-        for symbol in extent.symbols if isinstance(extent, Dim) else ():
-            if not 0 <= symbol.low <= symbol.high <= LARGEST:
-                raise OptionError(f"{symbol.low}..{symbol.high} is no range of an extent", place="shapes")
-            if ranges.setdefault(symbol.name, symbol) != symbol:
-                other = ranges[symbol.name]
-                raise OptionError(
-                    f"'{symbol.name}' has the ranges {other.low}..{other.high} and {symbol.low}..{symbol.high}",
-                    place="shapes",
-                )
-            dynamic.take(symbol)
-
-
-def _symbol(name: str, axis: int, title: str, named: dict[str, Extent], dynamic: Dynamic) -> Extent:
-    if title in _NO_NAMES:
-        return dynamic.symbol(f"{name}_{axis}").dim
-    if title not in named:
-        named[title] = dynamic.symbol(title).dim
-    return named[title]
 
 
 def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:

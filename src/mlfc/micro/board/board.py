@@ -27,7 +27,7 @@ else:
 
 _SUFFIX = ".toml"
 _LARGEST_FILE = 1 << 20
-_STACK_BYTES = 8192
+_STACK_BYTES, _DEFAULT_BAUD = 8192, 115200
 _ADDRESSES = 1 << 32
 _CHIP_FAMILY = re.compile(r"stm32[a-z]+[0-9]|[a-z]+[0-9]{1,2}")  # in the name of a chip: stm32f4, nrf52, rp23
 _SHORTEST, _LISTED = 3, 8
@@ -148,6 +148,11 @@ class Board:
     def ram(self) -> MemoryRegion:
         """Where data, stack, and workspaces go that name no region. The host has none."""
         return self._default("ram")
+
+    @property
+    def baud(self) -> int:
+        """The speed of the serial port."""
+        return self.serial.baud if self.serial is not None else _DEFAULT_BAUD
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from mlfc.errors import RunError, ToolchainError
+from mlfc.micro.project_server.steps import end_process, own_environment
 
-# what a make that runs this program hands down is not meant for the programs
-_FROM_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
 _MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
 _GRACE_SECONDS = 2.0
@@ -22,8 +21,7 @@ _GRACE_SECONDS = 2.0
 
 def environment() -> dict[str, str]:
     """Return the variables that programs are started with."""
-    found = {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
-    return {**found, "PATH": search_path()}
+    return {**own_environment(), "PATH": search_path()}
 
 
 def search_path() -> str:
@@ -67,21 +65,10 @@ def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.Comp
     except subprocess.TimeoutExpired:
         raise RunError(f"{command[0]} did not end within {timeout:g} seconds", next_step="Allow more time") from None
     finally:
-        _end(process)
+        end_process(process, _GRACE_SECONDS)
     if any(reader.is_flooded for reader in readers):
         raise RunError(f"{command[0]} was ended: it printed more than {_MOST_BYTES >> 20} MiB")
     return subprocess.CompletedProcess(command, process.returncode, said, complained)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program that runs still; it gets a moment to end what it started itself, as make does."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 class _OutputReader(threading.Thread):

@@ -109,13 +109,21 @@ def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model
 
 
 def project_files(
-    name: str, code: Mapping[str, Data], details: ModuleInterface | None, board: Board, firmware: Firmware | None = None
+    name: str,
+    code: Mapping[str, Data],
+    details: ModuleInterface | None,
+    board: Board,
+    firmware: Firmware | None = None,
+    *,
+    model_folder: str = "model",
+    is_selftest: bool = False,
 ) -> dict[str, Data]:
     """Return the files of a project that make builds.
 
-    `code`, `board`: as for `bare_metal`.
+    `code`, `board`, `model_folder`: as for `bare_metal`.
     `details`: None only with `firmware`.
     `firmware`: None for a main that runs the model once and reports.
+    `is_selftest`: as for `makefile`.
 
     ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one. Raises ArchiveError
     or OptionError as `bare_metal` does.
@@ -124,8 +132,9 @@ def project_files(
         if details is None:
             raise InternalError("firmware without a main of its own needs the module's interface")
         firmware = Firmware(standalone_main(name, details))
-    project = bare_metal(code, board, firmware)
-    return {**project.files, "Makefile": makefile(name, board, project, optimization_level(details))}
+    project = bare_metal(code, board, firmware, model_folder)
+    level = optimization_level(details)
+    return {**project.files, "Makefile": makefile(name, board, project, level, is_selftest=is_selftest)}
 
 
 def write_files(folder: Path, made: Mapping[str, Data]) -> None:

@@ -8,17 +8,16 @@ from importlib.resources import files
 
 import numpy as np
 
-from mlfc.codegen.c_files import registry_file
 from mlfc.codegen.system_lib import described_module, system_library
-from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.graph_source import GraphSource
+from mlfc.micro.firmware.runtime_firmware import registry_part, runtime_part
 from mlfc.micro.render import render
 from mlfc.runtime.executors.graph_json import Graph
 from mlfc.support.arrays import Array
-from mlfc.support.content import Data, to_bytes
+from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
 
 PACKET_BYTES = 2048
@@ -29,10 +28,7 @@ _CRT_PARTS = (
     "src/runtime/crt/microtvm_rpc_server",
 )  # fmt: skip
 _AOT_PARTS = ("src/runtime/crt/aot_executor", "src/runtime/crt/aot_executor_module")
-_ALLOCATOR = "src/runtime/crt/memory/page_allocator.c"
 _TEMPLATES = ("platform.c", "parameters.c", "parameters.h", "parameter_data.S")
-_REGISTRY_SYMBOL = b"TVMSystemLibEntryPoint"
-_LICENCE = "SPDX-License-Identifier: 0BSD"
 _ALIGNMENT = 16
 _PAGE_LOG2 = 6
 _PAGE = 1 << _PAGE_LOG2
@@ -45,7 +41,6 @@ _TENSOR_BYTES, _EXECUTOR_BYTES = 128, 128
 _HOST_POOL_BYTES = 16 << 20
 _EXECUTORS_ON_HOST = 4
 _MODULES = 8
-_DEFAULT_BAUD = 115200
 _NANOSECONDS = 1_000_000_000
 _SMALLEST_ARGS, _SMALLEST_NDIM = 10, 6
 
@@ -77,9 +72,7 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     """
     places, parameters = _parameters(source.graph, source.params)
     made = _device_files(graph_limits(source, board), board, places, parameters)
-    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in source.code.items() if path.endswith((".c", ".o"))):
-        made["src/registry.c"] = registry_file(source.graph.functions, _LICENCE).encode()
-    return _firmware(made)
+    return _firmware(made | registry_part("src", source))
 
 
 def host_driven_aot_firmware(name: str, details: ModuleInterface, board: Board, *, allocates: bool = False) -> Firmware:
@@ -111,9 +104,7 @@ def _device_files(
         )
     templates = files("mlfc.micro").joinpath("templates")
     driver = f"common/uart_{board.uart.driver}.c" if board.uart is not None else "host/uart_stdio.c"
-    crt = crt_files(*_CRT_PARTS, *(_AOT_PARTS if limits.has_executor else ()))
-    crt[_ALLOCATOR] = crt_files("src/runtime/crt/memory")[_ALLOCATOR]
-    made: dict[str, Data] = {f"crt/{path}": data for path, data in crt.items()}
+    made = runtime_part(*_CRT_PARTS, *(_AOT_PARTS if limits.has_executor else ()))
     made["crt_config/crt_config.h"] = crt_config(limits, board)
     made |= {f"src/{name}": templates.joinpath("host_driven", name).read_bytes() for name in _TEMPLATES}
     made["src/parameters.bin"] = parameters
@@ -121,8 +112,7 @@ def _device_files(
     made["src/uart.h"] = templates.joinpath("common", "uart.h").read_bytes()
     made["src/uart.c"] = templates.joinpath(driver).read_bytes()
     if board.uart is not None:
-        baud = board.serial.baud if board.serial is not None else _DEFAULT_BAUD
-        made["src/uart_config.h"] = render("host_driven/uart_config.h", board=board, baud=baud)
+        made["src/uart_config.h"] = render("host_driven/uart_config.h", board=board)
     return made
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from mlfc.archive.templates.subject import described_subject
 from mlfc.crt import TRACE_HEADER, crt_files
-from mlfc.errors import MlfcError, OptionError, RunError
+from mlfc.errors import MlfcError, OptionError
 from mlfc.memory.pools import STATE_SECTION
 from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.standalone import ERROR, INPUTS, OUTPUTS, REPORT
@@ -20,11 +19,11 @@ from mlfc.runtime.executors.vm.failures import require_fitting, run_error
 from mlfc.support.arrays import Array
 from mlfc.support.executable import Executable, RunCode
 from mlfc.support.module_info import ModuleInterface
-from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.vm_info import bounding_option
 
 _ERROR = struct.Struct("<4q")
-_EXTENT = np.dtype("<i8")
+SIZE = np.dtype("<i8")
+"""A dimension size in the files of inputs and outputs."""
 
 
 def unbounded(details: ModuleInterface | None, name: str | None = None, place: str | None = None) -> OptionError:
@@ -74,27 +73,8 @@ def write_inputs(folder: Path, executable: Executable, arrays: Sequence[Array]) 
     """Write the inputs for a run; raise InputError unless their extents are what the model declares."""
     given = [np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"]) for array in arrays]
     require_fitting(executable, given)
-    parts = (part for array in given for part in (np.array(array.shape, _EXTENT).tobytes(), array.tobytes()))
+    parts = (part for array in given for part in (np.array(array.shape, SIZE).tobytes(), array.tobytes()))
     (folder / INPUTS).write_bytes(b"".join(parts))
-
-
-def read_outputs(folder: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    """Return the tensors that firmware wrote; raise RunError unless these are all."""
-    data, at = (folder / OUTPUTS).read_bytes() if infos else b"", 0
-    found: dict[str, Array] = {}
-    for info in infos:
-        end = at + _EXTENT.itemsize * len(info.shape)
-        if end > len(data):
-            break
-        shape = np.frombuffer(data[at:end], _EXTENT).tolist()
-        size = prod(shape) * info.numpy_dtype.itemsize if min(shape, default=0) >= 0 else len(data)
-        if size > len(data) - end:
-            break
-        found[info.name] = np.frombuffer(data[end : end + size], info.numpy_dtype).reshape(shape).copy()
-        at = end + size
-    if len(found) != len(infos) or at != len(data):
-        raise RunError(f"the firmware wrote {len(data):,} bytes of outputs", place=OUTPUTS)
-    return found
 
 
 def recorded_error(folder: Path, executable: Executable) -> MlfcError | None:

@@ -20,7 +20,7 @@ from mlfc.micro.firmware.bare_metal import Firmware
 from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.micro.firmware.standalone import standalone_main
 from mlfc.micro.render import render
-from mlfc.runtime.executors.graph_json import COPY, NOP, Graph
+from mlfc.runtime.executors.graph_json import NOP, Graph
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.module_info import MemoryInfo, ModuleInterface
@@ -53,21 +53,31 @@ def graph_firmware(source: GraphSource, board: Board) -> Firmware:
             f"the C runtime's graph executor is not made for the board '{board.name}', whose addresses have 16 bits",
             next_step="Compile the model with --executor aot",
         )
-    graph, params, code = source.graph, source.params, source.code
+    graph, params = source.graph, source.params
     templates = files("mlfc.micro").joinpath("templates", "graph")
-    crt = crt_files(*_CRT_PARTS)
-    crt[_ALLOCATOR] = crt_files("src/runtime/crt/memory")[_ALLOCATOR]
-    made: dict[str, Data] = {f"crt/{path}": data for path, data in crt.items()}
+    made = runtime_part(*_CRT_PARTS)
     made |= {f"graph/{name}": templates.joinpath(name).read_bytes() for name in _TEMPLATES}
     made["graph/crt_config.h"] = _config(graph, source.scratch_bytes)
     made["graph/graph_model.c"] = _tensors(graph, params).encode()
     made["graph/graph.json"] = source.graph_json.encode()
     made["graph/params.bin"] = b"".join(_padded(params[name]) for name in _param_names(graph, params))
-    if not any(_REGISTRY_SYMBOL in to_bytes(data) for path, data in code.items() if path.endswith((".c", ".o"))):
-        names = {node.function for node in graph.nodes} - {None, NOP, COPY}
-        made["graph/registry.c"] = registry_file(sorted(name for name in names if name), _LICENCE).encode()
+    made |= registry_part("graph", source)
     main = templates.joinpath("main.c").read_text(encoding="utf-8")
     return Firmware(main, made, ("graph", "crt/include", "crt/src/runtime/crt/graph_executor"))
+
+
+def runtime_part(*parts: str) -> dict[str, Data]:
+    """Return parts of the C runtime, and its allocator, as files of a project."""
+    found = {**crt_files(*parts), _ALLOCATOR: crt_files("src/runtime/crt/memory")[_ALLOCATOR]}
+    return {f"crt/{path}": data for path, data in found.items()}
+
+
+def registry_part(folder: str, source: GraphSource) -> dict[str, Data]:
+    """Return the table of a graph's functions as a file in a folder; nothing if its code has one."""
+    code = (to_bytes(data) for path, data in source.code.items() if path.endswith((".c", ".o")))
+    if any(_REGISTRY_SYMBOL in data for data in code):
+        return {}
+    return {f"{folder}/registry.c": registry_file(source.graph.functions, _LICENCE).encode()}
 
 
 def own_blocks(graph: Graph) -> list[int]:

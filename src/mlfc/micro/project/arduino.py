@@ -16,7 +16,6 @@ from mlfc.micro.render import render
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data
 
-_BAUD = 115200
 _INSTALL = (
     "Install it from https://arduino.github.io/arduino-cli, and the board's core with: arduino-cli core install {core}"
 )
@@ -40,7 +39,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
     sketch = render(
         f"arduino/{project_type}.ino",
         **values,
-        baud=board.serial.baud if board.serial else _BAUD,
+        baud=board.baud,
         has_vectors=bool(model.vectors),
         printed=_printed,
     )

@@ -9,16 +9,9 @@ from typing import Any
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files
-from mlfc.micro.project.model_interface import (
-    LIBRARY_FOLDERS,
-    MODEL_FLAGS,
-    interface_sources,
-    library_binaries,
-    library_headers,
-    library_sources,
-)
+from mlfc.micro.project.model_interface import c_files, library_files, library_values
 from mlfc.micro.project.options import BUILD, GENERATE
-from mlfc.micro.project.template import WHAT_TYPES_DO, ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
 from mlfc.micro.render import render
 from mlfc.support.c_names import bounded
 from mlfc.support.content import Data
@@ -50,12 +43,10 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         raise OptionError("option 'vendor' must be 2 to 32 letters, digits and hyphens, a letter or digit first")
     application = application_files(model, project_type, "int main(void)")
     values = {
-        "name": model.name,
+        **library_values(model, project_type),
         "vendor": vendor,
         "component": bounded(model.name, _COMPONENT_LIMIT).lstrip("_"),
-        "does": WHAT_TYPES_DO[project_type],
         "dcore": board.core.replace("plus", "+").title(),
-        "memory": model.details.memory,
     }
     return {
         f"{vendor}.{model.name}.pdsc": render(
@@ -64,10 +55,6 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             url=options["url"],
             version=options["version"],
             has_licence=bool(options["license"]),
-            folders=LIBRARY_FOLDERS,
-            headers=library_headers(model),
-            sources=library_sources(model),
-            others=library_binaries(model),
         ),
         f"{model.name}.csolution.yml": render(
             "cmsis_pack/solution.yml",
@@ -79,13 +66,10 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             fpu=_fpu(board) if options["device"] is None else None,
         ),
         f"{model.name}.cproject.yml": render(
-            "cmsis_pack/project.yml",
-            **values,
-            app_sources=[f"app/{name}" for name in application if name.endswith(".c")],
+            "cmsis_pack/project.yml", **values, app_sources=c_files(application, "app/")
         ),
-        f"{model.name}.clayer.yml": render("cmsis_pack/layer.yml", **values, flags=MODEL_FLAGS),
-        **interface_sources(model),
-        **{f"app/{name}": data for name, data in application.items()},
+        f"{model.name}.clayer.yml": render("cmsis_pack/layer.yml", **values),
+        **library_files(model, application, "app"),
     }
 
 

@@ -7,16 +7,9 @@ from typing import Any
 
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files
-from mlfc.micro.project.model_interface import LIBRARY_FOLDERS, MODEL_FLAGS, interface_sources, library_sources, symbol
+from mlfc.micro.project.model_interface import c_files, library_files, library_values
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
-from mlfc.micro.project.template import (
-    WHAT_TYPES_DO,
-    ProjectModel,
-    ProjectOption,
-    ProjectTemplate,
-    ToolCommand,
-    refuses_without_name,
-)
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand, refuses_without_name
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 
@@ -29,36 +22,22 @@ _INSTALL = (
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
     application = application_files(model, project_type, "void app_main(void)")
     example = _example(model)
-    values = {
-        "name": model.name,
-        "symbol": symbol(model),
-        "does": WHAT_TYPES_DO[project_type],
-        "memory": model.details.memory,
-    }
+    values = library_values(model, project_type)
     return {
-        "CMakeLists.txt": render(
-            "esp_idf/component.cmake",
-            **values,
-            sources=library_sources(model),
-            folders=LIBRARY_FOLDERS,
-            flags=MODEL_FLAGS,
-        ),
+        "CMakeLists.txt": render("esp_idf/component.cmake", **values),
         "Kconfig": render("esp_idf/Kconfig", **values),
         "idf_component.yml": render(
             "esp_idf/idf_component.yml", **values, **{name: options[name] for name in ("version", "url", "license")}
         ),
         "linker.lf.in": render("esp_idf/linker.lf.in", **values),
-        **interface_sources(model),
         f"{example}/CMakeLists.txt": render("esp_idf/example.cmake", **values),
         f"{example}/sdkconfig.defaults": render(
             "esp_idf/sdkconfig.defaults",
             chip=board.vendor["esp-idf"],
             stack_bytes=options["main_stack_size"] or board.stack_bytes,
         ),
-        f"{example}/main/CMakeLists.txt": render(
-            "esp_idf/main.cmake", app_sources=[name for name in application if name.endswith(".c")]
-        ),
-        **{f"{example}/main/{name}": data for name, data in application.items()},
+        f"{example}/main/CMakeLists.txt": render("esp_idf/main.cmake", app_sources=c_files(application)),
+        **library_files(model, application, f"{example}/main"),
     }
 
 

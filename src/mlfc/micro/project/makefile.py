@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.micro.board.board import Board
-from mlfc.micro.firmware.bare_metal import bare_metal, refuses_bare_metal
-from mlfc.micro.firmware.makefile import makefile, optimization_level
+from mlfc.micro.firmware.bare_metal import project_files, refuses_bare_metal
 from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of, project_types
 from mlfc.micro.project.template import MODEL_CODE, ProjectModel, ProjectTemplate
 from mlfc.support.content import Data
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, _options: Mapping[str, Any]) -> dict[str, Data]:
-    project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
-    text = makefile(model.name, board, project, optimization_level(model.details), is_selftest=project_type == SELFTEST)
-    return {**project.files, "Makefile": text}
+    firmware, is_selftest = firmware_of(model, board, project_type), project_type == SELFTEST
+    return project_files(
+        model.name, model.code, model.details, board, firmware, model_folder=MODEL_CODE, is_selftest=is_selftest
+    )
 
 
 TEMPLATE = ProjectTemplate(

@@ -6,22 +6,21 @@ model has one buffer for each tensor, so projects carry a C file with these.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mlfc.archive.templates.subject import DemoTensor, described_subject, given_pools
-from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.makefile import COMPILE_FLAGS
-from mlfc.micro.project.template import MODEL_CODE, ProjectModel
+from mlfc.micro.project.template import MODEL_CODE, WHAT_TYPES_DO, ProjectModel
 from mlfc.micro.render import render
 from mlfc.support import dtypes
+from mlfc.support.content import Data
 
 _PRINTED = {"uint64": ("%llu", "unsigned long long"), "int64": ("%lld", "long long")}
-MODEL_FLAGS = tuple(flag for flag in COMPILE_FLAGS if flag.startswith("-f"))
-"""For a compiler whose language and optimization the build system chooses."""
+# for a compiler whose language and optimization the build system chooses
+_MODEL_FLAGS = tuple(flag for flag in COMPILE_FLAGS if flag.startswith("-f"))
 _INTERFACE_FOLDER = "module"
-LIBRARY_FOLDERS = (f"{MODEL_CODE}/include", _INTERFACE_FOLDER)
-"""The folders, in the project, of the library's headers."""
 
 
 @dataclass(frozen=True)
@@ -148,43 +147,43 @@ def _buffers(stem: str, tensors: Sequence[DemoTensor]) -> tuple[IoBuffer, ...]:
     return tuple(IoBuffer(tensor, stem if len(tensors) == 1 else f"{stem}_{tensor.field}") for tensor in tensors)
 
 
-def interface_sources(model: ProjectModel) -> dict[str, bytes]:
-    """Return the files of the application's interface by their paths in the project."""
-    return {f"{_INTERFACE_FOLDER}/{name}": data for name, data in interface_files(model).items()}
+def library_files(model: ProjectModel, application: Mapping[str, Data], folder: str) -> dict[str, Data]:
+    """Return the files of the application's interface, and those of an application in a folder, by their paths."""
+    return {
+        **{f"{_INTERFACE_FOLDER}/{name}": data for name, data in interface_files(model).items()},
+        **{f"{folder}/{name}": data for name, data in application.items()},
+    }
 
 
-def library_sources(model: ProjectModel) -> tuple[str, ...]:
-    """Return the paths, in the project, of the library's files: generated ones, and the application's interface."""
-    return (*_named(model, ".c", ".S"), f"{_INTERFACE_FOLDER}/{interface_of(model).source}")
+def library_values(model: ProjectModel, project_type: str) -> dict[str, Any]:
+    """Return the template values that describe a model as a library of some build system, paths as in the project."""
+    interface = interface_of(model)
+    # sections of workspace and constants end in the names of the memories that the model was compiled for
+    memories = {pool.name for pool in model.details.pools} | {pool.name for pool in model.details.constant_pools}
+    return {
+        "name": model.name,
+        "symbol": symbol(model),
+        "model": interface,
+        "does": WHAT_TYPES_DO[project_type],
+        "memory": model.details.memory,
+        "memories": tuple(sorted(memories)),
+        # generated files, and the application's interface
+        "sources": (*_named(model, ".c", ".S"), f"{_INTERFACE_FOLDER}/{interface.source}"),
+        "headers": (*_named(model, ".h"), f"{_INTERFACE_FOLDER}/{interface.header}"),
+        "binaries": _named(model, ".bin"),  # large constants that the assembler includes
+        "folders": (f"{MODEL_CODE}/include", _INTERFACE_FOLDER),  # of headers
+        "flags": _MODEL_FLAGS,
+    }
 
 
-def library_headers(model: ProjectModel) -> tuple[str, ...]:
-    """Return the paths, in the project, of the library's headers."""
-    return (*_named(model, ".h"), f"{_INTERFACE_FOLDER}/{interface_of(model).header}")
-
-
-def library_binaries(model: ProjectModel) -> tuple[str, ...]:
-    """Return the paths, in the project, of the large constants that the assembler includes."""
-    return _named(model, ".bin")
-
-
-def named_memories(model: ProjectModel) -> tuple[str, ...]:
-    """Return the memories, sorted, that the model was compiled for: sections of workspace and constants end in them."""
-    workspace = {pool.name for pool in model.details.pools}
-    return tuple(sorted(workspace | {pool.name for pool in model.details.constant_pools}))
+def c_files(files: Iterable[str], folder: str = "") -> list[str]:
+    """Return the paths of C files that lie in a folder."""
+    return [f"{folder}{name}" for name in files if name.endswith(".c")]
 
 
 def symbol(model: ProjectModel) -> str:
     """Return what Kconfig's symbols of the model start with."""
     return f"MLFC_{model.name.upper()}"
-
-
-def has_fpu(board: Board) -> bool:
-    """Return whether the board's code computes floats in registers of their own."""
-    for flag in board.toolchain.flags:
-        if flag == "-mfloat-abi=hard" or (flag.startswith("-mabi=") and flag.endswith(("f", "d"))):
-            return True
-    return False
 
 
 def _named(model: ProjectModel, *endings: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlfc.errors import OptionError, nearest
 from mlfc.micro.project.template import ProjectOption, ProjectTemplate
-from mlfc.micro.project_server.option_values import refused_value, typed_value
+from mlfc.micro.project_server.option_values import check_names, refused_value, typed_value
 
 GENERATE, BUILD, FLASH, OPEN = "generate_project", "build", "flash", "open_transport"
 _EVERY_STEP = (BUILD, FLASH, OPEN)
@@ -61,10 +61,10 @@ def checked_options(
 
     Raises OptionError for what is unknown, missing, or not of the option's type or choices.
     """
-    known = {option.name: option for option in options}
-    for name in given:
-        if name not in known:
-            raise OptionError(f"Option '{name}' is invalid. Use --list-options to see all available options.")
+    try:
+        check_names(given, [option.name for option in options])
+    except ValueError as error:
+        raise OptionError(str(error)) from None
     values: dict[str, str | int | bool | None] = {}
     for option in options:
         value = given.get(option.name)

@@ -11,15 +11,9 @@ from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.cmake import build_commands, is_cross, languages, toolchain_files
 from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, expected_line
-from mlfc.micro.project.model_interface import (
-    LIBRARY_FOLDERS,
-    interface_of,
-    interface_sources,
-    library_headers,
-    library_sources,
-)
+from mlfc.micro.project.model_interface import c_files, library_files, library_values
 from mlfc.micro.project.options import GENERATE
-from mlfc.micro.project.template import WHAT_TYPES_DO, ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 
@@ -32,26 +26,19 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
     if not _VERSION.fullmatch(version):
         raise OptionError(f"'{version}' is not a version", place="version", next_step="Write it as 1.2.3")
     application = application_files(model, project_type, "int main(void)")
-    example = {f"{_EXAMPLE}/{name}": data for name, data in application.items()}
     values = {
-        "name": model.name,
+        **library_values(model, project_type),
         "target": cmake_target(model.name),
-        "model": interface_of(model),
         "version": version,
-        "does": WHAT_TYPES_DO[project_type],
         "expected": expected_line(model, project_type),
         "is_cross": is_cross(board),
         "languages": languages(model.code),
-        "sources": library_sources(model),
-        "headers": library_headers(model),
-        "folders": LIBRARY_FOLDERS,
-        "example_sources": [path for path in example if path.endswith(".c")],
+        "example_sources": c_files(application, f"{_EXAMPLE}/"),
     }
     return {
         "CMakeLists.txt": render("package/CMakeLists.txt", **values),
         "config.cmake.in": render("package/config.cmake.in", **values),
-        **interface_sources(model),
-        **example,
+        **library_files(model, application, _EXAMPLE),
         **toolchain_files(board, model.code, model.details),
     }
 

@@ -7,25 +7,9 @@ from typing import Any
 
 from mlfc.micro.board.board import Board
 from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, expected_line
-from mlfc.micro.project.model_interface import (
-    LIBRARY_FOLDERS,
-    MODEL_FLAGS,
-    has_fpu,
-    interface_of,
-    interface_sources,
-    library_sources,
-    named_memories,
-    symbol,
-)
+from mlfc.micro.project.model_interface import c_files, interface_of, library_files, library_values
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
-from mlfc.micro.project.template import (
-    WHAT_TYPES_DO,
-    ProjectModel,
-    ProjectOption,
-    ProjectTemplate,
-    ToolCommand,
-    refuses_without_name,
-)
+from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand, refuses_without_name
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 
@@ -35,36 +19,19 @@ _INSTALL = "Install Zephyr, its SDK and west as https://docs.zephyrproject.org s
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
     interface = interface_of(model)
     application = application_files(model, project_type, "int main(void)")
-    values = {
-        "name": model.name,
-        "symbol": symbol(model),
-        "does": WHAT_TYPES_DO[project_type],
-        "project_type": project_type,
-        "memories": named_memories(model),
-    }
+    values = {**library_values(model, project_type), "project_type": project_type}
     return {
         "zephyr/module.yml": render("zephyr/module.yml", module=f"mlfc-{model.name.replace('_', '-').strip('-')}"),
-        "zephyr/CMakeLists.txt": render(
-            "zephyr/module.cmake",
-            **values,
-            sources=library_sources(model),
-            folders=LIBRARY_FOLDERS,
-            flags=MODEL_FLAGS,
-        ),
-        "zephyr/Kconfig": render("zephyr/Kconfig", **values, memory=model.details.memory, io_bytes=interface.nbytes),
+        "zephyr/CMakeLists.txt": render("zephyr/module.cmake", **values),
+        "zephyr/Kconfig": render("zephyr/Kconfig", **values, io_bytes=interface.nbytes),
         "zephyr/workspace.ld": render("zephyr/workspace.ld", **values),
-        **interface_sources(model),
-        "app/CMakeLists.txt": render(
-            "zephyr/app.cmake",
-            **values,
-            app_sources=[f"src/{name}" for name in application if name.endswith(".c")],
-        ),
+        "app/CMakeLists.txt": render("zephyr/app.cmake", **values, app_sources=c_files(application, "src/")),
         "app/prj.conf": render(
             "zephyr/prj.conf",
             **values,
             stack_bytes=options["config_main_stack_size"] or board.stack_bytes,
             prints_floats=project_type == "standalone" and interface.prints_floats,
-            has_fpu=has_fpu(board),
+            has_fpu="FPU" in board.features,
             core=board.core,
         ),
         "app/sample.yaml": render(
@@ -73,7 +40,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             platform=board.vendor["zephyr"],
             expected=expected_line(model, project_type),
         ),
-        **{f"app/src/{name}": data for name, data in application.items()},
+        **library_files(model, application, "app/src"),
     }
 
 

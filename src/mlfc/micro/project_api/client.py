@@ -19,6 +19,7 @@ from mlfc.errors import (
 )
 from mlfc.micro.project.generate import templates
 from mlfc.micro.project_api.connection import ServerConnection
+from mlfc.micro.project_server.option_values import check_names
 from mlfc.micro.project_server.protocol import PROTOCOL_VERSION, decode_bytes, encode_bytes
 from mlfc.micro.rpc.transport import Timeouts
 from mlfc.support.temporary import TemporaryFolder
@@ -73,12 +74,10 @@ class _ServedProject:
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all options of the project: given, or their defaults; OptionError for one that it does not have."""
         defaults = {option["name"]: option.get("default") for option in self._info["project_options"]}
-        for name in given:
-            if name not in defaults:
-                raise OptionError(
-                    f"Option '{name}' is invalid. Use --list-options to see all available options.",
-                    place=str(self.folder),
-                )
+        try:
+            check_names(given, defaults)
+        except ValueError as error:
+            raise OptionError(str(error), place=str(self.folder)) from None
         return {**defaults, **given}
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from mlfc.errors import (
     TransportClosedError,
 )
 from mlfc.micro.project_server.protocol import SERVER_ERROR, encode_line, read_line
+from mlfc.micro.project_server.steps import end_process
 from mlfc.support.text import shortened
 
 SERVER = "microtvm_api_server.py"
@@ -93,18 +94,9 @@ class ServerConnection:
         try:
             self._process.wait(grace)
         except subprocess.TimeoutExpired:
-            self._end()
+            end_process(self._process, _GRACE_SECONDS)
         with suppress(OSError):
             self._reader.close()
-
-    def _end(self) -> None:
-        """End the server; it gets some seconds to end what it started itself."""
-        self._process.terminate()
-        try:
-            self._process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
     def _exchanged(self, request: bytes, method: str, timeout: float | None) -> bytes:
         if self._is_held or self._writer.closed:
@@ -122,7 +114,7 @@ class ServerConnection:
         worker.start()
         worker.join(timeout)
         if worker.is_alive():
-            self._end()
+            end_process(self._process, _GRACE_SECONDS)
             # what the server started may keep the pipe open for longer than anybody waits
             worker.join(_GRACE_SECONDS)
             self._is_held = worker.is_alive()

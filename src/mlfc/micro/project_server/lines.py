@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .protocol import IoTimeoutError, StepError, TransportClosedError
+from .steps import end_process
 
 MAX_READ = 16 << 20
 _PAUSE_BYTES = 1 << 20
@@ -153,13 +154,7 @@ class ProcessDevice:
 
     def close(self) -> None:
         """End the program."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        end_process(self._process, _GRACE_SECONDS)
 
     def ending(self) -> str:
         """Say why nothing more comes."""

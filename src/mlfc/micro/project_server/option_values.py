@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Any
 
 _TRUTH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
@@ -25,6 +26,12 @@ def typed_value(name: str, kind: str, value: Any) -> str | int | bool:
             raise refused_value(name, value, "it is an integer, and not less than 0")
         return int(value)
     return str(value)
+
+
+def check_names(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise ValueError for an option that a project does not have."""
+    for name in sorted(set(given) - set(known)):
+        raise ValueError(f"Option '{name}' is invalid. Use --list-options to see all available options.")
 
 
 def refused_value(name: str, value: Any, why: str) -> ValueError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .lines import DeviceLine, ProcessDevice, SerialDevice, find_port
-from .option_values import typed_value
+from .option_values import check_names, typed_value
 from .protocol import PROTOCOL_VERSION, StepError, TransportClosedError
 from .steps import arguments_of, environment_of, program_of, run_step
 
@@ -111,9 +111,7 @@ class Project:
     def _values(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return the options' values: as given now, else as given when the project was made."""
         known = {option["name"]: option["type"] for option in self._record["project_options"]}
-        for name in sorted(options):
-            if name not in known:
-                raise ValueError(f"Option '{name}' is invalid. Use --list-options to see all available options.")
+        check_names(options, known)
         given = {name: typed_value(name, known[name], value) for name, value in options.items() if value is not None}
         return {**self._record["options"], **given}
 

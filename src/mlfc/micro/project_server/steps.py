@@ -17,7 +17,7 @@ from .protocol import StepError
 _PLACE = re.compile(r"\{([a-z_]+)(?::([^{}]*))?\}")
 _LAST_LINES = 15
 _LONGEST_LINE = 4096
-# what a make that runs this program hands down is not meant for the project's make
+# what a make that runs this program hands down is not meant for the programs
 _FROM_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
 
 
@@ -33,12 +33,17 @@ def arguments_of(command: Mapping[str, Any], options: Mapping[str, Any]) -> list
 
 def environment_of(command: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment that a command is started in."""
-    environment = {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
+    environment = own_environment()
     for key, text in command.get("environment", {}).items():
         value = _filled(text, options)
         if value:
             environment[key] = value
     return environment
+
+
+def own_environment() -> dict[str, str]:
+    """Return the variables of this process that are meant for programs that it starts."""
+    return {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
 
 
 def _filled(text: str, options: Mapping[str, Any]) -> str | None:
@@ -86,6 +91,17 @@ def run_step(what: str, commands: Sequence[Mapping[str, Any]], folder: Path, opt
         calls.append(([program_of(command, arguments, folder), *arguments[1:]], environment_of(command, options)))
     for arguments, environment in calls:
         _run(what, arguments, environment, folder, verbose=bool(options.get("verbose")))
+
+
+def end_process(process: subprocess.Popen[bytes], grace: float) -> None:
+    """End a program that still runs; it gets some seconds to end what it started itself, as make does."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(grace)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _run(what: str, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, verbose: bool) -> None:

@@ -14,8 +14,6 @@ from mlfc.micro.project_server import protocol
 from mlfc.micro.project_server.lines import DeviceLine, LineDevice, ProcessDevice, SerialDevice
 from mlfc.support.text import printable
 
-_DEFAULT_BAUD = 115200
-
 
 @dataclass(frozen=True)
 class Timeouts:
@@ -118,5 +116,4 @@ def emulator_transport(board: Board, folder: Path, elf: str, timeouts: Timeouts 
 
 def serial_transport(port: str, board: Board, timeouts: Timeouts = _SERIAL) -> LineTransport:
     """Return a serial port of this machine at the board's speed."""
-    baud = board.serial.baud if board.serial is not None else _DEFAULT_BAUD
-    return LineTransport(lambda: SerialDevice(port, baud), timeouts, port)
+    return LineTransport(lambda: SerialDevice(port, board.baud), timeouts, port)

@@ -19,11 +19,12 @@ from mlfc.micro.firmware.fit import check_fit
 from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts, require_code_alone
 from mlfc.micro.firmware.makefile import MAP, optimization_level
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
-from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details, graph_firmware, tvm_firmware
+from mlfc.micro.firmware.runtime_firmware import graph_firmware, tvm_firmware
 from mlfc.micro.firmware.standalone import INPUTS
 from mlfc.micro.firmware.trace import CHOSEN, choose, read_calls, read_tensors, read_trace
 from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
 from mlfc.micro.memory.memory_table import MemoryTable
+from mlfc.micro.project.model import details_of
 from mlfc.micro.run.firmware_build import build, section_sizes
 from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_command
 from mlfc.runtime.tensor.arrays import by_name
@@ -37,6 +38,7 @@ from mlfc.support.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
+    from mlfc.runtime.modules.module import Module
 
 _AOT = "Compile the model with --executor aot, or run a graph with --host-driven"
 
@@ -123,9 +125,8 @@ class BuiltFirmware:
         rate = emulator.instructions_per_tick if emulator else None
         cycles = emulator.cycles_per_tick if emulator else None
         has_sizes = self.board.arch != "host"
-        read = read_outputs if self._executable is None else interpreted.read_outputs
         return BoardRun(
-            read(folder, self.outputs),
+            read_outputs(folder, self.outputs, has_shapes=self._executable is not None),
             _counted(ticks, rate),
             _counted(report["startup"], rate),
             _counted(ticks, cycles),
@@ -242,15 +243,11 @@ def emulated_factory(factory: Factory, board: Board, **options: Any) -> Emulated
     """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
     from mlfc.archive.details import full_module_info
 
-    details = full_module_info(factory)
-    if factory.executor == "graph":
-        source = graph_of_factory(factory)
-        options |= {"firmware": _graph_firmware(source, board, options)}
-    if factory.unit.executable is not None:
-        _refuse_outputs(factory.module_name, options)
-        require_code_alone(factory.module_name, factory.lib.imported_modules)
-        options |= {"executable": factory.unit.executable}
-    return EmulatedModule(factory.module_name, factory.code.built_files, details, board, **options)
+    graph = graph_of_factory(factory) if factory.executor == "graph" else None
+    executable, imports = factory.unit.executable, factory.lib.imported_modules
+    name, details = factory.module_name, full_module_info(factory)
+    options |= _running(name, details, board, graph, executable, imports, options)
+    return EmulatedModule(name, factory.code.built_files, details, board, **options)
 
 
 def emulated_archive(
@@ -260,31 +257,40 @@ def emulated_archive(
     from mlfc.archive.read.module_parts import read_parts
 
     parts = read_parts(path, module)
-    details: ModuleInterface | None = parts.record.details
-    if parts.executor == "graph":
-        source = graph_of_parts(parts)
-        options |= {"firmware": _graph_firmware(source, board, options)}
-        details = details or graph_details(source, parts.record.main[0].outputs if parts.record.main else ())
-    elif parts.executor == "aot" and details is None:
-        _refuse_operators(parts.record.name, "was not compiled by mlfc", options)
-        details = aot_details(parts)
-        options |= {"firmware": tvm_firmware(parts.record.name, details)}
-    if parts.executable is not None:
-        _refuse_outputs(parts.record.name, options)
-        require_code_alone(parts.record.name, parts.imports)
-        options |= {"executable": decode(parts.executable, place=parts.place)}
-    if parts.executor is None or details is None:
+    name = parts.record.name
+    if parts.executor is None:
         raise OptionError(
-            f"module '{parts.record.name}' has no executor, which firmware requires",
+            f"module '{name}' has no executor, which firmware requires",
             place=parts.place,
             next_step="Compile the model with: mlfc compile MODEL",
         )
-    return EmulatedModule(parts.record.name, parts.code, details, board, **options)
+    graph = graph_of_parts(parts) if parts.executor == "graph" else None
+    executable = None if parts.executable is None else decode(parts.executable, place=parts.place)
+    details = details_of(parts)
+    options |= _running(name, details, board, graph, executable, parts.imports, options)
+    return EmulatedModule(name, parts.code, details, board, **options)
 
 
-def _graph_firmware(source: GraphSource, board: Board, options: Mapping[str, Any]) -> Firmware:
-    _refuse_operators(source.name, "is for the graph executor", options)
-    return graph_firmware(source, board)
+def _running(
+    name: str,
+    details: ModuleInterface,
+    board: Board,
+    graph: GraphSource | None,
+    executable: Executable | None,
+    imports: Sequence[Module],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the options of `EmulatedModule` that run a module, if its firmware supports the options of the user."""
+    if graph is not None:
+        _refuse_operators(name, "is for the graph executor", options)
+        return {"firmware": graph_firmware(graph, board)}
+    if not isinstance(details, ModuleInfo):
+        _refuse_operators(name, "was not compiled by mlfc", options)
+        return {"firmware": tvm_firmware(name, details)}
+    if executable is not None:
+        _refuse_outputs(name, options)
+        require_code_alone(name, imports)
+    return {"executable": executable}
 
 
 def _refuse_operators(name: str, reason: str, options: Mapping[str, Any]) -> None:

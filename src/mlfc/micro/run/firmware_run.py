@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from mlfc.errors import OptionError, RunError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import need, run
 from mlfc.micro.firmware.bare_metal import ELF
+from mlfc.micro.firmware.interpreted import SIZE
 from mlfc.micro.firmware.standalone import ERROR, OUTPUTS, REPORT
 from mlfc.micro.firmware.trace import LINES, TENSORS
 from mlfc.support.arrays import Array
@@ -105,17 +108,28 @@ def read_report(folder: Path) -> dict[str, int]:
         raise RunError(f"the firmware's report is damaged: {error}", place=REPORT) from error
 
 
-def read_outputs(folder: Path, infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    """Return the tensors that firmware wrote; raise RunError unless these are all."""
-    data = (folder / OUTPUTS).read_bytes() if infos else b""
-    if len(data) != sum(info.nbytes for info in infos):
-        raise RunError(f"the firmware wrote {len(data):,} bytes of outputs", place=OUTPUTS)
-    outputs, offset = {}, 0
+def read_outputs(folder: Path, infos: Sequence[TensorInfo], *, has_shapes: bool = False) -> dict[str, Array]:
+    """Return the tensors that firmware wrote; raise RunError unless these are all.
+
+    `has_shapes`: the shape of each tensor precedes its elements, as firmware of dynamic models writes them.
+    """
+    data, at = (folder / OUTPUTS).read_bytes() if infos else b"", 0
+    found: dict[str, Array] = {}
     for info in infos:
-        piece = data[offset : offset + info.nbytes]
-        outputs[info.name] = np.frombuffer(piece, info.numpy_dtype).reshape(info.shape).copy()
-        offset += info.nbytes
-    return outputs
+        shape: Sequence[Any] = info.shape
+        if has_shapes:
+            start, at = at, at + SIZE.itemsize * len(info.shape)
+            if at > len(data):
+                break
+            shape = np.frombuffer(data[start:at], SIZE).tolist()
+        end = at + prod(shape) * info.numpy_dtype.itemsize
+        if min(shape, default=0) < 0 or end > len(data):
+            break
+        found[info.name] = np.frombuffer(data[at:end], info.numpy_dtype).reshape(shape).copy()
+        at = end
+    if len(found) != len(infos) or at != len(data):
+        raise RunError(f"the firmware wrote {len(data):,} bytes of outputs", place=OUTPUTS)
+    return found
 
 
 def write_printed(printed: str, folder: Path) -> tuple[int | None, str]:

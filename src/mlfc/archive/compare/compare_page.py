@@ -13,16 +13,15 @@ from mlfc.archive.describe.inspect import describe
 from mlfc.archive.describe.kernel_sources import kernel_sources
 from mlfc.archive.describe.pages import Cell, filled_page, html_of, name_cell, number, script, sortable
 from mlfc.archive.describe.picture import memory_picture
-from mlfc.archive.describe.report_operators import MOST_ROWS, anchor
+from mlfc.archive.describe.report_operators import MOST_ROWS, amount, anchor
 from mlfc.archive.describe.report_page import MOST_DRAWN
-from mlfc.archive.describe.report_sections import memory_title
+from mlfc.archive.describe.report_sections import CALL_NUMBERS, memory_title
 from mlfc.archive.describe.source_graph import source_nodes
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError
 
 _SIDES = ("A", "B")
 _MAP = 560  # pixels across, of which two are side by side
-_NUMBERS = (("MACs", "macs"), ("bytes moved", "bytes"), ("live bytes", "live_bytes"), ("scratch", "workspace_bytes"))
 _SAME, _CHANGED = "same", "changed"
 
 
@@ -178,7 +177,7 @@ def _operators(matched: Sequence[Matched] | None) -> Iterator[str]:
     }
     told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     yield f"<p>Matched by the nodes of the model: {told}.</p>"
-    columns = ["operator", "change", *(f"{title} {side}" for title, _ in _NUMBERS for side in _SIDES)]
+    columns = ["operator", "change", *(f"{title} {side}" for title, _ in CALL_NUMBERS for side in _SIDES)]
     order = sorted(matched, key=lambda item: _status(item)[0] == _SAME)[:MOST_ROWS]
     if len(order) < len(matched):
         yield f"<p>{len(order):,} of {len(matched):,}; those that differ come first.</p>"
@@ -203,10 +202,9 @@ def _row(item: Matched) -> Iterator[Cell]:
     status, kind = _status(item)
     yield name_cell(item.name)
     yield Cell(status, kind=kind)
-    for _, key in _NUMBERS:
+    for _, key in CALL_NUMBERS:
         for operator in item.operators:
-            value = None if operator is None else operator[key]
-            cell = number(value) if isinstance(value, int) or value is None else Cell(str(value))
+            cell = amount(None if operator is None else operator[key])
             yield Cell(cell.value, cell.text, kind="unsure" if key in item.changes else "")
 
 

@@ -6,11 +6,12 @@ or link with it. Such a caller fills the structs field by field, and has sizes c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
-from mlfc.archive.read.c_header import Header
+from mlfc.archive.read.c_header import Header, Prototype, StructField
 
 BREAK: Final = "break"
 WARNING: Final = "warning"
@@ -18,6 +19,7 @@ NOTE: Final = "note"
 _LEVELS = (BREAK, WARNING, NOTE)
 _POOL_SIZES = ("_WORKSPACE_POOL_SIZE", "_VM_WORK_SIZE")
 _POOL_CONSTANTS = ("_CONSTANT_POOL_SIZE", "_CONSTANT_POOL_DATA")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,10 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
     elif header and a.header is None:
         changes.append(Change(NOTE, "there is a C interface now (a header)"))
     elif a.header and header:
-        changes += _struct_changes(a.header, header)
-        changes += _function_changes(a.header, header)
-        changes += _macro_changes(a, header, "TVMBackendAllocWorkspace" in b.calls)
+        changes += _named_changes("struct {}", a.header.structs, header.structs, _struct_changes)
+        changes += _named_changes("function {}", a.header.functions, header.functions, _function_change)
+        macro_change = partial(_macro_change, a, "TVMBackendAllocWorkspace" in b.calls)
+        changes += _named_changes("macro {}", a.header.macros, header.macros, macro_change)
     if b.calls - a.calls:
         # who runs graphs, or code that calls some of it, links that runtime already
         linked = bool(a.calls) or a.module["executor"] == "graph"
@@ -97,60 +100,62 @@ def _state_changes(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]
         yield Change(WARNING, "states that were saved do not fit", *names)
 
 
-def _struct_changes(a: Header, b: Header) -> Iterator[Change]:
-    for name, fields in a.structs.items():
-        if name not in b.structs:
-            yield Change(BREAK, f"struct {name} is gone")
-            continue
-        old, new = ({item.name: item.type for item in group} for group in (fields, b.structs[name]))
-        for gone in [field for field in old if field not in new]:
-            yield Change(BREAK, f"struct {name} lost the field {gone}")
-        for added in [field for field in new if field not in old]:
-            yield Change(BREAK, f"struct {name} got the field {added}")
-        for field in old:
-            if field in new and old[field] != new[field]:
-                yield Change(BREAK, f"struct {name}: the type of {field}", old[field], new[field])
-        kept = [field for field in old if field in new]
-        if kept != [field for field in new if field in old]:
-            yield Change(BREAK, f"struct {name}: the order of the fields", ", ".join(old), ", ".join(new))
-    for name in b.structs:
-        if name not in a.structs:
-            yield Change(NOTE, f"struct {name} is there now")
+def _named_changes(
+    kind: str,
+    a: Mapping[str, Item],
+    b: Mapping[str, Item],
+    changed: Callable[[str, Item, Item], Iterable[Change]],
+    *,
+    gone: str = BREAK,
+    added: str = NOTE,
+) -> Iterator[Change]:
+    """Yield what is gone, what differs as `changed` finds it, and what is new.
+
+    `kind`: what has the names, with a place for one: ``struct {}``.
+    `gone`, `added`: the levels of these.
+    """
+    for name, item in a.items():
+        if name not in b:
+            yield Change(gone, f"{kind.format(name)} is gone")
+        elif item != b[name]:
+            yield from changed(name, item, b[name])
+    for name, item in b.items():
+        if name not in a:
+            yield Change(added, f"{kind.format(name)} is there now", None, item if isinstance(item, str) else None)
 
 
-def _function_changes(a: Header, b: Header) -> Iterator[Change]:
-    for name, prototype in a.functions.items():
-        if name not in b.functions:
-            yield Change(BREAK, f"function {name} is gone")
-        elif prototype != b.functions[name]:
-            yield Change(BREAK, f"function {name}: result and parameters", str(prototype), str(b.functions[name]))
-    for name in b.functions:
-        if name not in a.functions:
-            yield Change(NOTE, f"function {name} is there now")
+def _struct_changes(name: str, a: Sequence[StructField], b: Sequence[StructField]) -> Iterator[Change]:
+    old, new = ({item.name: item.type for item in group} for group in (a, b))
+    for gone in [field for field in old if field not in new]:
+        yield Change(BREAK, f"struct {name} lost the field {gone}")
+    for added in [field for field in new if field not in old]:
+        yield Change(BREAK, f"struct {name} got the field {added}")
+    for field in old:
+        if field in new and old[field] != new[field]:
+            yield Change(BREAK, f"struct {name}: the type of {field}", old[field], new[field])
+    kept = [field for field in old if field in new]
+    if kept != [field for field in new if field in old]:
+        yield Change(BREAK, f"struct {name}: the order of the fields", ", ".join(old), ", ".join(new))
 
 
-def _macro_changes(a: Face, header: Header, allocates: bool) -> Iterator[Change]:
-    before = a.header.macros if a.header else {}
-    workspace = f"{a.prefix.upper()}_WORKSPACE_SIZE"
-    for name, value in before.items():
-        if name not in header.macros:
-            yield Change(BREAK, f"macro {name} is gone")
-        elif (other := header.macros[name]) != value:
-            if name.endswith(_POOL_CONSTANTS):
-                yield Change(BREAK, f"{name}: the caller holds the old constants")
-            elif name == workspace and not allocates:
-                yield Change(NOTE, name, value, other)
-            elif name == workspace or name.endswith(_POOL_SIZES):
-                # memory that the caller gives: more than enough does no harm
-                yield Change(BREAK if _grows(value, other) else NOTE, name, value, other)
-            elif a.module["vm"] and name.endswith("_SIZE"):
-                # the most bytes of a tensor: a caller that knows a smaller limit keeps it
-                yield Change(NOTE if _grows(value, other) else BREAK, name, value, other)
-            else:
-                yield Change(BREAK, name, value, other)
-    for name, value in header.macros.items():
-        if name not in before:
-            yield Change(NOTE, f"macro {name} is there now", None, value)
+def _function_change(name: str, a: Prototype, b: Prototype) -> Iterator[Change]:
+    yield Change(BREAK, f"function {name}: result and parameters", str(a), str(b))
+
+
+def _macro_change(caller: Face, allocates: bool, name: str, value: str, other: str) -> Iterator[Change]:
+    workspace = f"{caller.prefix.upper()}_WORKSPACE_SIZE"
+    if name.endswith(_POOL_CONSTANTS):
+        yield Change(BREAK, f"{name}: the caller holds the old constants")
+    elif name == workspace and not allocates:
+        yield Change(NOTE, name, value, other)
+    elif name == workspace or name.endswith(_POOL_SIZES):
+        # memory that the caller gives: more than enough does no harm
+        yield Change(BREAK if _grows(value, other) else NOTE, name, value, other)
+    elif caller.module["vm"] and name.endswith("_SIZE"):
+        # the most bytes of a tensor: a caller that knows a smaller limit keeps it
+        yield Change(NOTE if _grows(value, other) else BREAK, name, value, other)
+    else:
+        yield Change(BREAK, name, value, other)
 
 
 def _grows(a: str, b: str) -> bool:
@@ -164,17 +169,12 @@ def _tensor_changes(a: Face, b: Face, *, fields_say_names: bool) -> Iterator[Cha
         if not old or not new:
             continue  # older archives do not list them
         level = WARNING if fields_say_names else BREAK
-        for name in old:
-            if name not in new:
-                yield Change(level, f"{kind} '{name}' is gone")
-            elif old[name] != new[name]:
-                yield from _one_tensor(f"{kind} '{name}'", old[name], new[name])
-        for name in new:
-            if name not in old:
-                yield Change(level, f"{kind} '{name}' is there now")
+        yield from _named_changes(f"{kind} '{{}}'", old, new, partial(_one_tensor, kind), gone=level, added=level)
 
 
-def _one_tensor(where: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Change]:
+def _one_tensor(kind: str, name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Change]:
+    where = f"{kind} '{name}'"
+
     def both(key: str) -> bool:
         return a[key] is not None and b[key] is not None and a[key] != b[key]
 
@@ -194,13 +194,10 @@ def _one_tensor(where: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Itera
 
 def _buffer_changes(a: Mapping[str, Sequence[Any]], b: Mapping[str, Sequence[Any]]) -> Iterator[Change]:
     """Yield how the functions of archives of operator style differ."""
-    for name, buffers in a.items():
-        if name not in b:
-            yield Change(BREAK, f"function {name} is gone")
-            continue
-        old, new = ([(item["dtype"], item["shape"]) for item in group] for group in (buffers, b[name]))
-        if old != new:
-            yield Change(BREAK, f"function {name}: its parameters", old, new)
-    for name in b:
-        if name not in a:
-            yield Change(NOTE, f"function {name} is there now")
+    old, new = (
+        {name: [(item["dtype"], item["shape"]) for item in buffers] for name, buffers in functions.items()}
+        for functions in (a, b)
+    )
+    yield from _named_changes(
+        "function {}", old, new, lambda name, *pair: [Change(BREAK, f"function {name}: its parameters", *pair)]
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from mlfc.archive.describe.graph_layout import layered
 from mlfc.archive.describe.pages import html_of
+from mlfc.archive.describe.report_sections import CALL_NUMBERS
 from mlfc.archive.describe.source_graph import SourceNode, main_operators, short_operators
 from mlfc.relay.op import kernel_operators
 from mlfc.support.text import printable, shortened
@@ -131,7 +132,7 @@ def _call(
         for known in [sources.get(name, _UNKNOWN)]
     ]
     operators = kernel_operators(call["function"])
-    told = [(title, f"{call[key]:,}") for title, key in _FACTS if isinstance(call.get(key), int)]
+    told = [(title, f"{call[key]:,}") for title, key in CALL_NUMBERS if isinstance(call.get(key), int)]
     return {
         "kind": "call",
         "call": index,
@@ -151,9 +152,6 @@ def _call(
 
 
 _UNKNOWN = SourceNode((), "", ())
-_FACTS = (
-    ("MACs", "macs"), ("bytes moved", "bytes"), ("live bytes", "live_bytes"), ("scratch", "workspace_bytes"),
-)  # fmt: skip
 
 
 def _macs(call: Mapping[str, Any]) -> int:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 import numpy as np
 
-from mlfc.archive.describe.pages import filled_page
+from mlfc.archive.describe.pages import Cell, filled_page, html_of, name_cell, number, sortable
 from mlfc.archive.describe.profile_rows import operator_name, operator_row
 from mlfc.archive.describe.stages import Stage, stages
 from mlfc.library.peaks import MEMORY, Peaks
 from mlfc.runtime.executors.profile import OperatorTime, Profile
-from mlfc.support.text import printable, shortened
+from mlfc.support.text import shortened
 
 MOST_ROWS = 2_000
 """Of the table, the slowest operators; pages of more are slow to show."""
 _WIDTH, _ROW = 1200.0, 22
 _THINNEST = 1.0
 _CHARACTER = 6.2  # width of one at this font size, near enough to know what fits
-_NAME, _SHOWN = 300, 120  # characters of names where they are pointed at, and in the table
+_NAME = 300  # characters of names where they are pointed at
 _NO_PEAK = "#bbb"
 _REST = "#ddd"
 _COLUMNS = (
@@ -45,8 +44,7 @@ def profile_page(model: str, profile: Profile, peaks: Peaks | None) -> str:
         facts=_text(_facts(profile, peaks)),
         flame="\n".join(_flame(stages(model, profile.operators), peaks)),
         shown=_text(shown),
-        header="".join(f"<th{_class(name)}>{escape(name)}</th>" for name in _COLUMNS),
-        rows="\n".join(_row(operator_row(item, peaks), operator_name(item)) for item in listed),
+        table=sortable(_COLUMNS, _NAMES, [_row(operator_row(item, peaks), operator_name(item)) for item in listed]),
     )
 
 
@@ -64,43 +62,31 @@ def _facts(profile: Profile, peaks: Peaks | None) -> str:
     )
 
 
-def _row(row: dict[str, Any], name: str) -> str:
+def _row(row: dict[str, Any], name: str) -> tuple[Cell, ...]:
     share, bound = row["share_of_peak"], row["bound"]
     bar = ""
     if share is not None:
         kind = "bar memory" if bound == MEMORY else "bar"
         width = f"{min(share, 1.0) * 100:.1f}%"
         bar = f'<span class="track"><span class="{kind}" style="width:{width}"></span></span>{share:.1%}'
-    cells = (
-        (row["index"], str(row["index"])),
-        (name, None),
-        (row["function"], None),
-        (row["median_us"], f"{row['median_us']:,.2f}"),
-        (row["share"], f"{row['share']:.1%}"),
-        (row["macs"], f"{row['macs'] / 1e6:,.3f}" if row["macs"] else ""),
-        _number(row["gmacs_per_second"], "{:,.1f}"),
-        _number(row["bytes"], "{:,}"),
-        _number(row["gbytes_per_second"], "{:,.1f}"),
-        (bound or "", None),
-        (-1 if share is None else share, bar),
-        _number(row["balance"], "{:.0%}"),
+    return (
+        Cell(row["index"]),
+        name_cell(name),
+        name_cell(row["function"]),
+        _formatted(row["median_us"], "{:,.2f}"),
+        _formatted(row["share"], "{:.1%}"),
+        number(row["macs"], text=f"{row['macs'] / 1e6:,.3f}" if row["macs"] else ""),
+        _formatted(row["gmacs_per_second"], "{:,.1f}"),
+        number(row["bytes"]),
+        _formatted(row["gbytes_per_second"], "{:,.1f}"),
+        Cell(bound or ""),
+        Cell(-1 if share is None else share, html=bar),
+        _formatted(row["balance"], "{:.0%}"),
     )
-    return "<tr>" + "".join(_cell(cell, column) for cell, column in zip(cells, _COLUMNS, strict=True)) + "</tr>"
 
 
-def _number(value: float | None, form: str) -> tuple[float, str]:
-    return (-1, "") if value is None else (value, form.format(value))
-
-
-def _cell(cell: tuple[Any, str | None], column: str) -> str:
-    value, shown = cell
-    whole = _text(str(value))
-    text = f'<span title="{whole}">{_text(shortened(str(value), _SHOWN))}</span>' if shown is None else shown
-    return f'<td{_class(column)} data-value="{whole}">{text}</td>'
-
-
-def _class(column: str) -> str:
-    return ' class="name"' if column in _NAMES else ""
+def _formatted(value: float | None, form: str) -> Cell:
+    return number(value, text=None if value is None else form.format(value))
 
 
 def _flame(root: Stage, peaks: Peaks | None) -> Iterator[str]:
@@ -176,4 +162,4 @@ def _rectangle(x: float, width: float, level: int, colour: str, name: str, told:
 
 
 def _text(text: str) -> str:
-    return escape(printable(shortened(text, _NAME)))
+    return html_of(shortened(text, _NAME))

@@ -10,6 +10,7 @@ from mlfc.archive.describe.cost_pictures import MOST_BARS, cost_bars, roofline
 from mlfc.archive.describe.graph_picture import result_type
 from mlfc.archive.describe.measured import INSTRUCTIONS, Costs, ModuleMeasurements, TensorDifference
 from mlfc.archive.describe.pages import Cell, html_of, name_cell, number, sortable
+from mlfc.archive.describe.report_sections import CALL_NUMBERS
 from mlfc.archive.describe.source_graph import SourceNode, contract_of
 from mlfc.relay.op import kernel_operators
 from mlfc.support.dtypes import is_integer
@@ -19,7 +20,6 @@ MOST_ROWS = 2_000
 """Of a table; pages of more are slow to show. Operators are those with the most multiply-accumulates."""
 _NAMES = 3  # of the nodes of an operator
 _INPUT = 28  # characters of a name
-_NUMBERS = (("MACs", "macs"), ("bytes moved", "bytes"), ("live bytes", "live_bytes"), ("scratch", "workspace_bytes"))
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class OperatorTable:
         if first["types"]:
             types = [result_type(self.operators[index], self.sources) for index in shown]
             yield _Column("gives", list(map(Cell, types)), is_text=True)
-        for title, key in _NUMBERS:
+        for title, key in CALL_NUMBERS:
             most = max((known(operator[key]) for operator in self.operators), default=0)
-            yield _Column(title, [_amount(self.operators[index][key], most) for index in shown])
+            yield _Column(title, [amount(self.operators[index][key], most) for index in shown])
         yield from self._cost_columns(shown)
         yield from self._difference_columns(shown)
         contracts = [self.contract(index) or "" for index in shown]
@@ -215,7 +215,8 @@ def _of_peak(share: float | None) -> Cell:
     return number(None) if share is None else number(share, 1.0, f"{share:.1%}")
 
 
-def _amount(value: object, largest: int) -> Cell:
+def amount(value: object, largest: int | None = None) -> Cell:
+    """Return the cell of a number, or of the expression of one that depends on the run."""
     return number(value, largest) if isinstance(value, int) or value is None else Cell(str(value))
 
 

@@ -18,6 +18,12 @@ def cards(facts: Mapping[str, object]) -> Iterator[str]:
             yield f"<div><b>{html_of(fact)}</b>{html_of(name)}</div>"
 
 
+CALL_NUMBERS = (
+    ("MACs", "macs"), ("bytes moved", "bytes"), ("live bytes", "live_bytes"), ("scratch", "workspace_bytes"),
+)  # fmt: skip
+"""Titles of the numbers of a call, and their keys in what `describe` returns."""
+
+
 def byte_text(count: int | None) -> str | None:
     """Return a number of bytes in words; None if it is not known."""
     return None if count is None else f"{count:,} bytes"
@@ -44,19 +50,7 @@ def tensor_table(module: Mapping[str, Any]) -> str:
         for tensor in module[kind] or ()
     ]
     columns = ("kind", "name", "shape", "dtype", "bytes", "scale", "zero point")
-    return sortable(columns, ("kind", "name", "shape", "dtype"), rows) + _extents(module) + _containers(module)
-
-
-def _extents(module: Mapping[str, Any]) -> str:
-    """Return a table of the open extents of the inputs; nothing where there are none."""
-    vm = module["vm"]
-    if not vm or not vm["symbols"]:
-        return ""
-    rows = [
-        (Cell(item["name"]), number(item["low"]), Cell("no bound") if item["high"] is None else number(item["high"]))
-        for item in vm["symbols"]
-    ]
-    return sortable(("open extent", "from", "to"), ("open extent",), rows)
+    return sortable(columns, ("kind", "name", "shape", "dtype"), rows) + _containers(module)
 
 
 def _containers(module: Mapping[str, Any]) -> str:
@@ -94,7 +88,7 @@ def open_extents(vm: Mapping[str, Any]) -> Iterator[str]:
             )
             for item in vm["symbols"]
         ]
-        yield sortable(("name", "at least", "at most"), ("name",), rows)
+        yield sortable(("open extent", "from", "to"), ("open extent",), rows)
     worst = {
         "tensors in the worst case": byte_text(vm["arena_bytes"]) or f"{_UNKNOWN}: a dimension has no bound",
         "work area": byte_text(vm["work_bytes"]) or _UNKNOWN,

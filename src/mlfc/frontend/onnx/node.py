@@ -18,8 +18,7 @@ from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.symbolic import as_tensor
 from mlfc.ops.rules import UnequalDimsError, same_shape
 from mlfc.relay import ir
-from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, Var
-from mlfc.relay.visitor import post_order
+from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple
 from mlfc.support import cost, dtypes
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, UndecidedError, bounds, is_static, substituted
 
@@ -254,10 +253,6 @@ class Node:
             self.dynamic.require(flag, True, what)
         elif known is not None and not known.all():
             self.wrong(f"its inputs do not fit: {what}: no")
-
-    def is_fixed(self, expr: Expr) -> bool:
-        """Tell whether an expression is computed from constants alone."""
-        return isinstance(expr, Constant) or not any(isinstance(part, Var) for part in post_order(expr))
 
     # Attributes
 

@@ -9,7 +9,8 @@ from onnx import TensorProto
 from onnx import helper as oh
 
 from mlfc.errors import ModelError
-from mlfc.frontend.onnx import import_onnx, importer
+from mlfc.frontend.onnx import constraining, import_onnx, importer
+from mlfc.ops.rules import UnequalDimsError
 from mlfc.relay.ir import IRModule
 from mlfc.relay.text import to_text
 from tests.verify_relay import verify
@@ -73,3 +74,13 @@ def test_a_size_that_no_bounds_allow_is_refused() -> None:
     shapes = {"x": (1, 2, ("n", 1, 2))}
     with pytest.raises(ModelError, match="does not fit into the input"):
         import_onnx(data, "m", shapes=shapes, dynamic=True)
+
+
+def test_more_constraints_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [oh.make_node("Concat", ["a", "b"], ["c"], axis=0), oh.make_node("Concat", ["c", "d"], ["y"], axis=0)]
+    data = model(nodes, {"a": ["i", "n"], "b": ["j", "m"], "d": ["k", "l"]}, {})
+    module, _ = import_onnx(data, "m", dynamic=True)
+    assert str(module.main.body.type) == "Tensor[(i + j + k, l), float32]"
+    monkeypatch.setattr(constraining, "CONSTRAINT_LIMIT", 1)
+    with pytest.raises(UnequalDimsError, match="have to be equal"):
+        import_onnx(data, "m", dynamic=True)

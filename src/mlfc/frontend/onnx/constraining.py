@@ -20,7 +20,7 @@ from mlfc.relay.ir import Expr, Quantization, Var
 from mlfc.support.cost import undone
 from mlfc.support.dims import Dim, Extent, Symbol, substituted
 
-_CONSTRAINT_LIMIT = 128  # each substitutes values for symbols in all that is imported
+CONSTRAINT_LIMIT = 128  # each substitutes values for symbols in all that is imported
 
 
 class Constraining(Bodies):
@@ -51,7 +51,7 @@ class Constraining(Bodies):
 
     def fit_windows(self, outputs: Sequence[str], scope: Scope) -> None:
         """Constrain symbols of the inputs to the bounds in which windows fit into their data."""
-        while self.dynamic is not None and self.may_restart and self.constraints < _CONSTRAINT_LIMIT:
+        while self.dynamic is not None and self.may_restart and self.constraints < CONSTRAINT_LIMIT:
             results = [value for output in outputs if (value := scope.values[output]) is not None]
             found = fitting_windows(results, self.input_symbols, self.dynamic.functions)
             if not found:
@@ -84,7 +84,7 @@ class Constraining(Bodies):
                 found = self.dynamic.nonempty(symbol.dim for symbol in self.dynamic.may_be_empty)
             except Constrained as constraint:
                 found = dict(constraint.found)
-            if not found or self.constraints >= _CONSTRAINT_LIMIT:
+            if not found:
                 return
             if len(self.problems) > problems:
                 self.problems.taken_back(problems)
@@ -94,7 +94,10 @@ class Constraining(Bodies):
             self.dynamic.undo(mark)
             for tensor in item.proto.output:
                 scope.values.pop(tensor, None)
-            self._constrain(found, scope)
+            if self.constraints < CONSTRAINT_LIMIT:
+                self._constrain(found, scope)
+            else:  # what is wrong with the node is reported
+                self.may_restart, self.dynamic.may_be_empty = False, frozenset()
         self._imported(item, scope)
 
     def restart(self, problem: MlfcError) -> None:

@@ -9,6 +9,7 @@ import pytest
 from mlfc import memory
 from mlfc.compiler import build
 from mlfc.errors import InternalError
+from mlfc.memory.liveness import most_bytes
 from mlfc.support.dims import Symbol
 from mlfc.tir.program import Assign, Branch, Instruction, Jump, KernelCall, Label, Program, Return, Value
 from tests import vm_control
@@ -130,5 +131,5 @@ def test_plans_of_models_are_proven(name: str) -> None:
 
 def test_small_blocks_need_no_more_alignment_than_their_bytes() -> None:
     plan = build(vm_control.swapping(), "llvm", {}, dry_run=True).plan
-    sizes = [storage.nbytes for storage in plan.storages]
+    sizes = [most_bytes(value) for value in plan.offsets]
     assert plan.size <= sum(size + -size % 8 for size in sizes) < 64 * len(sizes)

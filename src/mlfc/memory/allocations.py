@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mlfc.memory.liveness import lifetimes, most_bytes
+from mlfc.memory.liveness import lifetimes
 from mlfc.memory.plan import NO_PLAN, Plan, Storage
 from mlfc.memory.reuse import allows_inplace
 from mlfc.support.dims import Extent, bounds, symbols_of
@@ -31,18 +31,6 @@ from mlfc.tir.program import (
 def allocated(program: Program) -> Plan:
     """Return the plan of a dynamic program that allocates its memory; deterministic."""
     return _Allocations(program).plan()
-
-
-def with_storages(program: Program, plan: Plan) -> Plan:
-    """Return the plan of a dynamic program with a storage for each value and scratch in its arena."""
-    values = {value: Storage(most_bytes(value), offset) for value, offset in plan.offsets.items()}
-    scratch = {
-        call: (Storage(bounds(call.kernel.scratch_bytes)[1], offset),)
-        for call, offset in zip(program.calls, plan.scratch_offsets, strict=True)
-        if call.kernel.scratch
-    }
-    storages = (*values.values(), *(storage for group in scratch.values() for storage in group))
-    return replace(plan, storages=storages, values=values, scratch=scratch)
 
 
 class _Allocations:
@@ -91,7 +79,7 @@ class _Allocations:
 
     def _new(self, nbytes: Extent, last: int, device: str | None = None, part: int | None = None) -> Storage:
         """Return another storage: of a part of the run, or allocated anew for each value."""
-        self.storages.append(Storage(nbytes, None, part is not None, last, part or 0, device))
+        self.storages.append(Storage(nbytes, part is not None, last, part or 0, device))
         return self.storages[-1]
 
     def _in_place(self, call: KernelCall, at: int) -> Storage | None:

@@ -17,10 +17,9 @@ SCRATCH_NAME = "(scratch)"
 
 @dataclass(eq=False)
 class Storage:
-    """Memory that holds one value after another, of a dynamic program or of the graph executor."""
+    """Memory of its own that holds one value after another: what a run allocates, or of the graph executor."""
 
     nbytes: Extent
-    offset: int | None = None  # in the arena; None where the run allocates it
     # whether it is there from the start of a part of the run; else it is allocated anew for each value
     is_lasting: bool = True
     last: int = -1  # the instruction after which it is free
@@ -49,7 +48,7 @@ class Plan(Displayed):
     # where states begin in their own memory, which keeps its bytes between runs: old and new values, by pairs
     state_offsets: Mapping[Value, int] = field(default_factory=dict)
     state_bytes: int = 0
-    # of a dynamic program and of the graph executor: the memory of values that own their bytes, and of scratch
+    # of the graph executor, and of programs without bounds: the memory of values that own their bytes, and of scratch
     storages: tuple[Storage, ...] = ()
     # whether all memory is in one arena, of static size or as large as the bounds of the symbols allow
     is_bounded: bool = True

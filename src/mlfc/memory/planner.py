@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from mlfc.memory.allocation import Allocator, Cluster
-from mlfc.memory.allocations import allocated, with_storages
+from mlfc.memory.allocations import allocated
 from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges, most_bytes
 from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
 from mlfc.memory.reuse import Reuse, allows_inplace, choose_reuse, overlap_distances
@@ -76,7 +76,7 @@ def plan(
     inplace = tuple(_taken(call, choice[index]) for index, call in zip(calls, program.calls, strict=True))
     during = tuple(live[index] for index in calls)
     bound = max(during, default=0)
-    found = Plan(
+    return Plan(
         size=allocation.size,
         lower_bound=bound,
         alignment=max(item.alignment for item in ranges) if ranges else alignment,
@@ -89,7 +89,6 @@ def plan(
             _aliased_inputs(call, offsets, reused) for call, reused in zip(program.calls, inplace, strict=True)
         ),
     )
-    return with_storages(program, found) if program.is_dynamic else found
 
 
 def _fits_arena(program: Program) -> bool:

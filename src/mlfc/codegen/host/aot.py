@@ -7,8 +7,17 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 from mlfc.codegen.c_interface import STATE_FIELD, Interface, InterfaceTensor
-from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import ConstantTable
+from mlfc.codegen.host.arguments import (
+    ADDRESS,
+    BYTES,
+    as_argument,
+    at,
+    comment_nodes,
+    constant_array,
+    element_pointer,
+    last_arguments,
+)
 from mlfc.codegen.host.state_functions import StateFunctions
 from mlfc.errors import InternalError
 from mlfc.memory import Plan, PoolSpan
@@ -22,7 +31,6 @@ TRACE_BEGIN = Function("MLFC_TRACE_BEGIN", VOID, host.names(index=INT32), is_hoo
 TRACE_END = Function(
     "MLFC_TRACE_END", VOID, host.names(index=INT32, data=pointer(VOID), nbytes=INT64), is_hook=True
 )  # fmt: skip
-_BYTES, _ADDRESS = pointer(UINT8), pointer(VOID)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +63,7 @@ class AotFunctions:
         for index, call in enumerate(self.program.calls):
             arguments = self._arguments(index, call)
             touched.update(item for argument in arguments for item in host.walk(argument))
-            if call.nodes:
-                body.add(host.Comment(", ".join(node[:100] for node in call.nodes)[:400]))
+            comment_nodes(body, call)
             body.evaluate(TRACE_BEGIN(index))
             kernel = kernel_declaration(self.function_names[call.kernel.name], len(arguments))
             body.requires(kernel(*arguments))
@@ -75,18 +82,18 @@ class AotFunctions:
             return {}
         named = {item.value.root: f"input_{item.field}" for item in self.interface.inputs}
         named |= {item.value.root: f"output_{item.field}" for item in self.interface.outputs}
-        return {value: Name(_ADDRESS, name) for value, name in named.items()}
+        return {value: Name(ADDRESS, name) for value, name in named.items()}
 
     @cached_property
     def _pool_parameters(self) -> dict[str, Name]:
         names = {
             pool.name: "workspace" if pool.name == DEFAULT_POOL else f"pool_{pool.name}" for pool in self.plan.pools
         }
-        return {pool: Name(_BYTES, name) for pool, name in names.items()}
+        return {pool: Name(BYTES, name) for pool, name in names.items()}
 
     @cached_property
     def _state_parameters(self) -> dict[str, Name]:
-        return {STATE_FIELD: Name(_BYTES, "mlfc_states")} if self.interface.states else {}
+        return {STATE_FIELD: Name(BYTES, "mlfc_states")} if self.interface.states else {}
 
     @cached_property
     def _loaded_parameters(self) -> dict[str, Name]:
@@ -101,37 +108,28 @@ class AotFunctions:
         ]
         if call.kernel.scratch:
             pool, offset = self.plan.place(self.plan.scratch_offsets[index])
-            arguments.append(_at(self._pool_parameters[pool.name], offset))
-        if call.kernel.name in self.last_arguments:
-            arguments.append(host.Global(VOID, self.last_arguments[call.kernel.name]).address)
-        return arguments
+            arguments.append(at(self._pool_parameters[pool.name], offset))
+        return [*arguments, *last_arguments(self.last_arguments, call.kernel)]
 
     def _address(self, value: Value, buffer: Buffer, *, is_output: bool) -> Expr:
         root, start = value.root, value.root_start
-
-        def readable(kind: Type) -> Type:
-            return pointer(kind if is_output else const(kind))
-
-        element = Type(scalar_type(buffer.dtype))
+        wanted = element_pointer(buffer.dtype, is_output=is_output)
         if root in self._tensor_parameters:
             given = self._tensor_parameters[root]
-            return (given.cast(readable(UINT8)) + start).cast(readable(element)) if start else given
+            return (given.cast(element_pointer("uint8", is_output=is_output)) + start).cast(wanted) if start else given
         if root.kind == "constant":
             loaded = self.constants.loaded_place(root)
             if loaded is not None:
-                return (self._loaded_parameters[loaded[0]] + loaded[1]).cast(pointer(const(element)))
-            kind = Type(scalar_type(root.dtype))
-            symbol = host.Global(pointer(const(kind)), self.constants.symbol(root), is_array=True)
-            return symbol if kind == element else symbol.cast(pointer(const(element)))
+                return (self._loaded_parameters[loaded[0]] + loaded[1]).cast(wanted)
+            return as_argument(constant_array(self.constants, root), buffer.dtype, is_output=False)
         if root.kind == "state":
-            offset = self.plan.offset(value)
-            place = _at(self._state_parameters[STATE_FIELD], offset)
+            place, offset = self._state_parameters[STATE_FIELD], self.plan.offset(value)
         elif root.kind == "intermediate":
             pool, offset = self.plan.place(self.plan.offset(value))
-            place = _at(self._pool_parameters[pool.name], offset)
+            place = self._pool_parameters[pool.name]
         else:
             raise InternalError(f"'{value.name}' is an {root.kind} that the module does not have")
-        return place if element.name == UINT8.name and not offset else place.cast(readable(element))
+        return (place + offset).cast(wanted) if offset else as_argument(place, buffer.dtype, is_output=is_output)
 
     # the functions that users call ----------------------------------------------------------------------------
 
@@ -183,10 +181,10 @@ class AotFunctions:
     def _mapped(self, tensor: InterfaceTensor) -> Expr:
         pool, offset = self.plan.place(self.plan.offset(tensor.value))
         place = self._pool_pointer(pool)
-        return _at(place.cast(_BYTES) if offset and self.interface.external_workspace else place, offset)
+        return at(place.cast(BYTES) if offset and self.interface.external_workspace else place, offset)
 
     def _struct(self, kind: str, group: Sequence[InterfaceTensor]) -> Type:
-        fields = tuple((item.field, _ADDRESS) for item in group) or (("unused", _ADDRESS),)
+        fields = tuple((item.field, ADDRESS) for item in group) or (("unused", ADDRESS),)
         return Type(f"struct {self.interface.prefix}_{kind}", fields=fields)
 
     @cached_property
@@ -195,7 +193,7 @@ class AotFunctions:
         pools = self.interface.caller_pools
         if not pools:
             return ()
-        fields = tuple((name, pointer(const(VOID)) if qualifier else _ADDRESS) for name, qualifier in pools.items())
+        fields = tuple((name, pointer(const(VOID)) if qualifier else ADDRESS) for name, qualifier in pools.items())
         struct = Type(f"struct {self.interface.prefix}_workspace_pools", fields=fields)
         return (Name(pointer(struct), "workspace_pools"),)
 
@@ -203,7 +201,7 @@ class AotFunctions:
         """Return a pool of the workspace as the functions that users call know it."""
         if self.interface.external_workspace:
             return self._caller_pools[0][pool.name]
-        return host.Global(_BYTES, self.shared_workspace or pool_array(pool.name), is_array=True)
+        return host.Global(BYTES, self.shared_workspace or pool_array(pool.name), is_array=True)
 
 
 def main_function_name(prefix: str) -> str:
@@ -213,11 +211,7 @@ def main_function_name(prefix: str) -> str:
 
 def kernel_declaration(name: str, count: int) -> Function:
     """Return the declaration of a kernel with so many pointers."""
-    return host.declaration(name, INT32, *[_ADDRESS] * count)
-
-
-def _at(place: Expr, offset: int) -> Expr:
-    return place + offset if offset else place
+    return host.declaration(name, INT32, *[ADDRESS] * count)
 
 
 def _any(conditions: Iterable[Expr]) -> Expr:

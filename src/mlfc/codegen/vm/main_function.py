@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlfc.codegen.constants import ConstantTable
+from mlfc.codegen.host.arguments import ADDRESS, BYTES, comment_nodes, last_arguments
 from mlfc.codegen.vm.dimension_code import LARGEST_NUMBER, Dimensions
 from mlfc.codegen.vm.lists import ListCode
 from mlfc.codegen.vm.runtime import (
-    ADDRESS,
     AXIS_ALIGNMENT,
     AXIS_DTYPE,
     AXIS_RANK,
@@ -35,7 +35,7 @@ from mlfc.codegen.vm.runtime import (
     RunBody,
     number,
 )
-from mlfc.codegen.vm.tensors import BYTES, Tensors
+from mlfc.codegen.vm.tensors import Tensors
 from mlfc.memory import Plan
 from mlfc.memory.liveness import alignment_of, most_bytes
 from mlfc.memory.plan import Storage
@@ -44,7 +44,6 @@ from mlfc.support.dims import Dim, Extent, Symbol, bounds, maximum
 from mlfc.support.executable import ALIGNMENT, NUMBERED_DTYPES, Executable, RunCode, run_symbol, state_offsets
 from mlfc.tir import host
 from mlfc.tir.host import INT32, INT64, MEMMOVE, NULL, SIZE, UINTPTR, Expr, Function, Name, Number, pointer
-from mlfc.tir.ir import PrimFunc
 from mlfc.tir.program import (
     Assign,
     Branch,
@@ -389,8 +388,7 @@ class MainFunction:
         body = self._body
         kernel = call.kernel
         index, self._calls = self._calls, self._calls + 1
-        if call.nodes:
-            body.add(host.Comment(", ".join(node[:100] for node in call.nodes)[:400]))
+        comment_nodes(body, call)
         self._tensors.make(call.output.root)
         if kernel.external is not None and kernel.external.module is not None:
             self._call_packed(call)
@@ -402,7 +400,7 @@ class MainFunction:
         for place, value in enumerate(numbers):
             body.assign(self._numbers[place], value)
         self._most_numbers = max(self._most_numbers, len(numbers))
-        arguments = self._arguments(call, kernel)
+        arguments = self._arguments(call, index)
         given = self._numbers if numbers else NULL
         traced = (_HOST, index, given, len(numbers))
         body.evaluate(TRACE_CALL(*traced, NULL, 0))
@@ -413,8 +411,8 @@ class MainFunction:
         output = self._tensors.data(call.output.root)
         body.evaluate(TRACE_CALL(*traced, output.cast(ADDRESS), self._dimensions.size(call.output.nbytes)))
 
-    def _arguments(self, call: KernelCall, kernel: PrimFunc) -> list[Expr]:
-        device = kernel.device
+    def _arguments(self, call: KernelCall, index: int) -> list[Expr]:
+        kernel, device = call.kernel, call.kernel.device
         values = (*call.inputs, *call.constants, call.output)
         arguments: list[Expr] = []
         if device is None:
@@ -424,12 +422,7 @@ class MainFunction:
             ]
         else:
             arguments += [self._tensors.here(value, device).cast(ADDRESS) for value in values]
-        for storage in self._plan.scratch.get(call, ()):
-            memory = self._tensors.scratch(storage, device)
-            arguments.append(memory if device is None else memory.cast(ADDRESS))
-        if kernel.name in self._code.last:
-            arguments.append(host.Global(host.VOID, self._code.last[kernel.name]).address)
-        return arguments
+        return [*arguments, *self._tensors.scratch(call, index), *last_arguments(self._code.last, kernel)]
 
     def _call_packed(self, call: KernelCall) -> None:
         """Write the call of what a runtime module computes, which takes tensors of the shapes that it states."""

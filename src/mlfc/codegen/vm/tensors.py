@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import ConstantTable
+from mlfc.codegen.host.arguments import ADDRESS, BYTES, as_argument, at, constant_array, element_pointer
 from mlfc.codegen.vm.dimension_code import Dimensions
 from mlfc.codegen.vm.runtime import (
-    ADDRESS,
     ALLOCATE_ON,
     ALLOCATE_TENSOR,
     CPU,
@@ -29,11 +28,10 @@ from mlfc.support.dims import Extent
 from mlfc.support.executable import NUMBERED_DTYPES
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir import host
-from mlfc.tir.host import NULL, UINT8, Expr, Name, Type, const, pointer
+from mlfc.tir.host import NULL, Expr, Name
 from mlfc.tir.ir import Buffer
-from mlfc.tir.program import Value
+from mlfc.tir.program import KernelCall, Value
 
-BYTES = pointer(UINT8)
 _INPUTS = PARAMETERS[1]
 
 
@@ -77,7 +75,7 @@ class Tensors:
         place, start = self._root_data(value.root), value.root_start
         if not start:
             return place
-        return place.cast(pointer(const(UINT8)) if value.root.kind in ("input", "constant") else BYTES) + start
+        return place.cast(element_pointer("uint8", is_output=value.root.kind not in ("input", "constant"))) + start
 
     def _root_data(self, root: Value) -> Expr:
         if root in self._inputs:
@@ -85,22 +83,20 @@ class Tensors:
         if root in self._states:
             return self.state(root)
         if root.kind == "constant":
-            kind = Type(scalar_type(root.dtype))
-            return host.Global(pointer(const(kind)), self._constants.symbol(root), is_array=True)
-        storage = self._plan.values.get(root)
-        if storage is None or not storage.is_lasting:
+            return constant_array(self._constants, root)
+        if self.is_held(root):
             return self.tensor_of(root)["data"]
-        return self.storage_data(storage)
+        if self._plan.is_bounded:
+            return at(self.arena, self._plan.offset(root))
+        return self.storage_data(self._plan.values[root])
 
     def state(self, root: Value) -> Expr:
         """Return the address of a state."""
         memory, offset = PARAMETERS[0]["state"], self._states[root]
-        return memory.cast(BYTES) + offset if offset else memory
+        return at(memory.cast(BYTES), offset) if offset else memory
 
     def storage_data(self, storage: Storage) -> Expr:
         """Return the address of memory that is there for a whole part of the run."""
-        if storage.offset is not None:
-            return self.arena + storage.offset if storage.offset else self.arena
         if storage.device is not None:
             return self.device_storage(storage)["data"]
         if storage not in self.storages:
@@ -115,11 +111,7 @@ class Tensors:
 
     def argument(self, value: Value, buffer: Buffer, *, is_output: bool) -> Expr:
         """Return a value as the argument of a kernel."""
-        place, element = self.here(value, None), Type(scalar_type(buffer.dtype))
-        if place.type == ADDRESS or place.type.to == element:
-            return place
-        wanted = pointer(element if is_output else const(element))
-        return place if place.type == wanted else place.cast(wanted)
+        return as_argument(self.here(value, None), buffer.dtype, is_output=is_output)
 
     # tensors that hold their memory ----------------------------------------------------------------------------
 
@@ -131,7 +123,7 @@ class Tensors:
 
     def is_held(self, root: Value) -> bool:
         """Tell whether a value has a variable that holds its memory."""
-        if root in self._inputs or root in self._states or root.kind == "constant":
+        if root in self._inputs or root in self._states or root in self._plan.offsets or root.kind == "constant":
             return False
         storage = self._plan.values.get(root)
         return storage is None or not storage.is_lasting
@@ -180,13 +172,15 @@ class Tensors:
         body.assign(tensor["dtype"], NUMBERED_DTYPES[value.dtype])
         body.assign(tensor["rank"], len(extents))
 
-    def make(self, value: Value, storage: Storage | None = None) -> None:
+    def make(self, value: Value) -> None:
         """Write what gives a value that is computed next its memory."""
         root, dimensions = value.root, self._dimensions
         for extent in value.shape:
             dimensions.size(extent)
         dimensions.count(_elements(value))
-        storage = storage or self._plan.values.get(root)
+        if self._plan.is_bounded:
+            return
+        storage = self._plan.values.get(root)
         if storage is None:
             raise InternalError(f"'{root.name}' has no memory")
         if not storage.is_lasting:
@@ -203,8 +197,15 @@ class Tensors:
         else:
             self._body.needs(ALLOCATE_ON(run, TYPE_CODES[device], nbytes, text, tensor.address))
 
-    def scratch(self, storage: Storage, device: str | None) -> Expr:
-        """Return memory for a kernel to work in."""
+    def scratch(self, call: KernelCall, index: int) -> list[Expr]:
+        """Return the memory for a kernel to work in; `index` is the number of the call."""
+        device = call.kernel.device
+        if self._plan.is_bounded:
+            return [at(self.arena, self._plan.scratch_offsets[index])] if call.kernel.scratch else []
+        found = [self._scratch(storage, device) for storage in self._plan.scratch.get(call, ())]
+        return found if device is None else [item.cast(ADDRESS) for item in found]
+
+    def _scratch(self, storage: Storage, device: str | None) -> Expr:
         if storage.is_lasting:
             return self.storage_data(storage)
         if storage not in self.held:

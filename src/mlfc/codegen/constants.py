@@ -152,13 +152,14 @@ class ConstantTable:
         packed: bool = False,
     ) -> None:
         self._module = module
-        self._packed = packed
+        self.values = tuple(values)
+        self.packed = packed
         self._external = external
         self._by_content: dict[tuple[str, bytes], SharedConstant] = {}
         self._by_value: dict[Value, SharedConstant] = {}
         self._elsewhere: dict[Value, str] = {}
         groups: dict[tuple[str, bytes], list[Value]] = {}
-        for value in values:
+        for value in self.values:
             key = content(value)
             if elsewhere and key in elsewhere and not (pools and value in pools):
                 self._elsewhere[value] = elsewhere[key]
@@ -255,7 +256,7 @@ class ConstantTable:
         # external constants have attributes in a declaration: gcc and clang disagree on their place in definitions
         if self._external:
             lines.append(_declaration(value, symbol))
-        alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self._packed else ALIGNMENT
+        alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self.packed else ALIGNMENT
         placed = attribute(item.memory) if item.memory else f"MLF_ALIGNED({alignment})"
         lines.append(f"{'' if self._external else 'static '}{head} {placed} = {{")
         texts = _literals(item)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from mlfc.codegen import c_files
 from mlfc.codegen.c_files import entry_file, main_function
@@ -87,8 +87,7 @@ class GeneratedCode:
 
 def generate_c(unit: Unit, shared: Shared) -> GeneratedCode:
     """Print a module in C."""
-    code = _graph(unit, shared) if unit.executor == "graph" else _aot(unit, shared)
-    return replace(code, levels=level_paths(unit))
+    return _graph(unit, shared) if unit.executor == "graph" else _aot(unit, shared)
 
 
 def banner(target_text: str) -> str:
@@ -97,27 +96,38 @@ def banner(target_text: str) -> str:
 
 
 def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
-    module = unit.module
     constants = constant_table(unit, shared)
     interface = interface_of(unit, shared, constants)
     functions = kernel_functions(unit, shared, function_names(unit))
     names = functions.names
     workspace = shared.workspace if interface.workspace_peers else None
     host = AotFunctions(unit.program, unit.plan, interface, constants, names, workspace, functions.arguments)
-    operators = OperatorsFile(unit.contracts, levels=unit.levels)
-    operators.needs.math = constants.uses_math
-    operators.declarations += [*level_choice(unit), "\n".join(constants.declarations())]
+    operators = operators_file(unit, constants)
     operators.declarations.append(prototype(host.main_declaration))
     functions.write(operators)
     operators.functions.append(main_function(host))
-    first = banner(unit.target_text)
-    files: dict[str, Data] = {
-        f"src/{module}_lib0.c": entry_file(host).encode(),
-        f"src/{module}_lib1.c": (first + operators.text()).encode(),
-        **operators.level_files(module, first),
-        **blob_files(constants, f"src/{module}_lib2.S", first),
-    }
+    files = {f"src/{unit.module}_lib0.c": entry_file(host).encode(), **code_files(unit, operators, constants)}
     return aot_code(unit, interface, constants, names, files)
+
+
+def operators_file(unit: Unit, constants: ConstantTable | None = None, includes: tuple[str, ...] = ()) -> OperatorsFile:
+    """Return the file of a module's operators with what precedes them: the choice of a level, and the constants."""
+    operators = OperatorsFile(unit.contracts, includes, levels=unit.levels)
+    operators.declarations += level_choice(unit)
+    if constants is not None:
+        operators.needs.math = constants.uses_math
+        operators.declarations.append("\n".join(constants.declarations()))
+    return operators
+
+
+def code_files(unit: Unit, operators: OperatorsFile, constants: ConstantTable | None = None) -> dict[str, Data]:
+    """Return the files of a module's operators, of those of higher levels, and of large constants."""
+    first, path = banner(unit.target_text), f"src/{unit.module}_lib"
+    return {
+        f"{path}1.c": (first + operators.text()).encode(),
+        **operators.level_files(unit.module, first),
+        **(blob_files(constants, f"{path}2.S", first) if constants else {}),
+    }
 
 
 def level_paths(unit: Unit) -> dict[str, Level]:
@@ -222,11 +232,9 @@ def blob_files(constants: ConstantTable, path: str, first: str) -> dict[str, Dat
 
 
 def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
-    program, module = unit.program, unit.module
     names = packed_names(unit)
     on_device = launched_kernels(unit, names)
-    operators = OperatorsFile(unit.contracts, c_files.INCLUDES, levels=unit.levels)
-    operators.declarations += level_choice(unit)
+    operators = operators_file(unit, includes=c_files.INCLUDES)
     in_code = [names[kernel.name] for kernel in unit.kernels_in_code]
     if in_code:
         operators.declarations.append(c_files.checks())
@@ -240,16 +248,12 @@ def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
 
     functions.write(operators, static=True, after=packed)
     for kernel, launched in on_device.items():
-        comment = kernel_comment(kernel, [call for call in program.calls if call.kernel is kernel])
+        comment = kernel_comment(kernel, [call for call in unit.program.calls if call.kernel is kernel])
         function = c_function(launching_function(kernel, names[kernel.name], launched), WIDTH)
         operators.functions.append("\n".join([*comment, function]))
-    first = banner(unit.target_text)
-    files: dict[str, Data] = {
-        f"src/{module}_lib1.c": (first + operators.text()).encode(),
-        **operators.level_files(module, first),
-    }
+    files = code_files(unit, operators)
     if not shared.registry:
-        files[f"src/{module}_lib0.c"] = c_files.registry_file(sorted(in_code), LICENCE).encode()
+        files[f"src/{unit.module}_lib0.c"] = c_files.registry_file(sorted(in_code), LICENCE).encode()
     return graph_code(unit, names, files, on_device)
 
 

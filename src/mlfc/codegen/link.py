@@ -13,7 +13,7 @@ from mlfc.codegen import c_files
 from mlfc.codegen.c_files import pool_definition
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.constants import ConstantTable, content
-from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate_c
+from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate_c, level_paths
 from mlfc.codegen.external import require_code
 from mlfc.codegen.operators import OperatorsFile, printed_form
 from mlfc.codegen.system_lib import host_module, system_library
@@ -43,10 +43,10 @@ def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
         require_code(unit)
     if unit.target.kind == "llvm":
         from mlfc.codegen.llvm.code import generate_llvm  # LLVM takes long to load
-        from mlfc.codegen.llvm.vm import generate_vm_llvm
 
-        return generate_vm_llvm(unit, shared) if unit.executor == "vm" else generate_llvm(unit, shared)
-    return generate_vm_c(unit, shared) if unit.executor == "vm" else generate_c(unit, shared)
+        return generate_llvm(unit, shared)
+    code = generate_vm_c(unit, shared) if unit.executor == "vm" else generate_c(unit, shared)
+    return replace(code, levels=level_paths(unit))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.aot import kernel_declaration
+from mlfc.codegen.host.arguments import element_pointer
 from mlfc.support import dtypes
 from mlfc.tir import host
 from mlfc.tir.host import (
@@ -25,7 +25,6 @@ from mlfc.tir.host import (
     Name,
     Number,
     Operand,
-    Type,
     const,
     expr,
     names,
@@ -167,8 +166,7 @@ def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None =
     data = body.array("data", tvm.ADDRESS, count)
     arguments = []
     for index, buffer in enumerate(prim.params):
-        element = Type(scalar_type(buffer.dtype))
-        arguments.append(data[index].cast(pointer(element if buffer is prim.output else const(element))))
+        arguments.append(data[index].cast(element_pointer(buffer.dtype, is_output=buffer is prim.output)))
     if prim.scratch:
         workspace, status = body.declare("workspace", tvm.ADDRESS), body.declare("status", INT)
         arguments.append(workspace.cast(pointer(UINT8)))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.device import DeviceKernel
 from mlfc.codegen.emit import (
     GeneratedCode,
     aot_code,
@@ -34,12 +33,13 @@ from mlfc.codegen.llvm.llvm_types import INT8, POINTER
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantGlobals, ConstantsObject, data_pieces, is_elf
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
+from mlfc.codegen.vm.code import constants_of, host_functions, vm_code
 from mlfc.memory import PoolSpan
 from mlfc.memory.pools import DEFAULT_POOL, STATE_SECTION, pool_array
 from mlfc.support.content import Data
 from mlfc.target.llvm import GENERIC, TRIPLE, host_triple
 from mlfc.target.target import Target, parse_target
-from mlfc.tir.host import declaration
+from mlfc.tir.host import Function, declaration
 from mlfc.tir.ir import PrimFunc
 
 _COUNT_BYTES = 2
@@ -50,28 +50,93 @@ def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> Genera
 
     For AOT ``<module>_lib0.o`` (entry and workspace), ``<module>_lib1.o`` (operators and main function), where the
     constants are large ``<module>_lib2.o`` with them alone, and the header that the C has, too. For the graph executor
-    ``<module>_lib0.o`` (table of functions) and ``<module>_lib1.o`` (operators). For several levels of processors see
-    `codegen.llvm.levels`. If `traced`, the main function of AOT calls ``mlfc_trace_begin`` and ``mlfc_trace_end``
-    around each operator, for profiles.
+    ``<module>_lib0.o`` (table of functions) and ``<module>_lib1.o`` (operators). Dynamic models have no
+    ``<module>_lib0.o``. For several levels of processors see `codegen.llvm.levels`. If `traced`, the main function of
+    AOT calls ``mlfc_trace_begin`` and ``mlfc_trace_end`` around each operator, for profiles.
     """
     machine = machine_of(unit.target, unit.only_level)
     if unit.executor == "graph":
-        return generate_graph(unit, shared, machine)
+        return with_levels(unit, _graph(unit, shared, machine))
+    if unit.executor == "vm":
+        return with_levels(unit, _vm(unit, shared, machine))
     constants = constant_table(unit, shared)
     interface = interface_of(unit, shared, constants)
     names = kernel_names(unit, shared, function_names(unit))
     workspace = shared.workspace if interface.workspace_peers else None
     host = AotFunctions(unit.program, unit.plan, interface, constants, names, workspace)
-    optimize = unit.target.features.optimize
-    files: dict[str, Data] = {
-        f"lib/{unit.module}_lib0.o": CompiledObject(partial(_entry_module, host, machine), machine, optimize),
-        f"lib/{unit.module}_lib1.o": CompiledObject(
-            partial(_operators_module, unit, shared, host, machine, traced), machine, optimize
-        ),
-        **constant_objects(constants, f"lib/{unit.module}_lib2.o", machine),
-        **level_files(unit, shared, names),
-    }
+    entry = CompiledObject(partial(_entry_module, host, machine), machine, unit.target.features.optimize)
+    operators = _OperatorsModule(unit, shared, names, lambda: [host.main()], machine, constants, traced=traced)
+    files: dict[str, Data] = {f"lib/{unit.module}_lib0.o": entry, **operators.files()}
     return with_levels(unit, aot_code(unit, interface, constants, names, files))
+
+
+def _graph(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:
+    names = packed_names(unit)
+    computing = kernel_names(unit, shared, compute_names(names))
+    on_device = launched_kernels(unit, names)
+
+    def packed(kernel: PrimFunc) -> Function:
+        if kernel in on_device:
+            return launching_function(kernel, names[kernel.name], on_device[kernel])
+        return packed_function(kernel, names[kernel.name], computing[kernel.name])
+
+    operators = _OperatorsModule(unit, shared, computing, lambda: map(packed, unit.kernels_in_code), machine)
+    files = operators.files()
+    if not shared.registry:
+        ordered = sorted(names[kernel.name] for kernel in unit.kernels_in_code)
+        make = partial(registry_module, f"{unit.module}_lib0", ordered, machine)
+        files[f"lib/{unit.module}_lib0.o"] = CompiledObject(make, machine, unit.target.features.optimize)
+    return graph_code(unit, names, files, on_device)
+
+
+def _vm(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:
+    constants, names = constants_of(unit), kernel_names(unit, shared, function_names(unit))
+    functions = partial(host_functions, unit, constants, names, {})
+    traced = not unit.target.features.is_microcontroller
+    operators = _OperatorsModule(unit, shared, names, functions, machine, constants, traced=traced)
+    return vm_code(unit, constants, names, operators.files())
+
+
+@dataclass(frozen=True, eq=False)
+class _OperatorsModule:
+    """The kernels of a module, its constants, and the host functions that call the kernels."""
+
+    unit: Unit
+    shared: Shared
+    names: Mapping[str, str]  # of the functions of kernels
+    functions: Callable[[], Iterable[Function]]
+    machine: Machine
+    constants: ConstantTable | None = None  # None for the graph executor, which loads them
+    traced: bool = False
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether no other file calls the kernels."""
+        return self.unit.executor != "aot"
+
+    def files(self) -> dict[str, Data]:
+        """Return the objects: of kernels and functions, of large constants, and of the kernels of higher levels."""
+        path, optimize = f"lib/{self.unit.module}_lib", self.unit.target.features.optimize
+        return {
+            f"{path}1.o": CompiledObject(self.module, self.machine, optimize),
+            **(constant_objects(self.constants, f"{path}2.o", self.machine) if self.constants else {}),
+            **level_files(self.unit, self.shared, self.names, internal=self.is_internal),
+        }
+
+    def module(self) -> ir.Module:
+        """Return the module of the kernels and functions."""
+        unit, constants, machine = self.unit, self.constants, self.machine
+        module = empty_module(f"{unit.module}_lib1", machine)
+        emit_kernels(unit, self.shared, module, self.names, machine, internal=self.is_internal)
+        if constants is not None:
+            made = ConstantGlobals(module, constants, is_elf(machine))
+            for value in constants.values:
+                if constants.loaded_place(value) is None:
+                    made.get(value)
+        host = HostFunctions(module, self.traced, has_weak=is_elf(machine))
+        for function in self.functions():
+            host.define(function)
+        return module
 
 
 def native_unit(unit: Unit) -> Unit | None:
@@ -106,37 +171,6 @@ def _entry_module(host: AotFunctions, machine: Machine) -> ir.Module:
     return module
 
 
-def _operators_module(unit: Unit, shared: Shared, host: AotFunctions, machine: Machine, traced: bool) -> ir.Module:
-    module = empty_module(f"{unit.module}_lib1", machine)
-    emit_kernels(unit, shared, module, host.function_names, machine)
-    constants = ConstantGlobals(module, host.constants, is_elf(machine), unit.packed_constants)
-    for value in unit.used_constants():
-        if host.constants.loaded_place(value) is None:
-            constants.get(value)
-    HostFunctions(module, traced).define(host.main())
-    return module
-
-
-def generate_graph(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:
-    """Return the code of a module for the graph executor."""
-    names = packed_names(unit)
-    computing = kernel_names(unit, shared, compute_names(names))
-    on_device = launched_kernels(unit, names)
-    optimize, module = unit.target.features.optimize, unit.module
-    files: dict[str, Data] = {
-        f"lib/{module}_lib1.o": CompiledObject(
-            partial(_operators, unit, shared, names, on_device, machine), machine, optimize
-        ),
-        **level_files(unit, shared, computing, internal=True),
-    }
-    if not shared.registry:
-        ordered = sorted(names[kernel.name] for kernel in unit.kernels_in_code)
-        files[f"lib/{module}_lib0.o"] = CompiledObject(
-            partial(registry_module, f"{module}_lib0", ordered, machine), machine, optimize
-        )
-    return with_levels(unit, graph_code(unit, names, files, on_device))
-
-
 def registry_module(name: str, functions: Sequence[str], machine: Machine) -> ir.Module:
     """Return a module with the table by which the C runtime finds packed functions: ``TVMSystemLibEntryPoint``."""
     module = empty_module(name, machine)
@@ -151,26 +185,6 @@ def registry_module(name: str, functions: Sequence[str], machine: Machine) -> ir
     library = constant_global(module, "system_library", ir.Constant.literal_struct([registry]))
     entry = host.declared(declaration("TVMSystemLibEntryPoint", tvm.ADDRESS))
     ir.IRBuilder(entry.append_basic_block("entry")).ret(library)
-    return module
-
-
-def _operators(
-    unit: Unit,
-    shared: Shared,
-    names: dict[str, str],
-    on_device: Mapping[PrimFunc, Sequence[DeviceKernel]],
-    machine: Machine,
-) -> ir.Module:
-    module = empty_module(f"{unit.module}_lib1", machine)
-    computing = kernel_names(unit, shared, compute_names(names))
-    emit_kernels(unit, shared, module, computing, machine, internal=True)
-    functions = HostFunctions(module, has_weak=is_elf(machine))
-    for kernel in unit.kernels_in_code:
-        name = names[kernel.name]
-        if kernel in on_device:
-            functions.define(launching_function(kernel, name, on_device[kernel]))
-        else:
-            functions.define(packed_function(kernel, name, computing[kernel.name]))
     return module
 
 

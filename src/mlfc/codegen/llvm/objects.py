@@ -69,7 +69,6 @@ class ConstantGlobals:
     module: ir.Module
     table: ConstantTable
     is_elf: bool  # whether sections have ELF's names
-    packed: bool = False  # they are as close as their elements and word accesses allow
     _made: dict[str, ir.GlobalVariable] = field(default_factory=dict)
 
     def get(self, value: Value) -> ir.GlobalVariable:
@@ -92,7 +91,7 @@ class ConstantGlobals:
         data = to_bytes(ArrayContent(constant.data)) or b"\0"
         made.initializer = ir.Constant(made.value_type, bytearray(data))
         made.linkage = "internal"
-        made.align = max(_WORD, dtypes.nbytes(constant.value.dtype)) if self.packed else ALIGNMENT
+        made.align = max(_WORD, dtypes.nbytes(constant.value.dtype)) if self.table.packed else ALIGNMENT
         if constant.memory and self.is_elf:
             made.section, made.align = section(constant.memory), ALIGNMENT
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from mlfc.codegen import c_files
 from mlfc.codegen.c_host import WIDTH, c_function
-from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.emit import (
     CodeSizes,
     GeneratedCode,
     banner,
-    blob_files,
+    code_files,
     device_code,
     function_names,
     launched_kernels,
-    level_choice,
-    level_paths,
+    operators_file,
 )
 from mlfc.codegen.external import external_parts
+from mlfc.codegen.host.arguments import BYTES, at, constant_array
 from mlfc.codegen.host.launch import CALL, LAUNCH
-from mlfc.codegen.operators import OperatorsFile, kernel_functions
+from mlfc.codegen.operators import kernel_functions
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.vm.device_launchers import device_launcher
 from mlfc.codegen.vm.interface import VmInterface, vm_header, vm_interface
@@ -34,7 +32,7 @@ from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most
 from mlfc.support.executable import Executable, release_symbol, reset_symbol, state_offsets
 from mlfc.tir import host
-from mlfc.tir.host import INT32, INT64, MEMMOVE, SIZE, UINT8, VOID, Function, Name, Type, const, pointer
+from mlfc.tir.host import INT32, INT64, MEMMOVE, SIZE, VOID, Function, Name, pointer
 
 INCLUDES = ("#include <mlfc_vm.h>", "#include <stddef.h>", "#include <string.h>")
 _LAUNCH = "_launch"
@@ -51,23 +49,15 @@ def generate_vm_c(unit: Unit, shared: Shared) -> GeneratedCode:
     functions = kernel_functions(unit, shared, names)
     on_device = launched_kernels(unit, names)
     includes = (*c_files.INCLUDES, *INCLUDES) if on_device else INCLUDES
-    operators = OperatorsFile(unit.contracts, includes, levels=unit.levels)
+    operators = operators_file(unit, constants, includes)
     if on_device:
         operators.declarations.append(c_files.launches((CALL, LAUNCH)))
-    operators.needs.math = constants.uses_math
-    operators.declarations += [*level_choice(unit), "\n".join(constants.declarations())]
     functions.write(operators, static=True)
     main = host_functions(unit, constants, {**names, **functions.names}, functions.arguments)
     own = [function for function in host.own_functions(main) if function not in (CALL, LAUNCH)]
     operators.functions.append(PIECES["vm_trace"])
     operators.functions += [c_function(function, WIDTH) for function in (*own, *main)]
-    first, path = banner(unit.target_text), f"src/{unit.module}_lib1.c"
-    files: dict[str, Data] = {
-        path: (first + operators.text()).encode(),
-        **operators.level_files(unit.module, first),
-        **blob_files(constants, f"src/{unit.module}_lib2.S", first),
-    }
-    return replace(vm_code(unit, constants, {**names, **functions.names}, files), levels=level_paths(unit))
+    return vm_code(unit, constants, {**names, **functions.names}, code_files(unit, operators, constants))
 
 
 def host_functions(
@@ -98,15 +88,13 @@ def _states(unit: Unit, constants: ConstantTable) -> Sequence[Function]:
     body = host.Body()
     for offset, value in zip(state_offsets(unit.executable), unit.program.states, strict=False):
         first = value.initial
-        place = state.cast(pointer(UINT8)) + offset if offset else state.cast(pointer(UINT8))
+        place = at(state.cast(BYTES), offset)
         if first is None:
             index = Name(INT64, "index")
             with body.counting(index, number(0), index < number(value.before.nbytes)):
                 body.assign(place[index], 0)
         elif value.before.nbytes:
-            kind = Type(scalar_type(first.dtype))
-            source = host.Global(pointer(const(kind)), constants.symbol(first), is_array=True)
-            body.evaluate(MEMMOVE(place, source, number(value.before.nbytes).cast(SIZE)))
+            body.evaluate(MEMMOVE(place, constant_array(constants, first), number(value.before.nbytes).cast(SIZE)))
     body.returns(0)
     return (Function(reset_symbol(unit.module), INT32, (state,), body.stmts),)
 

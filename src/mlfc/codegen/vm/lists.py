@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from mlfc.codegen.c_types import scalar_type
+from mlfc.codegen.host.arguments import BYTES
 from mlfc.codegen.vm.dimension_code import Dimensions
 from mlfc.codegen.vm.runtime import (
     CLEAR,
@@ -19,7 +20,7 @@ from mlfc.codegen.vm.runtime import (
     RunBody,
     number,
 )
-from mlfc.codegen.vm.tensors import BYTES, Tensors, item_bytes
+from mlfc.codegen.vm.tensors import Tensors, item_bytes
 from mlfc.memory import Plan
 from mlfc.memory.liveness import is_last_use
 from mlfc.support import dtypes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ import typer
 from mlfc.cli.options import Inputs
 from mlfc.errors import OptionError, unknown
 from mlfc.support.containers import ContainerInfo
+from mlfc.support.progress import stage
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -56,6 +59,23 @@ def compiled_model(
     name = module_name(model.name.partition(".")[0]) if is_named else None
     options = given.options(target, executor=executor, module_name=name, parallel=parallel, tuned=tuned)
     return build_module(*import_for_run(model, options, executor), options)
+
+
+@contextmanager
+def archive_of(artifact: Path, given: Inputs, target: str) -> Iterator[Path]:
+    """Yield an archive as it is, or that of a model, which is compiled for the time of the context."""
+    from mlfc.archive import export_model_library_format
+    from mlfc.archive.read.load import artifact_kind
+
+    if artifact_kind(artifact) != "model":
+        given.refuse("requires a model; the inputs of an archive are fixed")
+        yield artifact
+        return
+    with TemporaryFolder() as folder:
+        with stage(f"compiling {artifact.name}"):
+            factory = compiled_model(artifact, given, target, is_named=True)
+            made = export_model_library_format(factory, Path(folder, "model.tar"))
+        yield made
 
 
 def input_sizes(

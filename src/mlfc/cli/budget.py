@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from mlfc.cli.options import size_option
+from mlfc.cli.artifacts import archive_of
+from mlfc.cli.options import Inputs, size_option
 from mlfc.cli.tables import BUDGET_KEYS, Styled, excess, print_json, print_line, print_table
 from mlfc.errors import OptionError
-from mlfc.support.temporary import TemporaryFolder
 
 EXAMPLES = (
     "mlfc budget kws.tflite --ram 64k --flash 256k",
@@ -55,17 +55,7 @@ def budget(
 
 def _budget_of(path: Path, target: str, ram: int | None, flash: int | None) -> dict[str, list[int]]:
     from mlfc import archive
-    from mlfc.archive.read.load import artifact_kind
-    from mlfc.cli.artifacts import compiled_model
-    from mlfc.cli.options import Inputs
-    from mlfc.support.progress import stage
 
-    with TemporaryFolder() as folder:
-        made = path
-        if artifact_kind(path) == "model":
-            made = Path(folder) / "model.tar"
-            with stage(f"compiling {path.name}"):
-                factory = compiled_model(path, Inputs(), target)
-                archive.export_model_library_format(factory, made)
+    with archive_of(path, Inputs(), target) as made:
         sizes: dict[str, list[int]] = archive.diff(made, made, ram=ram, flash=flash)["budget"]
         return sizes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -12,11 +11,7 @@ import typer
 
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
 from mlfc.support.text import byte_count
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from mlfc.support.toml_text import parse_toml, read_toml
 
 _EXPECTED: dict[Any, str] = {
     bool: "true or false", int: "an integer", float: "a number", str: "a string", Path: "a path",
@@ -36,13 +31,8 @@ def read_options(ctx: typer.Context, path: Path | None) -> Path | None:
     """
     if path is None:
         return None
-    try:
-        text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text)
-    except OSError as error:
-        raise OptionError(f"cannot read the file: {error.strerror}", place=str(path)) from None
-    except ValueError as error:  # of TOML, which says the line, or of UTF-8
-        raise OptionError(f"expected TOML: {error}", place=str(path)) from None
+    text = read_toml(path)
+    document = parse_toml(text, str(path))
     kinds = get_type_hints(inspect.unwrap(ctx.command.callback)) if ctx.command.callback else {}
     names = {option[2:]: param.name for param in ctx.command.params for option in param.opts if option[:2] == "--"}
     names = {key: name for key, name in names.items() if name in kinds and key != "config"}

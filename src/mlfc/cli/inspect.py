@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import core_warnings
+from mlfc.cli.artifacts import archive_of, core_warnings
 from mlfc.cli.memory import planned_memory, print_memory
 from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.tables import LEVELS_TITLE, bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
-from mlfc.support.progress import stage
-from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import printable, shortened, with_article
 
 if TYPE_CHECKING:
@@ -88,7 +86,8 @@ def inspect(
             )
         _show_library(artifact, as_json)
         return
-    found = _of_model(artifact, fixed, target or PORTABLE) if kind == "model" else archive.inspect(artifact)
+    with archive_of(artifact, fixed, target or PORTABLE) as compiled:
+        found = archive.inspect(compiled)
     if module is not None:
         found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}
     if picture is not None:
@@ -107,16 +106,6 @@ def inspect(
     _print_shared(found["shared"])
     if files:
         print_table("files", ("path", "bytes"), [(file["path"], file["bytes"]) for file in found["files"]])
-
-
-def _of_model(model: Path, inputs: Inputs, target: str) -> dict[str, Any]:
-    """Return what there is to show of the archive of a model."""
-    from mlfc.archive import export_model_library_format, inspect
-    from mlfc.cli.artifacts import compiled_model
-
-    with TemporaryFolder() as folder, stage(f"compiling {model.name}"):
-        factory = compiled_model(model, inputs, target, is_named=True)
-        return inspect(export_model_library_format(factory, Path(folder, "model.tar")))
 
 
 def _show_board_memory(

@@ -92,20 +92,10 @@ def push(
     with stage(f"pushing to {reference}"):
         document, done = pushed_to(store, named, annotations=_annotations(annotation or ()), add=add, sbom=sbom)
     if as_json:
-        entries = [
-            {
-                "target": item.target,
-                "kind": item.kind,
-                "file": item.title,
-                "digest": item.manifest.digest,
-                "bytes": item.size,
-                "signed": item.is_signed,
-            }
-            for item in done
-        ]
+        entries = [item.to_json() for item in done]
         print_json({"reference": str(store.reference), "digest": document.digest, "artifacts": entries})
         return
-    rows = [(item.target, item.title, item.size, "yes" if item.is_signed else "no") for item in done]
+    rows = [(item.target, item.title, item.artifact.size, "yes" if item.signature else "no") for item in done]
     print_table(f"pushed to {store.reference}", ("target", "file", "bytes", "signed"), rows)
     typer.echo(printable(f"{store.reference.repository}@{document.digest}"))
 
@@ -172,18 +162,7 @@ def list_artifacts(
         return
     found = [read_entry(store, entry) for entry in entries(store)]
     if as_json:
-        items = [
-            {
-                "target": item.target,
-                "kind": item.kind,
-                "file": item.title,
-                "digest": item.manifest.digest,
-                "bytes": item.artifact.size,
-                "signed": item.signature is not None,
-            }
-            for item in found
-        ]
-        print_json({"reference": str(place), "artifacts": items})
+        print_json({"reference": str(place), "artifacts": [item.to_json() for item in found]})
         return
     rows = [
         (item.target, item.kind, item.title, item.artifact.size, "yes" if item.signature else "no") for item in found

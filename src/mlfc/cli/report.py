@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mlfc.cli.artifacts import archive_of
 from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.reporting import compared, costs_of, differences, require_one_to_measure
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
-from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -108,27 +109,13 @@ def _page(artifact: Path, kind: str, asked: _Request, found: Comparison | None) 
     from mlfc.archive.describe.report_page import report_page
     from mlfc.archive.read.opening import open_archive
 
-    with TemporaryFolder() as folder:
-        archive = _archive(artifact, kind, asked, Path(folder))
+    with archive_of(artifact, asked.inputs, asked.target) as archive:
         budget = _budget(artifact, asked.inputs) if asked.boards and kind == "model" else None
         with open_archive(archive) as opened:
             names = list(opened.record.modules)
         measured = {name: _measured(archive, name, asked, found) for name in names}
         with open_archive(archive) as opened, stage(f"writing the page of {artifact.name}"):
             return report_page(opened, artifact.name, budget, measured)
-
-
-def _archive(artifact: Path, kind: str, asked: _Request, folder: Path) -> Path:
-    """Return an archive as it is, or that of a model, compiled into a folder."""
-    from mlfc.archive import export_model_library_format
-    from mlfc.cli.artifacts import compiled_model
-
-    if kind == "archive":
-        asked.inputs.refuse("requires a model; the inputs of an archive are fixed")
-        return artifact
-    with stage(f"compiling {artifact.name}"):
-        factory = compiled_model(artifact, asked.inputs, asked.target, is_named=True)
-        return export_model_library_format(factory, folder / "model.tar")
 
 
 def _measured(archive: Path, module: str, asked: _Request, found: Comparison | None) -> ModuleMeasurements:
@@ -147,15 +134,15 @@ def _compared_page(a: Path, b: Path, asked: _Request) -> str:
             "options --profile and --verify require one artifact, got two",
             next_step="Write a page of each, or remove the options",
         )
-    with TemporaryFolder() as first, TemporaryFolder() as second:
+    with ExitStack() as stack:
         archives = []
-        for artifact, folder in ((a, first), (b, second)):
+        for artifact in (a, b):
             kind = artifact_kind(artifact)
             if kind not in ("archive", "model"):
                 raise OptionError("expected a model or an archive to compare, got a library", place=str(artifact))
             # shapes and values are those of a model beside an archive
-            own = asked if kind == "model" else replace(asked, inputs=Inputs())
-            archives.append(_archive(artifact, kind, own, Path(folder)))
+            own = asked.inputs if kind == "model" else Inputs()
+            archives.append(stack.enter_context(archive_of(artifact, own, asked.target)))
         with stage(f"comparing {a.name} and {b.name}"):
             return compare_page(archives[0], archives[1], (a.name, b.name))
 

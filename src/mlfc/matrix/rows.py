@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
-from mlfc.support.plain_file import open_plain
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from mlfc.support.toml_text import parse_toml, read_toml
 
 MOST_ROWS = 10_000
-_LARGEST_FILE = 1 << 20
 _TABLES = ("models", "targets", "options", "exclude")
 _KINDS = ("model", "target", "option")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -46,7 +39,7 @@ class MatrixRow:
 
 def read_rows(path: Path) -> list[MatrixRow]:
     """Return the rows of a matrix file; raise OptionError or ProblemsError for all that is wrong with it."""
-    tables = _tables(path)
+    tables = parse_toml(read_toml(path), str(path))
     problems: list[MlfcError] = []
     models = _entries(path, tables, "models", problems)
     targets = _entries(path, tables, "targets", problems) or {"": {}}
@@ -73,19 +66,6 @@ def read_rows(path: Path) -> list[MatrixRow]:
     if len({row.name for row in rows}) < len(rows):
         raise OptionError("two rows have one name", place=str(path), next_step="Use no - in names")
     return rows
-
-
-def _tables(path: Path) -> dict[str, Any]:
-    try:
-        with open_plain(path) as file:
-            data = file.read(_LARGEST_FILE + 1)
-        if len(data) > _LARGEST_FILE:
-            raise OptionError(f"the file exceeds {_LARGEST_FILE:,} bytes", place=str(path))
-        return tomllib.loads(data.decode("utf-8"))
-    except OSError as error:
-        raise OptionError(f"cannot read the file: {error.strerror}", place=str(path)) from None
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"expected TOML: {error}", place=str(path)) from None
 
 
 def _entries(path: Path, tables: Mapping[str, Any], kind: str, problems: list[MlfcError]) -> dict[str, dict[str, Any]]:

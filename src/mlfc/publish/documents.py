@@ -98,6 +98,33 @@ class Document:
         return Descriptor(self.media_type, self.digest, len(self.data), self.artifact_type, annotations or {})
 
 
+@dataclass(frozen=True)
+class Published:
+    """An artifact in a registry."""
+
+    target: str
+    kind: str
+    manifest: Descriptor
+    artifact: Descriptor
+    signature: Descriptor | None
+
+    @property
+    def title(self) -> str:
+        """The artifact's name, which whoever pushed it chose."""
+        return self.artifact.annotations.get(TITLE, "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what lists of artifacts show."""
+        return {
+            "target": self.target,
+            "kind": self.kind,
+            "file": self.title,
+            "digest": self.manifest.digest,
+            "bytes": self.artifact.size,
+            "signed": self.signature is not None,
+        }
+
+
 def manifest(
     artifact_type: str,
     config: Descriptor,

@@ -25,7 +25,7 @@ from mlfc.publish.store import checked, read_document
 from mlfc.support.atomic import atomic_file, output_error, write_bytes
 from mlfc.support.content import Data, chunks_of
 from mlfc.support.json_text import parse_json
-from mlfc.support.plain_file import open_plain
+from mlfc.support.plain_file import open_plain, read_small
 
 _MARK, _INDEX, _BLOBS = "oci-layout", "index.json", "blobs/sha256"
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
@@ -157,15 +157,11 @@ class LayoutStore:
     def _read(self, path: Path, limit: int) -> bytes | None:
         """Return the bytes of a small file; None where it is missing."""
         try:
-            with open_plain(path) as file:
-                data = file.read(limit + 1)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._fault(f"{path.name} cannot be read: {error.strerror}") from error
-        if len(data) > limit:
-            raise self._fault(f"{path.name} exceeds {limit:,} bytes")
-        return data
+            return read_small(path, limit, self._fault, path.name)
+        except RegistryError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
 
     def _fault(self, cause: str, next_step: str | None = None) -> RegistryError:
         return RegistryError(

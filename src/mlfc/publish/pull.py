@@ -17,9 +17,9 @@ from mlfc.publish.documents import (
     MANIFEST,
     SIGNATURE,
     TARGET,
-    TITLE,
     Descriptor,
     Document,
+    Published,
 )
 from mlfc.publish.signing import MAX_SIGNATURE, SUFFIX
 from mlfc.publish.store import ArtifactStore, checked, read_document, required_document
@@ -43,22 +43,6 @@ class IndexEntry:
     target: str
     manifest: Descriptor
     document: Document | None = None  # the manifest itself, where it is known
-
-
-@dataclass(frozen=True)
-class Published:
-    """An artifact in a registry."""
-
-    target: str
-    kind: str
-    manifest: Descriptor
-    artifact: Descriptor
-    signature: Descriptor | None
-
-    @property
-    def title(self) -> str:
-        """The artifact's name, which whoever pushed it chose."""
-        return self.artifact.annotations.get(TITLE, "")
 
 
 def entries(store: ArtifactStore) -> list[IndexEntry]:

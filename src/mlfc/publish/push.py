@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mlfc.errors import OptionError, RegistryError
@@ -24,6 +23,7 @@ from mlfc.publish.documents import (
     TITLE,
     Descriptor,
     Document,
+    Published,
     index,
     manifest,
 )
@@ -39,18 +39,6 @@ _KEY = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)+")
 _ATTEMPTS = 3
 
 
-@dataclass(frozen=True)
-class Pushed:
-    """An artifact in a registry."""
-
-    target: str
-    kind: str
-    title: str
-    manifest: Descriptor
-    size: int  # of the artifact
-    is_signed: bool
-
-
 def push(
     store: ArtifactStore,
     artifacts: Sequence[tuple[str, Path]],
@@ -58,7 +46,7 @@ def push(
     annotations: Mapping[str, str] | None = None,
     add: bool = False,
     sbom: bool = True,
-) -> tuple[Document, list[Pushed]]:
+) -> tuple[Document, list[Published]]:
     """Put artifacts under the tag of a store's reference; nothing is under it before everything is there.
 
     Parameters
@@ -77,7 +65,7 @@ def push(
 
     Returns
     -------
-    Document, list of Pushed
+    Document, list of Published
         The index that the tag names, and the artifacts in it.
 
     Raises
@@ -95,12 +83,14 @@ def push(
     _check_annotations(annotations or {})
     named = _named(artifacts)
     signatures = {target: read_signature(subject) for target, subject in named.items()}
-    done: list[Pushed] = []
+    done: list[Published] = []
     for target, subject in named.items():
         document = _push_one(store, target, subject, signatures[target], annotations or {})
         if sbom:
             _attach_bill(store, document, subject)
-        done.append(_pushed(target, subject, document, signatures[target] is not None))
+        described = document.described({TARGET: target, TITLE: subject.path.name, KIND: subject.kind})
+        artifact, *signed = document.layers
+        done.append(Published(target, subject.kind, described, artifact, signed[0] if signed else None))
     return _put_index(store, done, add), done
 
 
@@ -164,12 +154,7 @@ def _attach_bill(store: ArtifactStore, document: Document, subject: ArtifactSubj
     store.attach(manifest(BILL_OF_MATERIALS, empty, [layer], annotations, document.described()))
 
 
-def _pushed(target: str, subject: ArtifactSubject, document: Document, is_signed: bool) -> Pushed:
-    annotations = {TARGET: target, TITLE: subject.path.name, KIND: subject.kind}
-    return Pushed(target, subject.kind, subject.path.name, document.described(annotations), subject.size, is_signed)
-
-
-def _put_index(store: ArtifactStore, done: Sequence[Pushed], add: bool) -> Document:
+def _put_index(store: ArtifactStore, done: Sequence[Published], add: bool) -> Document:
     """Let the tag name what was pushed, with `add` beside what it has for other targets."""
     tag = store.reference.wanted
     ours = {item.target: item.manifest for item in done}

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from mlfc.errors import ArchiveError, SignatureError
 from mlfc.publish.subject import ArtifactSubject
 from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.json_text import parse_json
-from mlfc.support.plain_file import open_plain
+from mlfc.support.plain_file import open_plain, read_small
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import shortened
 
@@ -180,12 +181,4 @@ def _require_file(artifact: Path) -> None:
 
 
 def _read(path: Path, limit: int, what: str) -> bytes:
-    """Return the bytes of a small file."""
-    try:
-        with open_plain(path) as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise SignatureError(f"{what} cannot be read: {error.strerror}", place=str(path)) from error
-    if len(data) > limit:
-        raise SignatureError(f"{what} exceeds {limit:,} bytes", place=str(path))
-    return data
+    return read_small(path, limit, partial(SignatureError, place=str(path)), what)

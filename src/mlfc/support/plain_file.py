@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,6 +33,23 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
         os.close(descriptor)
         raise
     return os.fdopen(descriptor, "rb")
+
+
+def read_small(
+    path: str | os.PathLike[str], limit: int, fault: Callable[[str], Exception], what: str = "the file"
+) -> bytes:
+    """Return the bytes of a plain file of at most `limit` bytes.
+
+    If it cannot be read or is larger, raises what `fault` makes of the reason, which calls the file `what`.
+    """
+    try:
+        with open_plain(path) as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise fault(f"{what} cannot be read: {error.strerror or error}") from error
+    if len(data) > limit:
+        raise fault(f"{what} exceeds {limit:,} bytes")
+    return data
 
 
 def private_folder() -> Path:

@@ -7,13 +7,13 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from mlfc.errors import ArchiveError, InputError, OptionError
 from mlfc.support.json_text import parse_json
-from mlfc.support.plain_file import open_plain
+from mlfc.support.plain_file import read_small
 from mlfc.support.records import Limits, Record, RecordError
 from mlfc.target.features import CPUS, Features
 from mlfc.target.target import Target
@@ -162,13 +162,7 @@ def read_log(path: str | os.PathLike[str]) -> tuple[list[LogEntry], int]:
 
     The last line may be cut off: whoever wrote it was interrupted. Raises InputError for anything else that is no log.
     """
-    try:
-        with open_plain(path) as file:
-            data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", place=str(path), next_step=_AGAIN) from error
-    if len(data) > MOST_BYTES:
-        raise InputError(f"the log exceeds {MOST_BYTES:,} bytes", place=str(path), next_step=_AGAIN)
+    data = read_small(path, MOST_BYTES, partial(InputError, place=str(path), next_step=_AGAIN), "the log")
     whole = data.rfind(b"\n") + 1
     lines = data[:whole].splitlines()
     if len(lines) > MOST_LINES:

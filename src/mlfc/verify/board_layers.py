@@ -20,7 +20,7 @@ from mlfc.micro.run.emulator import EmulatedModule
 from mlfc.runtime import ProfiledModule
 from mlfc.support.arrays import Array
 from mlfc.support.dtypes import to_numpy
-from mlfc.verify.reference import Reference
+from mlfc.verify.reference import Reference, WrappedReference
 
 
 @dataclass(frozen=True)
@@ -83,28 +83,15 @@ class BoardLayers:
         return {layer.name: layer.array(data) for layer, data in zip(self.layers.values(), here, strict=True)}
 
 
-class BesideHost:
+class BesideHost(WrappedReference):
     """A reference that takes from this machine what it does not have itself, and all but the tensors `known`.
 
     `known`: the tensors to take from `reference`; None for all that it has.
     """
 
     def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:
-        self._reference, self._compiled, self._known = reference, compiled, known
-
-    @property
-    def input_names(self) -> frozenset[str]:
-        """The inputs that `run` takes."""
-        return self._reference.input_names
-
-    @property
-    def output_names(self) -> frozenset[str]:
-        """The outputs of the model."""
-        return self._reference.output_names
-
-    def begin(self) -> None:
-        """Forget what earlier runs left in the model's variables."""
-        self._reference.begin()
+        super().__init__(reference)
+        self._compiled, self._known = compiled, known
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return tensors by name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mlfc.runtime.tensor.npz import read_batches, read_npy, read_npz
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.dims import substituted, symbols_of
-from mlfc.support.plain_file import open_plain
+from mlfc.support.plain_file import read_small
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.indices import index_ends
 
@@ -91,8 +92,7 @@ def read_labels(path: Path, count: int) -> Array:
 
 
 def _numbers(path: Path) -> Array:
-    data = _bytes(path, _MOST_LABELS)
-    words = data.split()
+    words = read_small(path, _MOST_LABELS, partial(InputError, place=str(path))).split()
     if not all(re.fullmatch(rb"[+-]?[0-9]{1,18}", word) for word in words):
         raise InputError("labels are whole numbers, one a line", place=str(path), next_step="Or write a .npy array")
     return np.asarray([int(word) for word in words], np.int64)
@@ -100,7 +100,7 @@ def _numbers(path: Path) -> Array:
 
 def _raw(path: Path, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
     size = sum(info.nbytes for info in infos)
-    read = _bytes(path, _MOST_BYTES)
+    read = read_small(path, _MOST_BYTES, partial(InputError, place=str(path)))
     total = len(read)
     if size == 0 or total == 0 or total % size:
         raise InputError(
@@ -115,17 +115,6 @@ def _raw(path: Path, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
         batches[info.name] = part.view(info.numpy_dtype).reshape(len(data), *info.shape)
         start += info.nbytes
     return batches
-
-
-def _bytes(path: Path, most: int) -> bytes:
-    try:
-        with open_plain(path) as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise InputError(f"the file cannot be read: {error.strerror or error}", place=str(path)) from error
-    if len(data) > most:
-        raise InputError(f"the file has more than {most:,} bytes", place=str(path))
-    return data
 
 
 def sample_inputs(

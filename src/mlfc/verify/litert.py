@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfc.errors import InputError, ModelError, ToolchainError
-
-Array = npt.NDArray[Any]
+from mlfc.support.arrays import Array
 
 
 def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfc.errors import InputError, ModelError, ToolchainError
-
-Array = npt.NDArray[Any]
 
 # On x86 processors without VNNI, ONNX Runtime's products of uint8 data and int8 weights saturate sums of two at 16
 # bits, unless its optimizer makes the weights uint8. The reference runs without the optimizer, so they are made uint8

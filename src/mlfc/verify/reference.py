@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,16 +41,19 @@ class Reference(Protocol):
         ...
 
 
-class WithFrozen:
-    """A reference of a model some inputs of which always have the same values."""
+class WrappedReference:
+    """A reference over another one.
 
-    def __init__(self, reference: Reference, frozen: Mapping[str, Array]) -> None:
-        self._reference, self._frozen = reference, frozen
+    `provided`: the inputs of the other one that the wrapper provides.
+    """
+
+    def __init__(self, reference: Reference, provided: Iterable[str] = ()) -> None:
+        self._reference, self._provided = reference, frozenset(provided)
 
     @property
     def input_names(self) -> frozenset[str]:
         """The inputs that `run` takes."""
-        return self._reference.input_names - set(self._frozen)
+        return self._reference.input_names - self._provided
 
     @property
     def output_names(self) -> frozenset[str]:
@@ -60,6 +63,14 @@ class WithFrozen:
     def begin(self) -> None:
         """Forget what earlier runs left in the model's variables."""
         self._reference.begin()
+
+
+class WithFrozen(WrappedReference):
+    """A reference of a model some inputs of which always have the same values."""
+
+    def __init__(self, reference: Reference, frozen: Mapping[str, Array]) -> None:
+        super().__init__(reference, frozen)
+        self._frozen = frozen
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return tensors by name."""

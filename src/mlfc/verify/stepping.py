@@ -7,10 +7,10 @@ from typing import Any
 
 from mlfc.support.arrays import Array
 from mlfc.support.module_info import StateInfo
-from mlfc.verify.reference import Reference
+from mlfc.verify.reference import Reference, WrappedReference
 
 
-class Stepping:
+class Stepping(WrappedReference):
     """A reference that keeps the states of a compiled model.
 
     Parameters
@@ -33,8 +33,8 @@ class Stepping:
         *,
         always_new: bool = False,
     ) -> None:
-        self._reference = reference
         self._next = {info.name: info.next for info in states if info.name in reference.input_names}
+        super().__init__(reference, self._next)
         self._initial = {name: initial[name] for name in self._next}
         self.knows_all = len(self._next) == len(states)  # whether none is a variable of the reference's own
         self._always_new = always_new
@@ -42,13 +42,8 @@ class Stepping:
 
     def begin(self) -> None:
         """Begin a sequence."""
-        self._reference.begin()
+        super().begin()
         self._held = dict(self._initial)
-
-    @property
-    def input_names(self) -> frozenset[str]:
-        """The inputs that `run` takes."""
-        return self._reference.input_names - set(self._next)
 
     @property
     def output_names(self) -> frozenset[str]:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mlfc.archive.read.layout import graph_path, params_path, vm_path
 from mlfc.archive.read.opening import MAX_METADATA
 from mlfc.archive.write import metadata
-from mlfc.archive.write.members import archive_members, linked_code, require_one_processor
+from mlfc.archive.write.members import archive_members, executor_files, linked_code, require_one_processor
 from mlfc.archive.write.older import convert, metadata_path
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen.dialect import DIALECTS
@@ -23,9 +22,7 @@ from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_obj
 from mlfc.runtime.executors.graph_json import MAX_TEXT as MAX_GRAPH
 from mlfc.support.atomic import atomic_file, check_writable
 from mlfc.support.content import Data, to_bytes
-from mlfc.support.executable import encode
 from mlfc.support.json_text import MAX_TOKENS, values_of
-from mlfc.support.params import params_content
 from mlfc.support.tar import source_date, write_tar
 from mlfc.support.temporary import TemporaryFolder
 
@@ -149,11 +146,7 @@ def _files_beside(factories: Sequence[Factory]) -> dict[str, Data]:
     """Return what modules need beside their code of the host: graphs and parameters, and kernels of devices."""
     files: dict[str, Data] = {}
     for factory in factories:
-        if factory.graph_json:
-            files[graph_path(factory.module_name)] = factory.graph_json.encode()
-            files[params_path(factory.module_name)] = params_content(factory.params)
-        if factory.code.executable is not None:
-            files[vm_path(factory.module_name)] = encode(factory.code.executable)
+        files |= executor_files(factory)
         if factory.code.device is not None:
             device = factory.code.device
             files[f"src/{factory.module_name}_kernels.{DIALECTS.get(device.kind).suffix}"] = device.source.encode()

@@ -136,8 +136,16 @@ def _module_files(factory: Factory, options: ExportOptions) -> dict[str, Data]:
     files = source_files(factory, params=options.source_params)
     # the constants of AOT modules are in their code, so what an executor would load is empty
     files[layout.params_path(name)] = params_content(factory.params)
+    return files | executor_files(factory)
+
+
+def executor_files(factory: Factory) -> dict[str, Data]:
+    """Return what an executor loads of a module beside its code: a graph with its parameters, or a description."""
+    name = factory.module_name
+    files: dict[str, Data] = {}
     if factory.graph_json:
         files[layout.graph_path(name)] = factory.graph_json.encode()
+        files[layout.params_path(name)] = params_content(factory.params)
     if factory.code.executable is not None:
         files[layout.vm_path(name)] = encode(factory.code.executable)
     return files

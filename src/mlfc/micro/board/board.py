@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,17 +15,11 @@ from mlfc.errors import OptionError, ProblemsError, unknown
 from mlfc.memory import Pool
 from mlfc.micro.board.trust import check_programs
 from mlfc.registry import Registry
-from mlfc.support.plain_file import open_plain
+from mlfc.support.toml_text import parse_toml, read_toml
 from mlfc.target.features import INSTRUCTION_SETS
 from mlfc.target.target import parse_target
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 _SUFFIX = ".toml"
-_LARGEST_FILE = 1 << 20
 _STACK_BYTES, _DEFAULT_BAUD = 8192, 115200
 _ADDRESSES = 1 << 32
 _CHIP_FAMILY = re.compile(r"stm32[a-z]+[0-9]|[a-z]+[0-9]{1,2}")  # in the name of a chip: stm32f4, nrf52, rp23
@@ -218,7 +211,7 @@ def find_board(name: str | Board, *, trust: bool = False) -> Board:
         return name
     if not name.lower().endswith(_SUFFIX):
         return _named(name)
-    board = parse_board(_file_text(name), name)
+    board = parse_board(read_toml(name, "the board file"), name)
     check_programs(board, name, trust=trust)
     return replace(board, trusted=trust)
 
@@ -251,25 +244,9 @@ def _family(name: str, known: Sequence[Board]) -> list[Board]:
     return [item for item, words in zip(known, texts, strict=True) if wanted in " ".join(words).lower()]
 
 
-def _file_text(name: str) -> str:
-    try:
-        with open_plain(name) as file:
-            data = file.read(_LARGEST_FILE + 1)
-        text = data.decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise OptionError(f"cannot read the board file: {reason}", place=name) from error
-    if len(data) > _LARGEST_FILE:
-        raise OptionError("the board file is too large", place=name)
-    return text
-
-
 def parse_board(text: str, place: str) -> Board:
     """Return the board that a TOML text describes; raise an error that lists all that is wrong with it."""
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError that is no TOMLDecodeError: thousands of digits
-        raise OptionError(f"expected TOML: {error}", place=place) from None
+    document = parse_toml(text, place)
     found = list(faults("board", document))
     if not found:
         board = replace(_board(document), text=text)

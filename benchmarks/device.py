@@ -25,9 +25,9 @@ import mlfc
 from benchmarks.kernels import LAYERS, Layer, attributes
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.host.launch import launch_extents
-from mlfc.library.device_modules import compile_cuda
 from mlfc.relay import ir
 from mlfc.runtime import CudaModule, FunctionInfo, OpenClModule
+from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from mlfc.target.target import parse_target
 from mlfc.tir import builder as tb
 from mlfc.tir.bind import bind

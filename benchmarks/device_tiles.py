@@ -23,8 +23,8 @@ from mlfc.codegen.device import device_kernels, device_source
 from mlfc.codegen.host.launch import launch_extents
 from mlfc.kernels import gpu_product, gpu_tile
 from mlfc.kernels.gpu_tile import ProductSizes, Schedule
-from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo
+from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from mlfc.target.features import Features
 
 _WITHIN = 3.0  # of the least estimate: what is far slower is not worth the time

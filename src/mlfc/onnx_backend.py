@@ -23,13 +23,12 @@ from mlfc.frontend.common import NoFittingShapesError
 from mlfc.frontend.onnx.table import NEWEST_OPSET
 from mlfc.runtime.devices.device import device as device_of
 from mlfc.support.text import Displayed
+from mlfc.target.target import device_kinds
 
 __all__ = ["Backend", "PreparedModel", "is_compatible", "prepare", "run_model", "run_node", "supports_device"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# by the names of ONNX's devices
-_TARGETS = {"CPU": "llvm", "CUDA": "cuda", "OPENCL": "opencl"}
 _KEPT = 8  # versions of a model for different shapes and values
 _ASKED = ("--shape", "--value")  # what the inputs of a run answer
 _ROUNDS = 4  # a value may be asked for once shapes are known
@@ -207,9 +206,9 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
             For devices that do not exist, and what cannot be compiled; `mlfc.examine` says what would help.
         """
         if not cls.supports_device(device):
-            known = ", ".join(_TARGETS)
+            known = ", ".join(_targets())
             raise DeviceError(f"expected one of the devices {known}, which exists here, got '{device}'")
-        target = kwargs.pop("target", _TARGETS[_kind(device)])
+        target = kwargs.pop("target", _targets()[_kind(device)])
         return PreparedModel(model, target, **kwargs)
 
     @classmethod
@@ -252,7 +251,7 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
     def supports_device(cls, device: str) -> bool:
         """Tell whether a device exists here: ``CPU``, ``CUDA``, ``OPENCL``, or the first of a kind as ``CUDA:0``."""
         kind, _, number = device.partition(":")
-        if kind not in _TARGETS or number not in ("", "0"):
+        if kind not in _targets() or number not in ("", "0"):
             return False
         return kind == "CPU" or device_of(kind.lower(), 0).exists
 
@@ -262,6 +261,11 @@ def _shape(value: Any) -> tuple[int | None, ...]:
     if isinstance(value, (list, tuple)):
         return (None,) * (np.ndim(value[0]) if value else 1)
     return tuple(np.shape(value))
+
+
+def _targets() -> dict[str, str]:
+    """Return the targets of devices by ONNX's names of devices."""
+    return {"CPU": "llvm", **{kind.upper(): kind for kind in device_kinds()}}
 
 
 def _kind(device: str) -> str:

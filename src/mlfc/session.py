@@ -21,14 +21,15 @@ from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.threads import set_num_threads
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ANY_RANK, ContainerInfo
+from mlfc.support.platforms import DEVICE_KINDS
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
+from mlfc.target.target import device_kinds
 
 __all__ = ["InferenceSession", "NodeArg"]
 
 Provider: TypeAlias = "str | tuple[str, Mapping[str, Any]]"
 _CPU = "CPUExecutionProvider"
-_TARGETS = {"CUDAExecutionProvider": "cuda", "OpenCLExecutionProvider": "opencl"}
 _PROVIDER = "ExecutionProvider"
 # ONNX's names of types that are not numpy's
 _TYPES = {
@@ -132,7 +133,7 @@ class InferenceSession(Displayed, HasModel):
         is_shared = True
         threads = _threads(sess_options) if intra_op_num_threads is None else intra_op_num_threads
         self._provider = _chosen(providers, provider_options)
-        target = _TARGETS.get(self._provider)
+        target = _targets().get(self._provider)
         if hasattr(path_or_bytes, "run") and hasattr(path_or_bytes, "bind"):
             if options or target:
                 raise OptionError(
@@ -242,18 +243,24 @@ def _threads(sess_options: Any) -> int | None:
     return None if threads is None else int(threads)
 
 
+def _targets() -> dict[str, str]:
+    """Return the targets of devices by ONNX Runtime's names of providers."""
+    return {f"{DEVICE_KINDS[kind][1]}{_PROVIDER}": kind for kind in device_kinds()}
+
+
 def _chosen(providers: Sequence[Provider] | None, options: Sequence[Mapping[str, Any]] | None) -> str:
     """Return the first provider whose device is here."""
     pairs = [(item, {}) if isinstance(item, str) else item for item in providers or (_CPU,)]
     if any(given for _, given in pairs) or any(options or ()):
         raise OptionError("providers have no options", place="provider_options", next_step="Leave them out")
     names = [name for name, _ in pairs]
-    known = (_CPU, *_TARGETS)
+    targets = _targets()
+    known = (_CPU, *targets)
     for name in names:
         if name not in known and not name.endswith(_PROVIDER):
             raise OptionError(unknown("provider", name, known), place="providers")
     for number, name in enumerate(names):
-        if name == _CPU or (name in _TARGETS and device_of(_TARGETS[name], 0).exists):
+        if name == _CPU or (name in targets and device_of(targets[name], 0).exists):
             if number:
                 warnings.warn(f"{', '.join(names[:number])}: not here, so the model runs on {name}", stacklevel=3)
             return name

@@ -17,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 import mlfc
 from mlfc.errors import DeviceError, InputError
 from mlfc.factory import Factory
-from mlfc.library import device_modules
-from mlfc.library.device_modules import CudaCode, compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
+from mlfc.runtime.devices.cuda_compilers import CudaCode, compile_cuda
 from mlfc.runtime.devices.cuda_graph import CudaRecording
+from mlfc.runtime.drivers import cuda as cuda_driver
 from mlfc.runtime.drivers.cuda import CudaApi
 from mlfc.runtime.libraries import library_context
 from mlfc.runtime.modules.module import find_global_func, register_global_func
@@ -227,7 +227,7 @@ def test_source_is_compiled_for_the_device_at_hand(api: CudaApi) -> None:
 def factory(api: CudaApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Factory:
     """Return a dense layer and a softmax over its row, compiled for the device."""
     if IS_STAND_IN:
-        monkeypatch.setattr(device_modules, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
+        monkeypatch.setattr(cuda_driver, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["d"]), helper.make_node("Softmax", ["d"], ["y"], axis=-1)],
         "dense",
@@ -330,7 +330,7 @@ def test_branches_of_a_recording_wait_for_what_they_need(api: CudaApi) -> None:
 def test_branches_of_a_model_run_in_any_order(api: CudaApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory of one branch is taken by another: the second run's graph must know who waits for whom."""
     if IS_STAND_IN:
-        monkeypatch.setattr(device_modules, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
+        monkeypatch.setattr(cuda_driver, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
     node, rng = helper.make_node, np.random.default_rng(5)
     nodes, weights, wanted = [], [], 0
     for branch in "abc":

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime.devices import nvrtc
+from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from tests import session_cache
 from tests.conftest import need
 

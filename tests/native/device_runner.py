@@ -15,8 +15,8 @@ import numpy.typing as npt
 from mlfc import cuda
 from mlfc.codegen.device import device_kernels, device_source
 from mlfc.codegen.host.launch import launch_extents
-from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo
+from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from mlfc.support import dtypes
 from mlfc.tir.ir import Buffer, PrimFunc
 from mlfc.tir.program import Program, Value

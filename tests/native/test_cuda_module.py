@@ -15,10 +15,9 @@ import pytest
 
 import mlfc
 from mlfc.errors import ArchiveError, DeviceError, OptionError, ToolchainError
-from mlfc.library import device_modules
-from mlfc.library.device_modules import compile_cuda
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
-from mlfc.runtime.devices import nvrtc
+from mlfc.runtime.devices import cuda_compilers, nvrtc
+from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from mlfc.runtime.drivers import cuda as cuda_driver
 from tests.native import cuda_cases
 from tests.native.cuda_on_host import host_code, make_driver
@@ -156,9 +155,9 @@ COMPILERS = ("nvrtc", *(("nvcc",) if shutil.which("nvcc") else ()))
 def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let `compile_cuda` find one compiler alone."""
     if request.param == "nvcc":
-        monkeypatch.setattr(device_modules, "find_nvrtc", lambda: None)
+        monkeypatch.setattr(cuda_compilers, "find_nvrtc", lambda: None)
     else:
-        monkeypatch.setattr(device_modules.shutil, "which", lambda _: None)
+        monkeypatch.setattr(cuda_compilers.shutil, "which", lambda _: None)
     return str(request.param)
 
 
@@ -196,8 +195,8 @@ def test_kernels_that_do_not_compile_show_the_first_lines(compiler: str) -> None
 
 
 def test_source_travels_where_no_compiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_modules, "find_nvrtc", lambda: None)
-    monkeypatch.setattr(device_modules.shutil, "which", lambda _: None)
+    monkeypatch.setattr(cuda_compilers, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(cuda_compilers.shutil, "which", lambda _: None)
     code = compile_cuda(cuda_cases.SUMS, "sm_90")
     assert (code.format, code.data) == ("cu", cuda_cases.SUMS.encode())
 

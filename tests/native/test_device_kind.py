@@ -50,6 +50,9 @@ model.run(**data)
 np.testing.assert_allclose(model.get_output(0), expected, rtol=1e-5, atol=1e-6)
 with tarfile.open(on_device.export(folder + "/model.tar")) as tar:
     assert "./codegen/ext_dev/digits_mod0.ext" in tar.getnames()
+assert mlfc.onnx_backend.supports_device("EXT_DEV")
+session = mlfc.InferenceSession(path, providers=["ExtDevExecutionProvider"])
+np.testing.assert_allclose(session.run(None, data)[0], expected, rtol=1e-5, atol=1e-6)
 """
 
 

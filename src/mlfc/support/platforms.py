@@ -38,24 +38,26 @@ _ABIS = ("gnu", "musl", "gnueabihf", "gnueabi", "musleabihf", "musleabi", "gnux3
 _NAMES = {"x86_64": "x86-64", "aarch64": "AArch64", "riscv64": "RISC-V", "arm": "Arm", "wasm32": "WebAssembly"}
 _SYSTEM_NAMES = {"linux": "Linux", "windows": "Windows", "macos": "macOS", "wasi": "WASI"}
 EXAMPLES = "aarch64-linux-gnu, riscv64-linux-gnu, x86_64-windows-gnu, aarch64-macos, wasm32-wasi"
-TYPE_CODES: Mapping[str, int] = MappingProxyType(
+DEVICE_KINDS: Mapping[str, tuple[int, str]] = MappingProxyType(
     {
-        "cpu": 1,
-        "cuda": 2,
-        "cuda_host": 3,
-        "opencl": 4,
-        "vulkan": 7,
-        "metal": 8,
-        "vpi": 9,
-        "rocm": 10,
-        "rocm_host": 11,
-        "ext_dev": 12,
-        "cuda_managed": 13,
-        "oneapi": 14,
-        "webgpu": 15,
-        "hexagon": 16,
+        "cpu": (1, "CPU"),
+        "cuda": (2, "CUDA"),
+        "cuda_host": (3, "CUDAHost"),
+        "opencl": (4, "OpenCL"),
+        "vulkan": (7, "Vulkan"),
+        "metal": (8, "Metal"),
+        "vpi": (9, "VPI"),
+        "rocm": (10, "ROCM"),
+        "rocm_host": (11, "ROCMHost"),
+        "ext_dev": (12, "ExtDev"),
+        "cuda_managed": (13, "CUDAManaged"),
+        "oneapi": (14, "OneAPI"),
+        "webgpu": (15, "WebGPU"),
+        "hexagon": (16, "Hexagon"),
     }
 )
+"""DLPack's DLDeviceType of each kind of device, and its name in enumerators (``kDLOpenCL``) and ONNX Runtime."""
+TYPE_CODES: Mapping[str, int] = MappingProxyType({kind: code for kind, (code, _) in DEVICE_KINDS.items()})
 """DLPack's DLDeviceType of each kind of device."""
 
 

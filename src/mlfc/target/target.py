@@ -156,6 +156,11 @@ def add_device_kind(name: str, features: Features, *options: str) -> None:
     KINDS.add(name, TargetKind(name, (*options, MOST_ITEMS, MOST_SHARED), name, partial(_read_device, name, features)))
 
 
+def device_kinds() -> list[str]:
+    """Return the kinds of devices that code can be compiled for."""
+    return [name for name in KINDS if KINDS.get(name).device]
+
+
 add_device_kind("opencl", Features(vector_bytes=0, dot4=False, gpu=True))
 add_device_kind("cuda", Features(vector_bytes=0, gpu=True), "-arch")
 

@@ -13,12 +13,13 @@ from mlfc.archive.write.options import ExportOptions
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.support.content import Data, nbytes_of, sha256_of, to_bytes
 from mlfc.support.params import load_params
+from mlfc.support.platforms import TYPE_CODES
 from mlfc.support.version import __version__
 
 RFC_VERSION = 1
 _LAST_WITH_TARGETS_BY_DEVICE = 5
-# DLDeviceType by the first word of a target
-_DEVICES = {"c": 1, "llvm": 1, "cuda": 2, "opencl": 4, "vulkan": 7, "metal": 8, "ext_dev": 12, "hexagon": 14}
+# DLDeviceType by the first word of a target; that of Hexagon is the one of TVM's that wrote version 5
+_DEVICES = {**TYPE_CODES, "c": 1, "llvm": 1, "hexagon": 14}
 Document = dict[str, Any]
 # texts of ours that say where other files lie
 _TEXTS = ("Makefile", "CMakeLists.txt", "README.md", "demo/demo.c")

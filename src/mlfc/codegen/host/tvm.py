@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlfc.support import dtypes
-from mlfc.support.platforms import TYPE_CODES
+from mlfc.support.platforms import DEVICE_KINDS
 from mlfc.tir import host
 from mlfc.tir.host import CHAR, INT, INT32, INT64, UINT8, UINT16, UINT64, VOID, const, pointer
 
@@ -29,12 +29,7 @@ def _enumerator(name: str, value: int) -> host.Number:
 ARG_INT, OPAQUE_HANDLE, NULLPTR = map(_enumerator, ("kTVMArgInt", "kTVMOpaqueHandle", "kTVMNullptr"), (0, 3, 4))
 TENSOR_HANDLE, ARRAY_HANDLE = map(_enumerator, ("kTVMDLTensorHandle", "kTVMNDArrayHandle"), (7, 13))
 CPU, UINT = _enumerator("kDLCPU", 1), _enumerator("kDLUInt", 1)
-_DEVICE_NAMES = {
-    "cpu": "CPU", "cuda": "CUDA", "cuda_host": "CUDAHost", "opencl": "OpenCL", "vulkan": "Vulkan", "metal": "Metal",
-    "vpi": "VPI", "rocm": "ROCM", "rocm_host": "ROCMHost", "ext_dev": "ExtDev", "cuda_managed": "CUDAManaged",
-    "oneapi": "OneAPI", "webgpu": "WebGPU", "hexagon": "Hexagon",
-}  # fmt: skip
-DEVICES = {kind: _enumerator(f"kDL{name}", TYPE_CODES[kind]) for kind, name in _DEVICE_NAMES.items()}
+DEVICES = {kind: _enumerator(f"kDL{name}", code) for kind, (code, name) in DEVICE_KINDS.items()}
 # TVM's bool is an unsigned integer of one bit; newer writers have a number of their own for it
 CODES = {
     "int": _enumerator("kDLInt", 0), "uint": UINT, "float": _enumerator("kDLFloat", 2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import DeviceError, InputError
+from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from mlfc.runtime.devices.cuda_graph import CudaLaunch, CudaMark, CudaRecording
 from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers, recorded_step, recording_step
 from mlfc.runtime.devices.kernel_launch import KernelLaunch, LoadedKernel
@@ -313,6 +314,12 @@ class CudaModule(DeviceModule):
 
     type_key = "cuda"
     text_formats = (_SOURCE, _PTX)
+
+    @staticmethod
+    def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004
+        """Return format and data of kernels, compiled for the option ``-arch``."""
+        code = compile_cuda(source, options.get("-arch"))
+        return code.format, code.data
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -46,6 +46,14 @@ class DeviceModule(Module, ABC):
         self._layouts: dict[str, CallLayout] = {}
         self._loaded: dict[tuple[str, int], LoadedKernel] = {}
 
+    @staticmethod
+    def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004
+        """Return format and data of kernels in source of a format, compiled if there is a compiler here.
+
+        `options` are those of the target.
+        """
+        return form, source.encode()
+
     @abstractmethod
     def _load(self, name: str, index: int) -> LoadedKernel:
         """Return a kernel of the table for device `index`; raise DeviceError if the driver rejects it."""

@@ -90,6 +90,10 @@ def change_build(metadata: Metadata) -> None:
     details(metadata)["build"]["optimize"] = "size"
 
 
+def change_parameters(metadata: Metadata) -> None:
+    details(metadata)["parameters"] = 12345
+
+
 def change_time(metadata: Metadata) -> None:
     metadata["modules"]["net"]["export_datetime"] = "2026-11-20 00:00:00Z"
 
@@ -114,6 +118,7 @@ CHANGES: dict[Callable[[Metadata], None], tuple[str, bool]] = {
     change_target: ("facts", False),
     change_source: ("facts", False),
     change_build: ("facts", False),
+    change_parameters: ("facts", False),
     change_time: ("facts", False),
 }
 GROUPS = ("interface", "memory", "operators", "weights", "facts")

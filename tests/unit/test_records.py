@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from mlfc.archive.describe.inspect_library import _module
 from mlfc.errors import ArchiveError
 from mlfc.support.module_info import DEFINITIONS, ArchiveInfo, ModuleInfo, ModuleInterface
 from mlfc.support.records import Record, RecordError, definitions, titled
@@ -76,4 +77,5 @@ def test_a_fault_names_its_place(change: dict[str, Any], path: str, cause: str) 
 def test_a_field_with_a_title_is_shown() -> None:
     info = ModuleInfo.from_json({**OBJECTS[ModuleInfo], "parameters": 9})
     assert dict(titled(info)) == {"parameters of the model": 9}
+    assert _module(info, None)["facts"] == {"parameters of the model": 9}
     assert dict(titled(ModuleInfo.from_json(OBJECTS[ModuleInfo]))) == {}

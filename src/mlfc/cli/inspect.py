@@ -155,14 +155,18 @@ def _draw(modules: Mapping[str, Any], place: Path) -> None:
     write_bytes(place, memory_picture(modules[name], name).encode())
 
 
+def _print_facts(facts: Mapping[str, Any]) -> None:
+    for title, value in facts.items():
+        typer.echo(printable(f"  {title}: {value:,}" if isinstance(value, int) else f"  {title}: {value}"))
+
+
 def _print_module(name: str, module: dict[str, Any]) -> None:
     target = ", ".join(module["target"])
     typer.echo(printable(f"\nmodule {name}: {module['executor'] or 'functions'}, target {target}"))
     source = module["source"]
     if source and source.get("name"):
         typer.echo(printable(f"  made from {source['name']}, SHA-256 {source.get('sha256', '-')}"))
-    for title, value in module["facts"].items():
-        typer.echo(printable(f"  {title}: {value:,}" if isinstance(value, int) else f"  {title}: {value}"))
+    _print_facts(module["facts"])
     tensors = [(kind, tensor) for kind in ("inputs", "outputs", "states") for tensor in module[kind]]
     if tensors:
         print_table(
@@ -352,6 +356,7 @@ def _print_library_module(name: str, module: Mapping[str, Any]) -> None:
         for tensor in tensors or ()
     ]
     print_table(f"module {name}: {module['executor']}", ("", "name", "type"), rows)
+    _print_facts(module["facts"])
     if module["vm"]:
         _print_vm(module["vm"])
     print_table(

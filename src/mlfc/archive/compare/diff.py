@@ -20,7 +20,7 @@ from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import OptionError
 
 POOLS: Final = ("workspace_bytes", "storages_bytes", "scratch_bytes", "io_bytes", "constants_bytes", "state_bytes")
-_FACTS = ("executor", "target", "source", "build", "exported", "vm")
+_FACTS = ("executor", "target", "source", "build", "exported", "vm", "facts")
 _OPERATOR_FACTS = ("function", "macs", "bytes", "workspace_bytes", "live_bytes")
 _CHUNK = 1 << 20
 _LONGEST_NAME = 64
@@ -215,7 +215,8 @@ def _facts(a: Mapping[str, Any], b: Mapping[str, Any], keys: Iterable[str]) -> d
     for key in keys:
         if isinstance(a[key] or b[key], dict):
             parts = _different(_plain(a[key] or {}), _plain(b[key] or {}))
-            found.update({f"{key} {part}": pair for part, pair in parts.items() if part not in keys})
+            group = "" if key == "facts" else f"{key} "
+            found.update({f"{group}{part}": pair for part, pair in parts.items() if part not in keys})
         elif a[key] != b[key]:
             found[key] = [a[key], b[key]]
     return found

@@ -25,6 +25,7 @@ from mlfc.support.levels import LEVEL_SECTION
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
+from mlfc.support.records import titled
 from mlfc.support.tar import open_tar
 from mlfc.support.vm_info import vm_info
 from mlfc.target.features import LEVELS
@@ -125,7 +126,7 @@ def _machines(trees: Iterable[StoredTree], place: str) -> dict[str, dict[str, An
 
 def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, Any]:
     told = interface.to_json()
-    found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm}
+    found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm, "facts": dict(titled(interface))}
     if vm is not None:
         if interface.vm is not None and interface.vm.input_bytes is not None:
             vm["input_bytes"] = interface.vm.input_bytes  # which the description does not have

@@ -53,6 +53,7 @@ def _module(module: Mapping[str, Any]) -> Iterator[str]:
         "state": byte_text(memory.get("state_bytes") or None),
         "executor": module["executor"],
         "entry": module["entry"],
+        **module["facts"],
     }
     yield f'<div class="cards">{"".join(cards(facts))}</div>'
     yield "<h3>Inputs and outputs</h3>"

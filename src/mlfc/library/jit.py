@@ -23,6 +23,7 @@ from mlfc.library.toolchain import OBJECT_SUFFIX
 from mlfc.objfile.elf import read_elf, read_symbols
 from mlfc.objfile.head import OBJECT, misfit
 from mlfc.runtime.libraries.library_context import process_functions
+from mlfc.runtime.tensor.arrays import aligned
 from mlfc.support.content import ArrayContent, Data, ViewContent, to_bytes
 
 _ALIGNMENT = 64
@@ -100,7 +101,8 @@ class LinkedObjects:
     def _place(self, memory: npt.NDArray[np.uint8]) -> int:
         """Return the address of a constant, which in most cases stays where it is."""
         if memory.ctypes.data % _ALIGNMENT and memory.nbytes <= _LARGEST_COPY:
-            memory = _aligned(memory)
+            constant, memory = memory, aligned(memory.nbytes, alignment=_ALIGNMENT)
+            memory[:] = constant
         self._memory.append(memory)
         return int(memory.ctypes.data)
 
@@ -156,13 +158,6 @@ def _joined(data: Data) -> npt.NDArray[np.uint8]:
     if isinstance(data, ArrayContent) and (view := next(data.chunks())).nbytes == data.nbytes:  # type: ignore[union-attr]
         return np.frombuffer(view, np.uint8)
     return np.frombuffer(to_bytes(data), np.uint8)
-
-
-def _aligned(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    memory[start : start + array.nbytes] = array
-    return memory[start : start + array.nbytes]
 
 
 def _failure(error: RuntimeError, place: str) -> ToolchainError:

@@ -21,7 +21,7 @@ import numpy as np
 from mlfc.errors import OutputError
 from mlfc.library.cache import find_entry, store_entry
 from mlfc.library.toolchain import NATIVE, compile_cached
-from mlfc.runtime.executors.aot_module import aligned
+from mlfc.runtime.executors.aot_module import new_pool
 from mlfc.runtime.executors.profile import OperatorTime
 from mlfc.support.call_shapes import dtype_of
 from mlfc.support.platforms import host_arch
@@ -149,7 +149,7 @@ def measured_peaks(processor: str, threads: int) -> Peaks:
             int8 = max(int8, rate(tile_macs, lambda _, steps: library.peak_tiles(steps)))
         bandwidth = []
         for size in _SIZES:
-            memories = [aligned(size) for _ in range(threads)]
+            memories = [new_pool(size) for _ in range(threads)]
             for memory in memories:
                 memory[:] = np.uint8(0)
             blocks = ctypes.c_int64(size // library.peak_block_bytes())

@@ -9,10 +9,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
 from mlfc.errors import DeviceError
 from mlfc.runtime.devices.device import Device, DeviceApi, drivers
+from mlfc.runtime.tensor.arrays import aligned
 from mlfc.support.arrays import Array
 
 
@@ -29,12 +28,12 @@ class HostApi(DeviceApi):
 
     def _allocate(self, nbytes: int, alignment: int) -> int:
         try:
-            block = np.empty(nbytes + alignment, np.uint8)
-        except (MemoryError, ValueError):
+            block = aligned(nbytes, alignment=alignment)
+        except MemoryError:
             raise DeviceError(f"out of memory for a block of {nbytes:,} bytes", place=str(self.device)) from None
-        handle = block.ctypes.data + -block.ctypes.data % alignment
+        handle = block.ctypes.data
         self._blocks[handle] = block
-        return int(handle)
+        return handle
 
     def _free(self, handle: int) -> None:
         del self._blocks[handle]

@@ -13,12 +13,11 @@ import numpy as np
 
 from mlfc.errors import ArchiveError, InputError, RunError, ToolchainError
 from mlfc.runtime.devices.device import Device, cpu
-from mlfc.runtime.executors.states import ModelState, OwnStates, StaticStates
+from mlfc.runtime.executors.states import LoadedModel, ModelState, OwnStates, StaticStates
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
-from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import Expected, address_of, bound
+from mlfc.runtime.tensor.arrays import Expected, address_of, aligned, bound
 from mlfc.runtime.threads import address_in, share_pool
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, chunks_of, nbytes_of
@@ -28,9 +27,6 @@ from mlfc.support.text import Displayed
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface
     from mlfc.support.tensor_info import TensorInfo
-
-_POOL_ALIGNMENT = 64
-
 
 _MAPPED = ("inputs", "outputs")
 _Prepared: TypeAlias = "tuple[Any, Any, Callable[[], int]]"
@@ -53,7 +49,7 @@ class BoundCall(Displayed, partial[int]):
         return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
 
-class AotModule(Restorable, Displayed):
+class AotModule(LoadedModel):
     """A model compiled ahead of time.
 
     Parameters
@@ -77,8 +73,6 @@ class AotModule(Restorable, Displayed):
     """
 
     _reuses_calls = True  # structs of pointers serve one run after another
-    # of modules without states
-    _state = ModelState()
     _own_states: tuple[Array, ...] = ()
     _static_states: StaticStates | None = None
 
@@ -110,18 +104,6 @@ class AotModule(Restorable, Displayed):
         self._taken, self._given = Expected.of(inputs), Expected.of(outputs)
         self._idle: list[_Prepared] = []  # of finished runs; several runs may be active at once
         self.device: Device = cpu()
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": self.inputs, "outputs": self.outputs}
-
-    @property
-    def state(self) -> ModelState:
-        """What the model keeps from one run to the next; bound calls go on with it, too."""
-        return self._state
-
-    def reset_state(self) -> None:
-        """Set all states to what they begin with."""
-        self._state.reset()
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference.
@@ -202,7 +184,7 @@ class AotModule(Restorable, Displayed):
 
         memory: StaticStates | OwnStates
         if description.external_workspace:
-            given = _pointers([*map(aligned, self._pools), aligned(size), *self._constants])
+            given = _pointers([*map(new_pool, self._pools), new_pool(size), *self._constants])
             own = given.arrays[len(self._pools)]
             memory = OwnStates(own, self._lock, partial(function("reset"), ctypes.byref(given)))
             self._own_states = (own,)
@@ -233,7 +215,7 @@ class AotModule(Restorable, Displayed):
         return self._on_states(BoundCall(self._function, *map(ctypes.byref, arguments)))
 
     def _memory(self) -> list[Any]:
-        pools = [*map(aligned, self._pools), *self._own_states, *self._constants]
+        pools = [*map(new_pool, self._pools), *self._own_states, *self._constants]
         return [_pointers(pools)] if pools else []
 
     def _on_states(self, call: BoundCall) -> BoundCall:
@@ -297,22 +279,20 @@ def loaded_pools(description: ModuleInterface, code: Mapping[str, Data]) -> dict
     return loaded
 
 
-def aligned(size: int) -> Array:
+def new_pool(size: int) -> Array:
     """Return new memory with the C interface's alignment of pools."""
     try:
-        memory = np.empty(size + _POOL_ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError):
+        return aligned(size)
+    except MemoryError:
         raise RunError(
             f"out of memory for {size:,} bytes of workspace", next_step="Run it on a machine that has as much"
         ) from None
-    start = -memory.ctypes.data % _POOL_ALIGNMENT
-    return memory[start : start + size]
 
 
 def filled(data: Data) -> Array:
     """Return memory with the contents of a pool of constants."""
     joined = np.frombuffer(b"".join(bytes(chunk) for chunk in chunks_of(data)), np.uint8)
-    memory = aligned(joined.size)
+    memory = new_pool(joined.size)
     memory[:] = joined
     return memory
 

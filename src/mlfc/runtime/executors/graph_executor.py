@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mlfc.errors import InputError, InternalError, OptionError, RunError
+from mlfc.errors import InputError, OptionError, RunError
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph, GraphNode, numpy_dtype, parse_graph
 from mlfc.runtime.executors.graph_memory import DeviceMemory, GraphMemory, HostMemory, array_shape, graph_devices
@@ -175,7 +175,7 @@ class GraphExecutor(Displayed):
             given.append((key, value))
         for name, array in given:
             entry = self._index(name)
-            self._write(entry, self._taken(array, entry, self._name(name)))
+            self._memory.write(entry, self._taken(array, entry, self._name(name)))
             if self._tensors[entry].data != self._memory.address(entry):
                 self._update(entry)
 
@@ -385,19 +385,6 @@ class GraphExecutor(Displayed):
         self._require_fit(array.dtype, array.shape, entry, name)
         return array
 
-    def _write(self, entry: int, array: Array | NDArray) -> None:
-        if isinstance(array, np.ndarray):
-            self._memory.write(entry, array)
-        else:
-            self._device_memory.write(entry, array)
-
-    @property
-    def _device_memory(self) -> DeviceMemory:
-        """The memory, as what takes the tensors of devices that `_taken` gives."""
-        if not isinstance(self._memory, DeviceMemory):
-            raise InternalError("a graph without devices was given a tensor on one")
-        return self._memory
-
     def _require_fit(self, dtype: Any, shape: tuple[int, ...], entry: int, name: str) -> None:
         item = self.graph.entries[entry]
         if dtype != self._dtypes[entry] or shape != array_shape(item):
@@ -406,18 +393,11 @@ class GraphExecutor(Displayed):
     def _copied(self, entry: int, out: Any) -> Any:
         if out is None:
             out = np.empty(array_shape(self.graph.entries[entry]), self._dtypes[entry])
-        target = self._taken(out, entry, "out")
-        if isinstance(target, np.ndarray):
-            self._memory.read(entry, target)
-        else:
-            self._device_memory.give(entry, target)
+        self._memory.read(entry, self._taken(out, entry, "out"))
         return out
 
     def _use(self, argument: int, array: Array | NDArray) -> None:
-        if isinstance(array, np.ndarray):
-            self._memory.use(argument, array)
-        else:
-            self._device_memory.use(argument, array)
+        self._memory.use(argument, array)
         self._update(argument)
 
     def _share(self, argument: int, other: GraphExecutor, source: int) -> None:

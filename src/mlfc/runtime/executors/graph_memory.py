@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from mlfc.errors import InternalError, RunError
 from mlfc.runtime.devices.device import Device, DeviceApi, DeviceBlock, cpu, device_of_code, require_device
 from mlfc.runtime.executors.graph_json import Graph, TensorEntry, numpy_dtype
+from mlfc.runtime.tensor.arrays import aligned
 from mlfc.support.arrays import Array
 
 ALIGNMENT = 64
@@ -18,7 +19,10 @@ _CPU = cpu().type_code
 
 
 class GraphMemory(Protocol):
-    """Memory for the tensors of one graph, each named by the number of its entry."""
+    """Memory for the tensors of one graph, each named by the number of its entry.
+
+    Arrays are of this process, or tensors of the devices that the memory is on.
+    """
 
     def device(self, entry: int) -> Device:
         """Return the device of a tensor, which runs the operator that makes it."""
@@ -29,16 +33,16 @@ class GraphMemory(Protocol):
     def address(self, entry: int) -> int:
         """Return the address of a tensor, or the handle of its memory where a device has no addresses."""
 
-    def write(self, entry: int, array: Array) -> None:
+    def write(self, entry: int, array: Any) -> None:
         """Copy an array in, into the graph's own memory."""
 
-    def read(self, entry: int, out: Array) -> None:
+    def read(self, entry: int, out: Any) -> None:
         """Copy a tensor out."""
 
     def copy(self, source: int, target: int) -> Callable[[], int]:
         """Return a call that copies one tensor to another and returns 0."""
 
-    def use(self, argument: int, array: Array) -> None:
+    def use(self, argument: int, array: Any) -> None:
         """Use `array` as an argument's memory if possible; else copy it in."""
 
     def share(self, argument: int, other: GraphMemory, source: int) -> None:
@@ -142,13 +146,11 @@ def array_shape(entry: TensorEntry) -> tuple[int, ...]:
 
 
 def _block(size: int) -> Array:
-    """Return zeros that start at a multiple of `ALIGNMENT`."""
+    """Return zeros with the alignment of tensors."""
     try:
-        memory = np.zeros(size + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError):
+        return aligned(size, np.zeros)
+    except MemoryError:
         raise RunError(f"out of memory for a block of {size:,} bytes") from None
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + size]
 
 
 class OnDevice(Protocol):
@@ -225,9 +227,11 @@ class DeviceMemory:
         if entry not in self._graph.kept:  # which may be other executors', too
             self._external.pop(self._roots[entry], None)
 
-    def read(self, entry: int, out: Array) -> None:
-        """Copy a tensor out, once all operators before are done."""
-        if self.is_here(entry):
+    def read(self, entry: int, out: Array | OnDevice) -> None:
+        """Copy a tensor out, after all earlier work."""
+        if not isinstance(out, np.ndarray):
+            self._give(entry, out)
+        elif self.is_here(entry):
             self._host.read(entry, out)
         else:
             place = self._place(entry)
@@ -243,7 +247,7 @@ class DeviceMemory:
             if to_here:
                 self.read(source, self._host.view(target))
             else:
-                self.give(source, self._place(target))
+                self.read(source, self._place(target))
             return 0
 
         return call
@@ -274,8 +278,8 @@ class DeviceMemory:
             raise RunError(f"a function in Python cannot work on memory of {self.device(entry)}")
         return self._host.view(entry)
 
-    def give(self, entry: int, out: OnDevice) -> None:
-        """Copy a tensor to memory of a device, after all earlier work."""
+    def _give(self, entry: int, out: OnDevice) -> None:
+        """Copy a tensor to memory of a device."""
         if self.is_here(entry):
             out.device.api.copy_in(out.handle, out.byte_offset, self._host.view(entry))
         elif self.device(entry) == out.device:

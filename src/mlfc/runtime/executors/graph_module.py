@@ -13,10 +13,9 @@ from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times, thread_rows
-from mlfc.runtime.executors.states import GraphStates, ModelState
+from mlfc.runtime.executors.states import GraphStates, LoadedModel, ModelState
 from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.modules.module import Module
-from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import Expected, bound
 from mlfc.support.arrays import Array
@@ -80,7 +79,7 @@ class BoundGraph(Displayed):
             self._executor.set_input(name, array)
 
 
-class GraphModule(Restorable, Displayed):
+class GraphModule(LoadedModel):
     """A model that the graph executor runs.
 
     Parameters
@@ -147,19 +146,8 @@ class GraphModule(Restorable, Displayed):
         self._taken = Expected.of(self.inputs)
         self._operators = operators
         self._lock = ForkSafeLock()
-        self._state = ModelState(states, GraphStates(executor, states, self._lock)) if states else ModelState()
-
-    @property
-    def state(self) -> ModelState:
-        """What the model keeps from one run to the next; bound calls go on with it, too."""
-        return self._state
-
-    def reset_state(self) -> None:
-        """Set all states to what they begin with."""
-        self._state.reset()
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": self.inputs, "outputs": self.outputs}
+        if states:
+            self._state = ModelState(states, GraphStates(executor, states, self._lock))
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""

@@ -5,33 +5,22 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlfc.errors import InputError, unknown
+from mlfc.runtime.modules.restoring import Restorable
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import by_name, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.runtime.executors.graph_executor import GraphExecutor
     from mlfc.support.module_info import StateInfo
-
-
-class StateMemory(Protocol):
-    """Where the states of one loaded model are."""
-
-    def read(self, info: StateInfo) -> Array:
-        """Return a copy of a state."""
-
-    def write(self, info: StateInfo, array: Array) -> None:
-        """Set a state."""
-
-    def reset(self) -> None:
-        """Set all states to what they begin with."""
 
 
 class ModelState(Displayed, Mapping[str, Array]):
@@ -46,14 +35,14 @@ class ModelState(Displayed, Mapping[str, Array]):
         For a name that is not there, or an array of another shape or dtype.
     """
 
-    def __init__(self, infos: Sequence[StateInfo] = (), memory: StateMemory | None = None) -> None:
+    def __init__(self, infos: Sequence[StateInfo] = (), memory: OwnStates | GraphStates | None = None) -> None:
         self.infos = tuple(infos)
         self._memory = memory
 
     def _facts(self) -> Mapping[str, object]:
         return {"states": self.infos}
 
-    def _of(self, name: str) -> tuple[StateInfo, StateMemory]:
+    def _of(self, name: str) -> tuple[StateInfo, OwnStates | GraphStates]:
         for info in self.infos:
             if info.name == name and self._memory is not None:
                 return info, self._memory
@@ -88,7 +77,48 @@ class ModelState(Displayed, Mapping[str, Array]):
             self._memory.reset()
 
 
-class StaticStates:
+class OwnStates:
+    """States in memory that is passed to the code at each run; `lock` is held while it runs."""
+
+    def __init__(self, memory: Array, lock: ForkSafeLock, reset: Callable[[], int]) -> None:
+        self.memory, self.lock, self._reset = memory, lock, reset
+        require_success(reset())
+
+    @property
+    def address(self) -> int:
+        """Where the memory begins."""
+        return int(self.memory.ctypes.data)
+
+    def _fetch(self) -> None:
+        """Bring the states into `memory`."""
+
+    def _store(self) -> None:
+        """Bring `memory` to where the code reads the states."""
+
+    def read(self, info: StateInfo) -> Array:
+        """Return a copy of a state."""
+        with self.lock:
+            self._fetch()
+            return self._part(info).copy()
+
+    def write(self, info: StateInfo, array: Array) -> None:
+        """Set a state."""
+        with self.lock:
+            self._fetch()
+            self._part(info)[...] = array
+            self._store()
+
+    def reset(self) -> None:
+        """Set all states to what they begin with."""
+        with self.lock:
+            require_success(self._reset())
+
+    def _part(self, info: StateInfo) -> Array:
+        start = info.offset or 0
+        return self.memory[start : start + info.nbytes].view(info.numpy_dtype).reshape(info.shape)
+
+
+class StaticStates(OwnStates):
     """States in a static array of code that several loaded models may share: each has them as it left them.
 
     `key` is the code's; `lock` is held while it runs, and must be while `take` is called.
@@ -99,9 +129,8 @@ class StaticStates:
     def __init__(
         self, key: tuple[str, str], lock: ForkSafeLock, nbytes: int, function: Callable[[str], Callable[..., int]]
     ) -> None:
-        self._key, self._lock = key, lock
+        self.memory, self.lock, self._key = np.zeros(nbytes, np.uint8), lock, key
         self._reset, self._save, self._restore = (function(what) for what in ("reset", "save", "restore"))
-        self._bytes = np.zeros(nbytes, np.uint8)
         self._is_new = True
 
     def take(self) -> None:
@@ -120,53 +149,19 @@ class StaticStates:
         self._owners[self._key] = weakref.ref(self)
 
     def _load(self) -> None:
-        require_success(self._save(ctypes.c_void_p(self._bytes.ctypes.data)))
+        require_success(self._save(ctypes.c_void_p(self.memory.ctypes.data)))
+
+    def _fetch(self) -> None:
+        self.take()
+        self._load()
 
     def _store(self) -> None:
-        require_success(self._restore(ctypes.c_void_p(self._bytes.ctypes.data)))
-
-    def read(self, info: StateInfo) -> Array:
-        """Return a copy of a state."""
-        with self._lock:
-            self.take()
-            self._load()
-            return _part(self._bytes, info).copy()
-
-    def write(self, info: StateInfo, array: Array) -> None:
-        """Set a state."""
-        with self._lock:
-            self.take()
-            self._load()
-            _part(self._bytes, info)[...] = array
-            self._store()
+        require_success(self._restore(ctypes.c_void_p(self.memory.ctypes.data)))
 
     def reset(self) -> None:
         """Set all states to what they begin with."""
-        with self._lock:
+        with self.lock:
             self.take()
-            require_success(self._reset())
-
-
-class OwnStates:
-    """States in memory that is passed to the code at each run."""
-
-    def __init__(self, memory: Array, lock: ForkSafeLock, reset: Callable[[], int]) -> None:
-        self.memory, self._lock, self._reset = memory, lock, reset
-        require_success(reset())
-
-    def read(self, info: StateInfo) -> Array:
-        """Return a copy of a state."""
-        with self._lock:
-            return _part(self.memory, info).copy()
-
-    def write(self, info: StateInfo, array: Array) -> None:
-        """Set a state."""
-        with self._lock:
-            _part(self.memory, info)[...] = array
-
-    def reset(self) -> None:
-        """Set all states to what they begin with."""
-        with self._lock:
             require_success(self._reset())
 
 
@@ -196,6 +191,26 @@ class GraphStates:
                 self._executor.set_input(key, array)
 
 
-def _part(memory: Array, info: StateInfo) -> Array:
-    start = info.offset or 0
-    return memory[start : start + info.nbytes].view(info.numpy_dtype).reshape(info.shape)
+class LoadedModel(Restorable, Displayed):
+    """A model in this process.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of TensorInfo
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    _state = ModelState()
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": self.inputs, "outputs": self.outputs}
+
+    @property
+    def state(self) -> ModelState:
+        """What it keeps from one run to the next, by name; bound calls go on with it, too."""
+        return self._state
+
+    def reset_state(self) -> None:
+        """Set all states to what they begin with."""
+        self._state.reset()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlfc.errors import ArchiveError
-from mlfc.runtime.executors.aot_module import AotModule, BoundCall, aligned, filled
+from mlfc.runtime.executors.aot_module import AotModule, BoundCall, filled, new_pool
 from mlfc.runtime.ffi.native_code import PackedFunc
 from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
 from mlfc.runtime.tensor import c_abi
@@ -180,7 +180,7 @@ class PackedAotModule(AotModule):
         self._shared = () if self._tables is None else (filled(self._tables.constants.tobytes()),)
 
     def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
-        pools = () if self._tables is None else tuple(map(aligned, self._tables.pools))
+        pools = () if self._tables is None else tuple(map(new_pool, self._tables.pools))
         arrays = [*inputs.values(), *outputs.values(), *self._shared, *pools]
         prepared = self._entry.prepare([c_abi.array_tensor(array, self.device) for array in arrays])
         call = BoundCall(prepared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,19 @@ _CONTAINED = 3  # open extents of tensors in sequences that are made up
 
 _READABLE = 0x101
 """The flags of C-contiguous and aligned arrays in numpy."""
+
+
+def aligned(nbytes: int, new: Callable[..., Array] = np.empty, alignment: int = 64) -> Array:
+    """Return bytes that begin at a multiple of an alignment; `new` is numpy's ``empty`` or ``zeros``.
+
+    Raises MemoryError.
+    """
+    try:
+        memory = new(nbytes + alignment, np.uint8)
+    except ValueError as error:  # more than numpy can count
+        raise MemoryError from error
+    start = -memory.ctypes.data % alignment
+    return memory[start : start + nbytes]
 
 
 def address_of(array: Array) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mlfc.runtime.tensor.arrays import aligned
 from mlfc.support.arrays import Array
 from mlfc.support.dtypes import is_numpys_own, to_numpy
 from mlfc.support.executable import ALIGNMENT, DTYPES, NUMBERED_DTYPES
@@ -35,14 +36,9 @@ def number_of(dtype: np.dtype[Any]) -> int | None:
 
 def aligned_zeros(nbytes: int) -> Array:
     """Return bytes of zeros at a multiple of the alignment of tensors."""
-    return _aligned(np.zeros(nbytes + ALIGNMENT, np.uint8), nbytes)
-
-
-def _aligned(whole: Array, nbytes: int) -> Array:
-    skipped = -whole.ctypes.data % ALIGNMENT
-    return whole[skipped : skipped + nbytes]
+    return aligned(nbytes, np.zeros, ALIGNMENT)
 
 
 def aligned_like(array: Array) -> Array:
     """Return an uninitialized array at a multiple of the alignment, of an array's shape and dtype."""
-    return _aligned(np.empty(array.nbytes + ALIGNMENT, np.uint8), array.nbytes).view(array.dtype).reshape(array.shape)
+    return aligned(array.nbytes, alignment=ALIGNMENT).view(array.dtype).reshape(array.shape)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mlfc.errors import InputError, OptionError, ProblemsError, unknown
+from mlfc.errors import InputError, OptionError, ProblemsError, ToolchainError, unknown
 from mlfc.runtime.devices.device import Device
-from mlfc.runtime.executors.states import ModelState
+from mlfc.runtime.executors.states import LoadedModel, ModelState, OwnStates
 from mlfc.runtime.executors.vm.containers import Signature
 from mlfc.runtime.executors.vm.engine import Engine, Find, Limits, PreparedCall, devices_of
-from mlfc.runtime.executors.vm.kept import VmStates
-from mlfc.runtime.executors.vm.memory import number_of
-from mlfc.runtime.executors.vm.native import HasSymbols
-from mlfc.runtime.modules.restoring import Restorable
+from mlfc.runtime.executors.vm.memory import aligned_zeros, number_of
+from mlfc.runtime.executors.vm.native import RESET, HasSymbols
 from mlfc.runtime.tensor.arrays import is_readable, only, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.arrays import Array
 from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import to_numpy
-from mlfc.support.executable import Executable
+from mlfc.support.executable import Executable, reset_symbol, state_offsets
+from mlfc.support.locks import ForkSafeLock
+from mlfc.support.module_info import StateInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
@@ -29,7 +30,7 @@ TURN_LIMIT = 100_000_000
 """Of iterations in a run, unless the caller chooses another one: minutes of a loop that does nothing else."""
 
 
-class VmModel(Restorable, Displayed):
+class VmModel(LoadedModel):
     """A model whose shapes or control flow depend on its inputs.
 
     Parameters
@@ -71,8 +72,10 @@ class VmModel(Restorable, Displayed):
         by_code = devices_of(executable, devices)
         self._devices = frozenset(by_code.values())
         self._engine = Engine(executable, code, find, by_code)
-        self._states = VmStates(executable, code)
-        self._is_plain = not (self._states.infos or self.has_containers)
+        self._states = _states_of(executable, code)
+        if self._states is not None:
+            self._state = ModelState(_state_infos(executable), self._states)
+        self._is_plain = not (self._states or self.has_containers)
 
     def set_limits(self, memory_limit: int | None = None, turn_limit: int | None = TURN_LIMIT) -> None:
         """Set the limits of later runs, and of calls that are bound later; None for no limit."""
@@ -93,18 +96,6 @@ class VmModel(Restorable, Displayed):
     def has_containers(self) -> bool:
         """Whether some inputs or outputs are sequences or optionals."""
         return self._taken.has_containers or self._given.has_containers
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": self.inputs, "outputs": self.outputs}
-
-    @property
-    def state(self) -> ModelState:
-        """What it keeps from one run to the next, by name."""
-        return ModelState(self._states.infos, self._states)
-
-    def reset_state(self) -> None:
-        """Set all states to what they begin with."""
-        self._states.reset()
 
     def call(self, values: Sequence[Any]) -> list[Any]:
         """Run the model on arrays in order; return fresh arrays.
@@ -131,7 +122,7 @@ class VmModel(Restorable, Displayed):
             array if self._is_there(array) else _given(array, name)
             for array, name in zip(arrays, self._parts, strict=True)
         ]
-        if not self._states.infos:
+        if self._states is None:
             return self._given.values(self._engine.run(given, self._limits))
         with self._states.lock:
             return self._given.values(self._engine.run(given, self._limits, self._states.address))
@@ -224,7 +215,7 @@ class BoundVm(Displayed):
         model: VmModel,
         engine: Engine,
         limits: Limits,
-        states: VmStates,
+        states: OwnStates | None,
         inputs: dict[str, Any],
         outputs: dict[str, Array] | None,
     ) -> None:
@@ -263,8 +254,9 @@ class BoundVm(Displayed):
         if self._engine.devices or not are_contiguous or self._model.has_containers:
             return self._run
         states = self._states
-        run = _BoundRun(PreparedCall(self._engine, self._limits, targets), self.inputs, targets is None, states.address)
-        if not states.infos:
+        address = 0 if states is None else states.address
+        run = _BoundRun(PreparedCall(self._engine, self._limits, targets), self.inputs, targets is None, address)
+        if states is None:
             return run
 
         def continued() -> list[Array]:
@@ -315,6 +307,34 @@ class _BoundRun:
         self._call(self._state)
         del kept
         return self._call.results() if self._has_results else []
+
+
+def _state_infos(executable: Executable) -> list[StateInfo]:
+    """Return what a model keeps from one run to the next: tensors of static shapes."""
+    kept = zip(executable.states, executable.next_states, state_offsets(executable)[:-1], strict=True)
+    return [
+        StateInfo(
+            info.name,
+            tuple(size for size in info.extents if isinstance(size, int)),
+            info.dtype,
+            next=after,
+            offset=offset,
+        )
+        for info, after, offset in kept
+    ]
+
+
+def _states_of(executable: Executable, code: HasSymbols) -> OwnStates | None:
+    """Return the memory of a model's states, set to what they begin with; None without states."""
+    if not executable.states:
+        return None
+    symbol = reset_symbol(executable.name)
+    address = code.address(symbol)
+    if address is None:
+        raise ToolchainError(f"the code does not export '{symbol}'", place=executable.name)
+    memory, function = aligned_zeros(state_offsets(executable)[-1]), RESET(address)
+    function.code = code  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
+    return OwnStates(memory, ForkSafeLock(), partial(function, memory.ctypes.data))
 
 
 def _require_target(info: TensorInfo, target: Any) -> None:

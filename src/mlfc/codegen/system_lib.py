@@ -90,7 +90,7 @@ def described_module(name: str, details: ModuleInterface) -> HostModule:
     """Return a module of an archive by its interface; raise OptionError if its caller must load constants."""
     require_no_loaded([pool.name for pool in details.constant_pools if pool.file], name)
     described = (*details.inputs, *details.outputs)
-    fields = field_names((item.name for item in described), has_state=bool(details.states))
+    fields = field_names(details)
     made = [HostTensor(item.name, field, item.shape, item.dtype) for item, field in zip(described, fields, strict=True)]
     size = details.memory.workspace_bytes
     pools = tuple((pool.name, pool.nbytes) for pool in details.pools) or (((DEFAULT_POOL, size),) if size else ())

@@ -42,30 +42,18 @@ def blocks(program: Program, plan: Plan) -> tuple[BlockInfo, ...]:
 
 
 def _pieces(program: Program, plan: Plan) -> list[_Piece]:
-    if program.is_dynamic:
-        return _whole_pieces(program, plan)
-    uses = uses_of(program)
-    found = []
-    for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
-        if item.value is None:
-            offset = plan.scratch_offsets[item.first]
-            found.append(_Piece(None, 0, item.nbytes, offset, item.first, item.last))
-            continue
-        for start, end, first, last in _lives(uses[item.value], item):
-            offset = plan.offset(item.value) + start
-            found.append(_Piece(item.value, start, end - start, offset, first, last))
-    return found
-
-
-def _whole_pieces(program: Program, plan: Plan) -> list[_Piece]:
-    """Return the values and scratch of a dynamic program; what is live between two calls alone is left out."""
+    """Return the values and scratch of a program; of a dynamic one, but for what is live between two calls alone."""
     calls = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)]
+    uses = {} if program.is_dynamic else uses_of(program)
     found = []
     for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT):
         first, last = bisect_left(calls, item.first), bisect_right(calls, item.last) - 1
-        if first <= last:
-            offset = plan.scratch_offsets[first] if item.value is None else plan.offsets[item.value]
-            found.append(_Piece(item.value, 0, item.nbytes, offset, first, last))
+        lives = [(0, item.nbytes, first, last)] if first <= last else []
+        if item.value in uses:
+            lives = _lives(uses[item.value], item)
+        for start, end, begin, until in lives:
+            offset = plan.scratch_offsets[first] if item.value is None else plan.offset(item.value) + start
+            found.append(_Piece(item.value, start, end - start, offset, begin, until))
     return found
 
 

@@ -18,7 +18,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.parameters import Number, ParameterPool, SharedFunction
-from mlfc.tir.visitor import children, own_exprs, walk, walk_expr
+from mlfc.tir.visitor import children, own_exprs, rebuilt, walk, walk_expr
 
 Exprs: TypeAlias = "Sequence[Expr]"
 Node = TypeVar("Node")
@@ -261,15 +261,8 @@ class _Merger:
             self._alike(exprs, "name")
         operands = [children(expr) for expr in exprs]
         self._require(all(len(row) == len(operands[0]) for row in operands))
-        common = [self._expr(row, hint) for row in zip(*operands, strict=True)]
-        if isinstance(first, ir.Binary):
-            return ir.Binary(first.op, common[0], common[1], first.dtype)
-        if isinstance(first, ir.Select):
-            return ir.Select(common[0], common[1], common[2], first.dtype)
-        if isinstance(first, ir.Call):
-            return ir.Call(first.name, tuple(common), first.dtype)
-        assert isinstance(first, (ir.Cast, ir.Broadcast))
-        return replace(first, value=common[0])
+        rows = zip(*operands, strict=True)
+        return rebuilt(first, lambda _: self._expr(next(rows), hint))
 
     def _element(self, loads: Sequence[ir.Load]) -> ir.Load:
         """Return the load of the one element where the loads start."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.ir import Expr, PrimFunc, Stmt
-from mlfc.tir.visitor import rebuilt_stmt, walk
+from mlfc.tir.visitor import rebuilt, rebuilt_stmt, walk
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,7 @@ def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:
         return tb.select(substitute(expr.condition, env), *arms)
     if isinstance(expr, ir.Cast):
         return tb.cast(substitute(expr.value, env), expr.dtype)
-    if isinstance(expr, ir.Load):
-        return ir.Load(expr.buffer, tuple(substitute(index, env) for index in expr.indices), expr.dtype)
-    if isinstance(expr, ir.Broadcast):
-        return ir.Broadcast(substitute(expr.value, env), expr.dtype)
-    return ir.Call(expr.name, tuple(substitute(arg, env) for arg in expr.args), expr.dtype)
+    return rebuilt(expr, lambda item: substitute(item, env))
 
 
 def with_values(stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:

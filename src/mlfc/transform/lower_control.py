@@ -96,16 +96,21 @@ class ControlFlowBuilder(CallBuilder):
         self._entered: list[str] = []
         self._labels = 0
 
+    def _defines(self, value: Value, axis: int, extent: Extent) -> bool:
+        """Define a symbol that a dimension is, where it is not known yet; tell whether it does."""
+        symbol = extent.symbol if isinstance(extent, Dim) else None
+        if symbol is None or symbol in self._known:
+            return False
+        self._known.add(symbol)
+        self._instructions.append(Define(symbol, value, axis))
+        return True
+
     def _bind_inputs(self, inputs: Sequence[Value]) -> None:
         """Define the symbols of the inputs' dimensions, and check every other dimension."""
         places = [(value, axis, extent) for value in inputs for axis, extent in enumerate(value.shape)]
         waiting = []
         for value, axis, extent in places:
-            symbol = extent.symbol if isinstance(extent, Dim) else None
-            if symbol is not None and symbol not in self._known:
-                self._known.add(symbol)
-                self._instructions.append(Define(symbol, value, axis))
-            else:
+            if not self._defines(value, axis, extent):
                 waiting.append(CheckDimension(value, axis, extent))
         for require in waiting:
             self._divide(require)
@@ -271,10 +276,7 @@ class ControlFlowBuilder(CallBuilder):
         for value in results:
             # tensors of a list have dimensions of their own
             for axis, extent in enumerate(() if value.kind == "list" else value.shape):
-                symbol = extent.symbol if isinstance(extent, Dim) else None
-                if symbol is not None and symbol not in self._known:
-                    self._known.add(symbol)
-                    self._instructions.append(Define(symbol, value, axis))
+                self._defines(value, axis, extent)
 
     def _branches(self, frame: _Frame, expr: relay.If, tail: Tail) -> tuple[Value, ...]:
         args = [frame.values[arg] for arg in expr.args]

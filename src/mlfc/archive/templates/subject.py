@@ -15,7 +15,6 @@ from mlfc.codegen import GeneratedCode
 from mlfc.codegen.c_interface import STATE_FIELD, InterfaceTensor, field_names, tensors
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import LARGEST_MACRO, section
-from mlfc.codegen.vm.interface import vm_field_names, vm_tensors
 from mlfc.errors import OptionError
 from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
 from mlfc.support import dtypes
@@ -196,7 +195,7 @@ def subject(
 ) -> TemplateSubject:
     """Describe a compiled module, its code as linked with the archive's other modules."""
     details = module_info(factory, code)
-    inputs, outputs = (vm_tensors if factory.executor == VM else tensors)(factory.program)
+    inputs, outputs = tensors(factory.program, of_vm=factory.executor == VM)
     described = {item.name: item for item in (*details.inputs, *details.outputs)}
 
     def tensor(known: InterfaceTensor) -> DemoTensor:
@@ -242,11 +241,9 @@ def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:
 def described_subject(name: str, details: ModuleInterface) -> TemplateSubject:
     """Describe a module of an archive for the AOT executor or the virtual machine as far as calling it takes."""
     described = (*details.inputs, *details.outputs)
-    names = [item.name for item in described]
-    fields = vm_field_names(names) if details.vm else field_names(names, has_state=bool(details.states))
     tensors = tuple(
         DemoTensor(item.name, field, item.shape, item.dtype, item.scale, item.zero_point)
-        for item, field in zip(described, fields, strict=True)
+        for item, field in zip(described, field_names(details), strict=True)
     )
     count = len(details.inputs)
     return TemplateSubject(name, "", details, tensors[:count], tensors[count:], (), "", "", ())

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mlfc.codegen import c_files
 from mlfc.codegen.c_host import WIDTH, c_function
+from mlfc.codegen.c_interface import tensors
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.emit import (
     CodeSizes,
@@ -23,7 +24,7 @@ from mlfc.codegen.host.launch import CALL, LAUNCH
 from mlfc.codegen.operators import kernel_functions
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.vm.device_launchers import device_launcher
-from mlfc.codegen.vm.interface import VmInterface, vm_header, vm_interface
+from mlfc.codegen.vm.interface import VmInterface, vm_header
 from mlfc.codegen.vm.main_function import KernelCode, MainFunction
 from mlfc.codegen.vm.runtime import DROP_ALL, PARAMETERS, RUN, number
 from mlfc.codegen.writer import PIECES
@@ -141,4 +142,4 @@ def interface_of(unit: Unit) -> VmInterface:
     """Return the C interface of a module."""
     if unit.executable is None:
         raise InternalError("a dynamic model has no description")
-    return vm_interface(unit.program, unit.executable, unit.module, unit.quantization)
+    return VmInterface(unit.module, *tensors(unit.program, of_vm=True), unit.executable, unit.quantization)

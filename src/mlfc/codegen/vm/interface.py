@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mlfc.codegen.c_interface import InterfaceTensor, described, guarded
+from mlfc.codegen.c_interface import BaseInterface, InterfaceTensor, described, guarded
 from mlfc.codegen.writer import comment_text
 from mlfc.relay.ir import Quantization
-from mlfc.support.c_names import unique
 from mlfc.support.dim_estimates import most
 from mlfc.support.executable import (
     DTYPES,
@@ -18,52 +17,14 @@ from mlfc.support.executable import (
     run_symbol,
     state_offsets,
 )
-from mlfc.tir.program import Program
-
-_RESERVED = ("vm_work", "vm_state", "extents")
-"""Macros, and fields of test vectors, of these names have other meanings."""
-
-
-def vm_field_names(names: Iterable[str]) -> list[str]:
-    """Return names for inputs and outputs in macros, all different."""
-    return unique(names, _RESERVED)
-
-
-def vm_tensors(program: Program) -> tuple[tuple[InterfaceTensor, ...], tuple[InterfaceTensor, ...]]:
-    """Return inputs and outputs of a program with names for macros made from their own, all different."""
-    values = [*program.inputs, *program.outputs]
-    names = vm_field_names(value.name for value in values)
-    named = tuple(InterfaceTensor(name, value) for name, value in zip(names, values, strict=True))
-    return named[: len(program.inputs)], named[len(program.inputs) :]
 
 
 @dataclass(frozen=True, eq=False)
-class VmInterface:
-    """The C interface of a module."""
+class VmInterface(BaseInterface):
+    """The C interface of a dynamic module."""
 
-    module: str
-    inputs: tuple[InterfaceTensor, ...]
-    outputs: tuple[InterfaceTensor, ...]
     executable: Executable
     quantization: Mapping[str, Quantization]
-
-    @property
-    def header_name(self) -> str:
-        """The header's file name."""
-        return f"tvmgen_{self.module}.h"
-
-    @property
-    def macro_prefix(self) -> str:
-        """The start of every macro of the module."""
-        return f"tvmgen_{self.module}".upper()
-
-
-def vm_interface(
-    program: Program, executable: Executable, module: str, quantization: Mapping[str, Quantization]
-) -> VmInterface:
-    """Return the C interface of a module, its tensors with names made from their own."""
-    inputs, outputs = vm_tensors(program)
-    return VmInterface(module, inputs, outputs, executable, quantization)
 
 
 def vm_header(interface: VmInterface) -> str:

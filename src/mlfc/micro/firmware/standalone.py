@@ -15,9 +15,7 @@ def standalone_main(name: str, details: ModuleInterface) -> str:
     subject, num_inputs = described_subject(name, details), len(details.inputs)
     pools, mapped = given_pools(subject), subject.maps_tensors
     # the fields' names as the header has them: made of all tensors' names together
-    fields = field_names(
-        (tensor.name for tensor in (*details.inputs, *details.outputs)), has_state=bool(details.states)
-    )
+    fields = field_names(details)
     # in the workspace, tensors are found by the structs of pointers
     buffers = [f"tensor_{field}" for field in fields]
     if mapped:

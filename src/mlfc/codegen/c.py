@@ -165,11 +165,14 @@ class _FunctionPrinter(StatementPrinter):
             if self._prim.scratch and not any(id(buffer) in used for buffer in self._prim.scratch):
                 unused.append(_WORKSPACE)
             self._writer.lines([f"(void){name};" for name in unused])
-            for var in map(variable, self._prim.symbols):
-                if id(var) not in self._read:
-                    self._writer.line(f"(void){self._names.get(var)};")
-            self._writer.line("return 0;")
+            self._end()
         return CFunction(self._widened(self._writer.text()), self._needs, tuple(self._parts))
+
+    def _end(self) -> None:
+        for var in map(variable, self._prim.symbols):
+            if id(var) not in self._read:
+                self._writer.line(f"(void){self._names.get(var)};")
+        self._writer.line("return 0;")
 
     def _widened(self, text: str) -> str:
         """Return the text of a function, which asks for the widest vectors if it computes exponentials and the like."""
@@ -370,10 +373,7 @@ class _PartPrinter(_FunctionPrinter):
             for var in (part.stmt.first, part.stmt.last):
                 self._ranges.know(var, (0, max(count, 0)))
             self._stmt(part.stmt.body)
-            for var in map(variable, self._prim.symbols):
-                if id(var) not in self._read:
-                    self._writer.line(f"(void){self._names.get(var)};")
-            self._writer.line("return 0;")
+            self._end()
         body, self._writer = self._widened(self._writer.text()), writer
         task = task_text(part, names, output)
         first = f"static {self._whole._mark} {body}" if self._whole._mark else f"static {body}"

@@ -19,7 +19,7 @@ from mlfc.support.dims import Extent, Symbol
 from mlfc.tir import ir
 from mlfc.tir.extents import symbols_of, variable
 from mlfc.tir.ir import Buffer, Expr, Launch, PrimFunc, Stmt, Var
-from mlfc.tir.visitor import launches, own_exprs, walk, walk_expr
+from mlfc.tir.visitor import launches, loads, own_nodes, walk
 
 MARKER = "// Function: "
 """Before the name of each kernel in a text of OpenCL: runtimes cut it there."""
@@ -159,14 +159,7 @@ def device_source(kernels: Sequence[DeviceKernel], dialect: str, *, contracts: b
 def _touched(launch: Launch) -> tuple[set[Buffer], set[Buffer]]:
     """Return the buffers that a launch writes, and all that it uses."""
     written = {stmt.buffer for stmt in walk(launch.body) if isinstance(stmt, ir.Store)}
-    read = {
-        node.buffer
-        for stmt in walk(launch.body)
-        for expr in own_exprs(stmt)
-        for node in walk_expr(expr)
-        if isinstance(node, ir.Load)
-    }
-    return written, written | read
+    return written, written | {load.buffer for load in loads(launch.body)}
 
 
 @dataclass(frozen=True)
@@ -217,8 +210,7 @@ class _KernelPrinter(StatementPrinter):
         for stmt in walk(self._kernel.launch.body):
             if isinstance(stmt, ir.Allocate):
                 yield dtypes.element(stmt.buffer.dtype)
-            for expr in own_exprs(stmt):
-                yield from (dtypes.element(node.dtype) for node in walk_expr(expr))
+            yield from (dtypes.element(node.dtype) for node in own_nodes(stmt))
 
     def _parameter(self, buffer: Buffer) -> str:
         const = "" if buffer in self._kernel.written else "const "

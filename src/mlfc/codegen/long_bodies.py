@@ -11,7 +11,7 @@ from __future__ import annotations
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.ir import For, Stmt
-from mlfc.tir.visitor import own_exprs, same_expr, walk_expr
+from mlfc.tir.visitor import own_nodes, same_expr, walk_expr
 
 FEWEST = 8
 """Iterations of a loop over single elements that may have a long body: fewer fill no register."""
@@ -38,8 +38,7 @@ def keeps_rolled(loop: For) -> bool:
 
 
 def _requantizes(stmt: Stmt) -> bool:
-    nodes = (node for expr in own_exprs(stmt) for node in walk_expr(expr))
-    return any(isinstance(node, ir.Call) and node.name.startswith("requantize") for node in nodes)
+    return any(isinstance(node, ir.Call) and node.name.startswith("requantize") for node in own_nodes(stmt))
 
 
 def _accumulates(store: ir.Store) -> bool:

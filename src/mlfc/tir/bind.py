@@ -22,7 +22,7 @@ from mlfc.tir.extents import as_extent, as_index
 from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Expr, Stmt, Var
 from mlfc.tir.unroll import with_values
-from mlfc.tir.visitor import own_exprs, walk, walk_expr
+from mlfc.tir.visitor import own_nodes, walk
 
 ITEMS = 256  # of a group
 WARP = 32  # that run together on most devices
@@ -123,7 +123,7 @@ class _Binder:
             return as_extent(stmt.extent) is not None and stmt.until is None and self._independence.holds(stmt)
         if isinstance(stmt, ir.If) and stmt.otherwise is not None:
             return False
-        read = (node for expr in own_exprs(stmt) for node in walk_expr(expr) if isinstance(node, ir.Load))
+        read = (node for node in own_nodes(stmt) if isinstance(node, ir.Load))
         return all(load.buffer not in self._written for load in read)
 
     # putting launches together --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from mlfc.support import dims
 from mlfc.support.dim_walk import walked
 from mlfc.support.dims import Extent, Symbol
 from mlfc.tir.ir import Binary, Buffer, Cast, Const, Expr, ExprOps, Stmt, Var
-from mlfc.tir.visitor import own_exprs, walk, walk_expr
+from mlfc.tir.visitor import nodes, walk_expr
 
 _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
 
@@ -83,6 +83,6 @@ def as_extent(expr: Expr) -> Extent | None:
 def symbols_of(buffers: Iterable[Buffer], body: Stmt) -> tuple[Symbol, ...]:
     """Return the symbols of buffers and statements, each once, in the order of their appearance."""
     found = dict.fromkeys(dims.symbols_of(extent for buffer in buffers for extent in buffer.shape))
-    nodes = (node for stmt in walk(body) for expr in own_exprs(stmt) for node in walk_expr(expr))
-    found.update(dict.fromkeys(node.symbol for node in nodes if isinstance(node, Var) and node.symbol is not None))
+    variables = (node for node in nodes(body) if isinstance(node, Var))
+    found.update(dict.fromkeys(node.symbol for node in variables if node.symbol is not None))
     return tuple(found)

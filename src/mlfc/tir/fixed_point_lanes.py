@@ -7,7 +7,7 @@ widened where they are loaded and narrowed where they are stored, so every value
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mlfc.support import dtypes
@@ -19,7 +19,7 @@ from mlfc.tir.ir import Expr, For, Stmt, Var
 from mlfc.tir.proven_lines import ConstantTables, Limited, LineFinder, LineOf, with_single_uses
 from mlfc.tir.proven_planes import PlaneOf, Planes
 from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import only, own_exprs, rebuilt_stmt, same_expr, walk, walk_expr
+from mlfc.tir.visitor import nodes, only, rebuilt_stmt, same_expr, walk_expr
 
 _NARROW = ("int8", "uint8", "int16", "uint16")
 _ANY_WIDTH = frozenset({"min", "max"})  # narrow operands give the same results as int32
@@ -112,7 +112,7 @@ def _loop(loop: For, forms: VectorForms, tables: ConstantTables | None) -> list[
     """Return what a loop becomes, the vectors and what is left of it, if there is a form for it."""
     if loop.step != 1 or not isinstance(loop.extent, ir.Const):
         return None
-    if forms.least and not any(_is_call_of(node, forms.least) for node in _exprs(loop.body)):
+    if forms.least and not any(_is_call_of(node, forms.least) for node in nodes(loop.body)):
         return None
     parts: list[Stmt] = []
     done, extent = 0, int(loop.extent.value)
@@ -139,10 +139,6 @@ def _rest(loop: For, done: int, count: int) -> For:
     """Return the loop over the iterations behind the first ones."""
     rest = Var(loop.var.name)
     return For(rest, tb.const(count), _at(loop.body, loop.var, rest + done), "vectorized")
-
-
-def _exprs(body: Stmt) -> Iterator[Expr]:
-    return (node for stmt in walk(body) for expr in own_exprs(stmt) for node in walk_expr(expr))
 
 
 def _is_call_of(expr: Expr, names: frozenset[str]) -> bool:

@@ -16,7 +16,7 @@ from mlfc.tir import ir
 from mlfc.tir.affine import ExprTable
 from mlfc.tir.ir import Buffer, Expr, For, Stmt, Var
 from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import children, inside_lets, own_exprs, rebuilt, rebuilt_stmt, same_expr, walk_expr
+from mlfc.tir.visitor import children, inside_lets, own_nodes, rebuilt, rebuilt_stmt, same_expr, walk_expr
 
 LANES = 16
 MOST_ELEMENTS = 256  # of a block, whose arrays should stay in the first-level cache beside everything else
@@ -126,13 +126,10 @@ class _HalfLoop:
 
     def _reads_stored(self, store: ir.Store) -> bool:
         """Tell whether an iteration reads an element that another one stores."""
-        reads = [
-            node
-            for expr in (*(let.value for let in self._lets), *own_exprs(store))
-            for node in walk_expr(expr)
-            if isinstance(node, ir.Load) and node.buffer is store.buffer
-        ]
-        return not all(all(map(same_expr, read.indices, store.indices)) for read in reads)
+        stmts: list[Stmt] = [*self._lets, store]
+        reads = (load for stmt in stmts for load in own_nodes(stmt) if isinstance(load, ir.Load))
+        stored = (load for load in reads if load.buffer is store.buffer)
+        return not all(all(map(same_expr, read.indices, store.indices)) for read in stored)
 
     def _rest(self, start: Expr, extent: Expr) -> Stmt:
         return self._copy(start, extent, lambda expr, _: expr, self._store)

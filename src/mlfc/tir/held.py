@@ -13,7 +13,7 @@ from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.bounds import Interval, Ranges
 from mlfc.tir.ir import Buffer, Stmt
-from mlfc.tir.visitor import walk
+from mlfc.tir.visitor import below, walk
 
 _ROUNDS = 3
 """How far what is known of one buffer is followed into others."""
@@ -72,26 +72,21 @@ class _Survey:
 
     def stmt(self, stmt: Stmt) -> None:
         """Walk over a statement."""
-        if isinstance(stmt, ir.Seq):
-            for item in stmt.stmts:
-                self.stmt(item)
-        elif isinstance(stmt, ir.For):
+        if isinstance(stmt, ir.For):
             self._loop(stmt)
-        elif isinstance(stmt, ir.Let):
-            self._ranges.enter_let(stmt)
-            self.stmt(stmt.body)
-        elif isinstance(stmt, ir.Allocate):
-            self._outside[id(stmt.buffer)] = len(self._loops)
-            self.stmt(stmt.body)
-        elif isinstance(stmt, ir.Parallel):
-            self.stmt(stmt.body)
-        elif isinstance(stmt, ir.Launch):
-            self._ranges.enter_launch(stmt)
-            self.stmt(stmt.body)
         elif isinstance(stmt, ir.If):
             self._branch(stmt)
         elif isinstance(stmt, ir.Store) and _is_accumulator(stmt.buffer):
             self._store(stmt)
+        else:
+            if isinstance(stmt, ir.Let):
+                self._ranges.enter_let(stmt)
+            elif isinstance(stmt, ir.Allocate):
+                self._outside[id(stmt.buffer)] = len(self._loops)
+            elif isinstance(stmt, ir.Launch):
+                self._ranges.enter_launch(stmt)
+            for item in below(stmt):
+                self.stmt(item)
 
     def _loop(self, loop: ir.For) -> None:
         with self._ranges.scope():

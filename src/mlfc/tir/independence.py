@@ -16,7 +16,7 @@ from mlfc.support.dims import Extent
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
-from mlfc.tir.visitor import children, own_exprs, walk, walk_expr
+from mlfc.tir.visitor import children, own_nodes, walk, walk_expr
 
 
 def of_function(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> Independence:
@@ -258,10 +258,9 @@ def accessed(stmt: Stmt) -> Iterator[Buffer]:
 def _accesses(stmt: Stmt) -> Iterator[_Access]:
     if isinstance(stmt, ir.Store):
         yield _Access(stmt.buffer, stmt.indices, dtypes.lanes(stmt.value.dtype))
-    for expr in own_exprs(stmt):
-        for node in walk_expr(expr):
-            if isinstance(node, ir.Load):
-                yield _Access(node.buffer, node.indices, dtypes.lanes(node.dtype))
+    for node in own_nodes(stmt):
+        if isinstance(node, ir.Load):
+            yield _Access(node.buffer, node.indices, dtypes.lanes(node.dtype))
 
 
 def _wrapping(body: Stmt) -> set[int]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
-from mlfc.tir.visitor import below, own_exprs, walk, walk_expr
+from mlfc.tir.visitor import below, own_exprs, own_nodes, walk, walk_expr
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64]"
 # iterations that are followed one by one; what lies further in counts as one moment
@@ -201,7 +201,7 @@ class _Follower:
         """Tell whether the statement itself, without those below it, reads or writes one of the buffers."""
         if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
             return True
-        return any(self._is_read(node) for expr in own_exprs(stmt) for node in walk_expr(expr))
+        return any(map(self._is_read, own_nodes(stmt)))
 
     def _is_read(self, node: Expr) -> bool:
         return isinstance(node, ir.Load) and node.buffer is self._source

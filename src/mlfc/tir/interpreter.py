@@ -211,7 +211,7 @@ def _is_pointwise(loop: ir.For) -> bool:
     for stmt in visitor.walk(loop.body):
         if not isinstance(stmt, (ir.Seq, ir.Store, ir.Let, ir.Comment)):
             return False
-        nodes = [node for expr in visitor.own_exprs(stmt) for node in visitor.walk_expr(expr)]
+        nodes = [*visitor.own_nodes(stmt)]
         if any(dtypes.lanes(node.dtype) > 1 for node in nodes):
             return False
         if isinstance(stmt, ir.Let) and any(node in varying for node in nodes):

@@ -18,7 +18,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.parameters import Number, ParameterPool, SharedFunction
-from mlfc.tir.visitor import children, own_exprs, rebuilt, walk, walk_expr
+from mlfc.tir.visitor import children, nodes, rebuilt
 
 Exprs: TypeAlias = "Sequence[Expr]"
 Node = TypeVar("Node")
@@ -357,7 +357,7 @@ def merge_families(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
 
 def _is_smaller(shared: SharedFunction) -> bool:
     """Tell whether one function and its numbers take fewer bytes than the functions that it replaces."""
-    own = _NODE_BYTES * sum(1 for stmt in walk(shared.prim.body) for expr in own_exprs(stmt) for _ in walk_expr(expr))
+    own = _NODE_BYTES * sum(1 for _ in nodes(shared.prim.body))
     count = len(shared.members)
     values = sum(
         _VALUE_BYTES if dtypes.is_integer(parameter.var.dtype) else dtypes.nbytes(parameter.var.dtype)

@@ -68,11 +68,10 @@ def _read(body: Stmt) -> Iterator[Expr]:
     for stmt in visitor.walk(body):
         if isinstance(stmt, Store):
             yield from _strides(stmt)
-        for expr in visitor.own_exprs(stmt):
-            for node in visitor.walk_expr(expr):
-                yield node
-                if isinstance(node, Load):
-                    yield from _strides(node)
+        for node in visitor.own_nodes(stmt):
+            yield node
+            if isinstance(node, Load):
+                yield from _strides(node)
 
 
 def _strides(access: Load | Store) -> Iterator[Expr]:

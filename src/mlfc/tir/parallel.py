@@ -26,7 +26,7 @@ from mlfc.tir.extents import as_extent
 from mlfc.tir.independence import Independence, accessed, of_function
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.unroll import Unroll, with_values
-from mlfc.tir.visitor import below, own_exprs, rebuilt_stmt, walk, walk_expr
+from mlfc.tir.visitor import below, own_nodes, rebuilt_stmt, walk, walk_expr
 from mlfc.tir.work import GRAIN, Work, as_number, trips, work_of
 
 PIECES = 64
@@ -271,8 +271,7 @@ def captured(part: ir.Parallel) -> tuple[Var, ...]:
     for stmt in walk(part.body):
         if isinstance(stmt, (ir.For, ir.Let)):
             bound.add(stmt.var)
-        for expr in own_exprs(stmt):
-            used.update(dict.fromkeys(node for node in walk_expr(expr) if isinstance(node, Var)))
+        used.update(dict.fromkeys(node for node in own_nodes(stmt) if isinstance(node, Var)))
     return tuple(var for var in used if var not in bound)
 
 

@@ -16,7 +16,7 @@ from mlfc.tir import ir
 from mlfc.tir.bounds import Interval, Ranges
 from mlfc.tir.ir import Buffer, Expr, Stmt, Var
 from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import own_exprs, same_expr, walk, walk_expr
+from mlfc.tir.visitor import nodes, same_expr
 
 Array = npt.NDArray[Any]
 _NAMES = ("slope", "rest", "above", "below")
@@ -125,9 +125,7 @@ def _same_place(a: ir.Load, b: ir.Load) -> bool:
 
 def with_single_uses(stmt: Stmt) -> Stmt:
     """Return the body of a loop with what is named but used once where it is used."""
-    uses = Counter(
-        id(node) for item in walk(stmt) for expr in own_exprs(item) for node in walk_expr(expr) if isinstance(node, Var)
-    )
+    uses = Counter(id(node) for node in nodes(stmt) if isinstance(node, Var))
 
     def changed(item: Stmt, env: dict[Var, Expr]) -> Stmt:
         if isinstance(item, ir.Seq):

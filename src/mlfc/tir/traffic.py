@@ -11,7 +11,7 @@ from mlfc.support.dims import bounds
 from mlfc.tir import ir
 from mlfc.tir.bounds import Ranges
 from mlfc.tir.ir import Buffer, PrimFunc, Stmt
-from mlfc.tir.visitor import below, own_exprs, walk_expr
+from mlfc.tir.visitor import below, own_nodes
 
 
 def traffic(prim: PrimFunc) -> Mapping[Buffer, int]:
@@ -31,10 +31,9 @@ class _Counter:
         self._ranges = Ranges()
 
     def count(self, stmt: Stmt, times: int) -> None:
-        for expr in own_exprs(stmt):
-            for node in walk_expr(expr):
-                if isinstance(node, ir.Load):
-                    self.moved[node.buffer] += times * dtypes.nbytes(node.dtype)
+        for node in own_nodes(stmt):
+            if isinstance(node, ir.Load):
+                self.moved[node.buffer] += times * dtypes.nbytes(node.dtype)
         if isinstance(stmt, ir.Store):
             self.moved[stmt.buffer] += times * dtypes.nbytes(stmt.value.dtype)
         elif isinstance(stmt, ir.For):

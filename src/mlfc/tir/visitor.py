@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
+from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -144,21 +145,26 @@ def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     return (stmt.offset,) if isinstance(stmt, ir.Prefetch) else ()
 
 
+def own_nodes(stmt: Stmt) -> Iterator[Expr]:
+    """Return the expressions that stand in the statement itself, each followed by everything below it."""
+    return chain.from_iterable(map(walk_expr, own_exprs(stmt)))
+
+
+def nodes(stmt: Stmt) -> Iterator[Expr]:
+    """Return the expressions of the statement and of every statement below it, in program order."""
+    return chain.from_iterable(map(own_nodes, walk(stmt)))
+
+
 def loads(stmt: Stmt) -> Iterator[ir.Load]:
-    """Yield every load below the statement."""
-    for item in walk(stmt):
-        for expr in own_exprs(item):
-            for node in walk_expr(expr):
-                if isinstance(node, ir.Load):
-                    yield node
+    """Return the loads of the statement and of every statement below it."""
+    return (node for node in nodes(stmt) if isinstance(node, ir.Load))
 
 
 def mentions(prim: PrimFunc, dtype: str) -> bool:
     """Tell whether a function has a buffer of a dtype, or computes a value of it."""
     if any(dtypes.element(buffer.dtype) == dtype for buffer in (*prim.params, *prim.scratch)):
         return True
-    exprs = (expr for stmt in walk(prim.body) for own in own_exprs(stmt) for expr in walk_expr(own))
-    return any(dtypes.element(expr.dtype) == dtype for expr in exprs)
+    return any(dtypes.element(expr.dtype) == dtype for expr in nodes(prim.body))
 
 
 class _CanonicalText:

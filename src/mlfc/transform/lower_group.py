@@ -312,12 +312,7 @@ def _shareable(body: Stmt, buffer: Buffer, output: Buffer) -> bool:
     if buffer.shape != output.shape or dtypes.nbytes(buffer.dtype) != dtypes.nbytes(output.dtype):
         return False
     for stmt in visitor.walk(body):
-        reads = [
-            node
-            for expr in visitor.own_exprs(stmt)
-            for node in visitor.walk_expr(expr)
-            if isinstance(node, Load) and node.buffer is buffer
-        ]
+        reads = [node for node in visitor.own_nodes(stmt) if isinstance(node, Load) and node.buffer is buffer]
         if not reads:
             continue
         below = visitor.walk(stmt) if isinstance(stmt, (Let, Store)) else ()

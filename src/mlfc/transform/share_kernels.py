@@ -71,13 +71,7 @@ def _similar(kernels: Sequence[PrimFunc]) -> list[PrimFunc]:
 
 
 def _is_large(kernel: PrimFunc) -> bool:
-    count = 0
-    for stmt in visitor.walk(kernel.body):
-        for expr in visitor.own_exprs(stmt):
-            count += sum(1 for _ in visitor.walk_expr(expr))
-            if count >= FEWEST_NODES:
-                return True
-    return False
+    return any(count >= FEWEST_NODES for count, _ in enumerate(visitor.nodes(kernel.body), 1))
 
 
 class _Member:

@@ -16,7 +16,7 @@ from mlfc.support.dims import is_static
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.ir import Expr
-from mlfc.tir.visitor import children, own_exprs, walk, walk_expr
+from mlfc.tir.visitor import children, nodes, own_exprs, walk, walk_expr
 
 
 def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, Affine]:
@@ -61,8 +61,7 @@ def reducible_addresses(loop: ir.For, fills_registers: Collection[str]) -> list[
     if not fills_registers or not isinstance(loop.extent, ir.Const) or loop.extent.value <= loop.step:
         return []
     inside = list(walk(loop.body))
-    nodes = [node for stmt in inside for expr in own_exprs(stmt) for node in walk_expr(expr)]
-    is_full = any(isinstance(node, ir.Call) and node.name in fills_registers for node in nodes)
+    is_full = any(isinstance(node, ir.Call) and node.name in fills_registers for node in nodes(loop.body))
     if not is_full or any(isinstance(stmt, ir.For) for stmt in inside):
         return []
     made_inside = {stmt.var for stmt in inside if isinstance(stmt, ir.Let)}

@@ -14,7 +14,7 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
-from mlfc.tir.visitor import own_exprs, walk, walk_expr
+from mlfc.tir.visitor import nodes
 
 _PREFIX = "dot4_u8s8x"
 
@@ -32,9 +32,7 @@ def _words(body: ir.Stmt) -> set[int]:
     """Return the ids of variables that hold such a group: not vectors in C, but the bits of an int32."""
     return {
         id(node.args[1])
-        for stmt in walk(body)
-        for expr in own_exprs(stmt)
-        for node in walk_expr(expr)
+        for node in nodes(body)
         if isinstance(node, ir.Call) and _takes_group(node) and isinstance(node.args[1], ir.Var)
     }
 

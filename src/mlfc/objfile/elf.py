@@ -15,7 +15,10 @@ _MAX_TEXT = 32 << 20
 NOTYPE, OBJECT, FUNCTION = 0, 1, 2
 """Kinds of symbols."""
 _SYMBOL_SECTIONS, _DYNAMIC_SYMBOL_SECTIONS = 2, 11
-_ALLOCATED, _NO_BITS = 2, 8  # of sections: that memory holds them, and a kind without bytes in the file
+NO_BITS = 8
+"""The kind of a section without bytes in the file."""
+WRITABLE, ALLOCATED, EXECUTABLE = 1, 2, 4
+"""Flags of sections: memory holds those that are allocated."""
 LOAD, DYNAMIC = 1, 2
 """Kinds of segments."""
 HASH, STRTAB, SYMTAB, STRSZ, GNU_HASH = 4, 5, 6, 10, 0x6FFF_FEF5
@@ -123,7 +126,7 @@ def read_bytes(data: bytes | memoryview, address: int, nbytes: int) -> bytes:
     view = memoryview(data)
     for section in read_elf(view).sections:
         start = address - section.address
-        if section.flags & _ALLOCATED and section.kind != _NO_BITS and 0 <= start <= section.nbytes - nbytes:
+        if section.flags & ALLOCATED and section.kind != NO_BITS and 0 <= start <= section.nbytes - nbytes:
             found = bytes(view[section.offset + start : section.offset + start + nbytes])
             if len(found) == nbytes:
                 return found

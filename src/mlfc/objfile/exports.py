@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from mlfc.errors import UnsupportedError
-from mlfc.objfile.elf import FUNCTION, ElfObject, ElfSymbol, read_elf, read_symbols
+from mlfc.objfile.elf import FUNCTION, NO_BITS, ElfObject, ElfSymbol, read_elf, read_symbols
 from mlfc.objfile.head import HEAD, LIBRARY, OBJECT, read_head
 from mlfc.objfile.macho import macho_exports
 from mlfc.objfile.pe import coff_exports, pe_exports
 from mlfc.objfile.wasm import wasm_exports
 from mlfc.support.text import with_article
 
-_NO_BITS = 8
 _MAX_TEXT = 32 << 20
 _NOTHING = memoryview(b"")
 
@@ -74,7 +73,7 @@ def _of_elf(elf: ElfObject, code: memoryview, symbol: ElfSymbol) -> Export:
     if symbol.kind == FUNCTION:
         return Export(symbol.name, True, _NOTHING)
     section = elf.sections[symbol.section] if symbol.section < len(elf.sections) else None
-    if section is None or section.kind == _NO_BITS:
+    if section is None or section.kind == NO_BITS:
         return Export(symbol.name, False, _NOTHING)
     start = symbol.value - section.address
     if not 0 <= start <= section.nbytes - symbol.nbytes or section.offset + section.nbytes > len(code):

@@ -10,12 +10,10 @@ from mlfc.archive.read.opening import Archive
 from mlfc.crt import crt_files
 from mlfc.errors import ToolchainError
 from mlfc.library.toolchain import compile_objects
-from mlfc.objfile.elf import read_elf
+from mlfc.objfile.elf import ALLOCATED, EXECUTABLE, NO_BITS, WRITABLE, read_elf
 from mlfc.support.temporary import TemporaryFolder
 
 _INCLUDES = (HEADERS, "runtime/include", "runtime/host")  # as the archive's own Makefile has them
-_NOBITS = 8
-_WRITE, _ALLOC, _EXECUTE = 1, 2, 4
 
 
 def code_sizes(archive: Archive) -> dict[str, int]:
@@ -49,12 +47,12 @@ def object_sizes(data: bytes, place: str) -> dict[str, int]:
         ) from None
     found: Counter[str] = Counter(code_bytes=0, readonly_bytes=0, data_bytes=0, zeroed_bytes=0)
     for section in sections:
-        if not section.flags & _ALLOC:
+        if not section.flags & ALLOCATED:
             continue
-        if section.kind == _NOBITS:
+        if section.kind == NO_BITS:
             found["zeroed_bytes"] += section.nbytes
-        elif section.flags & _WRITE:
+        elif section.flags & WRITABLE:
             found["data_bytes"] += section.nbytes
         else:
-            found["code_bytes" if section.flags & _EXECUTE else "readonly_bytes"] += section.nbytes
+            found["code_bytes" if section.flags & EXECUTABLE else "readonly_bytes"] += section.nbytes
     return dict(found)

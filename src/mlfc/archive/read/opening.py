@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mlfc.archive.read.layout import (
-    OPERATOR_VERSIONS,
-    SOURCES,
-    VERSION,
-    ArchiveLayout,
-    find_metadata,
-    header_path,
-    layout_of,
-)
+from mlfc.archive.read.layout import OPERATOR_VERSIONS, VERSION, ArchiveLayout, find_metadata, layout_of
 from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, ArchiveRecord
 from mlfc.archive.read.record import archive_record, is_operator_style, module_faults, upgraded
 from mlfc.archive.read.schema import faults
@@ -164,14 +155,3 @@ def schema_name(document: Mapping[str, Any], form: str) -> str:
     if form == RFC:
         return "metadata-rfc"
     return "metadata-operator" if is_operator_style(document) else f"metadata-{document['version']}"
-
-
-def missing_code(archive: Archive, module: str) -> Iterator[str]:
-    """Yield what a module needs for being compiled through its C interface and the archive lacks."""
-    header = header_path(module)
-    if header not in archive.tar.sizes:
-        yield f"{header}: the file is missing"
-    first = f"{SOURCES}/{archive.layout.code.format(module=module)}0.c"
-    prefix = re.escape(first.removesuffix("0.c"))
-    if not any(re.match(rf"{prefix}[0-9]+\.", name) for name in archive.record.modules[module].files.sources):
-        yield f"{first}: the file is missing"

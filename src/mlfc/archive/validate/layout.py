@@ -13,9 +13,9 @@ from math import prod
 from pathlib import PurePosixPath
 from typing import Any
 
-from mlfc.archive.read.layout import header_path
+from mlfc.archive.read.layout import SOURCES, header_path
 from mlfc.archive.read.model import FULL_MODEL, RFC, ModuleRecord
-from mlfc.archive.read.opening import Archive, missing_code
+from mlfc.archive.read.opening import Archive
 from mlfc.archive.templates.demo import vector_paths
 from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles
 from mlfc.runtime.executors.graph_json import COPY
@@ -43,10 +43,15 @@ def layout_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
 
 def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequence[str]) -> Iterator[str]:
     layout, files = archive.layout, module.files
+    stem = f"{SOURCES}/{layout.code.format(module=name)}"
     if not files.sources and not files.objects:
-        yield f"codegen/host/src/{layout.code.format(module=name)}0.c"
+        yield f"{stem}0.c"
     elif module.executor == "aot" and module.details is not None and not files.objects:
-        yield from (text.partition(": ")[0] for text in missing_code(archive, name))
+        # what compiling it through its C interface takes
+        if header_path(name) not in archive.tar.sizes:
+            yield header_path(name)
+        if not any(re.match(rf"{re.escape(stem)}[0-9]+\.", path) for path in files.sources):
+            yield f"{stem}0.c"
     expected = [(layout.relay, files.relay), (layout.params, files.params)]
     if module.executor == "graph":
         expected.append((layout.graph, files.graph))

@@ -53,7 +53,7 @@ def lower(
     outputs. `special` are fused modules that do the same for certain values of the inputs' symbols: the first that fits
     is run. Raises UnsupportedError for recursion other than loops.
     """
-    builder = _ProgramBuilder(features, tiled, cache, placement, dynamic=dynamic)
+    builder = _ProgramBuilder(features, tiled, {} if cache is None else cache, placement, dynamic)
     program = builder.build(module, name, special)
     return replace(program, overlaps=False) if shares_work else program
 

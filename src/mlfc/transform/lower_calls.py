@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -30,36 +30,28 @@ from mlfc.transform.row_tiling import TiledChain, TiledLowering
 _MAX_ELEMENTS = dtypes.limits("int32")[1]
 
 
+@dataclass(eq=False)
 class CallBuilder:
-    """Collects the kernels, constants and instructions of a program.
+    """Collects the kernels, constants and instructions of a program."""
 
-    `dynamic`: whether its executor allocates tensors and copies them between devices where a run needs it; otherwise
-    each value is on one device, and calls copy it to others.
-    """
+    _features: Features
+    _tiled: TiledChain | None
+    _cache: dict[relay.Function, LoweredGroup]
+    _placement: DevicePlacement | None
+    # whether its executor allocates tensors and copies them between devices where a run needs it; otherwise each value
+    # is on one device, and calls copy it to others
+    _dynamic: bool
+    _values: dict[relay.Expr, Value] = field(default_factory=dict, init=False)
+    _kernels: dict[str, PrimFunc] = field(default_factory=dict, init=False)
+    _kernel_of: dict[PrimFunc, PrimFunc] = field(default_factory=dict, init=False)
+    _names: dict[str, int] = field(default_factory=dict, init=False)
+    _constants: dict[tuple[str, tuple[int, ...], bytes, str | None], Value] = field(default_factory=dict, init=False)
+    _copies: dict[tuple[Value, str | None], Value] = field(default_factory=dict, init=False)
+    _instructions: list[Instruction] = field(default_factory=list, init=False)
+    _num_calls: int = field(default=0, init=False)
 
-    def __init__(
-        self,
-        features: Features,
-        tiled: TiledChain | None = None,
-        cache: dict[relay.Function, LoweredGroup] | None = None,
-        placement: DevicePlacement | None = None,
-        *,
-        dynamic: bool = False,
-    ) -> None:
-        self._features = features
-        self._tiled = tiled
-        self._cache = {} if cache is None else cache
-        self._placement = placement
-        self._dynamic = dynamic
-        self._tiled_calls = {layer.call for layer in tiled.layers} if tiled else set()
-        self._values: dict[relay.Expr, Value] = {}
-        self._kernels: dict[str, PrimFunc] = {}
-        self._kernel_of: dict[PrimFunc, PrimFunc] = {}
-        self._names: dict[str, int] = {}
-        self._constants: dict[tuple[str, tuple[int, ...], bytes, str | None], Value] = {}
-        self._copies: dict[tuple[Value, str | None], Value] = {}
-        self._instructions: list[Instruction] = []
-        self._num_calls = 0
+    def __post_init__(self) -> None:
+        self._tiled_calls = {layer.call for layer in self._tiled.layers} if self._tiled else set()
 
     def _add(self, call: KernelCall) -> None:
         self._instructions.append(call)

@@ -17,7 +17,6 @@ from mlfc.relay.op import Kind, Operator, Trait
 from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, dims_in, symbols_of
-from mlfc.target.features import Features
 from mlfc.tir.program import (
     Assign,
     Branch,
@@ -31,10 +30,8 @@ from mlfc.tir.program import (
     SetSymbols,
     Value,
 )
-from mlfc.transform.device_placement import DEFINES, DevicePlacement
+from mlfc.transform.device_placement import DEFINES
 from mlfc.transform.lower_calls import CallBuilder
-from mlfc.transform.lower_group import LoweredGroup
-from mlfc.transform.row_tiling import TiledChain
 
 
 def defined_symbols(function: relay.Function) -> tuple[Symbol, ...]:
@@ -78,23 +75,14 @@ class _Frame:
     checked: dict[Dim, int] = field(default_factory=dict)  # lower bounds that run-time checks establish
 
 
+@dataclass(eq=False)
 class ControlFlowBuilder(CallBuilder):
     """Lowers functions with branches, loops, lists and dynamic dimensions."""
 
-    def __init__(
-        self,
-        features: Features,
-        tiled: TiledChain | None = None,
-        cache: dict[relay.Function, LoweredGroup] | None = None,
-        placement: DevicePlacement | None = None,
-        *,
-        dynamic: bool = False,
-    ) -> None:
-        super().__init__(features, tiled, cache, placement, dynamic=dynamic)
-        self._module = relay.IRModule({})  # that of the functions
-        self._known: set[Symbol] = set()
-        self._entered: list[str] = []
-        self._labels = 0
+    _module: relay.IRModule = field(default_factory=lambda: relay.IRModule({}), init=False)  # that of the functions
+    _known: set[Symbol] = field(default_factory=set, init=False)
+    _entered: list[str] = field(default_factory=list, init=False)
+    _labels: int = field(default=0, init=False)
 
     def _defines(self, value: Value, axis: int, extent: Extent) -> bool:
         """Define a symbol that a dimension is, where it is not known yet; tell whether it does."""

@@ -83,6 +83,12 @@ def number(name: str, tensor: Tensor) -> Any:
     return values.reshape(())[()]
 
 
+def scales_and_zeros(name: str, inputs: Sequence[Tensor]) -> tuple[float, int, float, int]:
+    """Return scale and zero point of the input, then of the output, of an operator on one tensor."""
+    in_scale, in_zero, out_scale, out_zero = (number(name, tensor) for tensor in inputs[1:])
+    return float(in_scale), int(in_zero), float(out_scale), int(out_zero)
+
+
 def per_axis(ctx: Context, values: npt.NDArray[Any], label: str, indices: Indices, *, axis: int, dtype: str) -> Expr:
     """Return one of `values`, as a literal where all are equal, else from a table by the index of `axis`."""
     array = values.astype(dtypes.to_numpy(dtype))

@@ -14,7 +14,7 @@ from mlfc.errors import UnsupportedError
 from mlfc.kernels.folding import serial_loops
 from mlfc.ops import qnn_in_tvm
 from mlfc.ops.integer_norm import inverse_root
-from mlfc.ops.qnn import infer_of_bytes, number, saturate
+from mlfc.ops.qnn import infer_of_bytes, saturate, scales_and_zeros
 from mlfc.ops.qnn_reduce import exponentials
 from mlfc.ops.rules import declare
 from mlfc.relay.ir import Attrs
@@ -39,11 +39,6 @@ _DIFFERENCE_BITS, _SUM_BITS, _LOG_BITS, _RESULT_BITS = 5, 12, 6, 4
 _LOG_2, _ROOT, _ROOT_OF_ROOT = 1488522236, 1518500250, 1805811301
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
 _QUARTER = 1 << (29 - _LOG_BITS)
-
-
-def _numbers(name: str, inputs: Sequence[Tensor]) -> tuple[float, int, float, int]:
-    in_scale, in_zero, out_scale, out_zero = (number(name, tensor) for tensor in inputs[1:])
-    return float(in_scale), int(in_zero), float(out_scale), int(out_zero)
 
 
 def _twice(x: Expr) -> Expr:
@@ -84,7 +79,7 @@ def _differences(multiplier: int, shift: int) -> npt.NDArray[np.int32]:
 
 def _emit_log_softmax(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, out: Output) -> None:
     data, stmts = inputs[0], ctx.stmts
-    in_scale, _, out_scale, out_zero = _numbers("qnn.log_softmax", inputs)
+    in_scale, _, out_scale, out_zero = scales_and_zeros("qnn.log_softmax", inputs)
     low, high = dtypes.limits(out.dtype)
     count = out.shape[-1]
     if out_scale != 16 / 256 or out_zero != high:
@@ -125,7 +120,7 @@ def _emit_log_softmax(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, out
 
 def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, out: Output) -> None:
     data, stmts, count = inputs[0], ctx.stmts, out.shape[-1]
-    _, in_zero, out_scale, out_zero = _numbers("qnn.l2_normalize", inputs)
+    _, in_zero, out_scale, out_zero = scales_and_zeros("qnn.l2_normalize", inputs)
     middle = sum(dtypes.limits(out.dtype), 1) // 2
     if out_scale != 1 / 128 or out_zero != middle:
         raise UnsupportedError(f"qnn.l2_normalize needs the output scale 1/128 and zero point {middle}")

@@ -5,7 +5,6 @@ Each computes what TFLite's reference kernel of the operator computes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -17,7 +16,7 @@ from mlfc.kernels.folding import Fold
 from mlfc.kernels.rows import PlainRows, rows_of
 from mlfc.ops import qnn_in_tvm, qnn_softmax16
 from mlfc.ops.pool import pool_windows
-from mlfc.ops.qnn import infer_of_codes, number, reduced_multiplier, rescaled, saturate
+from mlfc.ops.qnn import infer_of_codes, reduced_multiplier, rescaled, saturate, scales_and_zeros
 from mlfc.ops.rules import check_choice, declare, normalized_axes, normalized_axis, optional_dtype
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind, Layout
@@ -42,11 +41,6 @@ _DIFFERENCE_BITS = 5
 _SUM_BITS = 12
 _CHANNELS_AT_ONCE = 64
 _NEARLY_ONE = 1e-3  # how far TFLite lets the scale of 16-bit probabilities be off
-
-
-def _numbers(name: str, inputs: Sequence[Tensor]) -> tuple[float, int, float, int]:
-    in_scale, in_zero, out_scale, out_zero = (number(name, tensor) for tensor in inputs[1:])
-    return float(in_scale), int(in_zero), float(out_scale), int(out_zero)
 
 
 def _infer_softmax(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
@@ -86,7 +80,7 @@ class _ShortRows(PlainRows):
 
 def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
     data, stmts = inputs[0], ctx.stmts
-    in_scale, _, out_scale, out_zero = _numbers("qnn.softmax", inputs)
+    in_scale, _, out_scale, out_zero = scales_and_zeros("qnn.softmax", inputs)
     if data.dtype == "int16":
         _emit_softmax16(ctx, inputs, attrs, out)
         return
@@ -130,7 +124,7 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
 
 
 def _emit_softmax16(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
-    in_scale, in_zero, out_scale, out_zero = _numbers("qnn.softmax", inputs)
+    in_scale, in_zero, out_scale, out_zero = scales_and_zeros("qnn.softmax", inputs)
     if in_zero or out_zero or abs(out_scale * (1 << 15) - 1) > _NEARLY_ONE:
         raise UnsupportedError("qnn.softmax of int16 needs zero points of 0 and the output scale 1/32768")
     axis = normalized_axis("qnn.softmax", attrs["axis"], len(out.shape))
@@ -194,7 +188,7 @@ def _emit_avg_pool(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output
     name, data, stmts = "qnn.avg_pool2d", inputs[0], ctx.stmts
     if attrs["layout"] != "NHWC":
         raise UnsupportedError(f"{name} is lowered from NHWC, not {attrs['layout']}")
-    in_scale, in_zero, out_scale, out_zero = _numbers(name, inputs)
+    in_scale, in_zero, out_scale, out_zero = scales_and_zeros(name, inputs)
     batch, height, width, channels = out.shape
     at_once = 1 if ctx.features.gpu or isinstance(channels, Dim) else min(channels, _CHANNELS_AT_ONCE)
     block = next(size for size in range(at_once, 0, -1) if channels % size == 0)
@@ -249,7 +243,7 @@ def _mean_multiplier(ctx: Context, ratio: float, count: Extent) -> tuple[Expr, E
 
 def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
     data, stmts = inputs[0], ctx.stmts
-    in_scale, in_zero, out_scale, out_zero = _numbers("qnn.mean", inputs)
+    in_scale, in_zero, out_scale, out_zero = scales_and_zeros("qnn.mean", inputs)
     axes = normalized_axes("qnn.mean", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
     count = prod(data.shape[axis] for axis in axes)
     multiplier, shift = _mean_multiplier(ctx, in_scale / out_scale, count)
@@ -267,7 +261,7 @@ def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) ->
 
 def _emit_prod(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
     data, stmts = inputs[0], ctx.stmts
-    in_scale, in_zero, out_scale, out_zero = _numbers("qnn.prod", inputs)
+    in_scale, in_zero, out_scale, out_zero = scales_and_zeros("qnn.prod", inputs)
     axes = normalized_axes("qnn.prod", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
     extents = [data.shape[axis] for axis in axes]
     # the result's scale is spread over the factors, and each product is rescaled

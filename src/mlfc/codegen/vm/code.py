@@ -53,7 +53,7 @@ def generate_vm_c(unit: Unit, shared: Shared) -> GeneratedCode:
     operators = operators_file(unit, constants, includes)
     if on_device:
         operators.declarations.append(c_files.launches((CALL, LAUNCH)))
-    functions.write(operators, static=True)
+    functions.write(operators)
     main = host_functions(unit, constants, {**names, **functions.names}, functions.arguments)
     own = [function for function in host.own_functions(main) if function not in (CALL, LAUNCH)]
     operators.functions.append(PIECES["vm_trace"])

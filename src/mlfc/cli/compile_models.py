@@ -93,7 +93,7 @@ def compile_models(
     placement: PlacementOptions,
     sharing: Annotated[dict[str, Any], Fields(ExportOptions, ("share_workspace", "share_weights"), optional=True)],
     library: LibraryOptions,
-    archived: Annotated[dict[str, Any], Fields(ExportOptions, _ARCHIVED, optional=True)],
+    archived: Annotated[dict[str, Any], Fields(ExportOptions, _ARCHIVED, optional=True, panel="Archive")],
     params_form: list[str] | None = None,
 ) -> None:
     """Compile models to an archive, C, objects or a library.

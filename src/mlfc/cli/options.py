@@ -220,11 +220,13 @@ class Fields:
     """Annotates a parameter of a command: options of a class that the command has, with their documentation.
 
     The command gets a mapping of those that have a value. With `optional`, this is none that the user did not give.
+    `panel` is the group in the help of options that have none of their own.
     """
 
     kind: type[Any]
     names: tuple[str, ...]
     optional: bool = False
+    panel: str | None = None
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         """Yield a parameter of the command for each option."""
@@ -235,7 +237,7 @@ class Fields:
             default = known[name].default if has_default else None
             hint = kind if default is not None else kind | None
             param = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-            yield _declared(param, doc_of(self.kind, name))
+            yield _declared(param, doc_of(self.kind, name), self.panel)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -274,8 +276,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-def _declared(param: inspect.Parameter, doc: str = "") -> inspect.Parameter:
-    """Return a parameter with typer's declaration of the option, unless it has one; `doc` is its documentation."""
+def _declared(param: inspect.Parameter, doc: str = "", panel: str | None = None) -> inspect.Parameter:
+    """Return a parameter with typer's declaration of the option, unless it has one.
+
+    `doc` is its documentation, `panel` its group in the help unless it declares one.
+    """
     if get_origin(param.annotation) is Annotated or not (doc or param.name in OPTIONS):
         return param
     flags, settings = OPTIONS.get(param.name) or _option()
@@ -283,7 +288,8 @@ def _declared(param: inspect.Parameter, doc: str = "") -> inspect.Parameter:
     if text != settings["help"] and list[str] in (param.annotation, *get_args(param.annotation)):
         text = f"{text} Repeatable."
     given = flags or [f"--{param.name.replace('_', '-')}"]
-    return param.replace(annotation=Annotated[param.annotation, typer.Option(*given, **{**settings, "help": text})])
+    settings = {**settings, "help": text, "rich_help_panel": settings["rich_help_panel"] or panel}
+    return param.replace(annotation=Annotated[param.annotation, typer.Option(*given, **settings)])
 
 
 class GroupedCommand(TyperCommand):

@@ -43,7 +43,7 @@ static const float constant_dense_1_weights[64] MLF_ALIGNED(64) = {
 /* fused_nn_dense_nn_bias_add_nn_relu: float32[batch, 8] -> float32[batch, 16], 128 * batch multiply-accumulates
  * (no node)
  */
-static int32_t tvmgen_net_fused_nn_dense_nn_bias_add_nn_relu(const float *restrict p0, const float *restrict weights, const float *restrict bias, float *restrict output, int32_t batch) {
+int32_t tvmgen_net_fused_nn_dense_nn_bias_add_nn_relu(const float *restrict p0, const float *restrict weights, const float *restrict bias, float *restrict output, int32_t batch) {
   for (int32_t row0 = 0; row0 < batch; ++row0) {
     for (int32_t block = 0; block < 4; ++block) {
       float sums[4];
@@ -70,7 +70,7 @@ static int32_t tvmgen_net_fused_nn_dense_nn_bias_add_nn_relu(const float *restri
 /* fused_nn_dense: float32[batch, 16] -> float32[batch, 4], 64 * batch multiply-accumulates
  * (no node)
  */
-static int32_t tvmgen_net_fused_nn_dense(const float *restrict p0, const float *restrict weights, float *restrict output, int32_t batch) {
+int32_t tvmgen_net_fused_nn_dense(const float *restrict p0, const float *restrict weights, float *restrict output, int32_t batch) {
   for (int32_t row0 = 0; row0 < batch; ++row0) {
     float sums[4];
     sums[0] = 0.0f;
@@ -94,7 +94,7 @@ static int32_t tvmgen_net_fused_nn_dense(const float *restrict p0, const float *
 /* fused_nn_softmax: float32[batch, 4] -> float32[batch, 4], 16 bytes of scratch
  * (no node)
  */
-static int32_t tvmgen_net_fused_nn_softmax(const float *restrict p0, float *restrict output, uint8_t *restrict workspace, int32_t batch) {
+int32_t tvmgen_net_fused_nn_softmax(const float *restrict p0, float *restrict output, uint8_t *restrict workspace, int32_t batch) {
   float *restrict row = (float *)workspace;
   for (int32_t row0 = 0; row0 < batch; ++row0) {
     float top[1];

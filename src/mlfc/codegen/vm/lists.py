@@ -24,7 +24,7 @@ from mlfc.codegen.vm.tensors import Tensors, item_bytes
 from mlfc.memory import Plan
 from mlfc.memory.liveness import is_last_use
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, Extent, Symbol
+from mlfc.support.dims import Dim, Extent, Symbol, bounds
 from mlfc.support.executable import ALIGNMENT, NUMBERED_DTYPES, RunCode
 from mlfc.tir import host
 from mlfc.tir.host import INT64, MEMMOVE, NULL, SIZE, Choice, Expr, Name, Number, Type, const, pointer
@@ -67,6 +67,14 @@ class ListCode:
             run = self._body.run.address
             self._body.needs(SHARE(run, self._tensors.list_of(target).address, self._tensors.list_of(source).address))
 
+    def first(self, value: Value) -> Expr:
+        """Return the first element of a tensor of integers or bool, as a variable; the run fails without elements."""
+        count = _product(value.shape)
+        if bounds(count)[0] < 1:
+            is_empty = self._dimensions.named(count) < number(1)
+            self._body.refuse(is_empty, RunCode.ELEMENT, item_bytes(value), number(0), text=value.name)
+        return self.element(value, number(0))
+
     def element(self, value: Value, index: Expr) -> Expr:
         """Return an element of a tensor of integers or bool, as a variable; the tensor must have that many."""
         data = self._tensors.here(value, None)
@@ -98,7 +106,7 @@ class ListCode:
         if step.operator == "list_as":
             return
         if step.operator == "list_require":
-            body.refuse(self.element(step.inputs[1], number(0)).eq(0), RunCode.FAILED, text=step.attrs["message"])
+            body.refuse(self.first(step.inputs[1]).eq(0), RunCode.FAILED, text=step.attrs["message"])
         elif step.operator == "list_append":
             body.needs(INSERT(run, items.address, items["length"], self._item(step.inputs[1])))
         elif step.operator == "list_insert":
@@ -113,7 +121,7 @@ class ListCode:
     def _place(self, items: Name, index: Value, past: int = 0) -> Name:
         """Write what finds a place in a list."""
         place = self._body.declare(self._dimensions.fresh("place"), INT64, number(0))
-        wanted = self.element(index, number(0))
+        wanted = self.first(index)
         self._body.needs(FIND(self._body.run.address, items.address, wanted, number(past), place.address))
         return place
 

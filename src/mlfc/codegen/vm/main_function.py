@@ -304,7 +304,7 @@ class MainFunction:
         self._body.jump(self._label(label))
 
     def _branch(self, step: Branch) -> None:
-        condition = self.element(step.condition).eq(0)
+        condition = self._lists.first(step.condition).eq(0)
         with self._body.where(condition):
             self._jump(step.otherwise)
 
@@ -320,7 +320,7 @@ class MainFunction:
         variable = self._dimensions.symbol(symbol)
         self._dimensions.changed(symbol)
         if step.axis is None:
-            self._body.assign(variable, self.element(source))
+            self._body.assign(variable, self._lists.first(source))
         elif source.root in self._extents_of_inputs:
             place = self._extents_of_inputs[source.root]
             self._body.assign(variable, _INPUTS[place]["extents"][step.axis])
@@ -377,10 +377,6 @@ class MainFunction:
         else:
             text = axis_text(step.source, step.axis, step.extent)
             self._body.refuse(found.ne(wanted), RunCode.EQUAL, found, wanted, text=text)
-
-    def element(self, value: Value) -> Expr:
-        """Return the first element of a tensor of integers or bool."""
-        return self._lists.element(value, number(0))
 
     # kernels --------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def functions(target: str) -> dict[str, str]:
     module, params = mlfc.import_model(convolutions(), shapes=shapes)
     factory = mlfc.build(module, target, params, module_name="net")
     text = bytes(factory.code.files["src/net_lib1.c"]).decode()
-    found = re.findall(r"^static int32_t (tvmgen_net_\w+)\(.*?\) \{\n(.*?)^\}$", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^int32_t (tvmgen_net_\w+)\([^;]*?\) \{\n(.*?)^\}$", text, re.MULTILINE | re.DOTALL)
     return dict(found)
 
 
@@ -53,17 +53,17 @@ def test_code_names_what_it_computes_of_extents_and_computes_it_once(target: str
     body = found["tvmgen_net_fused_nn_conv2d"]
     assert body.count("(w + 1) / 2") == body.count("(h + 1) / 2") == 1
     assert "const int32_t w_plus_1_div_2 = (w + 1) / 2;" in body
-    launcher = found["tvmgen_net_fused_nn_conv2d_launch"]
-    assert launcher.count("(h + 1) / 2") == 1
-    assert re.search(r"int64_t h = \*numbers;\n  int64_t w = numbers\[1\];", launcher)
+    main = found["tvmgen_net_vm_run"]
+    assert main.count("(h + 1) / 2") == 1
+    assert re.search(r"h = inputs\[0\]\.extents\[2\];", main)
     names = [name for text in found.values() for name in re.findall(r"int(?:32|64)_t (\w+) =", text)]
     assert not [name for name in names if re.fullmatch(r"(size|e|d)_?\d+", name)]
     assert max(map(len, names)) <= MOST_CHARS + len("extent_")
 
 
-def test_symbols_with_the_names_of_a_launchers_own_variables_are_told_apart() -> None:
-    shapes = {"x": (1, 3, mlfc.Dim("numbers", 8, 32), mlfc.Dim("buffers", 8, 32))}
+def test_symbols_with_the_names_of_the_main_functions_own_variables_are_told_apart() -> None:
+    shapes = {"x": (1, 3, mlfc.Dim("numbers", 8, 32), mlfc.Dim("arena", 8, 32))}
     module, params = mlfc.import_model(convolutions(), shapes=shapes)
     text = bytes(mlfc.build(module, "c", params, module_name="net").code.files["src/net_lib1.c"]).decode()
-    assert "int64_t numbers_1 = *numbers;" in text
-    assert "int64_t buffers_1 = numbers[1];" in text
+    assert "numbers_1 = inputs[0].extents[2];" in text
+    assert "arena_1 = inputs[0].extents[3];" in text

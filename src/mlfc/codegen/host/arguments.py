@@ -26,7 +26,8 @@ def constant_array(constants: ConstantTable, value: Value) -> Expr:
 
 def element_pointer(dtype: str, *, is_output: bool) -> Type:
     """Return the type of a kernel's parameter for elements of a dtype."""
-    element = Type(scalar_type(dtype))
+    name = scalar_type(dtype)
+    element = UINT8 if name == UINT8.name else Type(name)
     return pointer(element if is_output else const(element))
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 MOST = (1 << 31) - 1
 
 
-def graph(text: str) -> Callable[[str], Factory]:
+def graph(text: str) -> Callable[..., Factory]:
     """Return what compiles an ONNX graph."""
 
     def compiled(target: str, **options: Any) -> Factory:
@@ -57,17 +57,17 @@ def of_values(extent: Callable[[Dim, Dim], Any]) -> IRModule:
 
 def keeping(target: str) -> Factory:
     text = "(float[n,3] x, float[1,3] h) => (float[n,3] y, float[1,3] after) { y = Add (x, h) after = Neg (h) }"
-    return graph(text)(target, states={"h": "after"})  # type: ignore[call-arg]
+    return graph(text)(target, states={"h": "after"})
 
 
 def of_device(target: str) -> Factory:
     text = "(float[n,64,64] x) => (float[n,64,64] y) { y = Tanh (x) }"
-    return graph(text)("opencl", target_host=target)  # type: ignore[call-arg]
+    return graph(text)("opencl", target_host=target)
 
 
 def of_runtime(target: str) -> Factory:
     text = "(float[n,3,8] x) => (float[n,3,1] y) { a = Neg (x) y = GlobalLpPool <p = 3> (a) }"
-    return graph(text)(target, byoc=["onnxruntime"])  # type: ignore[call-arg]
+    return graph(text)(target, byoc=["onnxruntime"])
 
 
 MODELS: dict[str, Callable[[str], Factory]] = {

@@ -44,7 +44,7 @@ _Reference = Annotated[
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """How a registry is reached."""
+    """Transport and credentials of a registry."""
 
     plain_http: Annotated[
         bool, typer.Option("--plain-http", help="Use HTTP without TLS, as for registries of this machine.")

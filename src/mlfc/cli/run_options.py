@@ -54,7 +54,7 @@ class RunOptions:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it runs as firmware, under an emulator or on a device, not in this process."""
+        """True for runs as firmware, under an emulator or on a device, instead of in this process."""
         return self.board is not None or self.host_driven or self.selftest
 
     @property
@@ -64,7 +64,7 @@ class RunOptions:
 
     @property
     def is_profiled(self) -> bool:
-        """Whether operators are timed."""
+        """True if an option requests times of operators."""
         return self.profile or self.profile_html is not None or self.trace is not None
 
     @property

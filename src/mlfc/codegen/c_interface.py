@@ -50,7 +50,7 @@ class InterfaceState:
 
 @dataclass(frozen=True, eq=False)
 class BaseInterface:
-    """What the C interfaces of static and of dynamic modules have in common."""
+    """The common part of the C interfaces of static and of dynamic modules."""
 
     module: str  # lower-case name
     inputs: tuple[InterfaceTensor, ...]

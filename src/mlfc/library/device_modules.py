@@ -1,4 +1,4 @@
-"""What the compiler adds to modules of code: modules of device kernels, and entries and descriptions in libraries."""
+"""Modules of device kernels, and the entries and descriptions that libraries of modules contain."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _extent(value: Value, plan: Plan, place: str) -> Extent | None:
     nbytes, whole = most_bytes(value), most_bytes(root)
     if value.root_start + nbytes > whole:
         if isinstance(value.nbytes, int):
-            raise InternalError(f"'{value.name}' is no part of '{root.name}'", place=place)
+            raise InternalError(f"'{value.name}' extends beyond '{root.name}'", place=place)
         nbytes = whole - value.root_start  # bounds of expressions are not exact
     if begin < 0 or begin + nbytes > size or begin % dtypes.nbytes(value.dtype):
         raise InternalError(f"'{value.name}' lies outside the arena of {size} bytes or is not aligned", place=place)

@@ -110,7 +110,7 @@ class Published:
 
     @property
     def title(self) -> str:
-        """The artifact's name, which whoever pushed it chose."""
+        """The artifact's name, as its publisher chose it."""
         return self.artifact.annotations.get(TITLE, "")
 
     def to_json(self) -> dict[str, Any]:

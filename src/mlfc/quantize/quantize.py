@@ -288,7 +288,7 @@ def _quantize(source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], 
 
 
 def _reader(quantization: Any, sets: Sets) -> Any:
-    class CalibrationReader(quantization.CalibrationDataReader):  # type: ignore[misc]
+    class CalibrationReader(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
         def __init__(self) -> None:
             self._left = iter(sets)
 

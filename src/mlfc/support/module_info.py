@@ -287,9 +287,7 @@ class VmInfo(Record):
 
     arena_bytes: Annotated[
         Bytes | None,
-        Says(
-            "of all tensors in the worst case; null where memory is allocated when the module runs", "no heap is needed"
-        ),
+        Says("the memory of all tensors at their largest sizes; null where runs allocate memory", "no heap is needed"),
     ]
     work_bytes: Annotated[
         Bytes | None,

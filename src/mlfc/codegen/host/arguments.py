@@ -1,4 +1,4 @@
-"""What main functions write of calls of kernels, for static and for dynamic models."""
+"""Arguments and comments of kernel calls in main functions, for static and for dynamic models."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class _OperatorsModule:
 
     @property
     def is_internal(self) -> bool:
-        """Whether no other file calls the kernels."""
+        """True if kernels are called from their own object alone."""
         return self.unit.executor != "aot"
 
     def files(self) -> dict[str, Data]:

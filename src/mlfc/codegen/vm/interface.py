@@ -48,7 +48,7 @@ def vm_header(interface: VmInterface) -> str:
     if not executable.is_bounded:
         lines += [
             "",
-            "/*! \\brief Frees the memory of outputs, which are no longer to be read */",
+            "/*! \\brief Frees the memory of outputs; do not read them afterwards */",
             f"int32_t {release_symbol(module)}(const mlfc_vm_host *host, mlfc_vm_tensor *outputs, int32_t count);",
         ]
     # of the C runtime's headers, wherever they are

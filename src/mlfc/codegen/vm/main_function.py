@@ -72,7 +72,7 @@ _RESERVED = {
 
 @dataclass(frozen=True, eq=False)
 class KernelCode:
-    """How kernels are called.
+    """The names of the functions that a main function calls for its kernels.
 
     `functions` has the function of each kernel of the host and the launcher of each of a device, `last` the variables
     whose addresses shared functions get behind the pointers, `packed` the names of what runtime modules compute.

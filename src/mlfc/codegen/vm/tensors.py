@@ -1,4 +1,4 @@
-"""Where the values of a dynamic model are when it runs."""
+"""Addresses and tensor variables of the values of a dynamic model."""
 
 from __future__ import annotations
 

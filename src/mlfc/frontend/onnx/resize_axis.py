@@ -34,7 +34,7 @@ _SHARED_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asy
 
 @dataclass(frozen=True)
 class Method:
-    """How elements between the given ones are made."""
+    """The interpolation of a Resize node: its attributes."""
 
     mode: str
     coordinates: str

@@ -118,7 +118,7 @@ def _named_inputs(
 
 
 def _checked_dtype(item: onnx.ValueInfoProto) -> str:
-    """Return the dtype of an input; raise an error for one that is no tensor."""
+    """Return the dtype of an input; raise NoTensorError unless it is a tensor."""
     place = f"input '{item.name}'"
     kind = item.type.WhichOneof("value")
     if kind is None:
@@ -211,7 +211,10 @@ def _check_ranges(extents: Sequence[Extent], dynamic: Dynamic) -> None:
     for extent in extents:
         for symbol in extent.symbols if isinstance(extent, Dim) else ():
             if not 0 <= symbol.low <= symbol.high <= LARGEST:
-                raise OptionError(f"{symbol.low}..{symbol.high} is no range of an extent", place="shapes")
+                raise OptionError(
+                    f"expected a range of dimension sizes, such as 1..8, got {symbol.low}..{symbol.high}",
+                    place="shapes",
+                )
             if ranges.setdefault(symbol.name, symbol) != symbol:
                 other = ranges[symbol.name]
                 raise OptionError(

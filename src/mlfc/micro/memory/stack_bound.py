@@ -74,8 +74,8 @@ def stack_bound(
     if rules is None:
         return StackBound(None, untold=(f"no stack rules for the instructions of {board.core}",))
     machine = read_functions(disassembled(elf, board), rules, is_data)
-    stated = frame_sizes(statements) if statements else {}
-    functions = _functions(machine, stated, rules, is_library)
+    frames = frame_sizes(statements) if statements else {}
+    functions = _functions(machine, frames, rules, is_library)
     found = [deepest(entry, functions) for entry in entries]
     unknown = [item for item in found if item.nbytes is None]
     return max(unknown or found, key=lambda item: item.nbytes or 0)

@@ -316,7 +316,7 @@ class CudaModule(DeviceModule):
     text_formats = (_SOURCE, _PTX)
 
     @staticmethod
-    def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004
+    def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004 (every kind of device takes these)
         """Return format and data of kernels, compiled for the option ``-arch``."""
         code = compile_cuda(source, options.get("-arch"))
         return code.format, code.data

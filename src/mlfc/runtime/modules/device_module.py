@@ -47,7 +47,7 @@ class DeviceModule(Module, ABC):
         self._loaded: dict[tuple[str, int], LoadedKernel] = {}
 
     @staticmethod
-    def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004
+    def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004 (every kind of device takes these)
         """Return format and data of kernels in source of a format, compiled if there is a compiler here.
 
         `options` are those of the target.

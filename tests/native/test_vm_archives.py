@@ -192,8 +192,9 @@ def test_what_archives_of_the_virtual_machine_cannot_have(options: dict[str, Any
 
 
 def test_loading_refuses_the_description_of_another_module(tmp_path: Path) -> None:
-    path, other = exported(built(), tmp_path), built(None)
-    files = {**members(path), DESCRIPTION: encode(other.unit.executable)}  # type: ignore[arg-type]
+    path, other = exported(built(), tmp_path), built(None).unit.executable
+    assert other is not None
+    files = {**members(path), DESCRIPTION: encode(other)}
     document = json.loads(files["metadata.json"])
     del document["mlfc"]  # the list of files, which knows their hashes
     files["metadata.json"] = json.dumps(document).encode()

@@ -138,7 +138,7 @@ def test_ranges_of_the_user_are_bounds_of_symbols() -> None:
         assert ours({"x": np.ones((8, 3), np.float32)})[0].shape == (8, 3)
         with pytest.raises(RefusedError, match=r"not in 2\.\.8"):
             ours({"x": np.ones((9, 3), np.float32)})
-    with pytest.raises(MlfcError, match="no range"):
+    with pytest.raises(MlfcError, match=r"a range of dimension sizes.*9\.\.8"):
         mlfc.import_model(model, dynamic=True, shapes={"x": (("batch", 9, 8), 3)})
     with pytest.raises(MlfcError, match="dimension 1"):
         mlfc.import_model(model, dynamic=True, shapes={"x": (2, Symbol("k"))})

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import inspect
 import json
+import string
 import sys
 import textwrap
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from typer.models import ArgumentInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 import mlfc.ops
 import mlfc.schema
@@ -91,24 +93,35 @@ def cli_page() -> str:
         "raised. `man mlfc` and `man mlfc-compile` show the same, where the program is installed.",
         "",
     ]
-    for name, function, examples in COMMANDS:
-        lines += _command(name, function, examples)
-    for group, _, commands in GROUPS:
-        for name, function, examples in commands:
-            lines += _command(f"{group} {name}", function, examples)
+    commands = [*COMMANDS, *((f"{group} {name}", *rest) for group, _, inner in GROUPS for name, *rest in inner)]
+    options = (row for _, function, _ in commands for row in parameters(function) if isinstance(row[1], OptionInfo))
+    shared = [row for row, count in Counter(map(_option_row, options)).items() if count >= _COMMANDS_IN_COMMON]
+    lines += ["These options have the same meaning in several commands, which only name them:", ""]
+    lines += [*_TABLE, *shared, ""]
+    for name, function, examples in commands:
+        lines += _command(name, function, examples, shared)
     return "\n".join(lines)
 
 
-def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...]) -> list[str]:
+_TABLE = ("| | default | |", "|---|---|---|")
+_COMMANDS_IN_COMMON = 3
+_WORDS_OF_A_FOOTNOTE = 8
+
+
+def _option_row(row: tuple[str, Any, str]) -> str:
+    spelled, info, default = row
+    return f"| `{_in_table(spelled)}` | {default} | {_cell(info.help or '')} |"
+
+
+def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...], shared: Collection[str]) -> list[str]:
     rows = list(parameters(function))
     words = [spelled for spelled, info, _ in rows if isinstance(info, ArgumentInfo)]
     usage = " ".join(["mlfc", name, *words, "[OPTIONS]" if len(words) < len(rows) else ""]).rstrip()
     lines = [f"## {name}", "", _wrapped(function.__doc__), "", f"    {usage}", ""]
-    if rows:
-        lines += ["| | default | |", "|---|---|---|"]
-        for spelled, info, default in rows:
-            lines.append(f"| `{_in_table(spelled)}` | {default} | {_cell(info.help or '')} |")
-        lines.append("")
+    own = [text for row in rows if (text := _option_row(row)) not in shared]
+    lines += [*_TABLE, *own, ""] if own else []
+    named = ", ".join(f"`{row[0].split()[0]}`" for row in rows if _option_row(row) in shared)
+    lines += [textwrap.fill(f"Also {named}.", 100, break_on_hyphens=False), ""] if named else []
     return [*lines, "Examples:", "", *(f"    {line}" for line in examples), ""]
 
 
@@ -120,6 +133,9 @@ def _wrapped(doc: str | None) -> str:
 
 def operators_page() -> str:
     """Return the page of the operators, from the registry."""
+    counts = Counter(OPERATORS.get(name).contract for name in OPERATORS)
+    common = [text for text, count in counts.items() if count > 1 and len(text.split()) >= _WORDS_OF_A_FOOTNOTE]
+    letters = dict(zip(common, string.ascii_letters, strict=False))
     lines = [_MADE, "", "# Operators", ""]
     lines += [
         "The operators of the graph IR, under Relay's names; `mlfc operators` prints them. The contract",
@@ -131,6 +147,10 @@ def operators_page() -> str:
         "place, and the operator or attribute in a comment, which mlfc reads. TVM cannot read models with",
         "`onnx.call`.",
         "",
+        "Contracts of many operators:",
+        "",
+        *(f"- **[{letter}]** {_cell(contract)}" for contract, letter in letters.items()),
+        "",
         "| operator | computes | attributes | contract |",
         "|---|---|---|---|",
     ]
@@ -138,7 +158,8 @@ def operators_page() -> str:
         item = OPERATORS.get(name)
         attributes = ", ".join(map(_attribute, item.attrs))
         own = " *" if item.in_tvm is not None else ""
-        lines.append(f"| `{name}`{own} | {_cell(item.doc)} | {attributes} | {_cell(item.contract)} |")
+        contract = f"[{letters[item.contract]}]" if item.contract in letters else _cell(item.contract)
+        lines.append(f"| `{name}`{own} | {_cell(item.doc)} | {attributes} | {contract} |")
     return "\n".join([*lines, ""])
 
 

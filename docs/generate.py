@@ -90,7 +90,8 @@ def cli_page() -> str:
         "An error is one message on standard error, without a traceback: what, where, why and what to do",
         "next. [errors.md](errors.md) lists the codes. Progress goes to standard error, and only to a",
         "terminal. `python -m mlfc` is the same as `mlfc`. `MLFC_TRACEBACK=1` shows where an error was",
-        "raised. `man mlfc` and `man mlfc-compile` show the same, where the program is installed.",
+        "raised. `man mlfc` and `man mlfc-compile` show the same, where the program is installed, and",
+        "`mlfc --install-completion` installs completion for your shell.",
         "",
     ]
     commands = [*COMMANDS, *((f"{group} {name}", *rest) for group, _, inner in GROUPS for name, *rest in inner)]

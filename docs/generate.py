@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import string
 import sys
 import textwrap
 from collections import Counter
@@ -29,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from command_parameters import parameters
 from gallery_page import gallery_pages
 from man_pages import man_pages
-from model_operators import onnx_page, tflite_page
+from model_operators import common_texts, onnx_page, tflite_page
 
 REFERENCE = Path(__file__).parent / "reference"
 MAN = Path(__file__).parent / "man"
@@ -106,7 +105,6 @@ def cli_page() -> str:
 
 _TABLE = ("| | default | |", "|---|---|---|")
 _COMMANDS_IN_COMMON = 3
-_WORDS_OF_A_FOOTNOTE = 8
 
 
 def _option_row(row: tuple[str, Any, str]) -> str:
@@ -134,9 +132,7 @@ def _wrapped(doc: str | None) -> str:
 
 def operators_page() -> str:
     """Return the page of the operators, from the registry."""
-    counts = Counter(OPERATORS.get(name).contract for name in OPERATORS)
-    common = [text for text, count in counts.items() if count > 1 and len(text.split()) >= _WORDS_OF_A_FOOTNOTE]
-    letters = dict(zip(common, string.ascii_letters, strict=False))
+    letters = common_texts(OPERATORS.get(name).contract for name in OPERATORS)
     lines = [_MADE, "", "# Operators", ""]
     lines += [
         "The operators of the graph IR, under Relay's names; `mlfc operators` prints them. The contract",

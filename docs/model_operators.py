@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import string
 import sys
 import textwrap
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -49,6 +51,7 @@ _CODES = {f"tensor({name.lower()})": code for name, code in TensorProto.DataType
     "tensor(float)": TensorProto.FLOAT, "tensor(double)": TensorProto.DOUBLE,
 }  # fmt: skip
 _EXACT = "exact"
+_WORDS_OF_A_FOOTNOTE = 5
 _TYPES = tuple(name for name in TFLITE_DTYPES if name != "resource")
 _VARIED = 2  # cases of an operator that are tried with other types
 _QUANTIZED = ("int8", "uint8", "int16")
@@ -286,20 +289,34 @@ def tflite_page(made: str) -> str:
         "that the operator becomes: *exact* where each is exact or correctly rounded.",
         "[`mlfc check`](cli.md#check) says what would help with a model that is refused.",
         "",
-        "| operator | dtypes | floats |",
-        "|---|---|---|",
     ]
     measured_ones = [code for code in imported_codes() if measured_tflite(code)[0]]
-    lines += [_tflite_row(code) for code in measured_ones]
+    listed = {code: _listed(measured_tflite(code)[0]) for code in measured_ones}
+    compared = {
+        code: ", ".join(kinds) for code, kinds in json.loads(SWEEP.read_text(encoding="utf-8"))["kinds"].items()
+    }
+    sets = common_texts([*listed.values(), *compared.values()])
+    lines += ["| set | dtypes |", "|---|---|", *(f"| [{letter}] | {text} |" for text, letter in sets.items()), ""]
+    lines += ["| operator | dtypes | floats |", "|---|---|---|"]
+    for code, text in listed.items():
+        shown = f"[{sets[text]}]" if text in sets else text
+        lines.append(f"| `{code}` | {shown} | {measured_tflite(code)[1] or '-'} |")
     lines += ["", *_unmeasured(sorted({*imported_codes()} - {*measured_ones}))]
     lines += ["", "## Not supported", "", "| operator | instead |", "|---|---|"]
     names = sorted(name for name, value in vars(tflite.BuiltinOperator).items() if isinstance(value, int))
     known = {*imported_codes(), "CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"}
     lines += [f"| `{name}` | {_instead(name)} |" for name in names if name not in known]
-    return "\n".join([*lines, "", *_compared(), ""])
+    return "\n".join([*lines, "", *_compared(compared, sets), ""])
 
 
-def _compared() -> list[str]:
+def common_texts(texts: Iterable[str]) -> dict[str, str]:
+    """Return a letter for each long text that a table has several times."""
+    counts = Counter(texts)
+    common = [text for text, count in counts.items() if count > 1 and len(text.split()) >= _WORDS_OF_A_FOOTNOTE]
+    return dict(zip(common, string.ascii_letters, strict=False))
+
+
+def _compared(kinds: Mapping[str, str], sets: Mapping[str, str]) -> list[str]:
     """Return the lines on what was compared with LiteRT, from the record that the sweep writes."""
     record = json.loads(SWEEP.read_text(encoding="utf-8"))
     reasons = "; ".join(f"{count} with {reason}" for reason, count in record["left_out"].items())
@@ -313,17 +330,12 @@ def _compared() -> list[str]:
     )
     lines = ["## Compared with LiteRT", "", *textwrap.wrap(text, 100, break_on_hyphens=False, break_long_words=False)]
     lines += ["", "| operator | dtypes in which results are equal |", "|---|---|"]
-    return [*lines, *(f"| {code} | {', '.join(kinds)} |" for code, kinds in record["kinds"].items())]
+    return [*lines, *(f"| {code} | {f'[{sets[text]}]' if text in sets else text} |" for code, text in kinds.items())]
 
 
 def imported_codes() -> list[str]:
     """Return the operators of TFLite that are imported."""
     return sorted({*CONVERTERS, *VARIABLE_OPERATORS})
-
-
-def _tflite_row(code: str) -> str:
-    kinds, floats = measured_tflite(code)
-    return f"| `{code}` | {_listed(kinds) or '-'} | {floats or '-'} |"
 
 
 @cache
